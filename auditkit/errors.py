@@ -1,0 +1,23 @@
+"""The errors auditkit raises on purpose, each with the exit code it ends a command with."""
+
+
+class AuditError(Exception):
+    """A sentence for the user: what is wrong, where, and what to do next."""
+
+    exit_code = 4
+
+
+class BadInput(AuditError):
+    """The model, card, image, option or heatmap given cannot be used as it is."""
+
+    exit_code = 2
+
+
+class RuntimeFailure(AuditError):
+    """The input was fine, but the machine or the runtime could not do the work."""
+
+    exit_code = 4
+
+
+class OutOfMemory(RuntimeFailure):
+    """The runtime asked for more memory than there is; a smaller batch may do."""

@@ -1,0 +1,1 @@
+"""ONNX in, ONNX out; never a session."""

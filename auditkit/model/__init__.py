@@ -1,0 +1,1 @@
+"""An untrusted ONNX file becomes a Classifier."""
