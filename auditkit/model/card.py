@@ -1,0 +1,312 @@
+"""The card beside a model: how a picture becomes the network's input, what the classes are called, what gray is.
+
+`vendor.onnx` has its card in `vendor.toml`. Values are (x*scale - mean)/std for each channel in the stated order,
+where x is a pixel in 0..255.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auditkit.errors import BadInput
+from auditkit.model.signature import Overrides, Signature
+
+SCHEMA_VERSION = 1
+INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box")
+ORDERS = ("RGB", "BGR", "L")
+CROPS = ("center", "none")
+CROP_SHARE = 0.875  # the usual recipe: the network sees the middle 7/8 of the resized picture
+SMALLEST_WITH_MARGIN = 96  # smaller networks are trained on pictures of just their size
+
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Card:
+    """Preprocessing, names and gray value of one model."""
+
+    size: tuple[int, int]  # height, width
+    resize: int | tuple[int, int] | None  # shorter side, or both sides, or not at all
+    crop: str
+    interpolation: str
+    channels: str
+    scale: float
+    mean: Numbers
+    std: Numbers
+    gray: Numbers  # pixel units, RGB order
+    names: tuple[str, ...] = ()
+    source: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def table(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        """[channels, 256]: the network's value for each pixel value, in the network's channel order."""
+        pixels = np.arange(256, dtype=np.float64)
+        return np.stack([(pixels * self.scale - m) / s for m, s in zip(self.mean, self.std, strict=True)])
+
+    def to_json(self) -> dict[str, Any]:
+        """The card as a plain object for reports."""
+        return {
+            "source": self.source, "size": list(self.size),
+            "resize": list(self.resize) if isinstance(self.resize, tuple) else self.resize, "crop": self.crop,
+            "interpolation": self.interpolation, "channels": self.channels, "scale": self.scale,
+            "mean": list(self.mean), "std": list(self.std), "gray": list(self.gray), "class_names": len(self.names),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A common recipe, before it is fitted to a model."""
+
+    about: str
+    channels: str
+    scale: float
+    mean: Numbers
+    std: Numbers
+    margin: bool = True
+
+
+PRESETS: dict[str, Preset] = {
+    "imagenet": Preset("torchvision and timm ImageNet models", "RGB", 1 / 255, (0.485, 0.456, 0.406),
+                       (0.229, 0.224, 0.225)),
+    "caffe": Preset("Keras ResNet and VGG, Caffe: BGR minus the mean", "BGR", 1.0, (103.939, 116.779, 123.68),
+                    (1.0, 1.0, 1.0)),
+    "tf": Preset("TensorFlow and Keras MobileNet, Inception, Xception: [-1, 1]", "RGB", 1 / 127.5, (1.0, 1.0, 1.0),
+                 (1.0, 1.0, 1.0)),
+    "unit": Preset("pixels divided by 255: [0, 1]", "RGB", 1 / 255, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    "clip": Preset("CLIP image towers", "RGB", 1 / 255, (0.48145466, 0.4578275, 0.40821073),
+                   (0.26862954, 0.26130258, 0.27577711)),
+    "cifar": Preset("CIFAR models with CIFAR's own mean and deviation", "RGB", 1 / 255, (0.4914, 0.4822, 0.4465),
+                    (0.2470, 0.2435, 0.2616), margin=False),
+    "none": Preset("raw pixels 0..255: the network normalises them itself", "RGB", 1.0, (0.0, 0.0, 0.0),
+                   (1.0, 1.0, 1.0)),
+}  # fmt: skip
+
+
+def from_preset(name: str, signature: Signature) -> Card:
+    """The card that a preset gives for a model of that signature."""
+    if name not in PRESETS:
+        raise BadInput(f"there is no preset '{name}'; the presets are {', '.join(PRESETS)}.")
+    preset = PRESETS[name]
+    size = (signature.height, signature.width)
+    margin = preset.margin and min(size) >= SMALLEST_WITH_MARGIN
+    grey = signature.channels == 1
+    # A network with one channel takes the preset's average over colours.
+    mean, std = ((float(np.mean(preset.mean)),), (float(np.mean(preset.std)),)) if grey else (preset.mean, preset.std)
+    card = Card(
+        size=size, resize=round(min(size) / CROP_SHARE) if margin else min(size), crop="center",
+        interpolation="bicubic", channels="L" if grey else preset.channels, scale=preset.scale, mean=mean, std=std,
+        gray=(), names=signature.class_names, source=f"preset {name}",
+    )  # fmt: skip
+    return _with_gray(card, None)
+
+
+def _with_gray(card: Card, given: Numbers | None) -> Card:
+    """The card with its gray: as given, else the mean it subtracts, else mid-range with a warning."""
+    if given is not None:
+        return replace(card, gray=given)
+    if any(card.mean):
+        gray = tuple(m / card.scale for m in card.mean)
+        return replace(card, gray=gray[::-1] if card.channels == "BGR" else gray)
+    said = "the card subtracts no mean, so gray is mid-range (127.5); name 'gray' before comparing figures with others."
+    return replace(card, gray=(127.5,) * len(card.mean), warnings=(*card.warnings, said))
+
+
+def path_beside(model: Path) -> Path:
+    """Where a model's card lies: the same name, ending in .toml."""
+    return model.with_suffix(".toml")
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """The tables of a card file, their keys checked."""
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"there is no card {path}; write one with: auditkit inspect MODEL --write-card") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"the card {path} cannot be read: {error}.") from None
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise BadInput(f"{path}: schema_version is {data.get('schema_version')!r}, expected {SCHEMA_VERSION}.")
+    _known(data, {"schema_version", "preprocessing", "classes", "signature"}, path.name)
+    keys = {"preset", "size", "resize", "crop", "interpolation", "channels", "scale", "mean", "std", "gray"}
+    _known(_table(data, "preprocessing", path.name), keys, f"{path.name} [preprocessing]")
+    _known(_table(data, "classes", path.name), {"names", "file"}, f"{path.name} [classes]")
+    _known(_table(data, "signature", path.name), {"input", "output", "layout", "kind"}, f"{path.name} [signature]")
+    return data
+
+
+def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        raise BadInput(f"{where}: '{key}' must be a table, written as [{key}].")
+    return value
+
+
+def _known(table: Mapping[str, Any], keys: set[str], where: str) -> None:
+    for key in table:
+        if key not in keys:
+            close = difflib.get_close_matches(key, keys, 1)
+            hint = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(sorted(keys))}."
+            raise BadInput(f"{where}: unknown key '{key}'; {hint}")
+
+
+def overrides_in(data: Mapping[str, Any], where: str) -> Overrides:
+    """What a card says about the model's inputs and outputs."""
+    said = _table(data, "signature", where)
+    size = _table(data, "preprocessing", where).get("size")
+    try:
+        texts: dict[str, Any] = {key: str(value) for key, value in said.items()}
+        return Overrides(**texts, size=None if size is None else _size(size, where))
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+
+
+def from_data(data: Mapping[str, Any], path: Path, signature: Signature) -> Card:
+    """The card of a parsed file, checked against the model's signature."""
+    table, where = _table(data, "preprocessing", path.name), path.name
+    if "preset" in table:
+        base = replace(from_preset(str(table["preset"]), signature), warnings=())
+    else:
+        missing = [key for key in ("channels", "scale", "mean", "std") if key not in table]
+        if missing:
+            raise BadInput(f"{where} [preprocessing] lacks {', '.join(missing)}; state them, or a preset.")
+        base = from_preset("none", signature)
+    card = replace(
+        base,
+        size=_size(table.get("size", list(base.size)), where),
+        resize=_resize(table.get("resize", base.resize), where),
+        crop=_choice(table.get("crop", base.crop), CROPS, "crop", where),
+        interpolation=_choice(table.get("interpolation", base.interpolation), INTERPOLATIONS, "interpolation", where),
+        channels=_choice(table.get("channels", base.channels), ORDERS, "channels", where),
+        scale=_numbers(table.get("scale", base.scale), "scale", where)[0],
+        mean=_numbers(table.get("mean", base.mean), "mean", where),
+        std=_numbers(table.get("std", base.std), "std", where),
+        names=_names(_table(data, "classes", where), path) or signature.class_names,
+        source=str(path),
+        warnings=(),
+    )
+    if card.scale == 0 or 0 in card.std:
+        raise BadInput(f"{where}: scale and std must not be 0.")
+    card = _with_gray(card, _numbers(table["gray"], "gray", where) if "gray" in table else None)
+    check_fits(card, signature, where)
+    return card
+
+
+def _size(value: Any, where: str) -> tuple[int, int]:
+    pair = [value, value] if isinstance(value, int) else value
+    if isinstance(pair, list) and len(pair) == 2 and all(type(v) is int and 0 < v <= 65536 for v in pair):
+        return pair[0], pair[1]
+    raise BadInput(f"{where}: size is {value!r}, expected [height, width] in pixels.")
+
+
+def _resize(value: Any, where: str) -> int | tuple[int, int] | None:
+    if value is None or value == "none":
+        return None
+    if type(value) is int and 0 < value <= 65536:
+        return value
+    if isinstance(value, list):
+        return _size(value, where)
+    raise BadInput(f'{where}: resize is {value!r}, expected the shorter side, [height, width] or "none".')
+
+
+def _choice(value: Any, allowed: tuple[str, ...], key: str, where: str) -> str:
+    if value not in allowed:
+        raise BadInput(f"{where}: {key} is {value!r}, expected one of {', '.join(allowed)}.")
+    return str(value)
+
+
+def _numbers(value: Any, key: str, where: str) -> Numbers:
+    listed = value if isinstance(value, list | tuple) else [value]
+    if not listed or not all(type(v) in (int, float) and np.isfinite(v) for v in listed):
+        raise BadInput(f"{where}: {key} is {value!r}, expected a number for each channel.")
+    return tuple(float(v) for v in listed)
+
+
+def _names(table: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    if "file" in table:
+        listed = path.parent / str(table["file"])
+        try:
+            return tuple(line.strip() for line in listed.read_text("utf-8").splitlines() if line.strip())
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path.name}: the class names file {listed} cannot be read: {error}.") from None
+    names = table.get("names", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BadInput(f"{path.name}: class names must be a list of texts.")
+    return tuple(names)
+
+
+def check_fits(card: Card, signature: Signature, where: str) -> None:
+    """Raise with both values when a card and a model contradict each other."""
+    if not signature.free_size and card.size != (signature.height, signature.width):
+        raise BadInput(
+            f"{where} says size {card.size[0]}x{card.size[1]}, but the model's input is "
+            f"{signature.height}x{signature.width}; correct the card."
+        )
+    count = 1 if card.channels == "L" else 3
+    if count != signature.channels:
+        raise BadInput(f"{where} says channels {card.channels}, but the model's input has {signature.channels}.")
+    for key, values in (("mean", card.mean), ("std", card.std), ("gray", card.gray)):
+        if len(values) != count:
+            raise BadInput(f"{where} gives {len(values)} value(s) for {key}, but the model has {count} channels.")
+    if not all(0 <= value <= 255 for value in card.gray):
+        raise BadInput(f"{where} says gray {list(card.gray)}, expected pixel values from 0 to 255.")
+    if card.names and len(card.names) != signature.classes:
+        raise BadInput(
+            f"{where} names {len(card.names)} classes, but the model has {signature.classes}; correct the card, or "
+            f"choose another output."
+        )
+    if signature.dtype == "uint8" and not _whole_pixels(card):
+        raise BadInput(
+            f"{where} says scale {card.scale:g}, mean {list(card.mean)}, std {list(card.std)}, but the model takes "
+            f'uint8 pixels as they are; use preset = "none".'
+        )
+
+
+def _whole_pixels(card: Card) -> bool:
+    table = card.table()
+    return bool(np.all(table == np.round(table)) and table.min() >= 0 and table.max() <= 255)
+
+
+def to_toml(card: Card, signature: Signature, about: str) -> str:
+    """The card as TOML to start from, with a comment on every line that a vendor should confirm."""
+    names = f"names = [{', '.join(_quoted(name) for name in card.names)}]"
+    if not card.names:
+        names = f"names = []   # {signature.classes} names in the order of the scores, or: file = 'classes.txt'"
+    resize = '"none"' if card.resize is None else list(card.resize) if isinstance(card.resize, tuple) else card.resize
+    return f"""\
+# How pictures reach {about}, and what its classes are called.
+# value = (x * scale - mean) / std for each channel in the stated order, x a pixel in 0..255.
+# Started from {card.source}: confirm every line with the vendor.
+schema_version = {SCHEMA_VERSION}
+
+[preprocessing]
+size = {list(card.size)}   # height, width of the network's input
+resize = {resize}   # shorter side before the crop, or [height, width], or "none"
+crop = "{card.crop}"   # {", ".join(CROPS)}
+interpolation = "{card.interpolation}"   # {", ".join(INTERPOLATIONS)}
+channels = "{card.channels}"   # {", ".join(ORDERS)}
+scale = {card.scale!r}
+mean = {list(card.mean)}
+std = {list(card.std)}
+gray = {[round(value, 3) for value in card.gray]}   # infill, pixel units, RGB
+
+[classes]
+{names}
+
+[signature]   # as found; change what was guessed wrong
+input = {_quoted(signature.input)}
+output = {_quoted(signature.output)}
+layout = "{signature.layout}"
+kind = "{signature.kind}"
+"""
+
+
+def _quoted(text: str) -> str:
+    escaped = "".join(
+        f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else "\\" + c if c in '"\\' else c for c in text
+    )
+    return f'"{escaped}"'

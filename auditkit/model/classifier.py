@@ -1,0 +1,249 @@
+"""A classifier to be audited: an ONNX file with its signature and card, or a plain callable."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.model import card as cards
+from auditkit.model import pictures, trial
+from auditkit.model.card import Card
+from auditkit.model.probe import derived
+from auditkit.model.read import Limits, OnnxFile, read
+from auditkit.model.session import MOST_ROWS, Session, Settings, in_batches, measured_batch
+from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
+
+Array = np.ndarray[Any, Any]
+Images = Sequence["Image.Image | Array | str | Path"] | Array
+AT_ONCE = 64  # so many images are run in one batch without measuring first
+
+
+class Classifier(Protocol):
+    """What the rest of auditkit asks of a classifier."""
+
+    signature: Signature
+    card: Card
+
+    def preprocess(self, images: Images) -> Array:
+        """The network's input for pictures."""
+
+    def predict(self, images: Images, batch: int | None = None) -> Array:
+        """The classifier's own scores, one row an image."""
+
+    def probabilities(self, images: Images, batch: int | None = None) -> Array:
+        """Probability of every label, one row an image."""
+
+
+class _WithCard:
+    """What both kinds of classifier share: pictures in, probabilities out."""
+
+    signature: Signature
+    card: Card
+
+    def preprocess(self, images: Images) -> Array:
+        """The network's input for pictures: files, Pillow images or uint8 arrays [height, width, 3]."""
+        listed = [images] if isinstance(images, str | Path | Image.Image) else list(images)
+        seen = [pictures.pixels(self.card, _opened(image)) for image in listed]
+        if not seen:
+            return np.zeros(self.signature.array_shape(0), self.signature.dtype)
+        return pictures.normalised(self.card, np.stack(seen), self.signature.layout, self.signature.dtype)
+
+    def _input(self, images: Images) -> Array:
+        """An array of the network's own input as it is; anything else is preprocessed."""
+        if isinstance(images, np.ndarray) and images.dtype.kind == "f":
+            expected = self.signature.array_shape(len(images))
+            if images.shape != expected:
+                raise BadInput(
+                    f"a float array counts as preprocessed input and must have shape {list(expected)}, not "
+                    f"{list(images.shape)}; give pictures as uint8 [N, height, width, 3]."
+                )
+            return images.astype(self.signature.dtype, copy=False)
+        if isinstance(images, np.ndarray) and images.ndim != 4:
+            raise BadInput(f"images have shape {list(images.shape)}, expected uint8 [N, height, width, 3].")
+        return self.preprocess(images)
+
+    def predict(self, images: Images, batch: int | None = None) -> Array:
+        raise NotImplementedError
+
+    def probabilities(self, images: Images, batch: int | None = None) -> Array:
+        """Probability of every label, one row an image, in float64."""
+        return to_probabilities(self.predict(images, batch), self.signature.kind)
+
+
+class OnnxClassifier(_WithCard):
+    """An ONNX file that has passed its trial, ready to run."""
+
+    def __init__(self, file: OnnxFile, signature: Signature, card: Card, settings: Settings) -> None:
+        self.file, self.signature, self.card = file, signature, card
+        made_dynamic = signature.batch == "made-dynamic"
+        declared = signature.shape[0] if signature.shape else 1
+        model = derived(
+            file.proto, signature.input, [signature.output], switches=signature.fixed_inputs,
+            dims=["N", *signature.array_shape(1)[1:]] if made_dynamic else None,
+            freed=(declared if isinstance(declared, int) and declared > 0 else 1) if made_dynamic else None,
+        )  # fmt: skip
+        self.session = Session(model, settings, file.weights)
+        self.settings = self.session.settings
+        self._batch = self.settings.batch
+
+    @property
+    def batch(self) -> int:
+        """Images run at once: as set, or found by measurement the first time it is asked for."""
+        if self._batch is None:
+            most = MOST_ROWS[self.settings.device]
+            self._batch = measured_batch(lambda rows: self._run(self._blank(rows)), most)
+        return self._batch
+
+    def predict(self, images: Images, batch: int | None = None) -> Array:
+        """The vendor's own scores [N, numbers], just as onnxruntime gives them."""
+        rows = self._input(images)
+        if len(rows) == 0:
+            return np.zeros((0, self.signature.outputs), np.float32)
+        own = self.signature.own_batch
+        if own is not None:
+            return self._at_own_size(rows, own)
+        size = batch or (self.settings.batch or min(len(rows), AT_ONCE) if len(rows) <= AT_ONCE else self.batch)
+        scores, worked = in_batches(self._run, rows, size, pad=self.settings.device == "cuda")
+        if worked < size:
+            self._batch = worked
+        return scores
+
+    def _at_own_size(self, rows: Array, own: int) -> Array:
+        """Scores from a graph that takes one batch size only."""
+        if self.signature.rows == "dependent":
+            return np.concatenate([self._run(row[None].repeat(own, axis=0))[:1] for row in rows])
+        short = -len(rows) % own
+        filled = np.concatenate([rows, rows[-1:].repeat(short, axis=0)]) if short else rows
+        return np.concatenate([self._run(filled[i : i + own]) for i in range(0, len(filled), own)])[: len(rows)]
+
+    def _run(self, rows: Array) -> Array:
+        return self.session.run({self.signature.input: rows})[0].reshape(len(rows), -1)
+
+    def _blank(self, rows: int) -> Array:
+        return np.zeros(self.signature.array_shape(rows), self.signature.dtype)
+
+
+class CallableClassifier(_WithCard):
+    """A plain function in the model's place: preprocessed images in, scores out (a remote endpoint, say)."""
+
+    def __init__(self, function: Callable[[Array], Any], signature: Signature, card: Card, batch: int = 32) -> None:
+        self.function, self.signature, self.card, self.batch = function, signature, card, batch
+
+    def predict(self, images: Images, batch: int | None = None) -> Array:
+        """What the function returns, [N, numbers]."""
+        rows = self._input(images)
+        if len(rows) == 0:
+            return np.zeros((0, self.signature.outputs), np.float32)
+        return in_batches(self._call, rows, batch or self.batch)[0]
+
+    def _call(self, rows: Array) -> Array:
+        return _called(self.function, rows, self.signature.outputs)
+
+
+def _called(function: Callable[[Array], Any], rows: Array, numbers: int | None) -> Array:
+    scores = np.asarray(function(rows))
+    if scores.ndim < 2 or scores.shape[0] != len(rows) or (numbers is not None and scores.shape[1] != numbers):
+        raise RuntimeFailure(
+            f"the classifier function returned {scores.dtype}{list(scores.shape)} for {len(rows)} images; expected "
+            f"[{len(rows)}, {numbers or 'classes'}]."
+        )
+    return scores
+
+
+def _opened(image: "Image.Image | Array | str | Path") -> "Image.Image | Array":
+    if not isinstance(image, str | Path):
+        return image
+    try:
+        with Image.open(image) as picture:
+            picture.load()
+            return picture
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise BadInput(f"the image {image} cannot be read: {error}.") from None
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a file is to be opened: what is known about it, and what may be spent on it."""
+
+    card: Path | None = None  # None: the one beside the model, if there is one
+    preset: str | None = None
+    overrides: Overrides = field(default_factory=Overrides)
+    limits: Limits = field(default_factory=Limits)
+
+
+def load(
+    model: "str | Path | Callable[[Array], Any]", *, card: "str | Path | None" = None, preset: str | None = None,
+    settings: Settings | None = None, overrides: Overrides | None = None, limits: Limits | None = None,
+    size: tuple[int, int] | None = None,
+) -> "OnnxClassifier | CallableClassifier":  # fmt: skip
+    """The classifier in an ONNX file, or behind a function that takes preprocessed [N, 3, height, width] float32."""
+    opening = Opening(Path(card) if card else None, preset, overrides or Overrides(), limits or Limits())
+    if callable(model):
+        return _from_callable(model, opening, size, settings or Settings())
+    return open_file(Path(model), opening, settings or Settings())
+
+
+def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifier:
+    """The classifier in an ONNX file, tried in a guarded child process first."""
+    data, card_path = _card_data(path, opening)
+    outcome = trial.attempt(path, merged(opening.overrides, data, card_path), opening.limits)
+    file = read(path, opening.limits)
+    if file.identity != outcome.identity:
+        raise BadInput(f"{path} changed between its trial and its use; leave it alone and try again.")
+    return OnnxClassifier(file, outcome.signature, _card(data, card_path, opening, outcome.signature), settings)
+
+
+def _card_data(path: Path, opening: Opening) -> tuple[dict[str, Any] | None, Path]:
+    card_path = opening.card or cards.path_beside(path)
+    if opening.preset is not None and opening.card is None:
+        return None, card_path
+    if opening.card is None and not card_path.exists():
+        return None, card_path
+    return cards.parse(card_path), card_path
+
+
+def merged(overrides: Overrides, data: dict[str, Any] | None, card_path: Path) -> Overrides:
+    """Overrides of the caller, then those of the card."""
+    if data is None:
+        return overrides
+    said = cards.overrides_in(data, card_path.name)
+    keys = ("input", "output", "layout", "kind", "size")
+    return replace(overrides, **{key: getattr(overrides, key) or getattr(said, key) for key in keys})
+
+
+def default_preset(signature: Signature) -> str:
+    """What is assumed of a model without a card."""
+    return "none" if signature.dtype == "uint8" else "imagenet" if signature.channels == 3 else "unit"
+
+
+def _card(data: dict[str, Any] | None, card_path: Path, opening: Opening, signature: Signature) -> Card:
+    if data is not None:
+        return cards.from_data(data, card_path, signature)
+    if opening.preset is not None:
+        card = cards.from_preset(opening.preset, signature)
+        cards.check_fits(card, signature, f"preset {opening.preset}")
+        return card
+    assumed = default_preset(signature)
+    said = f"there is no card; preset '{assumed}' is assumed. Write one with: auditkit inspect MODEL --write-card"
+    card = cards.from_preset(assumed, signature)
+    return replace(card, source=f"preset {assumed} (assumed)", warnings=(*card.warnings, said))
+
+
+def _from_callable(
+    function: Callable[[Array], Any], opening: Opening, size: tuple[int, int] | None, settings: Settings
+) -> CallableClassifier:
+    data = cards.parse(opening.card) if opening.card else None
+    where = opening.card or Path("card")
+    wanted = merged(replace(opening.overrides, size=size or opening.overrides.size), data, where)
+    if wanted.size is None:
+        raise BadInput("a classifier function needs its image size: load(function, size=(height, width)).")
+    layout = wanted.layout or "NCHW"
+    blank = Signature("input", layout, "float32", 3, *wanted.size, "dynamic", "close", "scores", "logits", 0)
+    noise = np.random.default_rng(20221128).standard_normal(blank.array_shape(2)).astype(np.float32)
+    scores = _called(function, noise, None)
+    signature = replace(blank, outputs=scores.shape[1], kind=wanted.kind or kind_by_values(scores))
+    return CallableClassifier(function, signature, _card(data, where, opening, signature), settings.batch or 32)

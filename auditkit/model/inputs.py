@@ -1,0 +1,174 @@
+"""Which input of a model takes the image, and in which layout.
+
+Shapes written in files are often wrong or missing; what is read here from the graph is tried out by `probe`.
+"""
+
+from dataclasses import dataclass, replace
+
+import onnx
+
+from auditkit.errors import BadInput
+from auditkit.graph import edit
+from auditkit.model.signature import Layout, Overrides
+
+DTYPES: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.DOUBLE: "float64", onnx.TensorProto.UINT8: "uint8",
+}  # fmt: skip
+TEXT_DTYPES = {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.STRING}
+# What stands between an image and the first convolution in files that carry their own normalisation.
+LEADING = edit.PASS_THROUGH - {"Transpose", "Reshape", "Flatten"} | {
+    "Sub", "Add", "Mul", "Div", "QuantizeLinear", "DequantizeLinear", "Clip", "BatchNormalization", "Pad", "Gather",
+    "Split", "Concat", "Resize",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """The input that takes images, as the file declares it; None where it leaves a dimension open."""
+
+    name: str
+    layout: Layout
+    dtype: str
+    channels: int
+    height: int | None
+    width: int | None
+    batch: int | None
+    shape: tuple[int | str, ...] = ()
+    switches: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
+
+    def dims(self, batch: int | str, height: int | str, width: int | str) -> list[int | str]:
+        """Dimensions in the layout's order."""
+        if self.layout == "NCHW":
+            return [batch, self.channels, height, width]
+        return [batch, height, width, self.channels]
+
+
+def find_image(proto: onnx.ModelProto, wanted: Overrides) -> ImageInput:
+    """The image input of a model, or a sentence that says what the file takes instead."""
+    inputs = edit.real_inputs(proto.graph)
+    candidates = [value for value in inputs if _may_be_image(value)]
+    if wanted.input is not None:
+        candidates = [value for value in inputs if value.name == wanted.input]
+        if not candidates:
+            raise BadInput(f"the model has no input '{wanted.input}'; its inputs are {_listed(inputs)}.")
+    if not candidates:
+        raise BadInput(_no_image_sentence(inputs))
+    if len(candidates) > 1:
+        raise BadInput(f"several inputs could be the image: {_listed(candidates)}; name one with --input.")
+    chosen = candidates[0]
+    switches = [v for v in inputs if v is not chosen]
+    other = [v for v in switches if not _is_switch(v)]
+    if other:
+        raise BadInput(
+            f"besides the image '{chosen.name}' the model needs {_listed(other)}; "
+            f"auditkit audits classifiers that take one image tensor."
+        )
+    found = _described(proto.graph, chosen, wanted)
+    said = tuple(f"input '{v.name}' is a switch, set to false" for v in switches)
+    return replace(found, switches=tuple(v.name for v in switches), guesses=found.guesses + said)
+
+
+def _dims(value: onnx.ValueInfoProto) -> list[int | None] | None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return [d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None for d in tensor.shape.dim]
+
+
+def _shown_dims(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
+    return tuple(
+        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in value.type.tensor_type.shape.dim
+    )
+
+
+def _may_be_image(value: onnx.ValueInfoProto) -> bool:
+    dims = _dims(value)
+    return value.type.tensor_type.elem_type in DTYPES and (dims is None or len(dims) == 4)
+
+
+def _is_switch(value: onnx.ValueInfoProto) -> bool:
+    return value.type.tensor_type.elem_type == onnx.TensorProto.BOOL and _dims(value) in ([], [1])
+
+
+def _listed(values: list[onnx.ValueInfoProto]) -> str:
+    names = [
+        f"'{v.name}' {onnx.TensorProto.DataType.Name(v.type.tensor_type.elem_type).lower()}"
+        f"[{','.join(map(str, _shown_dims(v)))}]"
+        for v in values[:6]
+    ]
+    return ", ".join(names) + (f" and {len(values) - 6} more" if len(values) > 6 else "")
+
+
+def _no_image_sentence(inputs: list[onnx.ValueInfoProto]) -> str:
+    if not inputs:
+        return "the model takes no input at all; it is not a classifier."
+    if any(v.type.tensor_type.elem_type in TEXT_DTYPES for v in inputs):
+        return (
+            f"the model takes {_listed(inputs)}: tokens or table rows, not images; auditkit audits image classifiers."
+        )
+    return (
+        f"no input looks like a batch of images (4 dimensions, float32, float16, float64 or uint8): the model takes "
+        f"{_listed(inputs)}. Ask the vendor for an export with an image input [N,3,H,W] or [N,H,W,3]."
+    )
+
+
+def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, wanted: Overrides) -> ImageInput:
+    if value.type.tensor_type.elem_type not in DTYPES or len(_dims(value) or [0] * 4) != 4:
+        raise BadInput(f"input {_listed([value])} is not a batch of images in float32, float16, float64 or uint8.")
+    dims = _dims(value) or [None] * 4
+    hint = _layout_hint(graph, value.name)
+    layout, channels, said = _layout(dims, hint, wanted.layout)
+    height, width = (dims[2], dims[3]) if layout == "NCHW" else (dims[1], dims[2])
+    if channels not in (1, 3):
+        raise BadInput(
+            f"input '{value.name}' {list(_shown_dims(value))} takes {channels} channels; auditkit reads pictures of 3 "
+            f"(colour) or 1 (grey). If the layout is guessed wrong, give --layout NCHW or NHWC."
+        )
+    return ImageInput(
+        name=value.name, layout=layout, dtype=DTYPES[value.type.tensor_type.elem_type], channels=channels,
+        height=height, width=width, batch=dims[0], shape=_shown_dims(value), guesses=said,
+    )  # fmt: skip
+
+
+def _layout(
+    dims: list[int | None], hint: tuple[Layout, int] | None, wanted: Layout | None
+) -> tuple[Layout, int, tuple[str, ...]]:
+    first, last = dims[1] in (1, 3), dims[3] in (1, 3)
+    if wanted is not None:
+        declared = dims[1] if wanted == "NCHW" else dims[3]
+        return wanted, declared or (hint[1] if hint and hint[0] == wanted else 3), ()
+    if first != last:
+        return ("NCHW", dims[1] or 3, ()) if first else ("NHWC", dims[3] or 3, ())
+    if hint is not None:
+        return *hint, (f"layout {hint[0]} with {hint[1]} channels, from the first convolution",)
+    if first and dims[1] == dims[2]:
+        return "NHWC", dims[3] or 3, ("layout NHWC",)
+    if dims[1] is not None and dims[3] is not None and not first:
+        return "NCHW", dims[1], ()
+    return "NCHW", dims[1] or 3, ("layout NCHW",)
+
+
+def _layout_hint(graph: onnx.GraphProto, name: str) -> tuple[Layout, int] | None:
+    """Layout and channels as the first convolution behind the image shows them."""
+    weights = {t.name: tuple(t.dims) for t in graph.initializer}
+    for cast in graph.node:  # weights stored in another type are cast, dequantised or constant
+        if cast.op_type in ("Cast", "DequantizeLinear") and cast.input and cast.input[0] in weights:
+            weights[cast.output[0]] = weights[cast.input[0]]
+    layout: Layout = "NCHW"
+    reached = {name}
+    for node in graph.node:
+        if not reached.intersection(node.input):
+            continue
+        if node.op_type == "Transpose":
+            perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), [])
+            if perm == [0, 3, 1, 2]:
+                layout = "NHWC"
+            reached.update(node.output)
+        elif node.op_type == "Conv" and len(weights.get(node.input[1], ())) == 4:
+            group = next((a.i for a in node.attribute if a.name == "group"), 1)
+            return layout, weights[node.input[1]][1] * group
+        elif node.op_type in LEADING:
+            reached.update(node.output)
+    return None

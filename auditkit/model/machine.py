@@ -1,0 +1,37 @@
+"""What this machine offers: versions, devices, memory."""
+
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+from auditkit import __version__
+from auditkit.model import cuda, session
+
+
+def describe() -> dict[str, Any]:
+    """Facts for `doctor` and for the provenance of results."""
+    problem = session.cuda_problem()
+    return {
+        "versions": {
+            "auditkit": __version__, "python": platform.python_version(), "onnxruntime": session.runtime_version(),
+            **{name: metadata.version(name) for name in ("onnx", "numpy", "scipy", "pillow")},
+        },
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": memory_bytes(),
+        "providers": session.providers(),
+        "cuda": {
+            "built_for": session.cuda_version(),
+            "problem": problem,
+            "devices": [] if problem else cuda.device_names(),
+        },
+    }  # fmt: skip
+
+
+def memory_bytes() -> int:
+    """Main memory of the machine; 0 where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0

@@ -1,0 +1,70 @@
+"""Pictures become network inputs: decode, resize, crop, normalise."""
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from auditkit.errors import BadInput
+from auditkit.model.card import Card
+from auditkit.model.signature import Layout
+
+Array = np.ndarray[Any, Any]
+FILTERS = {
+    "bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR, "box": Image.Resampling.BOX,
+    "nearest": Image.Resampling.NEAREST, "lanczos": Image.Resampling.LANCZOS,
+}  # fmt: skip
+
+
+def as_picture(image: "Image.Image | Array", channels: int) -> Image.Image:
+    """A picture in colour or grey; arrays must be uint8 [height, width] or [height, width, 1 or 3]."""
+    if not isinstance(image, Image.Image):
+        array = np.asarray(image)
+        if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)):
+            raise BadInput(
+                f"an image is {array.dtype}{list(array.shape)}, expected uint8 [height, width, 3] with pixels 0..255."
+            )
+        image = Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
+    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip instead of scaling
+        image = Image.fromarray((np.asarray(image, np.uint32) >> 8).clip(0, 255).astype(np.uint8))
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def resized_size(card: Card, height: int, width: int) -> tuple[int, int]:
+    """Height and width after the resize and before the crop."""
+    if card.resize is None:
+        return height, width
+    if isinstance(card.resize, tuple):
+        return card.resize
+    short = min(height, width)
+    return card.resize * height // short, card.resize * width // short
+
+
+def crop_box(card: Card, height: int, width: int) -> tuple[int, int, int, int]:
+    """Left, top, right, bottom of what the network sees of a resized picture."""
+    wanted_height, wanted_width = card.size
+    if (height, width) != card.size and (card.crop == "none" or height < wanted_height or width < wanted_width):
+        raise BadInput(
+            f"a picture has {height}x{width} pixels after the resize, but the network takes {wanted_height}x"
+            f"{wanted_width}; set resize and crop in the card."
+        )
+    top, left = (height - wanted_height) // 2, (width - wanted_width) // 2
+    return left, top, left + wanted_width, top + wanted_height
+
+
+def pixels(card: Card, image: "Image.Image | Array") -> Array:
+    """What the network sees of one image: uint8 [height, width, channels], RGB or grey."""
+    picture = as_picture(image, len(card.mean))
+    height, width = resized_size(card, picture.height, picture.width)
+    if (height, width) != (picture.height, picture.width):
+        picture = picture.resize((width, height), FILTERS[card.interpolation])
+    seen = np.asarray(picture.crop(crop_box(card, height, width)))
+    return seen[..., None] if seen.ndim == 2 else seen
+
+
+def normalised(card: Card, seen: Array, layout: Layout, dtype: str) -> Array:
+    """Network input for pixels [N, height, width, channels]; exact, since there are only 256 pixel values."""
+    ordered = seen[..., ::-1] if card.channels == "BGR" else seen
+    table = card.table().astype(dtype)
+    values = np.stack([table[channel][ordered[..., channel]] for channel in range(len(card.mean))], axis=-1)
+    return np.ascontiguousarray(values.transpose(0, 3, 1, 2) if layout == "NCHW" else values)

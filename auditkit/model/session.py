@@ -1,0 +1,198 @@
+"""Sessions of onnxruntime, the only file that imports it: devices, precision, buffers, batch size, out of memory."""
+
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import onnx
+
+from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
+from auditkit.graph import half
+from auditkit.model import cuda
+
+Array = np.ndarray[Any, Any]
+Device = Literal["auto", "cuda", "cpu"]
+Precision = Literal["auto", "strict", "tf32", "float16"]
+
+MOST_ROWS = {"cpu": 64, "cuda": 512}
+OUT_OF_MEMORY = re.compile(r"fail\w* to allocate|out of memory|bad_alloc|ALLOC_FAILED|CUDA (failure|error) 2\b", re.I)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a model is run; all of it is recorded with the results."""
+
+    device: Device = "auto"
+    precision: Precision = "auto"
+    threads: int = 0  # 0: the runtime's own default, so that results are those of a plain session
+    batch: int | None = None  # None: measured
+    arena: bool = True
+    memory_bytes: int | None = None  # most the device arena may take; None: no limit
+
+    def __post_init__(self) -> None:
+        for name, value, kind in (("device", self.device, Device), ("precision", self.precision, Precision)):
+            if value not in get_args(kind):
+                raise BadInput(f"{name} '{value}' is not one of {', '.join(get_args(kind))}.")
+        for name, number in (("batch", self.batch), ("memory", self.memory_bytes)):
+            if number is not None and number < 1:
+                raise BadInput(f"{name} {number} is not a positive number.")
+        if self.threads < 0:
+            raise BadInput(f"threads {self.threads} is negative; 0 leaves it to the runtime.")
+
+
+@functools.cache
+def _runtime() -> Any:
+    """onnxruntime, imported late and with its own log silenced: what matters is raised or asked for."""
+    import onnxruntime  # noqa: PLC0415
+
+    onnxruntime.set_default_logger_severity(4)
+    return onnxruntime
+
+
+def runtime_version() -> str:
+    """Version of the installed onnxruntime."""
+    return str(_runtime().__version__)
+
+
+def providers() -> list[str]:
+    """Execution providers that the installed onnxruntime was built with."""
+    return list(_runtime().get_available_providers())
+
+
+def cuda_version() -> str:
+    """The CUDA version that the installed onnxruntime was built for; empty for a CPU build."""
+    return str(getattr(_runtime(), "cuda_version", "") or "")
+
+
+def cuda_problem() -> str | None:
+    """Why CUDA cannot be used here, or None when it can."""
+    folder = Path(_runtime().__file__).parent / "capi"
+    return cuda.problem(folder, cuda_version(), "CUDAExecutionProvider" in providers())
+
+
+def resolved(settings: Settings) -> Settings:
+    """The settings with each `auto` decided; asking for what is not there is an error."""
+    device, precision = settings.device, settings.precision
+    if device != "cpu":
+        problem = cuda_problem()
+        if device == "cuda" and problem:
+            raise BadInput(f"--device cuda is not possible here: {problem}.")
+        device = "cpu" if problem else "cuda"
+    if precision == "auto":
+        precision = "tf32" if device == "cuda" else "strict"
+    if precision == "tf32" and device == "cpu":
+        raise BadInput("--precision tf32 exists on CUDA devices only; on the CPU use strict.")
+    return replace(settings, device=device, precision=precision)
+
+
+class Session:
+    """One graph ready to run on one device; inputs and outputs are bound to that device."""
+
+    def __init__(self, model: onnx.ModelProto, settings: Settings, weights: Mapping[str, Array] | None = None) -> None:
+        self.settings = resolved(settings)
+        if self.settings.precision == "float16":
+            model, weights = half.to_float16(model, weights or {})
+        self._weights = dict(weights or {})  # the runtime refers to these arrays; they live as long as the session
+        self._session = self._created(model)
+        self.inputs = [value.name for value in self._session.get_inputs()]
+        self.outputs = [value.name for value in self._session.get_outputs()]
+
+    def _created(self, model: onnx.ModelProto) -> Any:
+        runtime = _runtime()
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = self.settings.threads
+        options.enable_cpu_mem_arena = self.settings.arena
+        if self._weights:
+            values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
+            options.add_external_initializers(list(self._weights), values)
+        try:
+            session = runtime.InferenceSession(model.SerializeToString(), options, providers=self._providers())
+        except Exception as error:  # the runtime's exceptions have no common parent
+            raise _told(error, "the runtime cannot load the model") from None
+        session.disable_fallback()
+        if self.settings.device == "cuda" and session.get_providers()[0] != "CUDAExecutionProvider":
+            raise RuntimeFailure("the runtime refused CUDA without giving a reason; run 'auditkit doctor'.")
+        return session
+
+    def _providers(self) -> list[Any]:
+        if self.settings.device == "cpu":
+            return ["CPUExecutionProvider"]
+        options = {
+            "use_tf32": "0" if self.settings.precision == "strict" else "1",
+            # Tensor cores want channels last: 12,844 rows/s against 10,322 on a ResNet-50 (H200, TF32).
+            "prefer_nhwc": "0" if self.settings.precision == "strict" else "1",
+        }
+        if self.settings.memory_bytes is not None:
+            options["gpu_mem_limit"] = str(self.settings.memory_bytes)
+        return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+
+    def run(self, feeds: Mapping[str, Array], wanted: list[str] | None = None) -> list[Array]:
+        """The named outputs (all, unless told) for one batch of inputs."""
+        runtime = _runtime()
+        binding = self._session.io_binding()
+        try:
+            for name, array in feeds.items():
+                value = runtime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.settings.device, 0)
+                binding.bind_ortvalue_input(name, value)
+            for name in wanted or self.outputs:
+                binding.bind_output(name, self.settings.device)
+            self._session.run_with_iobinding(binding)
+            return list(binding.copy_outputs_to_cpu())
+        except Exception as error:
+            raise _told(error, "the runtime failed while running the model") from None
+
+
+def _told(error: Exception, what: str) -> RuntimeFailure:
+    """The runtime's message as one short line, without codes and source positions."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"(/[\w./+-]+|\w:\\[\w.\\]+):\d+ [^ ]+(\(.*?\))? ", "", text)
+    text = text if len(text) <= 300 else text[:297] + "..."
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
+        return OutOfMemory(f"{what}: out of memory ({text})")
+    return RuntimeFailure(f"{what}: {text}")
+
+
+def in_batches(run: Callable[[Array], Array], rows: Array, batch: int, *, pad: bool = False) -> tuple[Array, int]:
+    """All rows through `run`, at most `batch` at a time, halving on out-of-memory; also the batch that worked."""
+    done: list[Array] = []
+    start = 0
+    while start < len(rows):
+        part = rows[start : start + batch]
+        short = batch - len(part) if pad and start else 0  # the same shape again spares CUDA a new search
+        try:
+            done.append(run(np.concatenate([part, part[:1].repeat(short, axis=0)]) if short else part)[: len(part)])
+        except OutOfMemory:
+            if len(part) == 1:
+                raise
+            batch = max(1, len(part) // 2)
+            continue
+        start += len(part)
+    return np.concatenate(done), batch
+
+
+def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], float] = time.perf_counter) -> int:
+    """The smallest power of two whose rate is within 5 % of the best; doubling ends when it stops to help."""
+    rates: dict[int, float] = {}
+    size = 1
+    while size <= most:
+        try:
+            run(size)  # warm-up: algorithm search, arena growth
+            start = clock()
+            run(size)
+            rates[size] = size / max(clock() - start, 1e-9)
+        except OutOfMemory:
+            break
+        if size >= 8 and rates[size] < 1.02 * rates[size // 4]:
+            break
+        size *= 2
+    if not rates:
+        raise OutOfMemory("not even one image fits into memory; use a device with more, or another model.")
+    best = max(rates.values())
+    return min(size for size, rate in rates.items() if rate >= 0.95 * best)

@@ -1,0 +1,179 @@
+"""What a classifier takes and gives, and how its scores are to be read."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import onnx
+
+from auditkit.errors import BadInput
+from auditkit.graph import edit
+
+Layout = Literal["NCHW", "NHWC"]
+Kind = Literal["logits", "probabilities", "log-probabilities", "sigmoid"]
+Array = np.ndarray[Any, Any]
+
+POST_PROCESSING = ("ZipMap", "ArgMax", "TopK")
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the auditor says instead of what would be guessed."""
+
+    input: str | None = None
+    output: str | None = None
+    layout: Layout | None = None
+    kind: Kind | None = None
+    size: tuple[int, int] | None = None  # height, width
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (("layout", self.layout, get_args(Layout)), ("kind", self.kind, get_args(Kind))):
+            if value is not None and value not in allowed:
+                raise BadInput(f"{name} '{value}' is not one of {', '.join(allowed)}.")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What was found out about a classifier, and which of it was guessed."""
+
+    input: str
+    layout: Layout
+    dtype: str
+    channels: int
+    height: int
+    width: int
+    batch: str  # dynamic | fixed:N | made-dynamic
+    rows: str  # bitwise | close | dependent: how a row compares with the same row alone
+    output: str
+    kind: Kind
+    outputs: int  # numbers per image; one sigmoid is one number and two classes
+    free_size: bool = False
+    shape: tuple[int | str, ...] = ()  # as the file declares it
+    fixed_inputs: tuple[str, ...] = ()  # switches set to false
+    class_names: tuple[str, ...] = ()  # where the file itself carries them
+    guesses: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> int:
+        """Number of labels."""
+        return max(self.outputs, 2)
+
+    @property
+    def own_batch(self) -> int | None:
+        """The one batch size the graph runs at, or None when it takes any."""
+        return int(self.batch.partition(":")[2]) if self.batch.startswith("fixed:") else None
+
+    def array_shape(self, rows: int) -> tuple[int, int, int, int]:
+        """Shape of an input array for that many images."""
+        if self.layout == "NCHW":
+            return rows, self.channels, self.height, self.width
+        return rows, self.height, self.width, self.channels
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object that `from_json` turns back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Signature":
+        """The signature written by `to_json`."""
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+        }
+        return cls(**fields)
+
+
+def score_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
+    """Tensors that may hold the scores and how each was come by: outputs, and what feeds a final ZipMap or ArgMax."""
+    made_by = edit.producers(proto.graph)
+    seen: set[str] = set()
+    for value in proto.graph.output:
+        name, via = value.name, ""
+        node = made_by.get(name)
+        while node is not None and node.op_type in (*POST_PROCESSING, *edit.PASS_THROUGH):
+            if node.op_type in POST_PROCESSING:
+                name, via = node.input[0], node.op_type
+            node = made_by.get(node.input[0]) if node.input else None
+        is_tensor = value.type.WhichOneof("value") in ("tensor_type", None)
+        if (via or is_tensor) and name not in seen:
+            seen.add(name)
+            yield name, via
+
+
+def zipmap_classes(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """Class names that a ZipMap in the file carries."""
+    for node in proto.graph.node:
+        if node.op_type == "ZipMap":
+            for attribute in node.attribute:
+                if attribute.name == "classlabels_strings":
+                    return tuple(text.decode(errors="replace") for text in attribute.strings)
+    return ()
+
+
+def per_image(scores: Array, rows: int) -> Array | None:
+    """The scores as [rows, numbers] when they are one vector (or one number) an image, else None."""
+    if rows == 1 and scores.ndim == 1:
+        return scores.reshape(1, -1)
+    if scores.ndim == 0 or scores.shape[0] != rows or sum(size != 1 for size in scores.shape[1:]) > 1:
+        return None
+    return scores.reshape(rows, -1)
+
+
+def kind_by_graph(proto: onnx.ModelProto, output: str) -> str | None:
+    """What the last operator before the scores says they are; None when it says nothing."""
+    made_by = edit.producers(proto.graph)
+    node = made_by.get(output)
+    quantisation = {"QuantizeLinear", "DequantizeLinear"}
+    while node is not None and node.input and node.op_type in edit.PASS_THROUGH | quantisation:
+        node = made_by.get(node.input[0])
+    if node is None:
+        return None
+    before = made_by.get(node.input[0]) if node.input else None
+    if node.op_type == "Log" and before is not None and before.op_type == "Softmax":
+        return "log-probabilities"
+    return {"Softmax": "probabilities", "LogSoftmax": "log-probabilities", "Sigmoid": "sigmoid"}.get(node.op_type)
+
+
+def kind_by_values(scores: Array, tolerance: float = 1e-3) -> Kind:
+    """What scores of a few noise images, [rows, numbers], show themselves to be."""
+    values = scores.astype(np.float64)
+    if values.shape[1] == 1:
+        return "sigmoid" if values.min() >= 0 and values.max() <= 1 else "logits"
+    if values.min() >= -1e-6 and np.all(np.abs(values.sum(axis=1) - 1) <= tolerance):
+        return "probabilities"
+    if values.max() <= 1e-6 and np.all(np.abs(np.exp(values).sum(axis=1) - 1) <= tolerance):
+        return "log-probabilities"
+    return "logits"
+
+
+def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]:
+    """The kind of the scores, and a warning when graph and numbers disagree."""
+    by_values = kind_by_values(scores)
+    if by_graph is None or by_graph == by_values:
+        return by_values, ()
+    if by_graph == "sigmoid" and scores.shape[1] > 1:
+        if by_values == "probabilities":
+            return by_values, ()
+        raise BadInput(
+            f"the model ends in {scores.shape[1]} independent sigmoids: a multi-label model, for which soundness is "
+            f"not defined. auditkit audits models that choose one label; --kind overrides a wrong guess."
+        )
+    # Eight-bit or half-precision probabilities miss a sum of 1 by more than float32 ones do.
+    if by_graph == "probabilities" and kind_by_values(scores, tolerance=0.1) == "probabilities":
+        return "probabilities", ()
+    said = f"the graph ends like {by_graph}, but on noise the numbers are {by_values}; the numbers are believed."
+    return by_values, (said,)
+
+
+def to_probabilities(scores: Array, kind: Kind) -> Array:
+    """Probabilities [rows, classes] in float64; one number an image becomes two labels, (1-p, p)."""
+    values = scores.astype(np.float64)
+    if values.shape[1] == 1:
+        positive = 1 / (1 + np.exp(-values)) if kind == "logits" else np.exp(values) if kind[:3] == "log" else values
+        return np.concatenate([1 - positive, positive], axis=1)
+    if kind == "logits":
+        values = np.exp(values - values.max(axis=1, keepdims=True))
+        return np.asarray(values / values.sum(axis=1, keepdims=True))
+    return np.exp(values) if kind == "log-probabilities" else values
