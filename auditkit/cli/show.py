@@ -1,0 +1,51 @@
+"""What verbs put on the screen: tables on stdout, progress on stderr."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress(what: str, unit: str = "images") -> Iterator[Callable[[int], Callable[[int], None]]]:
+    """A function that, told the total, gives one that counts on; a bar with rate and time left on a terminal."""
+    if not sys.stderr.isatty():
+        yield silent
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), Rate(),
+               TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+
+        def begin(total: int) -> Callable[[int], None]:
+            task = bar.add_task(what, total=total)
+            return lambda done: bar.advance(task, done)
+
+        yield begin
+
+
+def silent(_total: int) -> Callable[[int], None]:
+    """Progress that nobody watches."""
+    return lambda _done: None
+
+
+def table(rows: list[tuple[str, str]]) -> None:
+    """Two aligned columns; long texts wrap beneath their own column."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, text in rows:
+        # Names out of a vendor's file must not be read as markup or as terminal control.
+        grid.add_row(name, Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)))
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print(grid)

@@ -1,0 +1,1 @@
+"""Images and heatmaps: files in, arrays out."""

@@ -1,0 +1,153 @@
+"""Sets of images to audit with: a folder, a CSV or an .npz becomes ids, pictures and, where given, labels."""
+
+import csv
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from auditkit.errors import BadInput
+
+Array = np.ndarray[Any, Any]
+ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images by position; a picture is decoded when it is asked for."""
+
+    source: Path
+    ids: tuple[str, ...]
+    picture: Callable[[int], "Image.Image | Array"]
+    labels: Array | None = None  # class index of each image
+    boxes: Array | None = None  # [N, 4]: x0, y0, x1, y1 in the picture's pixels
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def chunks(self, size: int) -> Iterator[tuple[slice, list["Image.Image | Array"]]]:
+        """Pictures in order, some at a time."""
+        for start in range(0, len(self), size):
+            part = slice(start, min(start + size, len(self)))
+            yield part, [self.picture(index) for index in range(part.start, part.stop)]
+
+
+def open_images(path: Path, classes: int, names: Sequence[str] = ()) -> ImageSet:
+    """The images of a folder, a CSV (image,label) or an .npz (images, labels); labels fit the model's classes."""
+    if not path.exists():
+        raise BadInput(f"there is no {path}; give a folder of images, a CSV (image,label) or an .npz (images,labels).")
+    if path.is_dir():
+        found = _from_csv(path / "labels.csv", names) if (path / "labels.csv").is_file() else _from_folder(path, names)
+    elif path.suffix == ".npz":
+        found = _from_npz(path)
+    elif path.suffix == ".csv":
+        found = _from_csv(path, names)
+    else:
+        raise BadInput(f"{path} is none of: a folder of images, a .csv file, an .npz file.")
+    if not len(found):
+        raise BadInput(f"{path} holds no images ({', '.join(sorted(ENDINGS))}).")
+    if found.labels is not None and not np.all((found.labels >= 0) & (found.labels < classes)):
+        bad = int(np.flatnonzero((found.labels < 0) | (found.labels >= classes))[0])
+        raise BadInput(
+            f"{path}: image '{found.ids[bad]}' has label {found.labels[bad]}, but the model has classes 0 to "
+            f"{classes - 1}."
+        )
+    return found
+
+
+def _decoder(paths: list[Path]) -> Callable[[int], Image.Image]:
+    def decode(index: int) -> Image.Image:
+        try:
+            with Image.open(paths[index]) as picture:
+                picture.load()
+                return picture
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise BadInput(f"the image {paths[index]} cannot be read: {error}.") from None
+
+    return decode
+
+
+def _from_folder(folder: Path, names: Sequence[str]) -> ImageSet:
+    files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+    ids = tuple(str(p.relative_to(folder)) for p in files)
+    groups = sorted({Path(name).parts[0] for name in ids if len(Path(name).parts) > 1})
+    if not groups:
+        return ImageSet(folder, ids, _decoder(files))
+    if any(len(Path(name).parts) == 1 for name in ids):
+        raise BadInput(f"{folder} mixes pictures and class folders; move the pictures into their class folders.")
+    indices, note = _group_indices(groups, names)
+    labels = np.array([indices[Path(name).parts[0]] for name in ids])
+    return ImageSet(folder, ids, _decoder(files), labels, notes=(note,))
+
+
+def _group_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, int], str]:
+    """Class index of each class folder, and how it was come by."""
+    if all(group.isdecimal() for group in groups):
+        return {group: int(group) for group in groups}, "class folders are class indices"
+    known = {name.casefold(): index for index, name in enumerate(names)}
+    if all(group.casefold() in known for group in groups):
+        return {group: known[group.casefold()] for group in groups}, "class folders are the card's class names"
+    if names:
+        strange = next(group for group in groups if group.casefold() not in known)
+        raise BadInput(f"class folder '{strange}' is neither a class index nor one of the card's {len(names)} names.")
+    return {group: index for index, group in enumerate(groups)}, "class folders in alphabetical order are the classes"
+
+
+def _from_npz(path: Path) -> ImageSet:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            images = np.asarray(arrays["images"])
+            labels = np.asarray(arrays["labels"]) if "labels" in arrays else None
+    except KeyError:
+        raise BadInput(f"{path} has no array 'images' (N x height x width x 3, uint8).") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{path} cannot be read as .npz: {error}.") from None
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+        raise BadInput(f"{path}: images are {images.dtype}{list(images.shape)}, expected uint8 [N, height, width, 3].")
+    if labels is not None and (labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]):
+        raise BadInput(f"{path}: labels are {labels.dtype}{list(labels.shape)}, expected {len(images)} integers.")
+    ids = tuple(str(index) for index in range(len(images)))
+    return ImageSet(path, ids, lambda index: images[index], None if labels is None else labels.astype(np.int64))
+
+
+def _from_csv(path: Path, names: Sequence[str]) -> ImageSet:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            rows = list(csv.DictReader(stream))
+            columns = list(rows[0]) if rows else []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path} cannot be read: {error}.") from None
+    if not rows:
+        raise BadInput(f"{path} has no rows; its first line names the columns: image,label.")
+    if "image" not in columns:
+        raise BadInput(f"{path} has columns {', '.join(map(str, columns))}; expected image,label.")
+    files = [path.parent / str(row["image"]) for row in rows]
+    for line, file in enumerate(files, start=2):
+        if not file.is_file():
+            raise BadInput(f"{path}, line {line}: there is no image {file}.")
+    known = {name.casefold(): index for index, name in enumerate(names)}
+    labels = None
+    if "label" in columns:
+        labels = np.array([_label(str(row["label"]), known, path, line) for line, row in enumerate(rows, start=2)])
+    boxes = _boxes(rows, path) if {"x0", "y0", "x1", "y1"} <= set(columns) else None
+    return ImageSet(path, tuple(str(row["image"]) for row in rows), _decoder(files), labels, boxes)
+
+
+def _label(text: str, known: dict[str, int], path: Path, line: int) -> int:
+    if text.strip().isdecimal():
+        return int(text)
+    if text.strip().casefold() in known:
+        return known[text.strip().casefold()]
+    raise BadInput(f"{path}, line {line}: label '{text}' is neither a class index nor a class name of the card.")
+
+
+def _boxes(rows: list[dict[str, str]], path: Path) -> Array:
+    try:
+        return np.array([[float(row[key]) for key in ("x0", "y0", "x1", "y1")] for row in rows])
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{path}: a box is not four numbers ({error}).") from None

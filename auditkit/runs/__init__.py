@@ -1,0 +1,1 @@
+"""Work over whole sets of images."""
