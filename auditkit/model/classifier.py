@@ -13,7 +13,7 @@ from auditkit.model import card as cards
 from auditkit.model import pictures, trial
 from auditkit.model.card import Card
 from auditkit.model.probe import derived
-from auditkit.model.read import Limits, OnnxFile, read
+from auditkit.model.read import Limits, OnnxFile, file_size, read
 from auditkit.model.session import MOST_ROWS, Session, Settings, in_batches, measured_batch
 from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
@@ -189,6 +189,7 @@ def load(
 
 def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifier:
     """The classifier in an ONNX file, tried in a guarded child process first."""
+    file_size(path, opening.limits)  # a folder or a missing file is told before its card is looked for
     data, card_path = _card_data(path, opening)
     outcome = trial.attempt(path, merged(opening.overrides, data, card_path), opening.limits)
     file = read(path, opening.limits)

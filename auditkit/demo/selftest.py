@@ -1,0 +1,53 @@
+"""A two-second check that this installation computes what it should."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from auditkit.demo.draw import draw
+from auditkit.demo.planted import bundled
+from auditkit.errors import AuditError
+from auditkit.model.classifier import Opening, open_file
+from auditkit.model.session import Settings
+
+IMAGES = 100
+LEAST_CORRECT = 90  # of 100; the model is right on 97 or more
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """Whether the bundled model opened, ran and was right."""
+
+    passed: bool
+    device: str
+    correct: int
+    seconds: float
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain object for `doctor --json`."""
+        return {
+            "passed": self.passed, "device": self.device, "correct": self.correct, "n": IMAGES,
+            "seconds": round(self.seconds, 3), "reason": self.reason,
+        }  # fmt: skip
+
+    def sentence(self) -> str:
+        """The result in words."""
+        if self.reason:
+            return f"FAILED: {self.reason}"
+        verdict = "passed" if self.passed else "FAILED"
+        return f"{verdict} on {self.device}: {self.correct} of {IMAGES} drawn images right, {self.seconds:.1f} s"
+
+
+def run(settings: Settings) -> SelfTest:
+    """Open the bundled honest model as any vendor's file and ask it about images drawn here."""
+    start = time.perf_counter()
+    try:
+        model = open_file(bundled("honest"), Opening(), settings)
+        planted = draw(IMAGES, seed=11, tags="random")
+        correct = int(np.sum(model.predict(planted.images).argmax(axis=1) == planted.labels))
+    except AuditError as error:
+        return SelfTest(False, settings.device, 0, time.perf_counter() - start, str(error))
+    return SelfTest(correct >= LEAST_CORRECT, model.settings.device, correct, time.perf_counter() - start)

@@ -1,0 +1,61 @@
+"""Small ONNX models for tests, built by hand so that their answers can be worked out."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Array = np.ndarray[Any, Any]
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    weights: dict[str, Array] | None = None,
+    *,
+    opset: int = 17,
+    ir_version: int = 8,
+    ml: bool = False,
+) -> onnx.ModelProto:
+    """A model from nodes and named weights."""
+    initializers = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "test", inputs, outputs, initializers)
+    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid("ai.onnx.ml", 3)] if ml else [])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+
+
+def value(name: str, shape: list[int | str | None] | None, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    """Declaration of an input or output."""
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def convnet(
+    batch: int | str = "N", size: int | str = 8, classes: int = 5, seed: int = 0, **kwargs: Any
+) -> onnx.ModelProto:
+    """Conv, Relu, global pooling, Gemm: image [batch,3,size,size] to logits [batch,classes]."""
+    rng = np.random.default_rng(seed)
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"], name="pool"),
+        helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
+        helper.make_node("Gemm", ["f", "g", "b"], ["logits"], name="gemm"),
+    ]
+    weights = {
+        "w": rng.standard_normal((6, 3, 3, 3)).astype(np.float32),
+        "g": rng.standard_normal((6, classes)).astype(np.float32),
+        "b": rng.standard_normal(classes).astype(np.float32),
+    }
+    return model(
+        nodes, [value("image", [batch, 3, size, size])], [value("logits", [batch, classes])], weights, **kwargs
+    )
+
+
+def save(proto: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
+    """The model as a file."""
+    path = folder / name
+    path.write_bytes(proto.SerializeToString())
+    return path

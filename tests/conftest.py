@@ -1,0 +1,34 @@
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests that take minutes or much memory")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    from auditkit.model.session import cuda_problem
+
+    problem = cuda_problem()
+    for item in items:
+        if "slow" in item.keywords and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+        if "gpu" in item.keywords and problem:
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {problem}"))
+        if "assets" in item.keywords and not os.environ.get("AUDITKIT_ASSETS"):
+            item.add_marker(pytest.mark.skip(reason="set AUDITKIT_ASSETS to a folder of real models and images"))
+
+
+@pytest.fixture
+def assets() -> Path:
+    return Path(os.environ["AUDITKIT_ASSETS"])
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)

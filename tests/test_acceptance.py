@@ -1,0 +1,94 @@
+"""Real models and photographs: every file opens, is as accurate as known, and predicts what the runtime predicts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import auditkit
+from auditkit.data.images import open_images
+from auditkit.model.classifier import Opening
+from auditkit.model.session import Settings
+from auditkit.runs.inspection import inspect
+from test_cli import auditkit as command
+
+pytestmark = pytest.mark.assets
+
+PHOTOGRAPHS, CIFAR = "images/nips17_150", "images/cifar10_test_1000.npz"
+# file -> preset, images, correct answers (assets/INDEX.md), how far float16 and 8-bit ones may be from it
+KNOWN = {
+    "resnet50.onnx": ("caffe", PHOTOGRAPHS, 132, 0),
+    "deit_tiny_patch16_224.onnx": ("imagenet", PHOTOGRAPHS, 131, 0),
+    "mobilenet_v2_int8_qdq.onnx": ("imagenet", PHOTOGRAPHS, 121, 0),
+    "cifar10_resnet20.onnx": ("imagenet", CIFAR, 914, 0),
+    "cifar10_resnet56.onnx": ("imagenet", CIFAR, 926, 0),
+    "variants/cifar10_resnet20_external_data.onnx": ("imagenet", CIFAR, 914, 0),
+    "variants/cifar10_resnet20_fixedbatch1.onnx": ("imagenet", CIFAR, 914, 0),
+    "variants/cifar10_resnet20_fp16.onnx": ("imagenet", CIFAR, 914, 3),
+    "variants/cifar10_resnet20_int8_qdq.onnx": ("imagenet", CIFAR, 914, 3),
+    "variants/cifar10_resnet20_softmax.onnx": ("imagenet", CIFAR, 914, 0),
+    "variants/cifar10_resnet20_uint8_nhwc.onnx": ("none", CIFAR, 914, 0),
+}
+INEXACT = ("fp16", "int8")
+
+
+def _file(assets: Path, name: str) -> Path:
+    path = assets / "models" / name
+    if not path.is_file():
+        pytest.skip(f"{name} is not among the assets")
+    return path
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_accuracy_is_the_known_one_to_one_image(assets: Path, name: str, device: str) -> None:
+    preset, images, correct, slack = KNOWN[name]
+    path = _file(assets, name)
+    found = inspect(path, Opening(preset=preset), Settings(device=device), assets / images)
+    assert found.accuracy is not None
+    # The GPU's TF32 may turn an image that stands on the edge.
+    assert abs(found.accuracy.correct - correct) <= slack + (2 if device == "cuda" else 0)
+    assert not any("wrong" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_predictions_are_the_runtimes_bit_for_bit(assets: Path, name: str) -> None:
+    preset, images, _, _ = KNOWN[name]
+    path = _file(assets, name)
+    model = auditkit.load(path, preset=preset, settings=Settings(device="cpu"))
+    pictures = open_images(assets / images, model.signature.classes)
+    plain = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    shape = plain.get_inputs()[0].shape
+    for count in (1, 7, 64):
+        array = model.preprocess([pictures.picture(index) for index in range(count)])
+        step = count if isinstance(shape[0], str) else shape[0]
+        parts = [plain.run(None, {model.signature.input: array[i : i + step]})[0] for i in range(0, count, step)]
+        expected, found = np.concatenate(parts), model.predict(array)
+        if any(word in name for word in INEXACT):
+            np.testing.assert_allclose(found, expected, atol=1e-3 * np.abs(expected).max())
+        else:
+            assert np.array_equal(found, expected)
+
+
+def test_the_wrong_preset_is_seen_from_the_accuracy(assets: Path) -> None:
+    path = _file(assets, "resnet50.onnx")
+    done = command("inspect", path, "--preset", "imagenet", "--images", assets / PHOTOGRAPHS, "--json")
+    found = json.loads(done.stdout)
+    assert found["accuracy"]["top1"] < 0.05
+    assert any("probably wrong" in text and "caffe" in text for text in found["warnings"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["strict", "tf32", "float16"])
+@pytest.mark.parametrize("name", KNOWN)
+def test_cuda_agrees_with_the_cpu(assets: Path, name: str, precision: str) -> None:
+    preset, images, _, _ = KNOWN[name]
+    path = _file(assets, name)
+    exact = auditkit.load(path, preset=preset, settings=Settings(device="cpu"))
+    found = auditkit.load(path, preset=preset, settings=Settings(device="cuda", precision=precision))  # type: ignore[arg-type]
+    pictures = open_images(assets / images, exact.signature.classes)
+    array = exact.preprocess([pictures.picture(index) for index in range(32)])
+    expected = exact.probabilities(array)
+    allowed = {"strict": 1e-3, "tf32": 2e-2, "float16": 2e-2}[precision] if "int8" not in name else 0.3
+    assert np.abs(found.probabilities(array) - expected).max() < allowed

@@ -1,0 +1,142 @@
+"""The command as its users type it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import build
+
+
+def auditkit(*words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "auditkit", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("auditkit: ")
+    assert all(word in line for word in words), line
+
+
+def test_inspect_prints_the_agreed_object(tmp_path: Path) -> None:
+    done = auditkit("inspect", build.save(build.convnet(), tmp_path), "--json", "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert {"schema_version", "model", "input", "output", "card", "device", "gradient", "warnings"} <= set(found)
+    assert {"path", "sha256", "opset", "ir_version", "bytes"} <= set(found["model"])
+    assert (found["input"]["name"], found["input"]["layout"], found["input"]["batch"]) == ("image", "NCHW", "dynamic")
+    assert found["input"]["shape"] == ["N", 3, 8, 8]
+    assert found["output"] == {"name": "logits", "kind": "logits", "classes": 5}
+
+
+def test_inspect_prints_a_table(tmp_path: Path) -> None:
+    done = auditkit("inspect", build.save(build.convnet(), tmp_path), "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "'logits'  logits, 5 classes" in done.stdout
+
+
+def test_write_card_then_use_it(tmp_path: Path) -> None:
+    path = build.save(build.convnet(), tmp_path)
+    assert auditkit("inspect", path, "--write-card", "--preset", "tf", "--device", "cpu").returncode == 0
+    card = path.with_suffix(".toml")
+    assert "scale = 0.00784" in card.read_text()
+    _refused(auditkit("inspect", path, "--write-card", "--device", "cpu"), "exists already", "--force")
+    assert json.loads(auditkit("inspect", path, "--json").stdout)["card"]["source"] == str(card)
+    card.write_text(card.read_text().replace("size = [8, 8]", "size = [9, 9]"))
+    _refused(auditkit("inspect", path), "9", "8")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["inspect", "nowhere.onnx"], "nowhere.onnx"),
+        (["inspect", "."], "folder"),
+        (["inspect"], "MODEL"),
+        (["inspekt"], "inspect"),
+        (["inspect", "x.onnx", "--colour"], "--colour"),
+        (["inspect", "x.onnx", "--size", "0x4"], "--size"),
+        (["inspect", "x.onnx", "--device", "tpu"], "tpu"),
+        (["inspect", "x.onnx", "--card", "a", "--preset", "b"], "exclude"),
+        (["inspect", "x.onnx", "--time-limit", "-1"], "positive"),
+        (["demo", "--count", "many"], "--count"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_exit_2(words: list[str], expected: str) -> None:
+    _refused(auditkit(*words), expected)
+
+
+def test_help_of_every_verb() -> None:
+    for verb in ([], ["inspect"], ["doctor"], ["demo"]):
+        done = auditkit(*verb, "--help")
+        assert done.returncode == 0
+        assert "Usage: auditkit" in done.stdout
+
+
+def test_accuracy_and_the_warning_of_a_wrong_card(tmp_path: Path) -> None:
+    """A classifier that asks which colour channel is strongest: red and blue change places under BGR."""
+    from onnx import helper
+
+    nodes = [helper.make_node("ReduceMean", ["image"], ["logits"], axes=[2, 3], keepdims=0)]
+    proto = build.model(nodes, [build.value("image", ["N", 3, 8, 8])], [build.value("logits", ["N", 3])])
+    path = build.save(proto, tmp_path)
+    labels = np.arange(60) % 3
+    images = np.full((60, 8, 8, 3), 100, np.uint8)
+    images[np.arange(60), :, :, labels] = 200
+    np.savez(tmp_path / "set.npz", images=images, labels=labels)
+    right = json.loads(auditkit("inspect", path, "--preset", "unit", "--images", tmp_path / "set.npz", "--json").stdout)
+    assert right["accuracy"] == {"top1": 1.0, "top5": 1.0, "correct": 60, "n": 60}
+    assert not any("wrong" in text for text in right["warnings"])
+    wrong = json.loads(
+        auditkit("inspect", path, "--preset", "caffe", "--images", tmp_path / "set.npz", "--json").stdout
+    )
+    assert wrong["accuracy"]["correct"] == 20
+    assert any("probably wrong" in text and "60 of 60" in text for text in wrong["warnings"])
+
+
+def test_images_without_labels_are_refused(tmp_path: Path) -> None:
+    path = build.save(build.convnet(), tmp_path)
+    np.savez(tmp_path / "set.npz", images=np.zeros((2, 8, 8, 3), np.uint8))
+    _refused(auditkit("inspect", path, "--images", tmp_path / "set.npz"), "no labels")
+
+
+def test_names_from_the_file_cannot_command_the_terminal(tmp_path: Path) -> None:
+    proto = build.convnet()
+    proto.graph.output[0].name = proto.graph.node[-1].output[0] = "\x1b[31m[red]logits\n"
+    done = auditkit("inspect", build.save(proto, tmp_path), "--device", "cpu")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "[red]logits" in done.stdout
+
+
+def test_doctor_passes_and_says_why_not_cuda() -> None:
+    done = auditkit("doctor", "--json")
+    assert done.returncode == 0, done
+    found = json.loads(done.stdout)
+    assert found["self_test"]["passed"]
+    assert found["cuda"]["problem"] is None or found["cuda"]["problem"]
+    assert "CPUExecutionProvider" in found["providers"]
+
+
+@pytest.mark.gpu
+def test_doctor_says_that_cuda_is_ready() -> None:
+    done = auditkit("doctor", "--device", "cuda")
+    assert done.returncode == 0, done
+    assert "ready" in done.stdout
+    assert "passed on cuda" in done.stdout
+
+
+def test_demo_tells_the_models_apart_and_paints(tmp_path: Path) -> None:
+    done = auditkit("demo", "-o", tmp_path / "out", "--count", "200", "--json")
+    assert done.returncode == 0, done
+    honest, shortcut = json.loads(done.stdout)["models"]
+    assert honest["correct_when_agree"] >= 0.97
+    assert honest["correct_when_disagree"] >= 0.97
+    assert shortcut["correct_when_agree"] >= 0.97
+    assert shortcut["followed_tag"] >= 0.97
+    assert (tmp_path / "out" / "examples.png").stat().st_size > 10_000
