@@ -90,5 +90,8 @@ def test_cuda_agrees_with_the_cpu(assets: Path, name: str, precision: str) -> No
     pictures = open_images(assets / images, exact.signature.classes)
     array = exact.preprocess([pictures.picture(index) for index in range(32)])
     expected = exact.probabilities(array)
-    allowed = {"strict": 1e-3, "tf32": 2e-2, "float16": 2e-2}[precision] if "int8" not in name else 0.3
-    assert np.abs(found.probabilities(array) - expected).max() < allowed
+    # A half-precision or eight-bit graph rounds at every node, at other places on another device.
+    allowed = 0.3 if "int8" in name else 2e-2 if "fp16" in name or precision != "strict" else 1e-3
+    difference = np.abs(found.probabilities(array) - expected)
+    assert difference.max() < allowed
+    assert difference.mean() < 2e-3

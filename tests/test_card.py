@@ -137,7 +137,7 @@ def test_resize_takes_the_shorter_side_and_the_crop_the_middle() -> None:
 
 def test_a_picture_too_small_for_the_crop_is_refused() -> None:
     card = replace(cards.from_preset("none", SIGNATURE), resize=None)
-    with pytest.raises(BadInput, match="100x100.*224x224"):
+    with pytest.raises(BadInput, match=r"100x100.*224x224"):
         pictures.pixels(card, Image.new("RGB", (100, 100)))
 
 

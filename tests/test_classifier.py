@@ -9,6 +9,8 @@ import auditkit
 import build
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 
+CPU = auditkit.Settings(device="cpu")
+
 
 def _images(count: int, size: int = 8) -> np.ndarray:
     return np.random.default_rng(3).integers(0, 256, (count, size, size, 3), dtype=np.uint8)
@@ -16,7 +18,7 @@ def _images(count: int, size: int = 8) -> np.ndarray:
 
 def test_predict_equals_the_runtime_bit_for_bit(tmp_path: Path) -> None:
     path = build.save(build.convnet(), tmp_path)
-    model = auditkit.load(path, preset="imagenet")
+    model = auditkit.load(path, preset="imagenet", settings=CPU)
     plain = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     for count in (1, 7, 64, 200):
         expected = plain.run(None, {"image": model.preprocess(_images(count))})[0]
@@ -26,7 +28,7 @@ def test_predict_equals_the_runtime_bit_for_bit(tmp_path: Path) -> None:
 
 def test_pictures_come_as_files_arrays_or_pillow_images(tmp_path: Path) -> None:
     path = build.save(build.convnet(), tmp_path)
-    model = auditkit.load(path, preset="imagenet")
+    model = auditkit.load(path, preset="imagenet", settings=CPU)
     (image,) = _images(1)
     Image.fromarray(image).save(tmp_path / "a.png")
     expected = model.predict(image[None])
@@ -36,7 +38,7 @@ def test_pictures_come_as_files_arrays_or_pillow_images(tmp_path: Path) -> None:
 
 
 def test_wrong_arrays_are_one_sentence(tmp_path: Path) -> None:
-    model = auditkit.load(build.save(build.convnet(), tmp_path), preset="imagenet")
+    model = auditkit.load(build.save(build.convnet(), tmp_path), preset="imagenet", settings=CPU)
     with pytest.raises(BadInput, match="must have shape"):
         model.predict(np.zeros((2, 3, 9, 9), np.float32))
     with pytest.raises(BadInput, match="expected uint8"):
@@ -46,7 +48,7 @@ def test_wrong_arrays_are_one_sentence(tmp_path: Path) -> None:
 
 
 def test_probabilities_sum_to_one(tmp_path: Path) -> None:
-    model = auditkit.load(build.save(build.convnet(), tmp_path), preset="imagenet")
+    model = auditkit.load(build.save(build.convnet(), tmp_path), preset="imagenet", settings=CPU)
     probabilities = model.probabilities(_images(4))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1)
     assert np.array_equal(probabilities.argmax(axis=1), model.predict(_images(4)).argmax(axis=1))
@@ -55,7 +57,7 @@ def test_probabilities_sum_to_one(tmp_path: Path) -> None:
 def test_a_planted_wrong_card_is_caught(tmp_path: Path) -> None:
     path = build.save(build.convnet(), tmp_path)
     path.with_suffix(".toml").write_text("schema_version = 1\n[preprocessing]\npreset = 'imagenet'\nsize = [16, 16]\n")
-    with pytest.raises(BadInput, match="16.*8"):
+    with pytest.raises(BadInput, match=r"16.*8"):
         auditkit.load(path)
 
 
@@ -67,7 +69,7 @@ def test_the_card_beside_the_model_is_used(tmp_path: Path) -> None:
 
 
 def test_memory_running_out_halves_the_batch_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = auditkit.load(build.save(build.convnet(), tmp_path), preset="imagenet")
+    model = auditkit.load(build.save(build.convnet(), tmp_path), preset="imagenet", settings=CPU)
     assert isinstance(model, auditkit.OnnxClassifier)
     expected = model.predict(_images(40))
     run = model.session.run
@@ -113,8 +115,8 @@ def test_detached_weights_change_nothing(tmp_path: Path) -> None:
     proto = build.convnet(size=32, classes=2000)
     path = tmp_path / "big.onnx"
     onnx.save_model(proto, path, save_as_external_data=True, location="big.bin", size_threshold=0)
-    expected = auditkit.load(path, preset="imagenet").predict(_images(3, 32))
-    model = auditkit.load(path, preset="imagenet", limits=auditkit.Limits(inline_bytes=1))
+    expected = auditkit.load(path, preset="imagenet", settings=CPU).predict(_images(3, 32))
+    model = auditkit.load(path, preset="imagenet", limits=auditkit.Limits(inline_bytes=1), settings=CPU)
     assert isinstance(model, auditkit.OnnxClassifier)
     assert set(model.file.weights) == {"g", "b"}
     assert np.array_equal(model.predict(_images(3, 32)), expected)
