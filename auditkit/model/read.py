@@ -9,7 +9,7 @@ import hashlib
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,17 +99,25 @@ def opset_of(proto: onnx.ModelProto) -> int:
     return max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
 
 
-def read(path: Path, limits: Limits | None = None) -> OnnxFile:
-    """The model in `path`, checked and self-contained."""
+def read(path: Path, limits: Limits | None = None, announce: Callable[[int], None] = lambda _size: None) -> OnnxFile:
+    """The model in `path`, checked and self-contained; `announce` is told its whole size before its data is read."""
     limits = limits or Limits()
     content = _bytes_of(path, limits)
     proto = _parse(content, path.name)
     _check_operators(proto, path.name, limits)
-    weights, digests, external_bytes = _bring_in(proto, path, limits, len(content))
+    outside = [found for found in _all_tensors(proto) if _is_outside(found[0])]
+    sizes = _file_sizes(path, [tensor for tensor, _ in outside], limits)
+    total = len(content) + sum(sizes.values())
+    announce(total)
+    weights, digests = _bring_in(outside, path, apart=total > limits.inline_bytes)
     return OnnxFile(
-        path=path, sha256=hashlib.sha256(content).hexdigest(), bytes=len(content) + external_bytes,
-        proto=proto, weights=weights, external=digests,
-    )  # fmt: skip
+        path=path,
+        sha256=hashlib.sha256(content).hexdigest(),
+        bytes=total,
+        proto=proto,
+        weights=weights,
+        external=digests,
+    )
 
 
 def file_size(path: Path, limits: Limits) -> int:
@@ -220,34 +228,49 @@ def _repeated(value: Any) -> bool:
     return not isinstance(value, Message)
 
 
+def _is_outside(tensor: onnx.TensorProto) -> bool:
+    return bool(tensor.external_data) or tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _file_sizes(path: Path, tensors: list[onnx.TensorProto], limits: Limits) -> dict[str, int]:
+    """Size of each data file that the tensors name, all of them checked."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        location = _entries(tensor).get("location", "")
+        if location not in sizes:
+            with external.opened(path.parent, location, tensor.name) as data:
+                sizes[location] = data.size
+    asked = sum(_size_of(tensor, path.name) for tensor in tensors)
+    if max(asked, sum(sizes.values())) > limits.external_bytes:
+        raise BadInput(f"{path.name} refers to {asked:,} bytes of external data, above {limits.external_bytes:,}.")
+    return sizes
+
+
 def _bring_in(
-    proto: onnx.ModelProto, path: Path, limits: Limits, file_bytes: int
-) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, str], int]:
-    """Put all external data in place; weights come back apart when the whole is too large for one message."""
-    outside = [(t, w) for t, w in _all_tensors(proto) if t.external_data or t.data_location == t.EXTERNAL]
-    total = sum(_size_of(tensor, path.name) for tensor, _ in outside)
-    if total > limits.external_bytes:
-        raise BadInput(f"{path.name} refers to {total:,} bytes of external data, above {limits.external_bytes:,}.")
-    apart = total + file_bytes > limits.inline_bytes
+    outside: list[tuple[onnx.TensorProto, bool]], path: Path, *, apart: bool
+) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, str]]:
+    """Put external data in place; weights come back beside the graph when the whole is too large for one message."""
     weights: dict[str, np.ndarray[Any, Any]] = {}
     digests: dict[str, str] = {}
     for tensor, is_weight in outside:
-        entries = {entry.key: entry.value for entry in tensor.external_data}
+        entries = _entries(tensor)
         location = entries.get("location", "")
         with external.opened(path.parent, location, tensor.name) as data:
             content = _range_of(data, tensor, entries, path.name)
             if location not in digests:
-                _check_size(data, limits)
                 digests[location] = data.sha256()
+        del tensor.external_data[:]
         if apart and is_weight and len(content) > 4096 and tensor.data_type in NATIVE:
             weights[tensor.name] = np.frombuffer(content, NATIVE[tensor.data_type]).reshape(tuple(tensor.dims))
-            del tensor.external_data[:]
             tensor.external_data.add(key="location", value=HELD_IN_MEMORY)
         else:
-            del tensor.external_data[:]
             tensor.data_location = onnx.TensorProto.DEFAULT
             tensor.raw_data = content
-    return weights, digests, total
+    return weights, digests
 
 
 def _all_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, bool]]:
@@ -255,11 +278,6 @@ def _all_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, bool]]:
     for part in (*proto.functions, *proto.training_info):
         found += [(tensor, False) for tensor, _ in _tensors(part)]
     return found
-
-
-def _check_size(data: external.ExternalFile, limits: Limits) -> None:
-    if data.size > limits.external_bytes:
-        raise BadInput(f"external data file '{data.location}' has {data.size:,} bytes; refused.")
 
 
 NATIVE: dict[int, Any] = {

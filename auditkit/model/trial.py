@@ -4,6 +4,7 @@ The child reads the file, finds out what it is and runs it on noise, under limit
 runtime kills the child, and becomes a sentence. The caller opens the file only after the child has come back whole.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ from auditkit.model.signature import Overrides, Signature
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.trial import main; main()"
 REPLY = "auditkit-trial:"
+# Each thread of a numerical library reserves memory of its own, dozens of them more than the limit.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -31,41 +34,59 @@ class Outcome:
 
 def attempt(path: Path, wanted: Overrides, limits: Limits) -> Outcome:
     """The first load and run of a file, or one sentence that says why it is refused."""
-    size = file_size(path, limits) + _beside(path)
+    size = file_size(path, limits)
     request = json.dumps({"path": str(path), "wanted": asdict(wanted), "limits": asdict(limits), "bytes": size})
     command = [sys.executable, "-P", "-c", START, json.dumps([entry or os.getcwd() for entry in sys.path])]
-    seconds = limits.seconds_for(size)
+    # The child sets its own alarm once it knows the whole size; this is for one that cannot.
+    seconds = limits.seconds_for(size + _beside(path)) + 5
     try:
         child = subprocess.run(
-            command, input=request, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+            command,
+            input=request,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+            env={**os.environ, **ONE_THREAD},
         )
     except subprocess.TimeoutExpired:
-        raise BadInput(
-            f"{path.name} was still busy after {seconds:.0f} s of its first load and run on noise images, so it is "
-            f"refused; if the model is known to be that slow, allow more with --time-limit."
-        ) from None
-    return _outcome(child, path.name, limits.memory_for(size))
+        raise BadInput(_too_slow(path.name, seconds)) from None
+    return _outcome(child, path.name, limits)
 
 
 def _beside(path: Path) -> int:
-    """Bytes of the data files that usually go with a model, for the limits of the child only."""
-    names = [path.with_name(path.name + suffix) for suffix in (".data", "_data")]
-    return sum(name.stat().st_size for name in names if name.is_file())
+    """Bytes of the plain files in the model's folder: about as much as its external data can be."""
+    with os.scandir(path.parent) as entries:
+        files = [entry for entry in itertools.islice(entries, 10_000) if entry.is_file(follow_symlinks=False)]
+    return sum(entry.stat(follow_symlinks=False).st_size for entry in files)
 
 
-def _outcome(child: "subprocess.CompletedProcess[str]", name: str, memory: int) -> Outcome:
+def _too_slow(name: str, seconds: float) -> str:
+    return (
+        f"{name} was still busy after {seconds:.0f} s of its first load and run on noise images, so it is refused; "
+        f"if the model is known to be that slow, allow more with --time-limit."
+    )
+
+
+def _outcome(child: "subprocess.CompletedProcess[str]", name: str, limits: Limits) -> Outcome:
     replies = [line for line in child.stdout.splitlines() if line.startswith(REPLY)]
     if not replies:
-        raise BadInput(_death_sentence(child, name, memory))
+        raise BadInput(_death_sentence(child, name, limits))
     reply: dict[str, Any] = json.loads(replies[-1].removeprefix(REPLY))
     if "error" in reply:
         raise BadInput(f"{name}: {reply['error']}" if not reply["error"].startswith(name) else reply["error"])
     return Outcome(Signature.from_json(reply["signature"]), reply["identity"])
 
 
-def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, memory: int) -> str:
+def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, limits: Limits) -> str:
     if "MemoryError" in child.stderr or "bad_alloc" in child.stderr or child.returncode == -signal.SIGKILL:
-        return f"{name} asked for more than {memory / 2**30:.1f} GiB at its first load and run; see --memory-limit."
+        return (
+            f"{name} asked for more than {limits.memory_bytes / 2**30:.1f} GiB plus {limits.memory_per_byte} times its "
+            f"size at its first load and run; if it is known to need that, allow more with --memory-limit."
+        )
+    if child.returncode == -getattr(signal, "SIGALRM", 0):
+        return _too_slow(name, limits.seconds)
     if child.returncode < 0:
         try:
             cause = signal.Signals(-child.returncode).name
@@ -79,28 +100,35 @@ def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, memory
     return f"{name} could not be opened in the guarded child process (exit {child.returncode}: {last[:200]})."
 
 
-def _limit_memory(limit: int) -> None:
-    """Cap private writable memory: address space as such is no measure, the runtime reserves much and uses little."""
+def _guard(limits: Limits, model_bytes: int) -> None:
+    """Cap the memory and time of this process for a model of that size.
+
+    What is capped is private writable memory: address space as such is no measure, the runtime reserves much of it
+    and uses little.
+    """
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
         return
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = limits.memory_for(model_bytes)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.setitimer(signal.ITIMER_REAL, limits.seconds_for(model_bytes))
 
 
 def main() -> None:
     """The child: a request on stdin, a reply on stdout."""
     request = json.load(sys.stdin)
     limits = Limits(**request["limits"])
-    _limit_memory(limits.memory_for(request["bytes"]))
+    _guard(limits, request["bytes"])
     from auditkit.model.probe import examine  # noqa: PLC0415 - under the limits only
     from auditkit.model.read import read  # noqa: PLC0415
 
     wanted = dict(request["wanted"])
     wanted["size"] = tuple(wanted["size"]) if wanted["size"] else None
     try:
-        file = read(Path(request["path"]), limits)
+        file = read(Path(request["path"]), limits, announce=lambda size: _guard(limits, size))
         signature = examine(file, Overrides(**wanted))
         reply: dict[str, Any] = {"signature": signature.to_json(), "identity": file.identity}
     except AuditError as error:
