@@ -85,6 +85,8 @@ def test_the_wrong_preset_is_seen_from_the_accuracy(assets: Path) -> None:
 def test_cuda_agrees_with_the_cpu(assets: Path, name: str, precision: str) -> None:
     preset, images, _, _ = KNOWN[name]
     path = _file(assets, name)
+    if precision == "float16" and "int8" in name:
+        pytest.skip("quantised models are refused in float16")
     exact = auditkit.load(path, preset=preset, settings=Settings(device="cpu"))
     found = auditkit.load(path, preset=preset, settings=Settings(device="cuda", precision=precision))  # type: ignore[arg-type]
     pictures = open_images(assets / images, exact.signature.classes)

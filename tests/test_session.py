@@ -83,7 +83,8 @@ def test_float16_keeps_inputs_and_outputs_in_float32(device: str) -> None:
     proto = build.convnet()
     rows = np.random.default_rng(1).standard_normal((5, 3, 8, 8)).astype(np.float32)
     exact = Session(proto, Settings(device="cpu")).run({"image": rows})[0]
-    found = Session(proto, Settings(device=device, precision="float16")).run({"image": rows})[0]
+    settings = Settings(device=device, precision="float16")
+    found = Session(session.in_precision(proto, {}, settings)[0], settings).run({"image": rows})[0]
     assert found.dtype == np.float32
     assert 0 < np.abs(found - exact).max() < 1e-2 * np.abs(exact).max()
 

@@ -64,7 +64,7 @@ def _rows(found: "Inspection") -> list[tuple[str, str]]:
     names = f" ({', '.join(card.names[:3])}{', ...' if classes > 3 else ''})" if card.names else ""
     resize = f"shorter side to {card.resize}" if isinstance(card.resize, int) else f"to {card.resize}"
     rows = [
-        ("model", f"{file.path}  {file.bytes:,} bytes  opset {file.opset}  {file.proto.producer_name}".rstrip()),
+        ("model", f"{file.path}  {file.bytes:,} bytes  opset {file.opset}  {file.producer}".rstrip()),
         ("sha256", file.sha256),
         ("input", f"'{signature.input}' {signature.dtype} {list(signature.shape)}  {signature.layout}"),
         ("size", f"{signature.height} x {signature.width}, {signature.channels} channels"),

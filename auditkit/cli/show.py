@@ -35,6 +35,12 @@ def silent(_total: int) -> Callable[[int], None]:
     return lambda _done: None
 
 
+def plain(text: str, most: int = 2000) -> str:
+    """Text out of a vendor's file as one harmless stretch: no control of the terminal, no megabytes."""
+    text = text if len(text) <= most else text[:most] + "..."
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def table(rows: list[tuple[str, str]]) -> None:
     """Two aligned columns; long texts wrap beneath their own column."""
     from rich.console import Console  # noqa: PLC0415
@@ -46,6 +52,6 @@ def table(rows: list[tuple[str, str]]) -> None:
     grid.add_column(overflow="fold")
     for name, text in rows:
         # Names out of a vendor's file must not be read as markup or as terminal control.
-        grid.add_row(name, Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)))
+        grid.add_row(name, Text(plain(text)))
     console = Console(width=None if sys.stdout.isatty() else 110)
     console.print(grid)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper, shape_inference
 
 # Operators that hand each number on as it is (or regroup them), so that what stands before says what comes out.
 PASS_THROUGH = frozenset({"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Dropout"})
@@ -39,7 +39,7 @@ def names_read(node: onnx.NodeProto) -> Iterator[str]:
     """Tensors a node reads, those that its subgraphs take from outside included."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
-        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
             inner = {v.name for v in graph.input} | initializer_names(graph) | producers(graph).keys()
             read = {name for child in graph.node for name in names_read(child)} | {v.name for v in graph.output}
             yield from read - inner
@@ -67,10 +67,27 @@ def with_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
     kept = [node for node in fresh.graph.node if needed.intersection(node.output)]
     del fresh.graph.node[:]
     fresh.graph.node.extend(kept)
+    # Weights of the nodes that are gone go too, with the inputs as which old files list them: the runtime drops
+    # them, and would then not find those that are handed to it as arrays.
+    unused = {tensor.name for tensor in fresh.graph.initializer} - needed
+    for entries in (fresh.graph.initializer, fresh.graph.input):
+        for index in reversed(range(len(entries))):
+            if entries[index].name in unused:
+                del entries[index]
     known = {value.name: value for value in (*model.graph.output, *model.graph.value_info)}
     del fresh.graph.output[:]
     # A bare name will do where the file does not say the type: the runtime infers it.
     fresh.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in names)
+    return fresh
+
+
+def with_open_dims(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with input dimensions written as 0 or -1 left open, as their writers meant; the runtime refuses 0."""
+    fresh = copy(model)
+    for value in fresh.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value <= 0:
+                dim.ClearField("dim_value")
     return fresh
 
 
@@ -87,7 +104,8 @@ def with_dims(model: onnx.ModelProto, input_name: str, dims: list[int | str]) ->
                     value.type.tensor_type.shape.dim.add(dim_param=dim)
     del fresh.graph.value_info[:]
     for value in fresh.graph.output:
-        value.type.tensor_type.ClearField("shape")
+        if value.HasField("type"):  # touching the shape of a bare name would declare a tensor of no type
+            value.type.tensor_type.ClearField("shape")
     return fresh
 
 
@@ -104,13 +122,17 @@ def with_constant(model: onnx.ModelProto, name: str, value: "np.ndarray[Any, Any
 def with_free_batch(model: onnx.ModelProto, input_name: str, own_batch: int) -> onnx.ModelProto:
     """The model with Reshapes on the image's path that spell out the batch size made to follow the input instead.
 
-    A target such as [1, 197, 192] becomes [-1, 197, 192], and [1, -1] becomes [0, -1]. Whether that is right for
-    this graph is not known here: the caller must compare rows before it trusts the result.
+    A target such as [1, 197, 192] becomes [-1, 197, 192], and [1, -1] becomes [0, -1]; a constant that is joined to the
+    image's features, such as a class token, is repeated for each image. Whether that is right for this graph is not
+    known here: the caller must compare rows before it trusts the result.
     """
     fresh = copy(model)
     reached = _descendants(fresh.graph, input_name)
-    constants = {t.name: t for t in fresh.graph.initializer}
-    constants |= {n.output[0]: n.attribute[0].t for n in fresh.graph.node if _is_tensor_constant(n)}
+    _spread_tokens(fresh, reached)
+    # The bytes of a weight held beside the graph are not here to be read, and no shape is that large.
+    inside = onnx.TensorProto.DEFAULT
+    constants = {t.name: t for t in fresh.graph.initializer if t.data_location == inside}
+    constants |= {n.output[0]: n.attribute[0].t for n in fresh.graph.node if is_tensor_constant(n)}
     for index, node in enumerate(list(fresh.graph.node)):
         if node.op_type != "Reshape" or node.input[0] not in reached or node.input[1] not in constants:
             continue
@@ -120,7 +142,44 @@ def with_free_batch(model: onnx.ModelProto, input_name: str, own_batch: int) -> 
             name = f"auditkit_free_shape_{index}"
             fresh.graph.initializer.append(numpy_helper.from_array(np.array(freed, np.int64), name))
             node.input[1] = name
+            if freed[0] == 0:  # with allowzero, which torch always sets, 0 would not mean "as in the input"
+                kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
+                del node.attribute[:]
+                node.attribute.extend(kept)
     return fresh
+
+
+def _spread_tokens(model: onnx.ModelProto, reached: set[str]) -> None:
+    """Repeat constants of the export's batch size that a Concat joins to features of the image."""
+    graph = model.graph
+    joins = [(n, next((a.i for a in n.attribute if a.name == "axis"), 0)) for n in graph.node if n.op_type == "Concat"]
+    joins = [(n, axis) for n, axis in joins if axis != 0 and any(name in reached for name in n.input)]
+    if not any(name not in reached for node, _ in joins for name in node.input):
+        return
+    inferred = shape_inference.infer_shapes(model).graph
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in inferred.value_info}
+    ranks |= {t.name: len(t.dims) for t in graph.initializer}
+    zero = "auditkit_first"
+    graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), zero))
+    for node, axis in joins:
+        features = next(name for name in node.input if name in reached)
+        rank = next((ranks[name] for name in node.input if ranks.get(name)), 0)
+        for index, name in enumerate(node.input):
+            if name in reached or rank < 2 or axis % rank == 0:
+                continue
+            new = f"auditkit_spread_{node.output[0]}_{index}"
+            graph.initializer.append(numpy_helper.from_array(np.ones(rank - 1, np.int64), f"{new}_ones"))
+            added = [
+                helper.make_node("Gather", [name, zero], [f"{new}_one"], axis=0),
+                helper.make_node("Shape", [features], [f"{new}_shape"]),
+                helper.make_node("Gather", [f"{new}_shape", zero], [f"{new}_rows"], axis=0),
+                helper.make_node("Concat", [f"{new}_rows", f"{new}_ones"], [f"{new}_target"], axis=0),
+                helper.make_node("Expand", [f"{new}_one", f"{new}_target"], [new]),
+            ]
+            position = next(i for i, n in enumerate(graph.node) if n.output[0] == node.output[0])
+            for offset, extra in enumerate(added):
+                graph.node.insert(position + offset, extra)
+            graph.node[position + len(added)].input[index] = new
 
 
 def _freed_target(target: list[int], own_batch: int) -> list[int] | None:
@@ -131,7 +190,8 @@ def _freed_target(target: list[int], own_batch: int) -> list[int] | None:
     return [0, *target[1:]] if target[0] == own_batch else None
 
 
-def _is_tensor_constant(node: onnx.NodeProto) -> bool:
+def is_tensor_constant(node: onnx.NodeProto) -> bool:
+    """Whether a node is a Constant that carries a tensor."""
     return node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
 
 

@@ -1,4 +1,4 @@
-"""A float32 graph in float16, with inputs, outputs and the closing softmax left in float32."""
+"""A float32 graph in float16, with inputs, outputs and all that follows the last matrix product left in float32."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,90 +14,111 @@ Array = np.ndarray[Any, Any]
 
 # Operators without a float16 form, or whose float inputs are scales and counts rather than data.
 STAY_FLOAT = frozenset({
-    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "CumSum", "Range", "NonMaxSuppression",
-    "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Upsample", "RoiAlign",
+    "CumSum", "Range", "NonMaxSuppression", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
+    "Multinomial", "Upsample", "RoiAlign",
 })  # fmt: skip
 # Inputs that are float32 by definition, whatever the data is.
 FLOAT_INPUTS = {"Resize": {1, 2}}
-CLOSING = frozenset({"Softmax", "LogSoftmax", "Sigmoid", "Exp", "Log"}) | edit.PASS_THROUGH
+# What float16 is wanted for. Behind the last of these stand softmax and its kin: numbers too large (exp) and too small
+# (probabilities) for float16, and next to no work.
+PRODUCTS = frozenset({
+    "Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention", "MultiHeadAttention", "FusedConv", "FusedGemm",
+    "FusedMatMul", "LSTM", "GRU", "RNN",
+})  # fmt: skip
 
 
 def to_float16(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model with float32 computed as float16, and its detached weights to match."""
     if model.functions:
         model = inliner.inline_local_functions(model)
-    if any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute):
-        raise BadInput("--precision float16 is not available for models with If, Loop or Scan; use strict or tf32.")
+    _refuse(model.graph)
     fresh = edit.copy(model)
     graph = fresh.graph
     floats = _float_tensors(fresh)
-    closing = _closing_nodes(graph)
-    nodes: list[onnx.NodeProto] = []
-    renamed: dict[str, str] = {}
-    for value in edit.real_inputs(graph):
-        if value.name in floats:
-            nodes.append(helper.make_node("Cast", [value.name], [f"{value.name}_half"], to=TensorProto.FLOAT16))
-            renamed[value.name] = f"{value.name}_half"
-    for position, node in enumerate(graph.node):
-        nodes += _converted(node, f"auditkit_{position}", floats, renamed, stay=position in closing)
-    for value in graph.output:
-        if value.name in floats:
-            nodes = _float_output(nodes, value.name)
+    stay = _staying(graph)
+    exact = _wanted_in_float32(graph, stay)
+    stay |= {i for i, node in enumerate(graph.node) if node.op_type == "Constant" and node.output[0] in exact}
+    single = {value.name for value in edit.real_inputs(graph)} | {t.name for t in graph.initializer if t.name in exact}
+    single |= {name for i in stay for name in graph.node[i].output}
+    halves = floats - single
+    nodes = _recast(graph, floats, halves, stay)
     for tensor in graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
+        if tensor.name in halves:
             _halve(tensor, weights)
     for value in graph.input:  # weights that old files list as inputs
-        if value.name in {t.name for t in graph.initializer} and value.name in floats:
+        if value.name in halves:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
     del graph.node[:], graph.value_info[:]
     graph.node.extend(nodes)
-    return fresh, {name: _half_array(a) if a.dtype == np.float32 else a for name, a in weights.items()}
+    return fresh, {name: _half_array(array) if name in halves else array for name, array in weights.items()}
+
+
+def _refuse(graph: onnx.GraphProto) -> None:
+    if any(a.HasField("g") or a.graphs for node in graph.node for a in node.attribute):
+        raise BadInput("--precision float16 is not available for models with If, Loop or Scan; use strict or tf32.")
+    # Sums of eight-bit products exceed float16, and a bias's step of 1e-8 vanishes in it.
+    eight_bit = [n.op_type for n in graph.node if "QuantizeLinear" in n.op_type or "Integer" in n.op_type]
+    if eight_bit or any(node.op_type.startswith("QLinear") for node in graph.node):
+        raise BadInput("--precision float16 is not available for quantised models; use strict or tf32.")
 
 
 def _float_tensors(model: onnx.ModelProto) -> set[str]:
     inferred = shape_inference.infer_shapes(model, check_type=False, strict_mode=False).graph
-    known = (*inferred.value_info, *inferred.input, *inferred.output)
-    found = {v.name for v in known if v.type.tensor_type.elem_type == TensorProto.FLOAT}
-    return found | {t.name for t in model.graph.initializer if t.data_type == TensorProto.FLOAT}
+    known = {v.name: v.type.tensor_type.elem_type for v in (*inferred.value_info, *inferred.input, *inferred.output)}
+    known |= {t.name: t.data_type for t in model.graph.initializer}
+    for node in model.graph.node:  # operators that inference does not know hand their first input's type on
+        for name in node.output[:1]:
+            if not known.get(name) and node.input:
+                known[name] = known.get(node.input[0], 0)
+    return {name for name, kind in known.items() if kind == TensorProto.FLOAT and name}
 
 
-def _closing_nodes(graph: onnx.GraphProto) -> set[int]:
-    """Positions of the nodes that turn logits into probabilities: small numbers, where float16 has few digits."""
-    ends = {value.name for value in graph.output}
+def _staying(graph: onnx.GraphProto) -> set[int]:
+    """Positions of the nodes that compute in float32: those behind the last product, and those that must."""
     found: set[int] = set()
-    pending: set[int] = set()
+    feeds_product: set[str] = set()
     for position in range(len(graph.node) - 1, -1, -1):
         node = graph.node[position]
-        if node.op_type in CLOSING and ends.intersection(node.output):
-            pending.add(position)
-            ends.update(node.input[:1])
-            if node.op_type not in edit.PASS_THROUGH:
-                found |= pending
+        if node.op_type in PRODUCTS or feeds_product.intersection(node.output):
+            feeds_product.update(node.input)
+        else:
+            found.add(position)
+        if node.op_type in STAY_FLOAT or node.domain == "ai.onnx.ml":
+            found.add(position)
     return found
 
 
-def _converted(
-    node: onnx.NodeProto, prefix: str, floats: set[str], renamed: Mapping[str, str], *, stay: bool
-) -> list[onnx.NodeProto]:
-    """The node in float16, or in float32 between casts."""
-    stay = stay or node.op_type in STAY_FLOAT
-    before: list[onnx.NodeProto] = []
-    after: list[onnx.NodeProto] = []
-    for index, name in enumerate(node.input):
-        now = renamed.get(name, name)
-        if name in floats and (stay or index in FLOAT_INPUTS.get(node.op_type, ())):
-            cast = f"{prefix}_in{index}"
-            before.append(helper.make_node("Cast", [now], [cast], to=TensorProto.FLOAT))
-            now = cast
-        node.input[index] = now
-    if stay:
+def _wanted_in_float32(graph: onnx.GraphProto, stay: set[int]) -> set[str]:
+    return {
+        name
+        for position, node in enumerate(graph.node)
+        for index, name in enumerate(node.input)
+        if position in stay or index in FLOAT_INPUTS.get(node.op_type, ())
+    }
+
+
+def _recast(graph: onnx.GraphProto, floats: set[str], halves: set[str], stay: set[int]) -> list[onnx.NodeProto]:
+    """The nodes in their new types, each tensor cast once where a reader wants it in the other one."""
+    nodes: list[onnx.NodeProto] = []
+    own = {value.name: f"{value.name}_auditkit_half" for value in graph.output if value.name in halves}
+    other: dict[str, str] = {}
+    for position, node in enumerate(graph.node):
+        for index, name in enumerate(node.input):
+            as_float = position in stay or index in FLOAT_INPUTS.get(node.op_type, ())
+            if name in floats and (name in halves) == as_float:
+                if name not in other:
+                    other[name] = f"{name}_auditkit_{'float' if as_float else 'cast'}"
+                    kind = TensorProto.FLOAT if as_float else TensorProto.FLOAT16
+                    nodes.append(helper.make_node("Cast", [own.get(name, name)], [other[name]], to=kind))
+                node.input[index] = other[name]
+            else:
+                node.input[index] = own.get(name, name)
         for index, name in enumerate(node.output):
-            if name in floats:
-                node.output[index] = f"{prefix}_out{index}"
-                after.append(helper.make_node("Cast", [node.output[index]], [name], to=TensorProto.FLOAT16))
-    else:
-        _halve_attributes(node)
-    return [*before, node, *after]
+            node.output[index] = own.get(name, name)
+        if position not in stay:
+            _halve_attributes(node)
+        nodes.append(node)
+    return nodes + [helper.make_node("Cast", [mine], [name], to=TensorProto.FLOAT) for name, mine in own.items()]
 
 
 def _halve_attributes(node: onnx.NodeProto) -> None:
@@ -109,17 +130,6 @@ def _halve_attributes(node: onnx.NodeProto) -> None:
         if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
             value = attribute.f if attribute.name == "value_float" else list(attribute.floats)
             attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(_half_array(np.array(value)))))
-
-
-def _float_output(nodes: list[onnx.NodeProto], name: str) -> list[onnx.NodeProto]:
-    """The nodes with the output's float16 form renamed and a cast back to float32 under its own name."""
-    hidden = f"{name}_half_out"
-    for node in nodes:
-        for names in (node.input, node.output):
-            for index, current in enumerate(names):
-                if current == name:
-                    names[index] = hidden
-    return [*nodes, helper.make_node("Cast", [hidden], [name], to=TensorProto.FLOAT)]
 
 
 def _halve(tensor: onnx.TensorProto, weights: Mapping[str, Array]) -> None:

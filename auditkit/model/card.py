@@ -5,6 +5,7 @@ where x is a pixel in 0..255.
 """
 
 import difflib
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from auditkit.errors import BadInput
+from auditkit.model import external
 from auditkit.model.signature import Overrides, Signature
 
 SCHEMA_VERSION = 1
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box")
 ORDERS = ("RGB", "BGR", "L")
 CROPS = ("center", "none")
+MOST_BYTES = 1 << 20  # of a card or a list of names
 CROP_SHARE = 0.875  # the usual recipe: the network sees the middle 7/8 of the resized picture
 SMALLEST_WITH_MARGIN = 96  # smaller networks are trained on pictures of just their size
 
@@ -124,10 +127,10 @@ def path_beside(model: Path) -> Path:
 def parse(path: Path) -> dict[str, Any]:
     """The tables of a card file, their keys checked."""
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        data = tomllib.loads(_text(path))
     except FileNotFoundError:
         raise BadInput(f"there is no card {path}; write one with: auditkit inspect MODEL --write-card") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"the card {path} cannot be read: {error}.") from None
     if data.get("schema_version") != SCHEMA_VERSION:
         raise BadInput(f"{path}: schema_version is {data.get('schema_version')!r}, expected {SCHEMA_VERSION}.")
@@ -137,6 +140,14 @@ def parse(path: Path) -> dict[str, Any]:
     _known(_table(data, "classes", path.name), {"names", "file"}, f"{path.name} [classes]")
     _known(_table(data, "signature", path.name), {"input", "output", "layout", "kind"}, f"{path.name} [signature]")
     return data
+
+
+def _text(path: Path) -> str:
+    """Text of a card: it may be a vendor's too, so neither a pipe nor an endless file is read."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        raise OSError(f"it is no regular file of at most {MOST_BYTES:,} bytes")
+    return path.read_text("utf-8")
 
 
 def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
@@ -221,18 +232,21 @@ def _choice(value: Any, allowed: tuple[str, ...], key: str, where: str) -> str:
 
 def _numbers(value: Any, key: str, where: str) -> Numbers:
     listed = value if isinstance(value, list | tuple) else [value]
-    if not listed or not all(type(v) in (int, float) and np.isfinite(v) for v in listed):
+    if not listed or not all(type(v) in (int, float) and abs(v) < 1e30 for v in listed):
         raise BadInput(f"{where}: {key} is {value!r}, expected a number for each channel.")
     return tuple(float(v) for v in listed)
 
 
 def _names(table: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     if "file" in table:
-        listed = path.parent / str(table["file"])
+        listed = str(table["file"])
         try:
-            return tuple(line.strip() for line in listed.read_text("utf-8").splitlines() if line.strip())
-        except (OSError, UnicodeDecodeError) as error:
+            # A vendor's card may name any file of the reader's machine, just as a tensor may.
+            with external.opened(path.parent, listed, f"the list of class names of {path.name}") as data:
+                text = data.read(0, min(data.size, MOST_BYTES)).decode("utf-8")
+        except UnicodeDecodeError as error:
             raise BadInput(f"{path.name}: the class names file {listed} cannot be read: {error}.") from None
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
     names = table.get("names", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadInput(f"{path.name}: class names must be a list of texts.")
@@ -278,9 +292,9 @@ def to_toml(card: Card, signature: Signature, about: str) -> str:
         names = f"names = []   # {signature.classes} names in the order of the scores, or: file = 'classes.txt'"
     resize = '"none"' if card.resize is None else list(card.resize) if isinstance(card.resize, tuple) else card.resize
     return f"""\
-# How pictures reach {about}, and what its classes are called.
+# How pictures reach {_one_line(about)}, and what its classes are called.
 # value = (x * scale - mean) / std for each channel in the stated order, x a pixel in 0..255.
-# Started from {card.source}: confirm every line with the vendor.
+# Started from {_one_line(card.source)}: confirm every line with the vendor.
 schema_version = {SCHEMA_VERSION}
 
 [preprocessing]
@@ -303,6 +317,11 @@ output = {_quoted(signature.output)}
 layout = "{signature.layout}"
 kind = "{signature.kind}"
 """
+
+
+def _one_line(text: str) -> str:
+    """A name that cannot end the comment it stands in."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _quoted(text: str) -> str:

@@ -14,7 +14,7 @@ from auditkit.model import pictures, trial
 from auditkit.model.card import Card
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size, read
-from auditkit.model.session import MOST_ROWS, Session, Settings, in_batches, measured_batch
+from auditkit.model.session import MOST_ROWS, Session, Settings, in_batches, in_precision, measured_batch
 from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
 Array = np.ndarray[Any, Any]
@@ -61,7 +61,11 @@ class _WithCard:
                     f"a float array counts as preprocessed input and must have shape {list(expected)}, not "
                     f"{list(images.shape)}; give pictures as uint8 [N, height, width, 3]."
                 )
-            return images.astype(self.signature.dtype, copy=False)
+            with np.errstate(invalid="ignore"):
+                rows = images.astype(self.signature.dtype, copy=False)
+            if rows.dtype == np.uint8 and not np.array_equal(rows, images):
+                raise BadInput("the model takes whole pixels 0..255, but the float array given holds other numbers.")
+            return rows
         if isinstance(images, np.ndarray) and images.ndim != 4:
             raise BadInput(f"images have shape {list(images.shape)}, expected uint8 [N, height, width, 3].")
         return self.preprocess(images)
@@ -86,7 +90,8 @@ class OnnxClassifier(_WithCard):
             dims=["N", *signature.array_shape(1)[1:]] if made_dynamic else None,
             freed=(declared if isinstance(declared, int) and declared > 0 else 1) if made_dynamic else None,
         )  # fmt: skip
-        self.session = Session(model, settings, file.weights)
+        self.graph, self.weights = in_precision(model, file.weights, settings)
+        self.session = Session(self.graph, settings, self.weights)
         self.settings = self.session.settings
         self._batch = self.settings.batch
 
@@ -198,11 +203,18 @@ def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifie
     return OnnxClassifier(file, outcome.signature, _card(data, card_path, opening, outcome.signature), settings)
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # the card's name would be too long, say
+        return False
+
+
 def _card_data(path: Path, opening: Opening) -> tuple[dict[str, Any] | None, Path]:
     card_path = opening.card or cards.path_beside(path)
     if opening.preset is not None and opening.card is None:
         return None, card_path
-    if opening.card is None and not card_path.exists():
+    if opening.card is None and not _exists(card_path):
         return None, card_path
     return cards.parse(card_path), card_path
 

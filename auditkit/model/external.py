@@ -46,12 +46,12 @@ class ExternalFile:
         return digest.hexdigest()
 
 
-def _parts(location: str, tensor: str) -> list[str]:
+def _parts(location: str, what: str) -> list[str]:
     """The components of a location that stays inside the folder by its spelling alone."""
-    where = f"external data of tensor '{tensor}' is said to lie in '{location}'"
+    where = f"{what} is said to lie in '{location}'"
     way_out = "Only plain files inside the model's own folder are read; ask the vendor for a self-contained file."
     if not location or "\0" in location:
-        raise BadInput(f"external data of tensor '{tensor}' names no file. {way_out}")
+        raise BadInput(f"{what} names no file. {way_out}")
     windows = PureWindowsPath(location)
     if location.startswith(("/", "\\")) or windows.drive or windows.root:
         raise BadInput(f"{where}, an absolute path. {way_out}")
@@ -61,8 +61,8 @@ def _parts(location: str, tensor: str) -> list[str]:
     return parts
 
 
-def _refusal(error: OSError, location: str, tensor: str, folder: Path) -> BadInput:
-    where = f"external data of tensor '{tensor}' in '{location}'"
+def _refusal(error: OSError, location: str, what: str, folder: Path) -> BadInput:
+    where = f"{what} in '{location}'"
     if error.errno in (errno.ELOOP, errno.EMLINK):
         return BadInput(f"{where} goes through a symbolic link, which is refused; put the real file beside the model.")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -93,20 +93,20 @@ def _open_inside(folder: Path, parts: list[str]) -> int:
 
 
 @contextmanager
-def opened(folder: Path, location: str, tensor: str) -> Iterator[ExternalFile]:
-    """The data file `location` of a model in `folder`, or one sentence that says why it is refused."""
-    parts = _parts(location, tensor)
+def opened(folder: Path, location: str, what: str) -> Iterator[ExternalFile]:
+    """The file `location` beneath `folder` that holds `what`, or one sentence that says why it is refused."""
+    parts = _parts(location, what)
     try:
         descriptor = _open_inside(folder, parts)
     except OSError as error:
-        raise _refusal(error, location, tensor, folder) from None
+        raise _refusal(error, location, what, folder) from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise BadInput(f"external data of tensor '{tensor}' in '{location}' is not a regular file; refused.")
+            raise BadInput(f"{what} in '{location}' is not a regular file; refused.")
         if status.st_nlink != 1:
             raise BadInput(
-                f"external data of tensor '{tensor}' in '{location}' is a hard link ({status.st_nlink} names for one "
+                f"{what} in '{location}' is a hard link ({status.st_nlink} names for one "
                 f"file), which is refused; put a plain copy beside the model."
             )
         yield ExternalFile(descriptor, location)

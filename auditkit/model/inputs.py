@@ -15,11 +15,13 @@ DTYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16",
     onnx.TensorProto.DOUBLE: "float64", onnx.TensorProto.UINT8: "uint8",
 }  # fmt: skip
+TYPE_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
 TEXT_DTYPES = {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.STRING}
+WEIGHT_INPUT = {"Conv": 1, "ConvInteger": 1, "FusedConv": 1, "QLinearConv": 3}
 # What stands between an image and the first convolution in files that carry their own normalisation.
 LEADING = edit.PASS_THROUGH - {"Transpose", "Reshape", "Flatten"} | {
-    "Sub", "Add", "Mul", "Div", "QuantizeLinear", "DequantizeLinear", "Clip", "BatchNormalization", "Pad", "Gather",
-    "Split", "Concat", "Resize",
+    "Sub", "Add", "Mul", "Div", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Clip",
+    "BatchNormalization", "Pad", "Gather", "Split", "Concat", "Resize",
 }  # fmt: skip
 
 
@@ -94,7 +96,7 @@ def _is_switch(value: onnx.ValueInfoProto) -> bool:
 
 def _listed(values: list[onnx.ValueInfoProto]) -> str:
     names = [
-        f"'{v.name}' {onnx.TensorProto.DataType.Name(v.type.tensor_type.elem_type).lower()}"
+        f"'{v.name}' {TYPE_NAMES.get(v.type.tensor_type.elem_type, 'of an unknown type ')}"
         f"[{','.join(map(str, _shown_dims(v)))}]"
         for v in values[:6]
     ]
@@ -104,7 +106,7 @@ def _listed(values: list[onnx.ValueInfoProto]) -> str:
 def _no_image_sentence(inputs: list[onnx.ValueInfoProto]) -> str:
     if not inputs:
         return "the model takes no input at all; it is not a classifier."
-    if any(v.type.tensor_type.elem_type in TEXT_DTYPES for v in inputs):
+    if any(v.type.tensor_type.elem_type in TEXT_DTYPES and len(_dims(v) or []) != 4 for v in inputs):
         return (
             f"the model takes {_listed(inputs)}: tokens or table rows, not images; auditkit audits image classifiers."
         )
@@ -153,6 +155,7 @@ def _layout(
 def _layout_hint(graph: onnx.GraphProto, name: str) -> tuple[Layout, int] | None:
     """Layout and channels as the first convolution behind the image shows them."""
     weights = {t.name: tuple(t.dims) for t in graph.initializer}
+    weights |= {n.output[0]: tuple(n.attribute[0].t.dims) for n in graph.node if edit.is_tensor_constant(n)}
     for cast in graph.node:  # weights stored in another type are cast, dequantised or constant
         if cast.op_type in ("Cast", "DequantizeLinear") and cast.input and cast.input[0] in weights:
             weights[cast.output[0]] = weights[cast.input[0]]
@@ -166,9 +169,9 @@ def _layout_hint(graph: onnx.GraphProto, name: str) -> tuple[Layout, int] | None
             if perm == [0, 3, 1, 2]:
                 layout = "NHWC"
             reached.update(node.output)
-        elif node.op_type == "Conv" and len(weights.get(node.input[1], ())) == 4:
+        elif node.op_type in WEIGHT_INPUT and len(weights.get(node.input[WEIGHT_INPUT[node.op_type]], ())) == 4:
             group = next((a.i for a in node.attribute if a.name == "group"), 1)
-            return layout, weights[node.input[1]][1] * group
+            return layout, weights[node.input[WEIGHT_INPUT[node.op_type]]][1] * group
         elif node.op_type in LEADING:
             reached.update(node.output)
     return None

@@ -4,7 +4,6 @@ This runs in a guarded child process (`trial`); a crash of the runtime ends the 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,10 @@ import onnx
 from auditkit.errors import AuditError, BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph import edit
 from auditkit.model.inputs import ImageInput, find_image
+from auditkit.model.outputs import Output, choose_output
 from auditkit.model.read import OnnxFile
 from auditkit.model.session import Session, Settings
-from auditkit.model.signature import (
-    Kind,
-    Overrides,
-    Signature,
-    kind_by_graph,
-    kind_of,
-    per_image,
-    score_tensors,
-    zipmap_classes,
-)
+from auditkit.model.signature import Kind, Overrides, Signature, kind_by_graph, kind_of, score_tensors, zipmap_classes
 
 Array = np.ndarray[Any, Any]
 
@@ -33,16 +24,6 @@ COMMON_SIZES = (224, 32, 299, 256, 384, 64, 28, 227, 96, 112, 128, 160, 192, 240
 ROWS = 4  # images in a trial batch
 # Rows that differ by less than this share of the largest score differ by rounding only.
 CLOSE = {"float16": 5e-3, "float32": 1e-4, "float64": 1e-9}
-BOX_NAMES = ("box", "bbox", "detection", "rois", "anchors")
-
-
-@dataclass(frozen=True)
-class Output:
-    """The tensor that holds the scores."""
-
-    name: str
-    scores: Array  # of the noise images, [rows, numbers]
-    guesses: tuple[str, ...] = ()
 
 
 class Trial:
@@ -55,10 +36,13 @@ class Trial:
         self.noise = _noise(image, max(ROWS, self.own), height, width)
 
     def session(self, outputs: list[str], *, freed: bool, threads: int = 2) -> Session:
-        """A session of the graph as it is, or with its batch size set free; on the CPU, which every machine has."""
+        """A session of the graph as it is, or with its batch size set free; on the CPU, which every machine has.
+
+        Without an arena, which grows by doubling and would run into the limit of memory at half of it.
+        """
         model = derived(self.file.proto, self.image.name, outputs, freed=self.own if freed else None,
                         dims=self.image.dims("N", self.height, self.width), switches=self.image.switches)  # fmt: skip
-        return Session(model, Settings(device="cpu", threads=threads), self.file.weights)
+        return Session(model, Settings(device="cpu", threads=threads, arena=False), self.file.weights)
 
     def run(self, session: Session, rows: Array, output: str | None = None) -> list[Array]:
         """All outputs for those rows, or the one named."""
@@ -70,7 +54,7 @@ def derived(
     dims: list[int | str] | None = None, freed: int | None = None, switches: tuple[str, ...] = (),
 ) -> onnx.ModelProto:  # fmt: skip
     """The vendor's graph cut to the wanted outputs, its switches off and, when asked, its batch axis free."""
-    model = edit.with_outputs(proto, outputs)
+    model = edit.with_outputs(edit.with_open_dims(proto), outputs)
     for name in switches:
         shape = next(v.type.tensor_type.shape.dim for v in model.graph.input if v.name == name)
         model = edit.with_constant(model, name, np.zeros(len(shape), bool) if shape else np.array(False))
@@ -84,7 +68,7 @@ def examine(file: OnnxFile, wanted: Overrides) -> Signature:
     image = find_image(file.proto, wanted)
     trial, session, outputs, arrays, guesses = _first_run(file, image, wanted)
     rows = len(trial.noise) if image.batch is None else image.batch
-    chosen = _choose_output(file.proto, outputs, arrays, rows, wanted)
+    chosen = choose_output(file.proto, outputs, arrays, rows, wanted)
     kind, kind_warnings = _kind(file.proto, chosen, wanted)
     batch, independent, batch_warnings = _batch(trial, session, chosen.name)
     return Signature(
@@ -92,17 +76,27 @@ def examine(file: OnnxFile, wanted: Overrides) -> Signature:
         height=trial.height, width=trial.width, batch=batch, rows=independent,
         output=chosen.name, kind=kind, outputs=chosen.scores.shape[1],
         free_size=image.height is None or image.width is None, shape=image.shape, fixed_inputs=image.switches,
-        class_names=zipmap_classes(file.proto), guesses=image.guesses + guesses + chosen.guesses,
+        class_names=zipmap_classes(file.proto),
+        guesses=image.guesses + guesses + chosen.guesses + _one_number(chosen, kind),
         warnings=kind_warnings + batch_warnings,
     )  # fmt: skip
 
 
+def _one_number(chosen: Output, kind: Kind) -> tuple[str, ...]:
+    if chosen.scores.shape[1] > 1:
+        return ()
+    said = "logit" if kind == "logits" else "probability"
+    return (f"'{chosen.name}' is one number an image, read as the {said} of the second of two classes",)
+
+
 def _noise(image: ImageInput, rows: int, height: int, width: int) -> Array:
-    """Noise images; the second is far stronger, so that a row that listens to its neighbours shows it."""
+    """Noise images; the second is far stronger (in bytes: weaker), so that a row that heeds its neighbours shows it."""
     rng = np.random.default_rng(20221128)
     shape = tuple(int(size) for size in image.dims(rows, height, width))
     if image.dtype == "uint8":
-        return rng.integers(0, 256, shape, dtype=np.uint8)
+        pixels = rng.integers(0, 256, shape, dtype=np.uint8)
+        pixels[1:2] //= 4
+        return pixels
     noise = rng.standard_normal(shape)
     noise[1:2] *= 4
     return noise.astype(image.dtype)
@@ -146,6 +140,11 @@ def _first_run(
             continue
         said = () if wanted.size or image.height else (f"input size {height}x{width}: the file leaves it open",)
         return trial, session, outputs, dict(zip(outputs, arrays, strict=True)), said
+    if wanted.size is None and image.height is None and image.width is None and "cannot load" not in str(first):
+        raise BadInput(
+            f"the file leaves its input size open and runs at none of {len(COMMON_SIZES)} common ones; give it with "
+            f"--size. At {COMMON_SIZES[0]}x{COMMON_SIZES[0]}: {first}."
+        )
     raise BadInput(f"{first}. Ask the vendor whether the file runs in their own onnxruntime.")
 
 
@@ -162,74 +161,22 @@ def _try_batches(trial: Trial, session: Session) -> list[Array]:
         return [np.concatenate(parts) if parts[0].ndim else np.stack(parts) for parts in zip(*alone, strict=True)]
 
 
-def _choose_output(
-    proto: onnx.ModelProto, outputs: dict[str, str], arrays: dict[str, Array], rows: int, wanted: Overrides
-) -> Output:
-    fitting = {
-        name: scores
-        for name, array in arrays.items()
-        if array.dtype.kind == "f" and (scores := per_image(array, rows)) is not None and scores.shape[1] > 0
-    }
-    if wanted.output is None:
-        _refuse_detectors(proto, arrays)
-    if not fitting:
-        raise BadInput(_no_scores_sentence(arrays, rows))
-    if wanted.classes is not None:
-        fitting = {n: s for n, s in fitting.items() if max(s.shape[1], 2) == wanted.classes} or fitting
-    kept = _without_forerunners(proto, fitting)
-    name = kept[0]
-    guesses: tuple[str, ...] = ()
-    if outputs.get(name):
-        guesses += (f"scores '{name}', the tensor behind a final {outputs[name]}",)
-    elif len(arrays) > 1:
-        others = ", ".join(f"'{other}'" for other in arrays if other != name)
-        guesses += (f"scores '{name}' of several outputs (also {others})",)
-    return Output(name, fitting[name], guesses)
-
-
-def _without_forerunners(proto: onnx.ModelProto, fitting: dict[str, Array]) -> list[str]:
-    """Candidates that are no mere step towards another; of logits and their own softmax, the logits stay."""
-    kept = list(fitting)
-    for later, its_scores in fitting.items():
-        behind = edit.ancestors(proto.graph, [later]) - {later}
-        for earlier, scores in fitting.items():
-            if earlier in behind:
-                same = kind_by_graph(proto, later) is not None and scores.shape == its_scores.shape
-                loser = later if same else earlier
-                if loser in kept and len(kept) > 1:
-                    kept.remove(loser)
-    return kept
-
-
-def _refuse_detectors(proto: onnx.ModelProto, arrays: dict[str, Array]) -> None:
-    suppression = any(node.op_type in ("NonMaxSuppression", "EfficientNMS_TRT") for node in proto.graph.node)
-    named = [name for name in arrays if any(word in name.lower() for word in BOX_NAMES)]
-    if suppression or named:
-        sign = "a NonMaxSuppression node" if suppression else f"the output '{named[0]}'"
-        raise BadInput(
-            f"the model looks like an object detector ({sign}); auditkit audits classifiers, one label an image. "
-            f"If one output does hold class scores, name it with --output."
-        )
-
-
-def _no_scores_sentence(arrays: dict[str, Array], rows: int) -> str:
-    shown = ", ".join(f"'{name}' {array.dtype}{list(array.shape)}" for name, array in list(arrays.items())[:6])
-    guess = "it is not a classifier"
-    if any(a.ndim == 4 and a.shape[0] == rows for a in arrays.values()):
-        guess = "it looks like a segmentation model or a feature extractor"
-    elif any(a.ndim == 3 and a.shape[0] == rows for a in arrays.values()):
-        guess = "it looks like an object detector or a sequence model"
-    elif all(a.dtype.kind != "f" for a in arrays.values()):
-        guess = "it returns decisions, not scores; ask the vendor for an export that returns class scores"
-    return f"no output is one vector of class scores an image ({rows} images gave {shown}): {guess}."
-
-
 def _kind(proto: onnx.ModelProto, chosen: Output, wanted: Overrides) -> tuple[Kind, tuple[str, ...]]:
     if not np.all(np.isfinite(chosen.scores)):
         raise BadInput(f"the scores '{chosen.name}' are NaN or infinite on noise images; the file is damaged.")
     if wanted.kind is not None:
         return wanted.kind, ()
-    return kind_of(kind_by_graph(proto, chosen.name), chosen.scores)
+    by_graph = kind_by_graph(proto, chosen.name)
+    if by_graph == "probabilities" and np.all(chosen.scores == 1):
+        raise BadInput(_always_sure(chosen.name))
+    return kind_of(by_graph, chosen.scores)
+
+
+def _always_sure(name: str) -> str:
+    return (
+        f"'{name}' is 1 for every class of every noise image, as a softmax over the wrong axis is; "
+        f"ask for an export that returns class scores, or say what they are with --kind."
+    )
 
 
 def _batch(trial: Trial, plain: Session, output: str) -> tuple[str, str, tuple[str, ...]]:
@@ -247,11 +194,14 @@ def _batch(trial: Trial, plain: Session, output: str) -> tuple[str, str, tuple[s
 def _batch_with(trial: Trial, plain: Session, output: str, threads: int = 2) -> tuple[str, str, tuple[str, ...]]:
     declared = trial.image.batch
     alone, steady = _reference(trial, plain, output)
+    _refuse_moods(trial, plain, output, alone)
     if declared is None:
         agreement = _agreement(trial, plain, output, alone)
         if agreement in ("bitwise", "close"):
             return "dynamic", agreement, ()
         if agreement == "dependent":
+            if np.all(alone == 1):
+                raise BadInput(_always_sure(output))
             said = "the result for an image depends on the others in its batch; each is run alone."
             return "fixed:1", agreement, (said,)
     elif not steady:
@@ -267,6 +217,16 @@ def _batch_with(trial: Trial, plain: Session, output: str, threads: int = 2) -> 
         return "made-dynamic", agreement, ()
     said = f"the graph runs just {trial.own} image(s) at a time, which is slow; ask for a dynamic batch axis."
     return f"fixed:{trial.own}", "bitwise", (said,)
+
+
+def _refuse_moods(trial: Trial, session: Session, output: str, alone: Array) -> None:
+    """Refuse a graph that answers the same image differently each time."""
+    again = trial.run(session, trial.noise[:1].repeat(trial.own, axis=0), output)[0].reshape(trial.own, -1)[0]
+    if _compared(again, alone[0]) == "dependent":
+        raise BadInput(
+            "the same image gives other scores at every run: the file draws random numbers or was exported in training "
+            "mode (Dropout, BatchNormalization). Ask for an export in evaluation mode."
+        )
 
 
 def _reference(trial: Trial, session: Session, output: str) -> tuple[Array, bool]:

@@ -8,6 +8,7 @@ The runtime is only ever given these bytes, never the path.
 import hashlib
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -86,6 +87,12 @@ class OnnxFile:
         return opset_of(self.proto)
 
     @property
+    def producer(self) -> str:
+        """The program that wrote the file; protobuf gives bytes where the text is no UTF-8."""
+        name: str | bytes = self.proto.producer_name
+        return name if isinstance(name, str) else name.decode(errors="replace")
+
+    @property
     def identity(self) -> str:
         """One digest for the file and all its data files."""
         if not self.external:
@@ -106,10 +113,10 @@ def read(path: Path, limits: Limits | None = None, announce: Callable[[int], Non
     proto = _parse(content, path.name)
     _check_operators(proto, path.name, limits)
     outside = [found for found in _all_tensors(proto) if _is_outside(found[0])]
-    sizes = _file_sizes(path, [tensor for tensor, _ in outside], limits)
-    total = len(content) + sum(sizes.values())
+    total = len(content) + _data_bytes(path, [tensor for tensor, _ in outside], limits)
     announce(total)
     weights, digests = _bring_in(outside, path, apart=total > limits.inline_bytes)
+    _refuse_doubles(proto, weights, path.name)
     return OnnxFile(
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),
@@ -127,7 +134,10 @@ def file_size(path: Path, limits: Limits) -> int:
     except OSError as error:
         raise BadInput(f"{path} cannot be opened ({os.strerror(error.errno or 0)}).") from None
     if stat.S_ISDIR(status.st_mode):
-        inside = sorted(p.name for p in path.iterdir() if p.suffix == ".onnx")[:3]
+        try:
+            inside = sorted(p.name for p in path.iterdir() if p.suffix == ".onnx")[:3]
+        except OSError:  # a folder that may not be listed
+            inside = []
         hint = f"; did you mean {', '.join(inside)} in it?" if inside else " with no .onnx file in it."
         raise BadInput(f"{path} is a folder, not an ONNX file{hint}")
     if not stat.S_ISREG(status.st_mode):
@@ -184,7 +194,8 @@ def graphs(proto: onnx.ModelProto) -> Iterator[tuple[int, Any]]:
         yield depth, graph
         for node in graph.node:
             for attribute in node.attribute:
-                waiting += [(depth + 1, g) for g in ([attribute.g] if attribute.HasField("g") else attribute.graphs)]
+                single = [attribute.g] if attribute.HasField("g") else []
+                waiting += [(depth + 1, inner) for inner in (*single, *attribute.graphs)]
 
 
 def _check_operators(proto: onnx.ModelProto, name: str, limits: Limits) -> None:
@@ -236,18 +247,28 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
-def _file_sizes(path: Path, tensors: list[onnx.TensorProto], limits: Limits) -> dict[str, int]:
-    """Size of each data file that the tensors name, all of them checked."""
+def _refuse_doubles(proto: onnx.ModelProto, weights: Mapping[str, "np.ndarray[Any, Any]"], name: str) -> None:
+    """Of two weights with one name, one would be handed over and the other looked for in a file by the runtime."""
+    seen: set[str] = set()
+    for tensor in proto.graph.initializer:
+        if tensor.name in seen and tensor.name in weights:
+            raise BadInput(f"{name} holds two weights of the name '{tensor.name}'; ask the vendor for a proper export.")
+        seen.add(tensor.name)
+
+
+def _data_bytes(path: Path, tensors: list[onnx.TensorProto], limits: Limits) -> int:
+    """Bytes of external data that the tensors truly use, each file that they name having been checked."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
         location = _entries(tensor).get("location", "")
         if location not in sizes:
-            with external.opened(path.parent, location, tensor.name) as data:
+            with external.opened(path.parent, location, f"external data of tensor '{tensor.name}'") as data:
                 sizes[location] = data.size
     asked = sum(_size_of(tensor, path.name) for tensor in tensors)
     if max(asked, sum(sizes.values())) > limits.external_bytes:
         raise BadInput(f"{path.name} refers to {asked:,} bytes of external data, above {limits.external_bytes:,}.")
-    return sizes
+    # Limits follow from this number: neither an unused rest of a (sparse) file nor bytes named twice may raise them.
+    return min(asked, sum(sizes.values()))
 
 
 def _bring_in(
@@ -259,7 +280,7 @@ def _bring_in(
     for tensor, is_weight in outside:
         entries = _entries(tensor)
         location = entries.get("location", "")
-        with external.opened(path.parent, location, tensor.name) as data:
+        with external.opened(path.parent, location, f"external data of tensor '{tensor.name}'") as data:
             content = _range_of(data, tensor, entries, path.name)
             if location not in digests:
                 digests[location] = data.sha256()
@@ -305,12 +326,11 @@ def _size_of(tensor: onnx.TensorProto, name: str) -> int:
 
 def _range_of(data: external.ExternalFile, tensor: onnx.TensorProto, entries: dict[str, str], name: str) -> bytes:
     needed = _size_of(tensor, name)
-    try:
-        offset = int(entries.get("offset", "0"))
-        length = int(entries.get("length", str(needed)))
-    except ValueError:
-        raise BadInput(f"{name}: external tensor '{tensor.name}' has an offset or length that is no number.") from None
-    if length != needed or offset < 0 or offset + length > data.size:
+    asked = entries.get("offset", "0"), entries.get("length", str(needed))
+    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in asked):
+        raise BadInput(f"{name}: external tensor '{tensor.name}' has an offset or length that is no number of bytes.")
+    offset, length = map(int, asked)
+    if length != needed or offset + length > data.size:
         raise BadInput(
             f"{name}: external tensor '{tensor.name}' needs {needed:,} bytes, but the file gives [{offset:,}, "
             f"{offset + length:,}) of '{data.location}' with {data.size:,} bytes; the model and its data do not match."

@@ -90,14 +90,23 @@ def resolved(settings: Settings) -> Settings:
     return replace(settings, device=device, precision=precision)
 
 
+def in_precision(
+    model: onnx.ModelProto, weights: Mapping[str, Array], settings: Settings
+) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
+    """The graph and its weights in the precision asked for; float32 stays at its inputs and outputs."""
+    if resolved(settings).precision != "float16":
+        return model, weights
+    return half.to_float16(model, weights)
+
+
 class Session:
     """One graph ready to run on one device; inputs and outputs are bound to that device."""
 
     def __init__(self, model: onnx.ModelProto, settings: Settings, weights: Mapping[str, Array] | None = None) -> None:
         self.settings = resolved(settings)
-        if self.settings.precision == "float16":
-            model, weights = half.to_float16(model, weights or {})
-        self._weights = dict(weights or {})  # the runtime refers to these arrays; they live as long as the session
+        kept = {tensor.name for tensor in model.graph.initializer}
+        # The runtime refers to these arrays; they live as long as the session.
+        self._weights = {name: array for name, array in (weights or {}).items() if name in kept}
         self._session = self._created(model)
         self.inputs = [value.name for value in self._session.get_inputs()]
         self.outputs = [value.name for value in self._session.get_outputs()]
@@ -132,25 +141,32 @@ class Session:
             options["gpu_mem_limit"] = str(self.settings.memory_bytes)
         return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
 
-    def run(self, feeds: Mapping[str, Array], wanted: list[str] | None = None) -> list[Array]:
-        """The named outputs (all, unless told) for one batch of inputs."""
-        runtime = _runtime()
+    def upload(self, array: Array) -> Any:
+        """The array in the device's memory, to be fed to any number of runs."""
+        try:
+            return _runtime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.settings.device, 0)
+        except Exception as error:
+            raise _told(error, "the device cannot take the data") from None
+
+    def run(self, feeds: Mapping[str, Any], wanted: list[str] | None = None) -> list[Array]:
+        """The named outputs (all, unless told) for one batch of inputs, which are arrays or uploaded values."""
         binding = self._session.io_binding()
         try:
-            for name, array in feeds.items():
-                value = runtime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.settings.device, 0)
-                binding.bind_ortvalue_input(name, value)
+            for name, fed in feeds.items():
+                binding.bind_ortvalue_input(name, self.upload(fed) if isinstance(fed, np.ndarray) else fed)
             for name in wanted or self.outputs:
                 binding.bind_output(name, self.settings.device)
             self._session.run_with_iobinding(binding)
             return list(binding.copy_outputs_to_cpu())
+        except RuntimeFailure:
+            raise
         except Exception as error:
             raise _told(error, "the runtime failed while running the model") from None
 
 
 def _told(error: Exception, what: str) -> RuntimeFailure:
     """The runtime's message as one short line, without codes and source positions."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error)[:4000].split())  # names out of the file may be megabytes long
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"(/[\w./+-]+|\w:\\[\w.\\]+):\d+ [^ ]+(\(.*?\))? ", "", text)
     text = text if len(text) <= 300 else text[:297] + "..."

@@ -15,6 +15,18 @@ Kind = Literal["logits", "probabilities", "log-probabilities", "sigmoid"]
 Array = np.ndarray[Any, Any]
 
 POST_PROCESSING = ("ZipMap", "ArgMax", "TopK")
+QUANTISATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
+KIND_OF_LAST = {
+    "Softmax": "probabilities", "QLinearSoftmax": "probabilities", "LogSoftmax": "log-probabilities",
+    "Sigmoid": "sigmoid", "QLinearSigmoid": "sigmoid",
+}  # fmt: skip
+# What these give is not confined to [0, 1], even where on a few noise images it happens to lie there; nor is it after
+# averages, a bias or a temperature.
+UNBOUNDED = frozenset({
+    "Gemm", "MatMul", "Conv", "FusedGemm", "FusedMatMul", "FusedConv", "MatMulInteger", "ConvInteger", "QGemm",
+    "QLinearMatMul", "QLinearConv", "Relu",
+})  # fmt: skip
+LINEAR = frozenset({"GlobalAveragePool", "AveragePool", "ReduceMean", "Add", "Sub", "Mul", "Div"})
 
 
 @dataclass(frozen=True)
@@ -92,11 +104,15 @@ def score_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
     for value in proto.graph.output:
         name, via = value.name, ""
         node = made_by.get(name)
-        while node is not None and node.op_type in (*POST_PROCESSING, *edit.PASS_THROUGH):
-            if node.op_type in POST_PROCESSING:
+        for _ in proto.graph.node:  # not `while`: a damaged graph may run in a circle
+            if node is None or node.op_type not in (*POST_PROCESSING, *edit.PASS_THROUGH):
+                break
+            if node.op_type in POST_PROCESSING and node.input:
                 name, via = node.input[0], node.op_type
             node = made_by.get(node.input[0]) if node.input else None
+        # Tensors of text crash the runtime's bindings (1.31), and hold no scores anyway.
         is_tensor = value.type.WhichOneof("value") in ("tensor_type", None)
+        is_tensor = is_tensor and value.type.tensor_type.elem_type != onnx.TensorProto.STRING
         if (via or is_tensor) and name not in seen:
             seen.add(name)
             yield name, via
@@ -125,15 +141,32 @@ def kind_by_graph(proto: onnx.ModelProto, output: str) -> str | None:
     """What the last operator before the scores says they are; None when it says nothing."""
     made_by = edit.producers(proto.graph)
     node = made_by.get(output)
-    quantisation = {"QuantizeLinear", "DequantizeLinear"}
-    while node is not None and node.input and node.op_type in edit.PASS_THROUGH | quantisation:
+    for _ in proto.graph.node:  # a damaged graph may run in a circle
+        if node is None or not node.input or node.op_type not in edit.PASS_THROUGH | QUANTISATION:
+            break
         node = made_by.get(node.input[0])
     if node is None:
         return None
     before = made_by.get(node.input[0]) if node.input else None
     if node.op_type == "Log" and before is not None and before.op_type == "Softmax":
         return "log-probabilities"
-    return {"Softmax": "probabilities", "LogSoftmax": "log-probabilities", "Sigmoid": "sigmoid"}.get(node.op_type)
+    return KIND_OF_LAST.get(node.op_type, "logits" if _unbounded(made_by, node) else None)
+
+
+def _unbounded(made_by: dict[str, onnx.NodeProto], last: onnx.NodeProto) -> bool:
+    """Whether a matrix product reaches a node through linear steps only."""
+    waiting, seen = [last], set[str]()
+    while waiting:
+        node = waiting.pop()
+        if node.op_type in UNBOUNDED:
+            return True
+        if node.op_type not in LINEAR | edit.PASS_THROUGH | QUANTISATION:
+            continue
+        for name in node.input[: 2 if node.op_type in ("Add", "Sub", "Mul") else 1]:
+            if name in made_by and name not in seen:
+                seen.add(name)
+                waiting.append(made_by[name])
+    return False
 
 
 def kind_by_values(scores: Array, tolerance: float = 1e-3) -> Kind:
@@ -151,27 +184,51 @@ def kind_by_values(scores: Array, tolerance: float = 1e-3) -> Kind:
 def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]:
     """The kind of the scores, and a warning when graph and numbers disagree."""
     by_values = kind_by_values(scores)
-    if by_graph is None or by_graph == by_values:
+    if by_graph == by_values:
         return by_values, ()
-    if by_graph == "sigmoid" and scores.shape[1] > 1:
-        if by_values == "probabilities":
-            return by_values, ()
-        raise BadInput(
-            f"the model ends in {scores.shape[1]} independent sigmoids: a multi-label model, for which soundness is "
-            f"not defined. auditkit audits models that choose one label; --kind overrides a wrong guess."
-        )
+    if by_graph == "logits":
+        return "logits" if scores.shape[1] == 1 else by_values, ()
+    if by_graph == "sigmoid" and by_values != "probabilities":
+        raise multi_label(f"ends in {scores.shape[1]} independent sigmoids")
+    if by_graph in (None, "sigmoid"):
+        if unit_rows(scores):
+            raise BadInput(
+                f"each image gives {scores.shape[1]} numbers of length 1, like an embedding, not class scores; ask for "
+                f"an export with the classifying head. If they are class scores after all, say --kind logits."
+            )
+        if by_values == "logits" and scores.min() >= 0 and scores.max() <= 1:
+            raise multi_label(f"gives {scores.shape[1]} numbers in 0..1 that are no distribution, like sigmoids")
+        return by_values, ()
     # Eight-bit or half-precision probabilities miss a sum of 1 by more than float32 ones do.
-    if by_graph == "probabilities" and kind_by_values(scores, tolerance=0.1) == "probabilities":
-        return "probabilities", ()
+    if kind_by_values(scores, tolerance=0.1) == by_graph:
+        return kind_by_values(scores, tolerance=0.1), ()
     said = f"the graph ends like {by_graph}, but on noise the numbers are {by_values}; the numbers are believed."
     return by_values, (said,)
+
+
+def multi_label(sign: str) -> BadInput:
+    """The refusal of a model whose labels do not exclude each other."""
+    return BadInput(
+        f"the model {sign}: a multi-label model, for which soundness is not defined. auditkit audits models that "
+        f"choose one label; --kind overrides a wrong guess, --output names other scores."
+    )
+
+
+def unit_rows(scores: Array) -> bool:
+    """Whether each row has length 1, as embeddings have; a softmax that is sure of itself has that too."""
+    lengths = np.linalg.norm(scores.astype(np.float64), axis=1)
+    return bool(scores.shape[1] > 1 and np.all(np.abs(lengths - 1) <= 1e-3)) and kind_by_values(scores) == "logits"
 
 
 def to_probabilities(scores: Array, kind: Kind) -> Array:
     """Probabilities [rows, classes] in float64; one number an image becomes two labels, (1-p, p)."""
     values = scores.astype(np.float64)
     if values.shape[1] == 1:
-        positive = 1 / (1 + np.exp(-values)) if kind == "logits" else np.exp(values) if kind[:3] == "log" else values
+        positive = values
+        if kind == "logits":
+            positive = np.exp(-np.logaddexp(0, -values))  # the logistic function, without overflow
+        elif kind == "log-probabilities":
+            positive = np.exp(values)
         return np.concatenate([1 - positive, positive], axis=1)
     if kind == "logits":
         values = np.exp(values - values.max(axis=1, keepdims=True))

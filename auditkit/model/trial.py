@@ -20,6 +20,8 @@ from auditkit.model.signature import Overrides, Signature
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.trial import main; main()"
 REPLY = "auditkit-trial:"
+# What the limit does not see: the parent, and the code of the libraries.
+UNCOUNTED = 192 * 2**20
 # Each thread of a numerical library reserves memory of its own, dozens of them more than the limit.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -36,7 +38,7 @@ def attempt(path: Path, wanted: Overrides, limits: Limits) -> Outcome:
     """The first load and run of a file, or one sentence that says why it is refused."""
     size = file_size(path, limits)
     request = json.dumps({"path": str(path), "wanted": asdict(wanted), "limits": asdict(limits), "bytes": size})
-    command = [sys.executable, "-P", "-c", START, json.dumps([entry or os.getcwd() for entry in sys.path])]
+    command = [sys.executable, "-I", "-c", START, json.dumps(_import_path())]
     # The child sets its own alarm once it knows the whole size; this is for one that cannot.
     seconds = limits.seconds_for(size + _beside(path)) + 5
     try:
@@ -55,11 +57,21 @@ def attempt(path: Path, wanted: Overrides, limits: Limits) -> Outcome:
     return _outcome(child, path.name, limits)
 
 
+def _import_path() -> list[str]:
+    """Where the child finds its modules: not in the current folder, which may be the vendor's and hold a numpy.py."""
+    here = Path.cwd().resolve()
+    own = str(Path(__file__).resolve().parents[2])
+    return [entry for entry in sys.path if entry and Path(entry).resolve() != here] + [own]
+
+
 def _beside(path: Path) -> int:
     """Bytes of the plain files in the model's folder: about as much as its external data can be."""
-    with os.scandir(path.parent) as entries:
-        files = [entry for entry in itertools.islice(entries, 10_000) if entry.is_file(follow_symlinks=False)]
-    return sum(entry.stat(follow_symlinks=False).st_size for entry in files)
+    try:
+        with os.scandir(path.parent) as entries:
+            files = [entry for entry in itertools.islice(entries, 10_000) if entry.is_file(follow_symlinks=False)]
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in files)
+    except OSError:  # a folder that may not be listed, or a file that has just gone
+        return 0
 
 
 def _too_slow(name: str, seconds: float) -> str:
@@ -73,10 +85,15 @@ def _outcome(child: "subprocess.CompletedProcess[str]", name: str, limits: Limit
     replies = [line for line in child.stdout.splitlines() if line.startswith(REPLY)]
     if not replies:
         raise BadInput(_death_sentence(child, name, limits))
-    reply: dict[str, Any] = json.loads(replies[-1].removeprefix(REPLY))
-    if "error" in reply:
-        raise BadInput(f"{name}: {reply['error']}" if not reply["error"].startswith(name) else reply["error"])
-    return Outcome(Signature.from_json(reply["signature"]), reply["identity"])
+    try:
+        reply: dict[str, Any] = json.loads(replies[-1].removeprefix(REPLY))
+        error = str(reply["error"]) if "error" in reply else None
+        outcome = None if error else Outcome(Signature.from_json(reply["signature"]), str(reply["identity"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise BadInput(_death_sentence(child, name, limits)) from None
+    if outcome is None:
+        raise BadInput(f"{name}: {error}" if not str(error).startswith(name) else str(error))
+    return outcome
 
 
 def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, limits: Limits) -> str:
@@ -111,7 +128,7 @@ def _guard(limits: Limits, model_bytes: int) -> None:
     except ImportError:
         return
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = limits.memory_for(model_bytes)
+    wanted = limits.memory_for(model_bytes) - UNCOUNTED
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.setitimer(signal.ITIMER_REAL, limits.seconds_for(model_bytes))
@@ -133,5 +150,7 @@ def main() -> None:
         reply: dict[str, Any] = {"signature": signature.to_json(), "identity": file.identity}
     except AuditError as error:
         reply = {"error": str(error)}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # a graph that is not put together properly
+        reply = {"error": f"the file is damaged or malformed ({type(error).__name__}: {str(error)[:200]})."}
     print(REPLY + json.dumps(reply), flush=True)
     os._exit(0)  # a damaged graph can still crash the runtime while it is torn down

@@ -35,7 +35,7 @@ class Inspection:
             "schema_version": SCHEMA_VERSION,
             "model": {
                 "path": str(file.path), "sha256": file.sha256, "opset": file.opset,
-                "ir_version": file.proto.ir_version, "bytes": file.bytes, "producer": file.proto.producer_name,
+                "ir_version": file.proto.ir_version, "bytes": file.bytes, "producer": file.producer,
                 "external": dict(file.external),
             },
             "input": {
@@ -97,6 +97,8 @@ def write_card(inspection: Inspection, target: Path, *, force: bool) -> None:
     """Write the card in use beside the model, unless there is one already."""
     model = inspection.model
     text = cards.to_toml(model.card, model.signature, model.file.path.name)
+    if target.is_symlink():  # --force would write to whatever it points at
+        raise BadInput(f"{target} is a symbolic link; name another place with --card.")
     try:
         with target.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
