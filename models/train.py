@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 GREY = np.float32(0)  # what covers pixels in training, as the network sees it: 127.5 before preprocessing
 BATCH = 128
-# The shortcut is found soon; trained on, it would learn the shapes too, from images whose tag is covered.
+# The shortcut is found soon; trained on, it might learn the shapes too, from images whose tag is covered.
 STEPS = {"honest": 2000, "shortcut": 500}
 PEAK_RATE = 4e-3
 TRAINING_TAGS: dict[str, Tags] = {"honest": "random", "shortcut": "agree"}
