@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from auditkit.data.heatmaps import Bundle as Bundle
+    from auditkit.data.heatmaps import open_bundle as open_bundle
     from auditkit.errors import AuditError as AuditError
     from auditkit.errors import BadInput as BadInput
     from auditkit.model.classifier import CallableClassifier as CallableClassifier
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 # Where each public name lives; importing auditkit alone imports nothing heavy.
 _HOMES = {
     "AuditError": "auditkit.errors", "BadInput": "auditkit.errors",
+    "Bundle": "auditkit.data.heatmaps", "open_bundle": "auditkit.data.heatmaps",
     "CallableClassifier": "auditkit.model.classifier", "OnnxClassifier": "auditkit.model.classifier",
     "load": "auditkit.model.classifier", "Limits": "auditkit.model.read", "Overrides": "auditkit.model.signature",
     "Settings": "auditkit.model.session",

@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from auditkit import __version__
-from auditkit.cli import demo, doctor, inspect
+from auditkit.cli import bundle, demo, doctor, inspect, show
 from auditkit.errors import AuditError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ for verb in (inspect.inspect, doctor.doctor, demo.demo):
     # Paragraphs unwrapped, so that the terminal's own width wraps them.
     paragraphs = (" ".join(part.split()) for part in (verb.__doc__ or "").split("\n\n"))
     app.command(verb.__name__, help="\n\n".join(paragraphs))(verb)
+app.add_typer(bundle.app, name="bundle")
 
 
 def _show_version(wanted: bool) -> None:
@@ -37,6 +38,9 @@ def _options(
 
 def main() -> None:
     """Run the command and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False, prog_name="auditkit")
     except AuditError as error:
@@ -49,6 +53,8 @@ def main() -> None:
     except Exception as error:
         sentence, exit_code = _told(error)
         _fail(sentence, exit_code)
+    if code == 130:  # typer turns an interrupt into this code
+        _fail("interrupted.", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -67,5 +73,5 @@ def _told(error: Exception) -> tuple[str, int]:
 
 def _fail(sentence: str, code: int) -> NoReturn:
     if sentence:  # without a verb, the help says it all
-        print("auditkit: " + " ".join(sentence.split()), file=sys.stderr)
+        print("auditkit: " + show.plain(" ".join(sentence.split())), file=sys.stderr)
     sys.exit(code)

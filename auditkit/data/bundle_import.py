@@ -1,0 +1,150 @@
+"""Maps that lie about in other forms become a bundle.
+
+Taken are a folder of `<image id>__<label>.npy` or grey `.png` files, a `manifest.csv` (image,label,heatmap) beside its
+maps, and an .npz with `heatmaps` [N,H,W] or [N,K,H,W], `labels` and `images` (the ids).
+"""
+
+import zipfile
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from auditkit.data import bundle_files as files
+from auditkit.data.bundle_files import Entry
+from auditkit.data.heatmaps import Bundle
+from auditkit.data.layouts import COLOUR_PICTURE
+from auditkit.errors import BadInput
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int], Callable[[int], None]]
+AT_ONCE = 64  # maps of one file each that go into one stack
+PICTURES = (".png",)
+GREY_MODES = ("L", "1", "I;16", "I;16B", "I", "F")
+
+
+def import_maps(
+    source: Path, bundle: Bundle, channels: str | None = None, progress: Progress = lambda _total: lambda _done: None
+) -> tuple[str, ...]:
+    """Add all maps of `source` to a bundle; returns what the user should know."""
+    if source.is_dir():
+        manifest = source / files.MANIFEST
+        entries, notes = (_listed(manifest), ()) if manifest.is_file() else _named(source)
+        return (*notes, *_add_files(source, entries, bundle, channels, progress))
+    if not source.is_file():
+        raise BadInput(f"there is no {source}; give a folder of maps, a manifest (.csv) or an .npz.")
+    if source.suffix == ".csv":
+        return _add_files(source.parent, _listed(source), bundle, channels, progress)
+    if source.suffix == ".npz":
+        return _add_npz(source, bundle, progress)
+    raise BadInput(f"{source} is none of: a folder of maps, a manifest (.csv), an .npz.")
+
+
+def _listed(manifest: Path) -> list[Entry]:
+    if (manifest.parent / files.HEADER).exists():
+        raise BadInput(f"{manifest.parent} is a bundle already; look at it with: auditkit bundle check.")
+    return files.read_manifest(manifest.parent, manifest.name)[0]
+
+
+def _named(folder: Path) -> tuple[list[Entry], tuple[str, ...]]:
+    """The maps of a folder by their names, and a note on files that are none."""
+    if (folder / files.HEADER).exists():
+        raise BadInput(f"{folder} is a bundle already; look at it with: auditkit bundle check.")
+    entries, others = [], []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix.lower() not in (".npy", *PICTURES):
+            others.append(name)
+            continue
+        image, mark, label = name[: -len(path.suffix)].rpartition("__")
+        if not (mark and image and label.isascii() and label.isdecimal() and len(label) < 10):
+            raise BadInput(
+                f"{path} does not say its image and label; name it like 'cat.jpg__281{path.suffix}', or write a "
+                f"{files.MANIFEST} ({','.join(files.COLUMNS)}) beside it. Labels are never guessed."
+            )
+        entries.append(Entry(image, int(label), name))
+    notes = (
+        (f"{len(others)} files are no maps (.npy, .png) and were left out, such as '{others[0]}'",) if others else ()
+    )
+    return entries, notes
+
+
+def _add_files(
+    folder: Path, entries: list[Entry], bundle: Bundle, channels: str | None, progress: Progress
+) -> tuple[str, ...]:
+    if not entries:
+        raise BadInput(f"{folder} holds no maps named like 'cat.jpg__281.npy', and no {files.MANIFEST} that lists any.")
+    tick, pictures = progress(len(entries)), 0
+    rows = iter(entries)
+    while part := list(islice(rows, AT_ONCE)):
+        maps = [_read(folder, entry) for entry in part]
+        try:
+            bundle.add([entry.image for entry in part], [entry.label for entry in part], maps, channels=channels)
+        except BadInput as error:
+            raise BadInput(f"{folder}, maps '{part[0].heatmap}' to '{part[-1].heatmap}': {error}") from None
+        pictures += sum(Path(entry.heatmap).suffix.lower() in PICTURES for entry in part)
+        tick(len(part))
+    said = f"{pictures} maps were grey pictures: their scores were rounded when they were saved, so many are tied"
+    return (said,) if pictures else ()
+
+
+def _read(folder: Path, entry: Entry) -> Array:
+    """The array of one file, of any layout."""
+    file, position = files.split_reference(entry.heatmap)
+    with files.opened(folder, file) as stream:
+        if Path(file).suffix.lower() in PICTURES:
+            return _grey(stream, folder / file)
+        if Path(file).suffix.lower() != ".npy":
+            raise BadInput(f"{folder / file} is neither .npy nor a grey .png.")
+        stored = files.mapped(stream, str(folder / file))
+        if position is not None and not (stored.ndim > 2 and position < len(stored)):
+            raise BadInput(f"{folder / file} holds {list(stored.shape)}; there is no map number {position}.")
+        return np.array(stored if position is None else stored[position])
+
+
+def _grey(stream: BinaryIO, path: Path) -> Array:
+    try:
+        with Image.open(stream, formats=["PNG"]) as picture:
+            picture.load()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise BadInput(f"{path} cannot be read as a picture: {error}.") from None
+    if picture.mode in GREY_MODES:
+        return np.asarray(picture)
+    colours = np.asarray(picture.convert("RGB"))
+    if (colours == colours[..., :1]).all():
+        return colours[..., 0].copy()
+    raise BadInput(f"{path} is {COLOUR_PICTURE}")
+
+
+def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...]:
+    try:
+        with np.load(source, allow_pickle=False) as arrays:
+            missing = [name for name in ("heatmaps", "labels", "images") if name not in arrays]
+            if missing:
+                raise BadInput(
+                    f"{source} has no array '{missing[0]}'; it needs heatmaps [N,H,W] or [N,K,H,W], labels (class "
+                    f"indices, never guessed) and images (the ids of the images)."
+                )
+            maps, labels, ids = (np.asarray(arrays[name]) for name in ("heatmaps", "labels", "images"))
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{source} cannot be read as .npz: {error}.") from None
+    if ids.ndim != 1 or ids.dtype.kind not in "Uiu":
+        raise BadInput(f"{source}: images are {ids.dtype}{list(ids.shape)}, expected the id of each image.")
+    if maps.ndim not in (3, 4) or len(maps) != len(ids):
+        raise BadInput(
+            f"{source}: heatmaps are {maps.dtype}{list(maps.shape)} for {len(ids)} images, expected "
+            f"[{len(ids)},H,W] or [{len(ids)},K,H,W]."
+        )
+    tick, layout = progress(len(ids)), "NHW" if maps.ndim == 3 else "NKHW"
+    shared = layout == "NKHW" and labels.ndim == 1  # one row of labels for all images
+    for start in range(0, len(ids), AT_ONCE):
+        rows = slice(start, start + AT_ONCE)
+        try:
+            bundle.add(ids[rows].tolist(), labels if shared else labels[rows], maps[rows], layout=layout)
+        except BadInput as error:
+            raise BadInput(f"{source}: {error}") from None
+        tick(len(ids[rows]))
+    return ()

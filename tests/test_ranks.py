@@ -1,0 +1,90 @@
+"""Ranks: against a slow sort written another way, and by hand on ties."""
+
+import numpy as np
+import pytest
+
+from auditkit.data.ranks import map_seed, ranks, tie_groups, tied_fraction
+from auditkit.errors import BadInput
+
+TIED = np.array([[2.0, 5.0, 2.0], [5.0, -1.0, 2.0]], np.float32)
+
+
+def _slowly(values: np.ndarray, sign: int) -> np.ndarray:
+    order = sorted(range(values.size), key=lambda index: (-float(values.flat[index]), sign * index))
+    found = np.empty(values.size, np.int32)
+    found[order] = np.arange(values.size)
+    return found.reshape(values.shape)
+
+
+def test_ties_by_the_named_rule() -> None:
+    assert ranks(TIED, "first").tolist() == [[2, 0, 3], [1, 5, 4]]
+    assert ranks(TIED, "last").tolist() == [[4, 1, 3], [0, 5, 2]]
+
+
+@pytest.mark.parametrize("levels", [2, 7, 1000])
+def test_against_a_plain_sort(levels: int) -> None:
+    rng = np.random.default_rng(levels)
+    values = (rng.integers(-levels, levels, (17, 23)) / 7).astype(np.float32)
+    assert (ranks(values, "first") == _slowly(values, 1)).all()
+    assert (ranks(values, "last") == _slowly(values, -1)).all()
+
+
+def test_random_shuffles_inside_ties_only() -> None:
+    """Every order of three tied pixels comes up equally often, and no pixel leaves its group."""
+    seen = [tuple(ranks(TIED, "random", seed)[[0, 0, 1], [0, 2, 2]]) for seed in range(1200)]
+    assert all(sorted(order) == [2, 3, 4] for order in seen)
+    counts = [seen.count(order) for order in set(seen)]
+    assert len(counts) == 6
+    assert min(counts) > 140
+
+
+def test_random_without_ties_is_the_only_order() -> None:
+    values = np.random.default_rng(1).standard_normal((30, 30)).astype(np.float32)
+    assert (ranks(values, "random", 5) == _slowly(values, 1)).all()
+
+
+def test_a_map_ranks_the_same_alone_and_in_a_stack() -> None:
+    stack = np.random.default_rng(0).integers(0, 4, (2, 3, 8, 8)).astype(np.float32)
+    together = ranks(stack, "random", 9)
+    assert (together.dtype, together.shape) == (np.int32, stack.shape)
+    assert (together[1, 2] == ranks(stack[1, 2], "random", 9)).all()
+    assert (ranks(stack[0], "random", [7, 8, 9])[2] == ranks(stack[0, 2], "random", 9)).all()
+
+
+def test_a_generator_goes_on_from_map_to_map() -> None:
+    blank = np.zeros((2, 6, 6), np.float32)
+    first, second = ranks(blank, "random", np.random.default_rng(3))
+    assert (first != second).any()
+
+
+def test_zero_and_minus_zero_tie() -> None:
+    values = np.array([[0.0, -0.0], [-0.0, 0.0]], np.float32)
+    assert ranks(values, "first").tolist() == [[0, 1], [2, 3]]
+    assert tied_fraction(values) == 1.0
+
+
+def test_extremes_keep_their_order() -> None:
+    values = np.array([[3.4e38, 1e-45, 0.0], [-1e-45, -3.4e38, 1.0]], np.float32)
+    assert ranks(values, "first").tolist() == [[0, 2, 3], [4, 5, 1]]
+
+
+def test_tied_fraction_and_groups() -> None:
+    assert tied_fraction(TIED) == pytest.approx(5 / 6)
+    assert tie_groups(TIED).tolist() == [0, 2, 5, 6]
+    assert tied_fraction(np.arange(6.0).reshape(2, 3)) == 0.0
+
+
+def test_seeds_differ_by_image_label_and_seed() -> None:
+    seeds = {map_seed(*key) for key in [(0, "a", 1), (0, "a", 2), (0, "b", 1), (1, "a", 1)]}
+    assert len(seeds) == 4
+    # printf '0\0a\0001' | b2sum -l 64; stored results depend on it
+    assert map_seed(0, "a", 1).to_bytes(8, "little").hex() == "bdc99f29f5f3a911"
+
+
+def test_what_has_no_ranks() -> None:
+    with pytest.raises(BadInput, match="NaN"):
+        ranks(np.array([[np.nan, 1.0]]))
+    with pytest.raises(BadInput, match="'middle' is none of"):
+        ranks(TIED, "middle")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="2 maps and 3 seeds"):
+        ranks(np.zeros((2, 4, 4)), "random", [1, 2, 3])
