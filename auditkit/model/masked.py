@@ -1,0 +1,137 @@
+"""Probabilities of masked images: rows of four integers in, one row of probabilities each out.
+
+For an ONNX file the masks are composed inside the graph, over banks in the device's memory; for a plain callable they
+are composed on the host. The numbers are the same.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+
+from auditkit.errors import OutOfMemory
+from auditkit.graph import masking
+from auditkit.graph.masking import BOTTOM, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, ROWS, TOP
+from auditkit.model.classifier import CallableClassifier, OnnxClassifier
+from auditkit.model.session import MOST_ROWS, Session, measured_batch
+from auditkit.model.signature import to_probabilities
+
+Array = np.ndarray[Any, Any]
+ELEMENTS = {
+    "float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "float64": onnx.TensorProto.DOUBLE,
+    "uint8": onnx.TensorProto.UINT8,
+}  # fmt: skip
+IN_FLIGHT = {"cpu": 1, "cuda": 2}  # while one batch is read back, the next one runs
+
+
+class Masked(Protocol):
+    """A classifier over banks of pictures and ranks."""
+
+    def fill(self, pictures: Array, ranks: Array) -> None:
+        """Put these pictures (as the network takes them) and ranks [maps, height, width] into the banks."""
+
+    def run(self, rows: Array) -> Iterator[tuple[slice, Array]]:
+        """Probabilities [n, classes] for int32 rows [N, 4] (top, bottom, map, keep), in order, a part at a time."""
+
+
+class OnnxMasked:
+    """The masks of an ONNX classifier, composed on the device."""
+
+    def __init__(self, model: OnnxClassifier) -> None:
+        signature = model.signature
+        ends = masking.Ends(
+            signature.input, ELEMENTS[signature.dtype], signature.layout == "NHWC", signature.height, signature.width,
+            signature.channels, signature.output, signature.outputs, signature.kind,
+        )  # fmt: skip
+        self.signature, self.settings = signature, model.settings
+        self.session = Session(masking.masked(model.graph, ends), model.settings, model.weights)
+        self._batch = signature.own_batch or model.settings.batch
+        self._banks: dict[str, Any] = {}
+
+    @property
+    def batch(self) -> int:
+        """Rows run at once: the graph's own, as set, or found by measurement over the banks now filled."""
+        if self._batch is None:
+            row = np.zeros((1, 4), np.int32)
+            most = MOST_ROWS[self.settings.device]
+            self._batch = measured_batch(lambda count: self._run(row.repeat(count, axis=0)), most)
+        return self._batch
+
+    def fill(self, pictures: Array, ranks: Array) -> None:
+        """Upload both banks; what they held before is released."""
+        self._banks = {}
+        self._banks = {PICTURES: self.session.upload(pictures), RANKS: self.session.upload(ranks.astype(np.int32))}
+
+    def run(self, rows: Array) -> Iterator[tuple[slice, Array]]:
+        """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
+        if self.signature.rows == "dependent":
+            yield from self._alone(rows)
+            return
+        waiting: deque[tuple[slice, Future[Array]]] = deque()
+        start = 0
+        with ThreadPoolExecutor(IN_FLIGHT[self.settings.device]) as pool:
+            while start < len(rows) or waiting:
+                while start < len(rows) and len(waiting) < IN_FLIGHT[self.settings.device]:
+                    part = slice(start, min(start + self.batch, len(rows)))
+                    waiting.append((part, pool.submit(self._run_padded, rows[part])))
+                    start = part.stop
+                part, future = waiting.popleft()
+                try:
+                    yield part, future.result()
+                except OutOfMemory:
+                    start = self._smaller(part, waiting)
+
+    def _smaller(self, part: slice, waiting: "deque[tuple[slice, Future[Array]]]") -> int:
+        """Halve the batch, drop what was under way, and say from which row to go on."""
+        if self.batch == 1 or self.signature.own_batch is not None:
+            raise OutOfMemory("not even one batch fits into memory; use a device with more, or smaller banks.")
+        self._batch = max(1, self.batch // 2)
+        while waiting:
+            waiting.popleft()[1].exception()
+        return int(part.start)
+
+    def _run_padded(self, rows: Array) -> Array:
+        """A short last batch is filled up where another shape would cost a new search or is not taken at all."""
+        fixed = self.signature.own_batch is not None or self.settings.device == "cuda"
+        short = self.batch - len(rows) if fixed else 0
+        return self._run(np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows)[: len(rows)]
+
+    def _alone(self, rows: Array) -> Iterator[tuple[slice, Array]]:
+        own = self.signature.own_batch or 1
+        for index in range(len(rows)):
+            yield slice(index, index + 1), self._run(rows[index : index + 1].repeat(own, axis=0))[:1]
+
+    def _run(self, rows: Array) -> Array:
+        return self.session.run({**self._banks, ROWS: rows.astype(np.int32, copy=False)}, [PROBABILITIES])[0]
+
+
+class HostMasked:
+    """The masks of a plain callable, composed with numpy."""
+
+    def __init__(self, model: CallableClassifier) -> None:
+        self.model, self.batch = model, model.batch
+        self._pictures: Array = np.zeros(0)
+        self._ranks: Array = np.zeros(0)
+
+    def fill(self, pictures: Array, ranks: Array) -> None:
+        """Keep both banks at hand."""
+        self._pictures, self._ranks = pictures, ranks
+
+    def run(self, rows: Array) -> Iterator[tuple[slice, Array]]:
+        """Probabilities for the rows."""
+        axis = 1 if self.model.signature.layout == "NCHW" else -1
+        for start in range(0, len(rows), self.batch):
+            part = rows[start : start + self.batch]
+            shown = np.expand_dims(self._ranks[part[:, MAP]] < part[:, KEEP, None, None], axis)
+            images = np.where(shown, self._pictures[part[:, TOP]], self._pictures[part[:, BOTTOM]])
+            scores = self.model.predict(images, self.batch)
+            probabilities = to_probabilities(scores, self.model.signature.kind).astype(np.float32)
+            yield slice(start, start + len(part)), probabilities
+
+
+def masked(model: "OnnxClassifier | CallableClassifier") -> Masked:
+    """The classifier over banks."""
+    return OnnxMasked(model) if isinstance(model, OnnxClassifier) else HostMasked(model)
