@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 
 import build
 
-COPIES = int(os.environ.get("AUDITKIT_CORRUPT_COPIES", "180"))
+COPIES = int(os.environ.get("AUDITKIT_CORRUPT_COPIES", "240"))
 CHUNKS = 12  # for each model; what pytest-xdist hands out
 SECONDS = 60.0
 REAL_MODELS = (
