@@ -5,6 +5,7 @@ Between known points the curve is taken as straight, and the mean over all s is 
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from auditkit.errors import BadInput
 
 Array = np.ndarray[Any, Any]
+Needed = Callable[[Array, Array], Array]
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,23 @@ def partial_area(counts: Array, values: Array, low: float, high: float) -> float
     return float(np.trapezoid(np.interp(at, fractions, values), at) / (high - low))
 
 
+MAGNIFIED = 12  # tolerances that a ratio may be off
+
+
+def needed_errors(areas: Array, prob: Array, tolerance: float, eps1: float, eps2: float) -> Array:
+    """Error of each area that its figures can bear: the tolerance, or less where a ratio would magnify it.
+
+    alpha = max(A, eps1)/f moves by 1/f and beta = max(f, eps2)/A by beta/A with the area; both may move by MAGNIFIED
+    tolerances, since they are averaged over many pairs while an area is also read by itself. A ratio that lies well
+    beyond its cap of 1 bears any error.
+    """
+    whole = np.maximum(prob, 1e-12)
+    least = np.maximum(prob, eps2)
+    alpha_bears = np.where((areas < whole) & (areas > eps1), MAGNIFIED * tolerance * whole, np.inf)
+    beta_bears = np.where(areas > 0.5 * least, MAGNIFIED * tolerance * np.maximum(areas, least) ** 2 / least, np.inf)
+    return np.asarray(np.minimum(tolerance, np.minimum(alpha_bears, beta_bears)))
+
+
 # How the error of a partly known curve is judged; set on curves known at every pixel (benchmarks/steps.py).
 FIRST_GAPS = 8
 REFINED_SHARE = 0.25  # of the gaps, in each round
@@ -91,14 +110,18 @@ class Refinement:
     many points and all work is done on whole arrays.
     """
 
-    def __init__(self, pixels: int, first: Array, last: Array, tolerances: Array, most: int) -> None:
-        """Curves [C, L] from their values at no and at all pixels kept; at most `most` points between."""
-        self.pixels, self.most = pixels, most
+    def __init__(self, pixels: int, first: Array, last: Array, needed: Needed, most: int) -> None:
+        """Curves [C, L] from their values at no and at all pixels kept; at most `most` points between.
+
+        `needed` is given the positions of some curves [A] and their areas so far [A, L] and says which errors of the
+        areas will do.
+        """
+        self.pixels, self.most, self._needed = pixels, most, needed
         curves, labels = first.shape
         self.counts = [np.array([0, pixels])] * curves
         self.values: list[Array] = [np.stack([f, e]) for f, e in zip(first, last, strict=True)]
         self.errors = np.full((curves, labels), np.nan)
-        self._tolerances = tolerances
+        self._tolerances = np.zeros((curves, labels))
         self._active = np.arange(curves)
         self._counts = np.tile(np.array([0, pixels]), (curves, 1))
         self._values = np.stack([first, last], axis=1)
@@ -119,6 +142,8 @@ class Refinement:
             self._start(values)
         else:
             self._merge(values)
+        areas = (area_weights(self._counts)[..., None] * self._values).sum(axis=1)
+        self._tolerances[self._active] = self._needed(self._active, areas)
         errors = self._errors()
         self.errors[self._active] = errors
         points = self._counts.shape[1] - 2

@@ -1,0 +1,1 @@
+"""Saliency methods."""

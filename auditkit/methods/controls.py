@@ -1,0 +1,45 @@
+"""Maps that know nothing of the model: what any method must beat before its figures mean something."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+GAUSSIAN_SIGMA = 0.25  # of the shorter side
+
+
+def random(pixels: Array, seed: int) -> Array:
+    """Independent noise; another map for every seed."""
+    return np.asarray(np.random.default_rng(seed).random(pixels.shape[:2], dtype=np.float32))
+
+
+def centred_gaussian(pixels: Array, _seed: int) -> Array:
+    """A bump in the middle, where photographers put things."""
+    height, width = pixels.shape[:2]
+    y, x = np.mgrid[:height, :width]
+    squared = (y - (height - 1) / 2) ** 2 + (x - (width - 1) / 2) ** 2
+    return np.asarray(np.exp(-squared / (2 * (GAUSSIAN_SIGMA * min(height, width)) ** 2)), np.float32)
+
+
+def constant(pixels: Array, _seed: int) -> Array:
+    """The same score everywhere: all is left to the order in ties."""
+    return np.zeros(pixels.shape[:2], np.float32)
+
+
+def edges(pixels: Array, _seed: int) -> Array:
+    """Sobel magnitude of the picture's brightness."""
+    from scipy import ndimage  # noqa: PLC0415 - slow to import
+
+    grey = pixels.astype(np.float32).mean(axis=2)
+    return np.asarray(np.hypot(ndimage.sobel(grey, axis=0), ndimage.sobel(grey, axis=1)), np.float32)
+
+
+# Name -> map of one picture [height, width, channels] (uint8, as the network sees it), and whether every label gets
+# a map of its own.
+CONTROLS: dict[str, tuple[Callable[[Array, int], Array], bool]] = {
+    "random": (random, True),
+    "centred-gaussian": (centred_gaussian, False),
+    "constant": (constant, False),
+    "edges": (edges, False),
+}
