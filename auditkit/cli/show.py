@@ -41,6 +41,21 @@ def plain(text: str, most: int = 2000) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def grid(head: list[str], rows: list[list[str]]) -> None:
+    """A table with a head; the first column is a name, the others are figures."""
+    from rich import box  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(head):
+        drawn.add_column(name, justify="left" if place == 0 else "right", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(plain(cell)) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 140).print(drawn)
+
+
 def table(rows: list[tuple[str, str]]) -> None:
     """Two aligned columns; long texts wrap beneath their own column."""
     from rich.console import Console  # noqa: PLC0415

@@ -1,6 +1,7 @@
 """Sets of images to audit with: a folder, a CSV or an .npz becomes ids, pictures and, where given, labels."""
 
 import csv
+import hashlib
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,18 @@ class ImageSet:
     labels: Array | None = None  # class index of each image
     boxes: Array | None = None  # [N, 4]: x0, y0, x1, y1 in the picture's pixels
     notes: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()  # the files behind it, where there are some
+
+    def digest(self) -> str:
+        """One digest for the ids and the content of all images."""
+        found = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogateescape"))
+        if not self.paths:
+            for index in range(len(self)):
+                found.update(np.asarray(self.picture(index)).tobytes())
+        for path in self.paths:
+            with path.open("rb") as stream:
+                found.update(hashlib.file_digest(stream, "sha256").digest())
+        return found.hexdigest()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -77,12 +90,12 @@ def _from_folder(folder: Path, names: Sequence[str]) -> ImageSet:
     ids = tuple(str(p.relative_to(folder)) for p in files)
     groups = sorted({Path(name).parts[0] for name in ids if len(Path(name).parts) > 1})
     if not groups:
-        return ImageSet(folder, ids, _decoder(files))
+        return ImageSet(folder, ids, _decoder(files), paths=tuple(files))
     if any(len(Path(name).parts) == 1 for name in ids):
         raise BadInput(f"{folder} mixes pictures and class folders; move the pictures into their class folders.")
     indices, note = _group_indices(groups, names)
     labels = np.array([indices[Path(name).parts[0]] for name in ids])
-    return ImageSet(folder, ids, _decoder(files), labels, notes=(note,))
+    return ImageSet(folder, ids, _decoder(files), labels, notes=(note,), paths=tuple(files))
 
 
 def _group_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, int], str]:
@@ -112,7 +125,8 @@ def _from_npz(path: Path) -> ImageSet:
     if labels is not None and (labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]):
         raise BadInput(f"{path}: labels are {labels.dtype}{list(labels.shape)}, expected {len(images)} integers.")
     ids = tuple(str(index) for index in range(len(images)))
-    return ImageSet(path, ids, lambda index: images[index], None if labels is None else labels.astype(np.int64))
+    whole = None if labels is None else labels.astype(np.int64)
+    return ImageSet(path, ids, lambda index: images[index], whole, paths=(path,))
 
 
 def _from_csv(path: Path, names: Sequence[str]) -> ImageSet:
@@ -135,7 +149,8 @@ def _from_csv(path: Path, names: Sequence[str]) -> ImageSet:
     if "label" in columns:
         labels = np.array([_label(str(row["label"]), known, path, line) for line, row in enumerate(rows, start=2)])
     boxes = _boxes(rows, path) if {"x0", "y0", "x1", "y1"} <= set(columns) else None
-    return ImageSet(path, tuple(str(row["image"]) for row in rows), _decoder(files), labels, boxes)
+    ids = tuple(str(row["image"]) for row in rows)
+    return ImageSet(path, ids, _decoder(files), labels, boxes, paths=tuple(files))
 
 
 def _label(text: str, known: dict[str, int], path: Path, line: int) -> int:

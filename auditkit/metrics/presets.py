@@ -53,7 +53,7 @@ def _even_repeated(pixels: int, steps: int) -> Array:
 def _through_fraction(counts: Array, pixels: int) -> Array:
     """Counts after the paper's code has turned them into fractions and back, which costs some of them a pixel.
 
-    At 224x224 and 28 steps that is the 17th. A count of 0 that comes out so names an empty slice's end, hence all.
+    At 224x224 and 28 steps that is the 17th. A count that falls to 0 becomes all pixels, as a slice from -0 is.
     """
     kept = (counts / pixels * pixels).astype(np.int64)
     return np.where((kept == 0) & (counts > 0), pixels, kept)

@@ -43,6 +43,7 @@ class _WithCard:
 
     signature: Signature
     card: Card
+    over_banks: Any = None  # the same classifier over masked images, kept by model.masked
 
     def preprocess(self, images: Images) -> Array:
         """The network's input for pictures: files, Pillow images or uint8 arrays [height, width, 3]."""

@@ -7,7 +7,7 @@ are composed on the host. The numbers are the same.
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import onnx
@@ -133,5 +133,7 @@ class HostMasked:
 
 
 def masked(model: "OnnxClassifier | CallableClassifier") -> Masked:
-    """The classifier over banks."""
-    return OnnxMasked(model) if isinstance(model, OnnxClassifier) else HostMasked(model)
+    """The classifier over banks, made when first asked for."""
+    if model.over_banks is None:
+        model.over_banks = OnnxMasked(model) if isinstance(model, OnnxClassifier) else HostMasked(model)
+    return cast(Masked, model.over_banks)

@@ -1,6 +1,6 @@
 """Curves of one unit of work, all refined together so that batches are always full."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,10 +107,9 @@ class _Group:
 
 
 def run_curves(
-    masked: Masked, curves: Sequence[Curve], pixels: int, steps: Steps, eps1: float, eps2: float,
-    tick: Callable[[int], None],
-) -> list[Found]:  # fmt: skip
-    """Points and errors of every curve; `tick` counts forward passes."""
+    masked: Masked, curves: Sequence[Curve], pixels: int, steps: Steps, eps1: float, eps2: float
+) -> list[Found]:
+    """Points and errors of every curve."""
     kinds = sorted({(len(curve.labels), len(curve.infills)) for curve in curves})
     members = {kind: [i for i, c in enumerate(curves) if (len(c.labels), len(c.infills)) == kind] for kind in kinds}
     groups = {kind: _Group([curves[i] for i in members[kind]], pixels, steps, eps1, eps2) for kind in kinds}
@@ -119,7 +118,7 @@ def run_curves(
         asked = [(group, active, counts) for group, active, counts in asked if len(active)]
         if not asked:
             break
-        _round(masked, asked, tick)
+        _round(masked, asked)
     found: list[Found | None] = [None] * len(curves)
     for kind, group in groups.items():
         for position, index in enumerate(members[kind]):
@@ -127,7 +126,7 @@ def run_curves(
     return [result for result in found if result is not None]
 
 
-def _round(masked: Masked, asked: list[tuple[_Group, Array, Array]], tick: Callable[[int], None]) -> None:
+def _round(masked: Masked, asked: list[tuple[_Group, Array, Array]]) -> None:
     """One round of passes for all groups, their rows in the same batches."""
     parts = [group.rows(active, counts) for group, active, counts in asked]
     widest = max(labels.shape[1] for _, labels in parts)
@@ -136,7 +135,6 @@ def _round(masked: Masked, asked: list[tuple[_Group, Array, Array]], tick: Calla
     picked: Array = np.empty(labels.shape)
     for done, probabilities in masked.run(rows):
         picked[done] = np.take_along_axis(probabilities, labels[done], axis=1)
-        tick(done.stop - done.start)
     start = 0
     for (group, active, counts), (part, own) in zip(asked, parts, strict=True):
         group.take(active, counts, picked[start : start + len(part), : own.shape[1]])

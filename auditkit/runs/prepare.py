@@ -68,34 +68,58 @@ class _Maps:
         return *self._known[image, digest], digest
 
 
-def prepare(
-    unit: Sequence[int], images: ImageSet, card: Card, signature: Signature, labels: Sequence[Array],
-    predicted: Array, bundles: Mapping[str, HeatmapSet], settings: Evaluation, pool: ImageSet,
-) -> Prepared:  # fmt: skip
-    """The banks and uses of the images at those positions."""
-    opened = [images.picture(position) for position in unit]
+@dataclass(frozen=True)
+class Seen:
+    """The images of a unit, decoded once."""
+
+    ids: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...]  # height, width of each picture as it came
+    pixels: Array  # uint8 [images, height, width, channels], what the network sees
+    shown: Array  # the same as the network takes it
+
+
+def look(unit: Sequence[int], images: ImageSet, card: Card, signature: Signature) -> Seen:
+    """Decode and preprocess the images at those positions."""
+    opened = [pictures.as_picture(images.picture(position), signature.channels) for position in unit]
     seen = np.stack([pictures.pixels(card, picture) for picture in opened])
-    shown = pictures.normalised(card, seen, signature.layout, signature.dtype)
-    extra, infills = _infills(unit, seen, shown, images, card, signature, settings, pool)
+    return Seen(
+        tuple(images.ids[position] for position in unit),
+        tuple((picture.height, picture.width) for picture in opened),
+        seen,
+        pictures.normalised(card, seen, signature.layout, signature.dtype),
+    )
+
+
+def prepare(
+    seen: Seen, card: Card, signature: Signature, labels: Sequence[Array], predicted: Array,
+    bundles: Mapping[str, HeatmapSet], settings: Evaluation, pool: ImageSet,
+) -> Prepared:  # fmt: skip
+    """The banks and uses of a unit's images, whose label sets and predictions are known."""
+    extra, infills = _infills(seen, card, signature, settings, pool)
     maps, uses, missing = _Maps(settings), list[Use](), list[tuple[int, int, str]]()
-    for place, position in enumerate(unit):
-        wanted = [int(label) for label in labels[position]]
-        size = pictures.as_picture(opened[place], signature.channels).size[::-1]
+    for place, image in enumerate(seen.ids):
+        wanted = [int(label) for label in labels[place]]
         for source, bundle in bundles.items():
-            found, absent = _of_bundle(bundle, images.ids[position], wanted, card, (size[0], size[1]))
+            found, absent = _of_bundle(bundle, image, wanted, card, seen.sizes[place])
             missing += [(place, label, source) for label in absent]
-            uses += _uses(place, images.ids[position], source, found, maps)
-            chief = int(predicted[position])
+            uses += _uses(place, image, source, found, maps)
+            chief = int(predicted[place])
             if settings.controls and chief in found and len(wanted) > 1:
                 same = dict.fromkeys(wanted, found[chief])
-                uses += _uses(place, images.ids[position], f"control:one-map:{source}", same, maps)
+                uses += _uses(place, image, f"control:one-map:{source}", same, maps)
         if settings.controls:
-            for name, (draw, own) in CONTROLS.items():
-                seeds = [map_seed(settings.seed, images.ids[position], label if own else 0) for label in wanted]
-                made = {label: draw(seen[place], seed) for label, seed in zip(wanted, seeds, strict=True)}
-                uses += _uses(place, images.ids[position], f"control:{name}", made, maps)
+            uses += _controls(place, image, seen.pixels[place], wanted, maps)
     stack = np.stack(maps.stack) if maps.stack else np.zeros((1, *card.size), np.int32)
-    return Prepared(np.concatenate([shown, extra]), stack, infills, tuple(uses), tuple(missing))
+    return Prepared(np.concatenate([seen.shown, extra]), stack, infills, tuple(uses), tuple(missing))
+
+
+def _controls(place: int, image: str, pixels: Array, wanted: list[int], maps: "_Maps") -> list[Use]:
+    """Uses of the maps that know nothing of the model."""
+    uses: list[Use] = []
+    for name, (draw, own) in CONTROLS.items():
+        seeds = {label: map_seed(maps.settings.seed, image, label if own else 0) for label in wanted}
+        uses += _uses(place, image, f"control:{name}", {k: draw(pixels, seed) for k, seed in seeds.items()}, maps)
+    return uses
 
 
 def _of_bundle(
@@ -144,16 +168,15 @@ def blurred(shown: Array, signature: Signature) -> Array:
 
 
 def _infills(
-    unit: Sequence[int], seen: Array, shown: Array, images: ImageSet, card: Card, signature: Signature,
-    settings: Evaluation, pool: ImageSet,
-) -> tuple[Array, tuple[tuple[int, ...], ...]]:  # fmt: skip
+    seen: Seen, card: Card, signature: Signature, settings: Evaluation, pool: ImageSet
+) -> tuple[Array, tuple[tuple[int, ...], ...]]:
     """Infill pictures, and which of them serve each image (positions behind the images)."""
-    count = len(seen)
+    count = len(seen.ids)
     if settings.infill == "gray":
         return gray_picture(card, signature), ((count,),) * count
     if settings.infill == "blur":
-        return blurred(shown, signature), tuple((count + place,) for place in range(count))
-    chosen = [_drawn(images.ids[position], pool, settings) for position in unit]
+        return blurred(seen.shown, signature), tuple((count + place,) for place in range(count))
+    chosen = [_drawn(image, pool, settings) for image in seen.ids]
     listed = sorted({index for indices in chosen for index in indices})
     extra = np.stack([pictures.pixels(card, pool.picture(index)) for index in listed])
     where = {index: count + place for place, index in enumerate(listed)}

@@ -1,5 +1,6 @@
 """Rows of figures become metrics with intervals."""
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,14 @@ class Metric:
     bundle: str
     interval: Interval | None  # None: not assessed
     reason: str = ""
+
+    def text(self) -> str:
+        """Value and interval for a table."""
+        if self.interval is None:
+            return "not assessed"
+        if self.interval.low is None or self.interval.high is None:
+            return f"{self.interval.value:.3f}"
+        return f"{self.interval.value:.3f} ({self.interval.low:.3f}-{self.interval.high:.3f})"
 
     def to_json(self, settings: Evaluation) -> dict[str, Any]:
         """The entry of results.json."""
@@ -51,6 +60,26 @@ class Summary:
             if (metric.name, metric.bundle) == (name, bundle):
                 return metric.interval.value if metric.interval else None
         return None
+
+    def grid(self) -> tuple[list[str], list[list[str]]]:
+        """Head and rows of a table: a source a row, a metric a column."""
+        names = list(dict.fromkeys(metric.name for metric in self.metrics))
+        sources = list(dict.fromkeys(metric.bundle for metric in self.metrics))
+        by = {(metric.bundle, metric.name): metric for metric in self.metrics}
+        head = ["maps", *(name.replace("_", " ") for name in names)]
+        return head, [[source, *(by[source, name].text() for name in names)] for source in sources]
+
+    def __str__(self) -> str:
+        head, rows = self.grid()
+        widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
+        return "\n".join(line.rstrip() for line in [*lines, *self.flags])
+
+    def _repr_html_(self) -> str:
+        head, rows = self.grid()
+        cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+        top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+        return f"<table><tr>{top}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def summarise(rows: Sequence[Row], settings: Evaluation) -> Summary:
@@ -125,7 +154,7 @@ def _flags(source: str, rows: Sequence[Row]) -> list[str]:
             counts[flag] = counts.get(flag, 0) + 1
     found = [f"{source}: {flag} ({count} of {len(rows)} maps)" for flag, count in counts.items()]
     images = {row["image"] for row in rows}
-    digests = {row["digest"] for row in rows if "digest" in row}
+    digests = {row["map_digest"] for row in rows if row.get("map_digest")}
     if len(images) > 1 and len(digests) == 1:
         found.append(f"{source}: position-only (one map for all {len(images)} images)")
     missing = sum(bool(row.get("error")) for row in rows)

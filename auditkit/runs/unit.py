@@ -1,6 +1,6 @@
 """One prepared unit run: every use becomes a row of figures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,16 @@ Row = dict[str, Any]
 
 
 def run_unit(
-    masked: Masked, ready: Prepared, ids: Sequence[str], prob: Array, predicted: Array, settings: Evaluation,
-    tick: Callable[[int], None],
-) -> list[Row]:  # fmt: skip
+    masked: Masked, ready: Prepared, ids: Sequence[str], prob: Array, predicted: Array, settings: Evaluation
+) -> list[Row]:
     """A row for each use, in the order of the uses, then one for each missing map."""
     masked.fill(ready.pictures, ready.ranks)
     pixels = int(np.prod(ready.ranks.shape[1:]))
-    empty = _on_infill(masked, ready, tick)
+    empty = _on_infill(masked, ready)
     insertions = _insertions(ready, prob, empty)
     deletions = _deletions(ready, prob, empty, predicted) if settings.deletion else {}
     curves = [*insertions.values(), *deletions.values()]
-    found = run_curves(masked, curves, pixels, settings.steps, settings.eps1, settings.eps2, tick)
+    found = run_curves(masked, curves, pixels, settings.steps, settings.eps1, settings.eps2)
     results = dict(zip([*(("in", *k) for k in insertions), *(("out", *k) for k in deletions)], found, strict=True))
     rows = [_row(use, ids, prob, predicted, insertions, results, settings) for use in ready.uses]
     for image, label, source in ready.missing:
@@ -36,12 +35,11 @@ def run_unit(
     return rows
 
 
-def _on_infill(masked: Masked, ready: Prepared, tick: Callable[[int], None]) -> Array:
+def _on_infill(masked: Masked, ready: Prepared) -> Array:
     """Probabilities [images, classes] when nothing of the image is shown, each infill picture asked once."""
     pictures = sorted({index for indices in ready.infills for index in indices})
     rows = np.array([[picture, picture, 0, 0] for picture in pictures], np.int32)
     found = np.concatenate([part for _, part in masked.run(rows)])
-    tick(len(rows))
     at = {picture: place for place, picture in enumerate(pictures)}
     return np.stack([found[[at[index] for index in indices]].mean(axis=0) for indices in ready.infills])
 
@@ -88,7 +86,7 @@ def _row(
         "insertion": shown, "insertion_error": float(found.errors[at]),
         "alpha": float(alpha(shown, whole, settings.eps1)), "beta": float(beta(shown, whole, settings.eps2)),
         "tied_fraction": use.tied, "flags": list(use.flags), "keep_counts": found.counts.astype(np.int32),
-        "curve": found.values[:, at].astype(np.float32), "digest": use.digest,
+        "curve": found.values[:, at].astype(np.float32), "map_digest": use.digest,
     }  # fmt: skip
     if ("out", *key) in results and row["predicted"]:
         deleted = results["out", *key]

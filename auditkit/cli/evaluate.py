@@ -1,0 +1,79 @@
+"""`auditkit evaluate`: how well heatmaps explain a model."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from auditkit.cli import options, show
+
+if TYPE_CHECKING:
+    from auditkit.runs.summary import Summary
+
+WHAT = "What is measured (part of every figure's name)"
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)],
+    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder, CSV or .npz.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results; given again, it goes on.")],
+    heatmaps: Annotated[list[Path] | None, typer.Option(help="Bundle of heatmaps; may be given several times.")] = None,
+    labels: Annotated[str | None, typer.Option(
+        help="all, topK, f>=p or a list; all up to 20 classes, else top10.", rich_help_panel=WHAT)] = None,
+    infill: Annotated[str, typer.Option(help="gray, blur or random (images).", rich_help_panel=WHAT)] = "gray",
+    steps: Annotated[str, typer.Option(
+        help="Points of a curve: a number, exact, auto or auto:TOLERANCE.", rich_help_panel=WHAT)] = "auto",
+    eps1: Annotated[float, typer.Option(help="Least area that completeness sees.", rich_help_panel=WHAT)] = 0.01,
+    eps2: Annotated[float, typer.Option(help="Least probability that soundness sees.", rich_help_panel=WHAT)] = 0.001,
+    ties: Annotated[str, typer.Option(help="Order in ties: random, first or last.", rich_help_panel=WHAT)] = "random",
+    seed: Annotated[int, typer.Option(help="Seed of ties, draws and intervals.", rich_help_panel=WHAT)] = 0,
+    draws: Annotated[int, typer.Option(help="Random infill images a point.", rich_help_panel=WHAT)] = 4,
+    pool: Annotated[Path | None, typer.Option(help="Images for random infill; else the audited ones.")] = None,
+    controls: Annotated[bool, typer.Option(help="Also measure maps that know nothing of the model.")] = True,
+    confidence: Annotated[float, typer.Option(help="Of the intervals.", rich_help_panel=WHAT)] = 0.95,
+    as_json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a table.")] = False,
+    card: options.Card = None,
+    preset: options.Preset = None,
+    input_: options.Input = None,
+    output: options.Output = None,
+    layout: options.Layout = None,
+    kind: options.Kind = None,
+    size: options.Size = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    batch: options.Batch = None,
+    threads: options.Threads = 0,
+    memory_limit: options.MemoryLimit = 1.0,
+    time_limit: options.TimeLimit = 45.0,
+) -> None:  # fmt: skip
+    """Measure how well heatmaps explain a model: insertion and deletion, completeness, soundness, best effort.
+
+    Every figure has an interval over the images and stands beside controls, maps that know nothing of the model. A run
+    that was cut short goes on when the same command is given again.
+    """
+    from auditkit.data.images import open_images  # noqa: PLC0415
+    from auditkit.metrics.curves import parse_steps  # noqa: PLC0415
+    from auditkit.model.classifier import open_file  # noqa: PLC0415
+    from auditkit.runs import evaluate as runs  # noqa: PLC0415
+    from auditkit.runs.plan import Evaluation  # noqa: PLC0415
+
+    settings = Evaluation(labels=labels, infill=infill, steps=parse_steps(steps), eps1=eps1, eps2=eps2, ties=ties,
+                          seed=seed, draws=draws, controls=controls, confidence=confidence)  # fmt: skip
+    opening = options.opening(card, preset, memory_limit, time_limit, size, input=input_, output=output, layout=layout,
+                              kind=kind)  # fmt: skip
+    opened = open_file(model, opening, options.settings(device, precision, batch, threads))
+    classes, names = opened.signature.classes, opened.card.names
+    chosen = open_images(images, classes, names)
+    others = open_images(pool, classes, names) if pool else None
+    with show.progress("evaluating") as progress:
+        found = runs.evaluate(opened, chosen, runs.named(heatmaps or []), settings, out, progress, others)
+    if as_json:
+        print(json.dumps(json.loads((out / "results.json").read_text()), indent=2))
+    else:
+        _print(found, out)
+
+
+def _print(found: "Summary", out: Path) -> None:
+    show.grid(*found.grid())
+    show.table([("flag", text) for text in found.flags] + [("results", str(out / "results.json"))])

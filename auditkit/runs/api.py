@@ -1,0 +1,52 @@
+"""The evaluation as Python users call it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
+from auditkit.data.images import ImageSet, open_images
+from auditkit.metrics.curves import parse_steps
+from auditkit.model.classifier import CallableClassifier, OnnxClassifier
+from auditkit.runs import evaluate as runs
+from auditkit.runs.plan import Evaluation
+from auditkit.runs.summary import Summary
+
+Maps = Bundle | HeatmapSet | str | Path
+
+
+def evaluate(
+    model: "OnnxClassifier | CallableClassifier", images: "ImageSet | np.ndarray[Any, Any] | str | Path",
+    heatmaps: "Maps | Sequence[Maps] | Mapping[str, Maps]" = (), *, out: "str | Path | None" = None,
+    pool: "ImageSet | np.ndarray[Any, Any] | str | Path | None" = None, steps: str = "auto", **settings: Any,
+) -> Summary:  # fmt: skip
+    """Metrics of heatmaps on images, with intervals and controls; prints well in a terminal and in a notebook.
+
+    `images` is a folder, CSV or .npz, or uint8 [N, height, width, 3]; `heatmaps` a bundle, its path, or several.
+    `settings` are those of `auditkit evaluate`: labels, infill, eps1, eps2, ties, seed, draws, controls, confidence.
+    """
+    chosen = _images(model, images)
+    others = None if pool is None else _images(model, pool)
+    asked = Evaluation(steps=parse_steps(str(steps)), **settings)
+    return runs.evaluate(model, chosen, _bundles(heatmaps), asked, None if out is None else Path(out), pool=others)
+
+
+def _images(model: "OnnxClassifier | CallableClassifier", images: Any) -> ImageSet:
+    if isinstance(images, ImageSet):
+        return images
+    if isinstance(images, np.ndarray):
+        return ImageSet(Path("array"), tuple(str(index) for index in range(len(images))), lambda index: images[index])
+    return open_images(Path(images), model.signature.classes, model.card.names)
+
+
+def _bundles(heatmaps: Any) -> dict[str, HeatmapSet]:
+    if isinstance(heatmaps, Mapping):
+        return {str(name): _bundle(given) for name, given in heatmaps.items()}
+    listed = [heatmaps] if isinstance(heatmaps, Bundle | HeatmapSet | str | Path) else list(heatmaps)
+    return runs.named([_bundle(given).path for given in listed])
+
+
+def _bundle(given: Any) -> HeatmapSet:
+    return given if isinstance(given, HeatmapSet) else open_bundle(given.path if isinstance(given, Bundle) else given)
