@@ -4,6 +4,7 @@ A curve is a probability against the number of pixels kept, s = 0..n. Its exact 
 Between known points the curve is taken as straight, and the mean over all s is then a weighted sum of the values.
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,40 +75,77 @@ def partial_area(counts: Array, values: Array, low: float, high: float) -> float
     return float(np.trapezoid(np.interp(at, fractions, values), at) / (high - low))
 
 
-MAGNIFIED = 12  # tolerances that a ratio may be off
+TINY = 1e-12
+MAGNIFIED = 20  # tolerances that a ratio may be off; it is averaged over many pairs, while an area is read by itself
 
 
 def needed_errors(areas: Array, prob: Array, tolerance: float, eps1: float, eps2: float) -> Array:
     """Error of each area that its figures can bear: the tolerance, or less where a ratio would magnify it.
 
-    alpha = max(A, eps1)/f moves by 1/f and beta = max(f, eps2)/A by beta/A with the area; both may move by MAGNIFIED
-    tolerances, since they are averaged over many pairs while an area is also read by itself. A ratio that lies well
-    beyond its cap of 1 bears any error.
+    alpha = min(max(A, eps1)/f, 1) moves by 1/f with the area while A lies between eps1 and f, and beta =
+    min(max(f, eps2)/A, 1) by max(f, eps2)/A^2. Below max(f, eps2) beta stays 1, yet the slope there is kept: spikes of
+    an unlikely label that hide between the points make an area too small, rarely but then by much.
     """
-    whole = np.maximum(prob, 1e-12)
-    least = np.maximum(prob, eps2)
-    alpha_bears = np.where((areas < whole) & (areas > eps1), MAGNIFIED * tolerance * whole, np.inf)
-    beta_bears = np.where(areas > 0.5 * least, MAGNIFIED * tolerance * np.maximum(areas, least) ** 2 / least, np.inf)
+    moved = MAGNIFIED * tolerance
+    until_it_moves = np.abs(areas - np.clip(areas, eps1, np.maximum(prob, eps1)))
+    alpha_bears = np.where(prob > eps1, until_it_moves + moved * prob, np.inf)
+    least = np.maximum(np.maximum(prob, eps2), TINY)
+    beta_bears = moved * np.maximum(areas, least) ** 2 / least
     return np.asarray(np.minimum(tolerance, np.minimum(alpha_bears, beta_bears)))
 
 
-# How the error of a partly known curve is judged; set on curves known at every pixel (benchmarks/steps.py).
-FIRST_GAPS = 8
-REFINED_SHARE = 0.25  # of the gaps, in each round
+# Between known points the log-odds of a probability are taken to wander like a random walk: over real models the
+# surprise of a split, how far the log-odds at the new point lie off the straight line, grows by the power ROUGHNESS / 2
+# of the gap and is alike along a curve, from labels near 0 to those near 1. So the odds at a few points tell what may
+# hide anywhere, also the narrow spikes of a label that looks like 0. Set and checked with benchmarks/steps.py.
+ROUGHNESS = 0.8
+LEAST_PROB, MOST_PROB = 1e-12, 1 - 1e-7  # float32 has nothing closer to 1
+TAILS = ((0.9, 0.6), (0.1, 4.6))  # shares and variances of two normals: surprises have heavier tails than one
 NEIGHBOURS = np.array([1.0, 1.0, 2.0, 1.0, 1.0]) / 6  # a single surprise may be small by luck
-GLOBAL_SHARE = 0.15
-SLOPE_SHARE = 0.4  # a step may hide anywhere in a gap across which the curve moves
-SPREAD = 1.5  # from the root of summed squares to a bound that holds 95 times in 100
-LEAST_SHARE = 0.1  # of the tolerance: no smaller error is claimed
+GLOBAL_SHARE = 0.7
+BRIDGE = 1 / 3  # variance of a random walk's mean between two known points, in variances of its middle
+SPREAD = 2.2  # from a standard deviation to a bound that holds 95 times in 100
+FEW_POINTS = 10  # a roughness seen at few points is uncertain, and curves that look calm by luck stop first
+LEAST_SHARE = 0.1  # of the tolerance: no smaller error is claimed while a pixel is unknown
+FIRST_GAPS = 12
+REFINED_SHARE = 0.15  # of the gaps, in each round
+
+
+def _nodes() -> list[tuple[float, float]]:
+    """Points and weights that stand for the distribution of a surprise of variance 1."""
+    points, weights = np.polynomial.hermite_e.hermegauss(5)
+    weights = weights / weights.sum()
+    return [
+        (float(point * variance**0.5), float(share * weight))
+        for share, variance in TAILS
+        for point, weight in zip(points, weights, strict=True)
+    ]
+
+
+NODES = _nodes()
+
+
+def _log_odds(values: Array) -> Array:
+    inside = np.clip(values, LEAST_PROB, MOST_PROB)
+    return np.asarray(np.log(inside / (1 - inside)))
+
+
+def _rates(counts: tuple[Array, Array, Array], values: tuple[Array, Array, Array]) -> Array:
+    """Squared surprise of a middle point between two others, as it would be in the middle of a gap of one pixel."""
+    (low, at, high), (left, middle, right) = counts, (_log_odds(value) for value in values)
+    width = np.maximum(high - low, 1)
+    share = ((at - low) / width)[..., None]
+    surprise = middle - left * (1 - share) - right * share
+    scale = 4 * share * (1 - share) * width[..., None] ** ROUGHNESS
+    return np.asarray(np.divide(surprise**2, scale, out=np.zeros(surprise.shape), where=scale > 0))
 
 
 class Refinement:
     """Many curves refined in step, each until its areas are known to their tolerances.
 
-    Every curve starts with the same few gaps, all of which are split once. The surprise of a split, how far the new
-    value lies off the straight line, says how far off the line is likely to be in the halves. Each round splits the
-    quarter of a curve's gaps that weigh most. Curves that are settled drop out, so that those left always have equally
-    many points and all work is done on whole arrays.
+    Every curve starts with the same few gaps, all of which are split once. Each round splits the gaps of a curve that
+    weigh most. Curves that are settled drop out, so that those left always have equally many points and all work is
+    done on whole arrays. What is asked of a curve does not depend on the others.
     """
 
     def __init__(self, pixels: int, first: Array, last: Array, needed: Needed, most: int) -> None:
@@ -116,21 +154,20 @@ class Refinement:
         `needed` is given the positions of some curves [A] and their areas so far [A, L] and says which errors of the
         areas will do.
         """
-        self.pixels, self.most, self._needed = pixels, most, needed
+        self.pixels, self._needed = pixels, needed
+        # With all pixels allowed, a curve ends when it knows them all: late rounds may repeat counts, see _merge.
+        self._most = most if most < pixels - 1 else None
         curves, labels = first.shape
         self.counts = [np.array([0, pixels])] * curves
-        self.values: list[Array] = [np.stack([f, e]) for f, e in zip(first, last, strict=True)]
-        self.errors = np.full((curves, labels), np.nan)
-        self._tolerances = np.zeros((curves, labels))
-        self._active = np.arange(curves)
-        self._counts = np.tile(np.array([0, pixels]), (curves, 1))
-        self._values = np.stack([first, last], axis=1)
-        self._surprise = np.zeros((curves, 1, labels))
-        self._asked = self._grid()
-
-    def _grid(self) -> Array:
-        inner = uniform_counts(self.pixels, 2 * FIRST_GAPS)[1:-1]
-        return np.tile(inner, (len(self._active), 1))
+        self.values: list[Array] = [np.stack(ends) for ends in zip(first, last, strict=True)]
+        self.errors = np.zeros((curves, labels))
+        self._active = np.arange(curves if pixels > 1 else 0)
+        self._counts = np.tile(np.array([0, pixels]), (len(self._active), 1))
+        self._values = np.stack([first, last], axis=1)[self._active]
+        self._roughness: Array = np.zeros((len(self._active), 2, labels))
+        steps = max(min(2 * FIRST_GAPS, pixels, most + 1) // 2 * 2, 2)
+        self._asked = np.tile(uniform_counts(pixels, steps)[1:-1], (len(self._active), 1))
+        self._split: Array | None = None
 
     def wanted(self) -> tuple[Array, Array]:
         """The curves that go on [A], and the keep counts [A, k] whose values `add` expects next."""
@@ -138,78 +175,86 @@ class Refinement:
 
     def add(self, values: Array) -> None:
         """Take the values [A, k, L] just asked for, and decide what to ask next."""
-        if self._counts.shape[1] == 2:
+        if self._split is None:
             self._start(values)
         else:
-            self._merge(values)
+            self._merge(values, self._split)
         areas = (area_weights(self._counts)[..., None] * self._values).sum(axis=1)
-        self._tolerances[self._active] = self._needed(self._active, areas)
-        errors = self._errors()
+        tolerances = self._needed(self._active, areas)
+        loads = self._loads()
+        errors = self._bounds(loads, tolerances)
         self.errors[self._active] = errors
-        points = self._counts.shape[1] - 2
-        done = np.all(errors <= self._tolerances[self._active], axis=1) | (points >= self.most)
+        full = self._most is not None and self._counts.shape[1] - 2 >= self._most
+        done = np.all(errors <= tolerances, axis=1) | full
         for position in np.flatnonzero(done):
             self._file(int(position))
-        going = ~done
-        self._active = self._active[going]
-        self._counts, self._values = self._counts[going], self._values[going]
-        self._surprise = self._surprise[going]
-        self._asked = self._next() if len(self._active) else np.zeros((0, 0), np.int64)
+        self._keep(~done)
+        self._asked = self._next(loads[~done] / tolerances[~done][:, None])
 
     def _file(self, position: int) -> None:
         curve = int(self._active[position])
         counts, first = np.unique(self._counts[position], return_index=True)
         self.counts[curve], self.values[curve] = counts, self._values[position][first]
 
+    def _keep(self, going: Array) -> None:
+        self._active, self._counts = self._active[going], self._counts[going]
+        self._values, self._roughness = self._values[going], self._roughness[going]
+
     def _start(self, values: Array) -> None:
         """All even points are the first grid, all odd ones the first split."""
         ends = self._values
         self._counts = np.concatenate([self._counts[:, :1], self._asked, self._counts[:, 1:]], axis=1)
         self._values = np.concatenate([ends[:, :1], values, ends[:, 1:]], axis=1)
-        left, middle, right = (self._counts[:, at] for at in (slice(0, -1, 2), slice(1, None, 2), slice(2, None, 2)))
-        share = ((middle - left) / np.maximum(right - left, 1))[..., None]
-        straight = self._values[:, 0:-1:2] * (1 - share) + self._values[:, 2::2] * share
-        self._surprise = np.abs(self._values[:, 1::2] - straight).repeat(2, axis=1)
+        low, at, high = slice(0, -1, 2), slice(1, None, 2), slice(2, None, 2)
+        counts = (self._counts[:, low], self._counts[:, at], self._counts[:, high])
+        rates = _rates(counts, (self._values[:, low], self._values[:, at], self._values[:, high])).repeat(2, axis=1)
+        # One entry a point, for the gap behind it, so that a merge moves points and gaps alike.
+        self._roughness = np.concatenate([rates, rates[:, -1:]], axis=1)
 
-    def _merge(self, values: Array) -> None:
+    def _merge(self, values: Array, left: Array) -> None:
+        """Put the new points behind the left ends of their gaps; a gap of one pixel gives its left end again."""
         rows = np.arange(len(self._active))[:, None]
-        left = self._split
-        a, b = self._counts[rows, left], self._counts[rows, left + 1]
-        share = ((self._asked - a) / np.maximum(b - a, 1))[..., None]
-        straight = self._values[rows, left] * (1 - share) + self._values[rows, left + 1] * share
-        surprise = np.abs(values - straight)
-        self._surprise[rows, left] = surprise
+        low, high = self._counts[rows, left], self._counts[rows, left + 1]
+        ends = self._values[rows, left], self._values[rows, left + 1]
+        rates = _rates((low, self._asked, high), (ends[0], values, ends[1]))
+        rates = np.where((self._asked > low)[..., None], rates, self._roughness[rows, left])
+        self._roughness[rows, left] = rates
         counts = np.concatenate([self._counts, self._asked], axis=1)
-        # A new point stands right behind the left end of its gap; gaps of one pixel give the same count twice.
-        place = np.concatenate(
-            [np.tile(np.arange(self._counts.shape[1], dtype=float), (len(rows), 1)), left + 0.5], axis=1
-        )
-        order = np.argsort(place, axis=1)
+        order = np.argsort(counts, axis=1, kind="stable")
         self._counts = counts[rows, order]
         self._values = np.concatenate([self._values, values], axis=1)[rows, order]
-        gaps = np.concatenate([self._surprise, surprise], axis=1)
-        gap_place = np.concatenate([place[:, : self._surprise.shape[1]], left + 0.5], axis=1)
-        self._surprise = gaps[rows, np.argsort(gap_place, axis=1)]
+        self._roughness = np.concatenate([self._roughness, rates], axis=1)[rows, order]
 
     def _loads(self) -> Array:
-        """What each gap [A, gaps, L] may contribute to the error of its area."""
-        widths = np.diff(self._counts, axis=1)
-        share = (widths / self.pixels)[..., None]
-        squared = self._surprise**2
-        padded = np.pad(squared, ((0, 0), (2, 2), (0, 0)), mode="reflect")
-        local = sum(weight * padded[:, at : at + squared.shape[1]] for at, weight in enumerate(NEIGHBOURS))
-        overall = (squared * share).sum(axis=1, keepdims=True)
-        slope = np.diff(self._values, axis=1)
-        rough = (1 - GLOBAL_SHARE) * local + GLOBAL_SHARE * overall + (SLOPE_SHARE * slope) ** 2
-        return np.asarray(np.where((widths > 1)[..., None], share * np.sqrt(rough), 0.0))
+        """Standard deviation of what each gap [A, gaps, L] may add to its area."""
+        widths = np.diff(self._counts, axis=1)[..., None]
+        rates = self._roughness[:, :-1]
+        padded = np.pad(rates, ((0, 0), (2, 2), (0, 0)), mode="reflect")
+        local = sum(weight * padded[:, at : at + rates.shape[1]] for at, weight in enumerate(NEIGHBOURS))
+        pooled = (1 - GLOBAL_SHARE) * local + GLOBAL_SHARE * rates.mean(axis=1, keepdims=True)
+        deviation = np.sqrt(pooled * widths**ROUGHNESS)
+        odds = _log_odds(self._values)
+        middle = (odds[:, :-1] + odds[:, 1:]) / 2
+        straight = (self._values[:, :-1] + self._values[:, 1:]) / 2
+        hidden = np.zeros(middle.shape)
+        for point, weight in NODES:
+            likely = 0.5 + 0.5 * np.tanh((middle + point * deviation) / 2)  # never overflows
+            hidden += weight * (likely - straight) ** 2
+        return np.asarray(np.where(widths > 1, widths / self.pixels * np.sqrt(BRIDGE * hidden), 0.0))
 
-    def _errors(self) -> Array:
-        spread = SPREAD * np.sqrt((self._loads() ** 2).sum(axis=1))
-        return np.asarray(np.maximum(spread, LEAST_SHARE * self._tolerances[self._active]))
+    def _bounds(self, loads: Array, tolerances: Array) -> Array:
+        spread = SPREAD * (1 + FEW_POINTS / (self._counts.shape[1] - 2))
+        bounds = np.maximum(spread * np.sqrt((loads**2).sum(axis=1)), LEAST_SHARE * tolerances)
+        complete = np.all(np.diff(self._counts, axis=1) <= 1, axis=1, keepdims=True)
+        return np.where(complete, 0.0, bounds)
 
-    def _next(self) -> Array:
-        loads = ((self._loads() / self._tolerances[self._active][:, None]) ** 2).sum(axis=2)
-        count = int(np.ceil(REFINED_SHARE * loads.shape[1]))
-        self._split = np.sort(np.argsort(-loads, axis=1, kind="stable")[:, :count], axis=1)
-        rows = np.arange(len(loads))[:, None]
+    def _next(self, loads: Array) -> Array:
+        """Counts in the middle of the gaps that weigh most over all labels; known gaps come last."""
+        unknown = np.diff(self._counts, axis=1) > 1
+        order = np.argsort(np.where(unknown, -(loads**2).sum(axis=2), 1.0), axis=1, kind="stable")
+        count = math.ceil(REFINED_SHARE * order.shape[1])
+        if self._most is not None:
+            count = min(count, self._most - self._counts.shape[1] + 2)
+        self._split = np.sort(order[:, :count], axis=1)
+        rows = np.arange(len(order))[:, None]
         return np.asarray((self._counts[rows, self._split] + self._counts[rows, self._split + 1]) // 2)
