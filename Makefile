@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint check bench clean
+.PHONY: help demo test test-peers lint clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -24,6 +24,10 @@ demo: $(VENV)/.made  ## see which of two vendors' models cheats
 
 test: $(VENV)/.made-dev  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-peers: $(VENV)/.made-dev  ## run the tests against real Captum, SHAP and torchcam
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]'
+	$(BIN)/python -m pytest tests/peers
 
 lint: $(VENV)/.made-dev  ## style and types
 	$(BIN)/ruff check .

@@ -30,6 +30,17 @@ def real_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [value for value in graph.input if value.name not in weights]
 
 
+def all_names(graph: onnx.GraphProto) -> set[str]:
+    """Every tensor name that a graph or a graph within it uses."""
+    found = {value.name for value in (*graph.input, *graph.output)} | initializer_names(graph)
+    for node in graph.node:
+        found.update(node.input, node.output)
+        for attribute in node.attribute:
+            for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                found |= all_names(inner)
+    return found
+
+
 def producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     """The node that makes each tensor."""
     return {name: node for node in graph.node for name in node.output if name}

@@ -24,6 +24,7 @@ PICTURES, RANKS, ROWS = "auditkit_pictures", "auditkit_ranks", "auditkit_rows"
 PROBABILITIES = "auditkit_probabilities"
 TOP, BOTTOM, MAP, KEEP = range(4)
 FIRST_OPSET_WITH_WHERE = 9
+FIRST_IR_WITH_CONSTANTS = 4
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,7 @@ class _Builder:
     """Nodes and constants with names that nothing in the model uses yet."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        graph = model.graph
-        self.taken = {name for node in graph.node for name in (*node.input, *node.output)}
-        self.taken |= {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+        self.taken = edit.all_names(model.graph)
         if clash := self.taken & {PICTURES, RANKS, ROWS, PROBABILITIES}:
             raise BadInput(f"the model already has a tensor named '{clash.pop()}', a name that auditkit adds itself.")
         self.nodes: list[onnx.NodeProto] = []
@@ -83,13 +82,16 @@ def masked(model: onnx.ModelProto, ends: Ends) -> onnx.ModelProto:
     head = len(builder.nodes)
     _probabilities(builder, ends)
     graph = fresh.graph
-    kept = [value for value in graph.input if value.name != ends.input]
+    # Files from before constants stood by themselves list them as inputs; now that would make them variables.
+    listed = edit.real_inputs(graph) if fresh.ir_version < FIRST_IR_WITH_CONSTANTS else graph.input
+    kept = [value for value in listed if value.name != ends.input]
     nodes = [*builder.nodes[:head], *graph.node, *builder.nodes[head:]]
     del graph.input[:], graph.output[:], graph.node[:], graph.value_info[:]
     graph.input.extend([*_bank_inputs(ends), *kept])
     graph.output.append(helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["N", max(ends.outputs, 2)]))
     graph.node.extend(nodes)
     graph.initializer.extend(builder.constants)
+    fresh.ir_version = max(fresh.ir_version, FIRST_IR_WITH_CONSTANTS)
     return fresh
 
 

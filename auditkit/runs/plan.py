@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from auditkit.data.ranks import TIES
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import Steps
 from auditkit.metrics.faithfulness import EPS1, EPS2
@@ -34,6 +35,10 @@ class Evaluation:
             raise BadInput(f"infill '{self.infill}' is not one of {', '.join(INFILLS)}.")
         if not 0 <= self.eps1 < 1 or not 0 <= self.eps2 < 1:
             raise BadInput(f"eps1 {self.eps1} and eps2 {self.eps2} must lie in [0, 1).")
+        if self.ties not in TIES:
+            raise BadInput(f"ties '{self.ties}' is not one of {', '.join(TIES)}.")
+        if self.seed < 0:
+            raise BadInput(f"seed {self.seed} is negative.")
         if self.draws < 1:
             raise BadInput(f"draws {self.draws} is not a positive number.")
         if not 0.5 <= self.confidence < 1:

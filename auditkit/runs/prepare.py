@@ -59,7 +59,8 @@ class _Maps:
 
     def place(self, image: str, values: Array) -> tuple[int, float, str]:
         """Position of a map's ranks, its tied share, and its digest."""
-        digest = hashlib.blake2b(np.ascontiguousarray(values, np.float32).tobytes(), digest_size=16).hexdigest()
+        plain = np.ascontiguousarray(values, np.float32) + np.float32(0)  # -0.0 becomes 0.0, the same score
+        digest = hashlib.blake2b(plain.tobytes(), digest_size=16).hexdigest()
         if (image, digest) not in self._known:
             # The shuffle within ties depends on the map, not on the label: equal maps stay equal.
             seed = map_seed(self.settings.seed, image + digest, 0)

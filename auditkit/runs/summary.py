@@ -154,8 +154,11 @@ def _flags(source: str, rows: Sequence[Row]) -> list[str]:
             counts[flag] = counts.get(flag, 0) + 1
     found = [f"{source}: {flag} ({count} of {len(rows)} maps)" for flag, count in counts.items()]
     images = {row["image"] for row in rows}
-    digests = {row["map_digest"] for row in rows if row.get("map_digest")}
-    if len(images) > 1 and len(digests) == 1:
-        found.append(f"{source}: position-only (one map for all {len(images)} images)")
+    by_label: dict[int, set[str]] = {}
+    for row in rows:
+        by_label.setdefault(row["label"], set()).add(row.get("map_digest") or row["image"])
+    repeated = len(rows) > len(by_label) and all(len(digests) == 1 for digests in by_label.values())
+    if len(images) > 1 and repeated:
+        found.append(f"{source}: position-only (the same map for all {len(images)} images)")
     missing = sum(bool(row.get("error")) for row in rows)
     return found + ([f"{source}: {missing} maps are missing"] if missing else [])
