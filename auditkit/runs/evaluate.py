@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model.classifier import CallableClassifier, OnnxClassifier
 from auditkit.model.masked import Masked, masked
-from auditkit.runs.plan import UNIT_IMAGES, Evaluation, units
+from auditkit.runs.plan import Evaluation, units
 from auditkit.runs.prepare import Prepared, look, prepare
 from auditkit.runs.record import environment, results, subject
 from auditkit.runs.store import COLUMNS, Store
@@ -27,6 +28,7 @@ from auditkit.runs.unit import Row, run_unit
 Array = np.ndarray[Any, Any]
 AnyClassifier = OnnxClassifier | CallableClassifier
 Progress = Callable[[int], Callable[[int], None]]
+AHEAD = 2  # units made ready while one runs
 HEAVY_COLUMNS = ["keep_counts", "curve"]  # that no aggregate needs
 
 
@@ -83,7 +85,7 @@ def evaluate(
     check(work)
     tick = progress(len(images))
     over = masked(model)
-    every = list(units(len(images), UNIT_IMAGES[environment(model).get("device", "cpu")]))
+    every = list(units(len(images)))
     with _quick_handover():
         if out is None:
             return summarise([row for _, rows in _rows(work, over, every, tick) for row in rows], settings)
@@ -152,11 +154,11 @@ def _ready(work: Work, unit: range) -> Ready:
 def _rows(
     work: Work, over: Masked, todo: Sequence[range], tick: Callable[[int], None]
 ) -> Iterator[tuple[range, list[Row]]]:
-    """Rows of the units in order, the next unit being made ready while the one before runs."""
-    with ThreadPoolExecutor(1) as worker:
-        coming = [worker.submit(_ready, work, unit) for unit in todo[:1]]
+    """Rows of the units in order, the next ones being made ready while one runs."""
+    with ThreadPoolExecutor(AHEAD) as workers:
+        coming = deque(workers.submit(_ready, work, unit) for unit in todo[:AHEAD])
         for place, unit in enumerate(todo):
-            ready = coming.pop().result()
-            coming = [worker.submit(_ready, work, following) for following in todo[place + 1 : place + 2]]
+            ready = coming.popleft().result()
+            coming.extend(workers.submit(_ready, work, later) for later in todo[place + AHEAD : place + AHEAD + 1])
             yield unit, run_unit(over, ready.prepared, ready.ids, ready.prob, ready.predicted, work.settings)
             tick(len(unit))

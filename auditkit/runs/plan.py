@@ -10,8 +10,7 @@ from auditkit.metrics.curves import Steps
 from auditkit.metrics.faithfulness import EPS1, EPS2
 
 INFILLS = ("gray", "blur", "random")
-# What is lost at most when a run is cut: a few seconds on a GPU, half a minute on a small CPU.
-UNIT_IMAGES = {"cpu": 16, "cuda": 64}
+UNIT_IMAGES = 16  # what is lost at most when a run is cut; also what must be prepared before the first pass
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Evaluation:
         }  # fmt: skip
 
 
-def units(images: int, size: int) -> Iterator[range]:
+def units(images: int, size: int = UNIT_IMAGES) -> Iterator[range]:
     """Positions of the images of each unit."""
     for start in range(0, images, size):
         yield range(start, min(start + size, images))
