@@ -9,6 +9,7 @@ from auditkit.errors import BadInput
 from auditkit.model import card as cards
 from auditkit.model import pictures
 from auditkit.model.card import Card
+from auditkit.model.card_text import to_toml
 from auditkit.model.signature import Signature
 
 SIGNATURE = Signature(
@@ -92,7 +93,7 @@ def test_a_written_card_reads_back_the_same(tmp_path: Path) -> None:
     signature = replace(SIGNATURE, input='odd "name"\n\\', class_names=("a", 'b"c', "d\te"))
     for preset in cards.PRESETS:
         card = cards.from_preset(preset, signature)
-        back = _card(tmp_path, cards.to_toml(card, signature, "model.onnx"), signature)
+        back = _card(tmp_path, to_toml(card, signature, "model.onnx"), signature)
         assert replace(back, source="", warnings=(), gray=()) == replace(card, source="", warnings=(), gray=())
         np.testing.assert_allclose(back.gray, card.gray, atol=5e-4)
         data = cards.parse(tmp_path / "vendor.toml")

@@ -23,8 +23,9 @@ import build
 from auditkit.errors import BadInput
 from auditkit.model import external
 from auditkit.model.classifier import load
-from auditkit.model.read import HELD_IN_MEMORY, Limits, read
+from auditkit.model.read import Limits, read
 from auditkit.model.session import Settings
+from auditkit.model.tensors import HELD_IN_MEMORY
 
 SECRET = b"SECRET-OF-THE-AUDITOR-0123456789"
 NUMBERS = np.array([0.5, -1.0, 2.0, 4.0, 0.25, -3.0], np.float32)  # one for each feature of build.convnet

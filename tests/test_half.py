@@ -11,8 +11,8 @@ from onnx.reference import ReferenceEvaluator
 import build
 from auditkit.errors import BadInput
 from auditkit.graph.half import to_float16
-from auditkit.model.read import HELD_IN_MEMORY
 from auditkit.model.session import Session, Settings
+from auditkit.model.tensors import HELD_IN_MEMORY
 
 Array = np.ndarray[Any, Any]
 node = helper.make_node

@@ -22,8 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from auditkit.errors import BadInput, RuntimeFailure
-from auditkit.runs import store as stores
-from auditkit.runs.store import COLUMNS, ITEMS, Store, canonical, locked
+from auditkit.runs import parts
+from auditkit.runs.parts import COLUMNS, ITEMS
+from auditkit.runs.store import Store, canonical, locked
 
 SETTINGS = {"eps1": 0.01, "labels": ["all"], "steps": {"rule": "auto", "tolerance": 5e-3}}
 
@@ -501,6 +502,7 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import test_store
+from auditkit.runs import parts
 from auditkit.runs import store as stores
 def torn(self, path, content):
     with path.open("wb", buffering=0) as stream:
@@ -509,7 +511,7 @@ def torn(self, path, content):
         stream.write(content[900:])
 if sys.argv[3] == "planted":
     stores.Store._place = torn
-stores._encoded(test_store.key(0), stores._fitted(test_store.unit(0)))  # the first takes long
+parts.encoded(test_store.key(0), parts.fitted(test_store.unit(0)))  # the first takes long
 print(*test_store.kill_often(Path(sys.argv[1]), 40))
 """
 
@@ -549,7 +551,7 @@ def test_results_are_valid_json_and_the_same_each_time(run: Path) -> None:
     assert found == Store(run).results()
     assert found["metrics"] == [{"value": 0.1, "low": None, "high": None, "n": 3}]
     assert (found["array"], found["b"], found["third"]) == ([0.5, None], [1, 2], 1 / 3)
-    assert found["schema_version"] == stores.SCHEMA_VERSION
+    assert found["schema_version"] == parts.SCHEMA_VERSION
     assert list(found) == sorted(found)
 
 
@@ -619,7 +621,7 @@ def test_importing_the_store_is_cheap() -> None:
     with child(code) as done:
         assert done.communicate()[0] == "False\n"
     with pytest.raises(AttributeError, match="ITEMZ"):
-        stores.ITEMZ  # noqa: B018
+        parts.ITEMZ  # noqa: B018
 
 
 def test_the_columns_that_others_rely_on_come_first() -> None:

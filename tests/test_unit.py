@@ -14,7 +14,7 @@ import build
 from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet
 from auditkit.data.ranks import ranks
-from auditkit.errors import BadInput
+from auditkit.errors import AuditError, BadInput
 from auditkit.metrics.curves import FIRST_GAPS, parse_steps
 from auditkit.model import masked
 from auditkit.model.masked import HostMasked, OnnxMasked
@@ -620,6 +620,28 @@ def test_an_image_without_any_map_is_recorded(tmp_path: Path) -> None:
 def test_impossible_settings_are_refused_before_anything_is_run(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=str(next(iter(wrong.values())))):
         Evaluation(**wrong)
+
+
+@pytest.mark.parametrize("size", [SIZE, (24, 24)], ids=["small", "large"])
+@pytest.mark.parametrize("steps", ["8", "exact", "auto"])
+def test_a_model_that_answers_nan_to_a_masked_picture_is_told(
+    tmp_path: Path, steps: str, size: tuple[int, int]
+) -> None:
+    """Whole and empty pictures are fine, so only the curves meet it; no step rule may ask on and on."""
+    asked = 0
+
+    def moody(images: Array) -> Array:
+        nonlocal asked
+        asked += len(images)
+        assert asked < 20_000, "there are not so many points on these curves"
+        answer = mass(images)
+        answer[(answer[:, 1] > 0.2) & (answer[:, 1] < 0.4)] = np.nan
+        return answer
+
+    maps = bundle(tmp_path, {label: noise_maps(2, label, size) for label in (0, 1)}, 2)
+    settings = Evaluation(**{**PLAIN, "steps": parse_steps(steps)})
+    with pytest.raises(AuditError, match="NaN"):
+        evaluate(loaded(moody, tmp_path, size=size), image_set(photographs(2, size)), {"maps": maps}, settings)
 
 
 # Flags ----------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 from auditkit import __version__
 from auditkit.data import bundle_files as files
 from auditkit.data.bundle_files import Entry, Header
+from auditkit.data.durable import sync_folder
 from auditkit.data.frames import checked_frame
 from auditkit.data.layouts import maps_of
 from auditkit.errors import BadInput, RuntimeFailure
@@ -225,7 +226,7 @@ class Bundle:
             with stream:
                 np.lib.format.write_array(stream, np.ascontiguousarray(stack, "<f4"), allow_pickle=False)
                 _flush(stream)
-            _sync(self.path / files.MAPS)
+            sync_folder(self.path / files.MAPS)
             return name
 
 
@@ -253,7 +254,7 @@ def _create(path: Path, header: Header) -> None:
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -262,7 +263,7 @@ def _replace(path: Path, content: bytes) -> None:
         stream.write(content)
         _flush(stream)
     aside.replace(path)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _append(path: Path, lines: bytes) -> None:
@@ -280,12 +281,3 @@ def _append(path: Path, lines: bytes) -> None:
 def _flush(stream: Any) -> None:
     stream.flush()
     os.fsync(stream.fileno())
-
-
-def _sync(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be flushed
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

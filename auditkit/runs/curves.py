@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.errors import RuntimeFailure
 from auditkit.graph.masking import BOTTOM, KEEP, MAP, TOP
 from auditkit.metrics.curves import Needed, Refinement, Steps, needed_errors, uniform_counts
 from auditkit.model.masked import Masked
 
 Array = np.ndarray[Any, Any]
+AT_ONCE = 1024  # counts of a curve in one round: every pixel of every curve would be gigabytes of rows
 MOST_POINTS = 512  # of a curve that refuses to settle; its error then says so
 
 
@@ -55,7 +57,7 @@ class _Group:
         else:
             self.fixed = uniform_counts(pixels, steps.count if steps.rule == "uniform" else pixels)
             self.values = np.stack([first, *[np.zeros_like(first)] * (len(self.fixed) - 2), last], axis=1)
-            self.done = len(self.fixed) <= 2
+            self.taken = 0
         self.error = 0.0 if steps.rule == "exact" else np.nan
 
     def _needed(self, steps: Steps, eps1: float, eps2: float) -> Needed:
@@ -70,9 +72,10 @@ class _Group:
         """Curves that go on, and the counts they need next."""
         if self.fixed is None:
             return self.refinement.wanted()
-        if self.done:
+        coming = self.fixed[1:-1][self.taken :][:AT_ONCE]
+        if not len(coming):
             return np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
-        return np.arange(len(self.maps)), np.tile(self.fixed[1:-1], (len(self.maps), 1))
+        return np.arange(len(self.maps)), np.tile(coming, (len(self.maps), 1))
 
     def rows(self, active: Array, counts: Array) -> tuple[Array, Array]:
         """Rows for the masks, and the labels to read from each."""
@@ -95,8 +98,8 @@ class _Group:
         if self.fixed is None:
             self.refinement.add(values)
         else:
-            self.values[active, 1:-1] = values
-            self.done = True
+            self.values[active, 1 + self.taken : 1 + self.taken + counts.shape[1]] = values
+            self.taken += counts.shape[1]
 
     def found(self, position: int) -> Found:
         """The curve at that position."""
@@ -135,6 +138,8 @@ def _round(masked: Masked, asked: list[tuple[_Group, Array, Array]]) -> None:
     picked: Array = np.empty(labels.shape)
     for done, probabilities in masked.run(rows):
         picked[done] = np.take_along_axis(probabilities, labels[done], axis=1)
+    if not np.isfinite(picked).all():
+        raise RuntimeFailure("the model gives NaN or infinite probabilities for a masked image.")
     start = 0
     for (group, active, counts), (part, own) in zip(asked, parts, strict=True):
         group.take(active, counts, picked[start : start + len(part), : own.shape[1]])

@@ -18,10 +18,11 @@ from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model.classifier import CallableClassifier, OnnxClassifier
 from auditkit.model.masked import Masked, masked
+from auditkit.runs.parts import COLUMNS
 from auditkit.runs.plan import Evaluation, units
 from auditkit.runs.prepare import Prepared, look, prepare
 from auditkit.runs.record import environment, results, subject
-from auditkit.runs.store import COLUMNS, Store
+from auditkit.runs.store import Store
 from auditkit.runs.summary import Summary, summarise
 from auditkit.runs.unit import Row, run_unit
 
@@ -81,7 +82,7 @@ def evaluate(
 ) -> Summary:  # fmt: skip
     """Every metric of every bundle and control, with intervals over the images; kept in `out` when one is named."""
     settings = replace(settings, labels=settings.labels or str(default_labels(model.signature.classes)))
-    work = Work(model, images, bundles, pool or images, settings)
+    work = Work(model, images, bundles, images if pool is None else pool, settings)
     check(work)
     tick = progress(len(images))
     over = masked(model)
@@ -115,7 +116,12 @@ def _quick_handover() -> Iterator[None]:
 
 def check(work: Work) -> None:
     """Refuse what cannot be evaluated, before any work is done."""
-    if work.settings.infill == "random" and len(work.pool) < 2:
+    if not len(work.images):
+        raise BadInput(f"{work.images.source} holds no images.")
+    if len(set(work.images.ids)) < len(work.images):
+        twice = next(name for name in work.images.ids if work.images.ids.count(name) > 1)
+        raise BadInput(f"{work.images.source} has the image '{twice}' twice; every image counts once.")
+    if work.settings.infill == "random" and len(set(work.pool.ids)) < 2:
         raise BadInput("random infill needs at least two images; give more, or a --pool.")
     if not work.bundles and not work.settings.controls:
         raise BadInput("there is nothing to evaluate: give --heatmaps, or leave the controls on.")

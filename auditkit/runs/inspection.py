@@ -10,6 +10,7 @@ import numpy as np
 from auditkit.data.images import ImageSet, open_images
 from auditkit.errors import BadInput
 from auditkit.model import card as cards
+from auditkit.model.card_text import to_toml
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
 from auditkit.runs.accuracy import SAMPLE, Accuracy, better_preset, with_card
@@ -96,7 +97,7 @@ def _accuracy(
 def write_card(inspection: Inspection, target: Path, *, force: bool) -> None:
     """Write the card in use beside the model, unless there is one already."""
     model = inspection.model
-    text = cards.to_toml(model.card, model.signature, model.file.path.name)
+    text = to_toml(model.card, model.signature, model.file.path.name)
     if target.is_symlink():  # --force would write to whatever it points at
         raise BadInput(f"{target} is a symbolic link; name another place with --card.")
     try:

@@ -12,46 +12,21 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from auditkit.data.durable import sync_folder
 from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.runs.parts import SCHEMA_VERSION, decoded, encoded, fitted
 
 if sys.platform != "win32":
     import fcntl
 
-SCHEMA_VERSION = 1
 ABSENT = object()  # unlike null, which is a value
 RUN, RESULTS, LOCK = "run.json", "results.json", ".lock"
-COLUMNS = {
-    "image": "string", "label": "int32", "bundle": "string", "infill": "string", "prob": "float64", "predicted": "bool",
-    "insertion": "float64", "insertion_error": "float64", "deletion": "float64", "deletion_error": "float64",
-    "alpha": "float64", "beta": "float64", "saliency_metric": "float64", "box_degenerate": "bool",
-    "pointing_hit": "float64", "iou": "float64", "tied_fraction": "float64", "flags": "list<string>",
-    "keep_counts": "list<int32>", "curve": "list<float32>", "error": "string", "map_digest": "string",
-}  # fmt: skip
 LEFT_OVER = r"\.[0-9a-z]+\.[0-9]+\.tmp"
-SEAL, BLANK = b"auditkit:sha256:", b"0" * 64  # the part's digest stands after the mark, over zeros while it is taken
-
-
-@cache
-def _items() -> Any:
-    import pyarrow as pa  # noqa: PLC0415 - slow to import
-
-    plain = {name: pa.type_for_alias(name.removeprefix("list<").removesuffix(">")) for name in COLUMNS.values()}
-    return pa.schema([
-        (column, pa.list_(plain[name]) if name.startswith("list<") else plain[name]) for column, name in COLUMNS.items()
-    ])  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """`ITEMS`: the columns as a pyarrow.Schema, made when first asked for."""
-    if name == "ITEMS":
-        return _items()
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 class Store:
@@ -98,7 +73,7 @@ class Store:
             run = {"schema_version": SCHEMA_VERSION, "settings": settings, "settings_digest": _digest(settings)}
             self._place(self.folder / RUN, _json(run))
         self.items.mkdir(exist_ok=True)
-        _sync(self.folder)
+        sync_folder(self.folder)
         for path in (*self.folder.iterdir(), *self.items.iterdir()):
             if re.fullmatch(LEFT_OVER, path.name):
                 path.unlink()
@@ -136,7 +111,7 @@ class Store:
 
     def write(self, key: str, table: Any) -> None:
         """Store a unit's rows, a pyarrow.Table or a mapping of columns; they are on the disk when this returns."""
-        self._place(self._part(key), _encoded(key, _fitted(table)))
+        self._place(self._part(key), encoded(key, fitted(table)))
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Write `results.json`; equal results give equal bytes, and what is no finite number becomes null."""
@@ -159,7 +134,7 @@ class Store:
             except FileNotFoundError:
                 return None
         try:
-            return _decoded(key, content)
+            return decoded(key, content)
         except ValueError as error:
             note = f"{path} {error}; it is not used" + (f", and kept as {path.name}.damaged" if self._writable else "")
         if self._writable:
@@ -184,7 +159,7 @@ class Store:
                 with suppress(OSError):  # the first error tells more
                     aside.unlink(missing_ok=True)
             try:
-                _sync(path.parent)
+                sync_folder(path.parent)
             except OSError:  # it may not last, so it must not count
                 path.unlink(missing_ok=True)
                 raise
@@ -249,66 +224,6 @@ def _difference(run: Any, now: Any, path: str = "settings") -> str:
     return "" if before == after else f"{path}: {before:.80} (run) / {after:.80} (now)"
 
 
-def _fitted(table: Any) -> Any:
-    """The columns of ITEMS, in their order and in one piece, whatever order and pieces they come in."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    names = list(getattr(table, "column_names", table))
-    if sorted(names) != sorted(COLUMNS):
-        raise ValueError(f"columns missing or unknown: {sorted(set(names) ^ set(COLUMNS)) or 'some are there twice'}")
-    arrays = [_column(table[field.name], field) for field in _items()]
-    return pa.Table.from_arrays(arrays, schema=_items()).combine_chunks()
-
-
-def _column(values: Any, field: Any) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
-    try:
-        if not isinstance(values, pa.Array | pa.ChunkedArray):
-            pa.array(values).cast(field.type)  # refuses 1.5 for an integer and a text for a list of texts
-            values = pa.array(values, field.type)
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise ValueError(f"column '{field.name}' does not hold {field.type}: {error}") from None
-    if values.type != field.type:
-        raise ValueError(f"column '{field.name}' is {values.type}, expected {field.type}")
-    return values
-
-
-def _encoded(key: str, table: Any) -> bytes:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    sink = pa.BufferOutputStream()
-    seal = {"auditkit.schema_version": str(SCHEMA_VERSION), "auditkit.key": key, "auditkit.seal": SEAL + BLANK}
-    with pq.ParquetWriter(sink, _items(), compression="zstd") as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata(seal)
-    return _sealed(sink.getvalue().to_pybytes())
-
-
-def _sealed(content: bytes) -> bytes:
-    """The file with the digest of itself, taken over zeros in the digest's place: readers see plain metadata."""
-    head, _, tail = content.rpartition(SEAL)
-    digest = hashlib.sha256(head + SEAL + BLANK + tail[64:]).hexdigest()
-    return head + SEAL + digest.encode() + tail[64:]
-
-
-def _decoded(key: str, content: bytes) -> Any:
-    """The table of a part; ValueError, with the end of a sentence, when it is not what was written under the key."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    if content != _sealed(content):
-        raise ValueError("is torn, or was changed after it was written")
-    file = pq.ParquetFile(pa.BufferReader(content))
-    said = file.metadata.metadata
-    if said[b"auditkit.key"] != key.encode():
-        raise ValueError(f"holds another unit, {said[b'auditkit.key'].decode()[:12]}")
-    if said[b"auditkit.schema_version"] != b"%d" % SCHEMA_VERSION or file.schema_arrow != _items():
-        raise ValueError("has other columns than this auditkit writes")
-    return file.read(use_threads=False).cast(_items())  # Parquet has its own name for a list's items
-
-
 @contextmanager
 def locked(folder: Path, *, by_existence: bool = sys.platform == "win32") -> Iterator[None]:
     """Nobody else writes into the folder meanwhile; where there is no flock, the lock is that the file exists."""
@@ -339,12 +254,3 @@ def _machine(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise RuntimeFailure(f"{what} ({error.strerror or error}); what was finished before is kept.") from None
-
-
-def _sync(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be flushed
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

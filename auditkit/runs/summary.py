@@ -108,7 +108,8 @@ def _metrics(source: str, rows: Sequence[Row], settings: Evaluation) -> list[Met
     found = [_mean("insertion", source, chief, settings), _mean("deletion", source, chief, settings)]
     complete = len(good) == len(rows) and any(not row["predicted"] for row in good)
     if not complete:
-        why = "maps for other labels than the predicted one are missing"
+        lacking = "are missing" if len(good) < len(rows) else "are not in the label set"
+        why = f"maps for other labels than the predicted one {lacking}"
         names = ("completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort")
         return [*found, *(Metric(name, source, None, why) for name in names)]
     index = np.unique(_column(good, "image"), return_inverse=True)[1]
