@@ -142,3 +142,17 @@ def test_maps_of_another_model_or_of_other_images_are_refused(given: tuple[Path,
     bundle.add(["cat.jpg"], [0], np.random.default_rng(0).random((1, 8, 8), dtype=np.float32))
     with pytest.raises(BadInput, match="no map for any of the images"):
         auditkit.evaluate(other, images, bundle)
+
+
+def test_images_without_a_label_in_the_set_are_counted_not_lost(given: tuple[Path, Path, Path]) -> None:
+    model, images, maps = given
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    with np.load(images) as arrays:
+        top = opened.probabilities(arrays["images"]).max(axis=1)
+    floor = f"f>={np.sort(top)[25]:.6f}"
+    summary = auditkit.evaluate(opened, images, maps, steps="10", labels=floor)
+    (flag,) = [text for text in summary.flags if "left out" in text]
+    assert flag.startswith(("25 of 40", "26 of 40"))
+    nothing = auditkit.evaluate(opened, images, maps, steps="10", labels="f>=1")
+    assert nothing.value("insertion", "maps") is None
+    assert any(text.startswith("40 of 40") for text in nothing.flags)

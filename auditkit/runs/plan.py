@@ -10,6 +10,8 @@ from auditkit.metrics.curves import Steps
 from auditkit.metrics.faithfulness import EPS1, EPS2
 
 INFILLS = ("gray", "blur", "random")
+NO_MAP = "no map for this label"
+NO_LABEL = "no label of the image is in the label set"
 UNIT_IMAGES = 16  # what is lost at most when a run is cut; also what must be prepared before the first pass
 
 

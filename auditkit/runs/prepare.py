@@ -18,7 +18,7 @@ from auditkit.methods.controls import CONTROLS
 from auditkit.model import pictures
 from auditkit.model.card import Card
 from auditkit.model.signature import Signature
-from auditkit.runs.plan import Evaluation
+from auditkit.runs.plan import NO_LABEL, NO_MAP, Evaluation
 
 Array = np.ndarray[Any, Any]
 HEAVY_TIES = 0.5  # share of tied pixels from which a map is flagged
@@ -46,7 +46,7 @@ class Prepared:
     ranks: Array
     infills: tuple[tuple[int, ...], ...]  # for each image of the unit
     uses: tuple[Use, ...]
-    missing: tuple[tuple[int, int, str], ...]  # image, label, source without a map
+    missing: tuple[tuple[int, int, str, str], ...]  # image, label, source, and why there is no figure
 
 
 class _Maps:
@@ -97,12 +97,16 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """The banks and uses of a unit's images, whose label sets and predictions are known."""
     extra, infills = _infills(seen, card, signature, settings, pool)
-    maps, uses, missing = _Maps(settings), list[Use](), list[tuple[int, int, str]]()
+    maps, uses, missing = _Maps(settings), list[Use](), list[tuple[int, int, str, str]]()
     for place, image in enumerate(seen.ids):
         wanted = [int(label) for label in labels[place]]
+        if not wanted:
+            controls = [f"control:{name}" for name in CONTROLS] if settings.controls else []
+            missing += [(place, int(predicted[place]), source, NO_LABEL) for source in (*bundles, *controls)]
+            continue
         for source, bundle in bundles.items():
             found, absent = _of_bundle(bundle, image, wanted, card, seen.sizes[place])
-            missing += [(place, label, source) for label in absent]
+            missing += [(place, label, source, NO_MAP) for label in absent]
             uses += _uses(place, image, source, found, maps)
             chief = int(predicted[place])
             if settings.controls and chief in found and len(wanted) > 1:

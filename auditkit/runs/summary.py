@@ -9,7 +9,7 @@ import numpy as np
 
 from auditkit.metrics.faithfulness import best_effort, worst_per_image
 from auditkit.metrics.statistics import Interval, mean_interval
-from auditkit.runs.plan import Evaluation
+from auditkit.runs.plan import NO_LABEL, NO_MAP, Evaluation
 
 Array = np.ndarray[Any, Any]
 Row = dict[str, Any]
@@ -87,6 +87,9 @@ def summarise(rows: Sequence[Row], settings: Evaluation) -> Summary:
     sources = list(dict.fromkeys(row["bundle"] for row in rows))
     metrics: list[Metric] = []
     flags: list[str] = []
+    if left_out := {row["image"] for row in rows if row.get("error") == NO_LABEL}:
+        images = len({row["image"] for row in rows})
+        flags.append(f"{len(left_out)} of {images} images have no label in '{settings.labels}' and are left out")
     for source in sources:
         mine = [row for row in rows if row["bundle"] == source]
         metrics += _metrics(source, mine, settings)
@@ -103,6 +106,7 @@ def _interval(values: Array, images: Array, settings: Evaluation) -> Interval:
 
 
 def _metrics(source: str, rows: Sequence[Row], settings: Evaluation) -> list[Metric]:
+    rows = [row for row in rows if row.get("error") != NO_LABEL]
     good = [row for row in rows if not row.get("error")]
     chief = [row for row in good if row["predicted"]]
     found = [_mean("insertion", source, chief, settings), _mean("deletion", source, chief, settings)]
@@ -161,5 +165,5 @@ def _flags(source: str, rows: Sequence[Row]) -> list[str]:
     repeated = len(rows) > len(by_label) and all(len(digests) == 1 for digests in by_label.values())
     if len(images) > 1 and repeated:
         found.append(f"{source}: position-only (the same map for all {len(images)} images)")
-    missing = sum(bool(row.get("error")) for row in rows)
+    missing = sum(row.get("error") == NO_MAP for row in rows)
     return found + ([f"{source}: {missing} maps are missing"] if missing else [])

@@ -29,9 +29,9 @@ def run_unit(
     found = run_curves(masked, curves, pixels, settings.steps, settings.eps1, settings.eps2)
     results = dict(zip([*(("in", *k) for k in insertions), *(("out", *k) for k in deletions)], found, strict=True))
     rows = [_row(use, ids, prob, predicted, insertions, results, settings) for use in ready.uses]
-    for image, label, source in ready.missing:
-        rows.append(_base(ids[image], label, source, prob[image, label], predicted[image] == label, settings)
-                    | {"error": "no map for this label"})  # fmt: skip
+    for image, label, source, why in ready.missing:
+        chief = predicted[image] == label
+        rows.append(_base(ids[image], label, source, prob[image, label], chief, settings) | {"error": why})
     return rows
 
 
