@@ -1,9 +1,9 @@
 """The house: imports point downwards, the command starts fast, the tree speaks of itself alone."""
 
 import ast
-import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import auditkit
@@ -65,13 +65,14 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_help_is_there_at_once() -> None:
-    """By processor time, best of five: on a machine busy with other tests the clock says nothing of the command."""
+    """By the clock, as a user feels it; tried again where other tests hold the processors."""
     times = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for _ in range(30):
+        start = time.perf_counter()
         subprocess.run([sys.executable, "-m", "auditkit", "--help"], capture_output=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        times.append(time.perf_counter() - start)
+        if times[-1] < 0.4:
+            break
     assert min(times) < 0.4
 
 

@@ -97,7 +97,7 @@ def test_a_written_card_reads_back_the_same(tmp_path: Path) -> None:
         assert replace(back, source="", warnings=(), gray=()) == replace(card, source="", warnings=(), gray=())
         np.testing.assert_allclose(back.gray, card.gray, atol=5e-4)
         data = cards.parse(tmp_path / "vendor.toml")
-        assert cards.overrides_in(data, "vendor.toml").input == signature.input
+        assert cards.overrides_in(data, tmp_path / "vendor.toml").input == signature.input
 
 
 def test_small_networks_get_no_crop_margin() -> None:

@@ -123,3 +123,18 @@ def test_detached_weights_change_nothing(tmp_path: Path) -> None:
     half = auditkit.load(path, preset="imagenet", limits=auditkit.Limits(inline_bytes=1),
                          settings=auditkit.Settings(device="cpu", precision="float16"))  # fmt: skip
     np.testing.assert_allclose(half.predict(_images(3, 32)), expected, atol=2e-2)
+
+
+def test_the_cards_class_names_choose_between_two_heads(tmp_path: Path) -> None:
+    from onnx import helper, numpy_helper
+
+    proto = build.convnet(classes=5)
+    proto.graph.node.append(helper.make_node("Gemm", ["f", "g2"], ["age"]))
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((6, 3), np.float32), "g2"))
+    proto.graph.output.append(build.value("age", ["N", 3]))
+    path = build.save(proto, tmp_path)
+    with pytest.raises(BadInput, match="several outputs"):
+        auditkit.load(path, preset="unit")
+    card = "schema_version = 1\n[preprocessing]\npreset = 'unit'\n[classes]\nnames = ['a', 'b', 'c', 'd', 'e']\n"
+    path.with_suffix(".toml").write_text(card)
+    assert auditkit.load(path, settings=CPU).signature.output == "logits"

@@ -156,3 +156,24 @@ def test_images_without_a_label_in_the_set_are_counted_not_lost(given: tuple[Pat
     nothing = auditkit.evaluate(opened, images, maps, steps="10", labels="f>=1")
     assert nothing.value("insertion", "maps") is None
     assert any(text.startswith("40 of 40") for text in nothing.flags)
+
+
+def test_byte_pictures_are_cropped_once(tmp_path: Path) -> None:
+    """A network that takes raw pixels: what evaluate calls the whole image is what predict sees of the photograph."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Cast", ["image"], ["x"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["x"], ["means"], axes=[1, 2], keepdims=0),
+        helper.make_node("Softmax", ["means"], ["p"], axis=1),
+    ]
+    inputs = [build.value("image", ["N", 112, 112, 3], TensorProto.UINT8)]
+    path = build.save(build.model(nodes, inputs, [build.value("p", ["N", 3])]), tmp_path)
+    model = auditkit.load(path, preset="none", settings=CPU)
+    assert model.card.resize == 128
+    photographs = np.random.default_rng(0).integers(0, 256, (3, 150, 200, 3), dtype=np.uint8)
+    photographs[:, :30, :, 0] = 255  # the crop sees little of this
+    summary = auditkit.evaluate(model, photographs, steps="3")
+    expected = model.probabilities(photographs)
+    for row in summary.rows:
+        assert row["prob"] == pytest.approx(expected[int(row["image"]), row["label"]], abs=1e-6)

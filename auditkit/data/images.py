@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from auditkit.errors import BadInput
+from auditkit.model.pictures import opened
 
 Array = np.ndarray[Any, Any]
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -74,15 +75,7 @@ def open_images(path: Path, classes: int, names: Sequence[str] = ()) -> ImageSet
 
 
 def _decoder(paths: list[Path]) -> Callable[[int], Image.Image]:
-    def decode(index: int) -> Image.Image:
-        try:
-            with Image.open(paths[index]) as picture:
-                picture.load()
-                return picture
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise BadInput(f"the image {paths[index]} cannot be read: {error}.") from None
-
-    return decode
+    return lambda index: opened(paths[index])
 
 
 def _from_folder(folder: Path, names: Sequence[str]) -> ImageSet:

@@ -165,13 +165,15 @@ def _known(table: Mapping[str, Any], keys: set[str], where: str) -> None:
             raise BadInput(f"{where}: unknown key '{key}'; {hint}")
 
 
-def overrides_in(data: Mapping[str, Any], where: str) -> Overrides:
+def overrides_in(data: Mapping[str, Any], path: Path) -> Overrides:
     """What a card says about the model's inputs and outputs."""
+    where = path.name
     said = _table(data, "signature", where)
+    names = _names(_table(data, "classes", where), path)
     size = _table(data, "preprocessing", where).get("size")
     try:
         texts: dict[str, Any] = {key: str(value) for key, value in said.items()}
-        return Overrides(**texts, size=None if size is None else _size(size, where))
+        return Overrides(**texts, size=None if size is None else _size(size, where), classes=len(names) or None)
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -22,22 +22,6 @@ Images = Sequence["Image.Image | Array | str | Path"] | Array
 AT_ONCE = 64  # so many images are run in one batch without measuring first
 
 
-class Classifier(Protocol):
-    """What the rest of auditkit asks of a classifier."""
-
-    signature: Signature
-    card: Card
-
-    def preprocess(self, images: Images) -> Array:
-        """The network's input for pictures."""
-
-    def predict(self, images: Images, batch: int | None = None) -> Array:
-        """The classifier's own scores, one row an image."""
-
-    def probabilities(self, images: Images, batch: int | None = None) -> Array:
-        """Probability of every label, one row an image."""
-
-
 class _WithCard:
     """What both kinds of classifier share: pictures in, probabilities out."""
 
@@ -48,7 +32,10 @@ class _WithCard:
     def preprocess(self, images: Images) -> Array:
         """The network's input for pictures: files, Pillow images or uint8 arrays [height, width, 3]."""
         listed = [images] if isinstance(images, str | Path | Image.Image) else list(images)
-        seen = [pictures.pixels(self.card, _opened(image)) for image in listed]
+        seen = [
+            pictures.pixels(self.card, pictures.opened(image) if isinstance(image, str | Path) else image)
+            for image in listed
+        ]
         if not seen:
             return np.zeros(self.signature.array_shape(0), self.signature.dtype)
         return pictures.normalised(self.card, np.stack(seen), self.signature.layout, self.signature.dtype)
@@ -71,8 +58,14 @@ class _WithCard:
             raise BadInput(f"images have shape {list(images.shape)}, expected uint8 [N, height, width, 3].")
         return self.preprocess(images)
 
-    def predict(self, images: Images, batch: int | None = None) -> Array:
+    def scores(self, rows: Array, batch: int | None = None) -> Array:
+        """The classifier's own scores [N, numbers] for rows as the network takes them."""
         raise NotImplementedError
+
+    def predict(self, images: Images, batch: int | None = None) -> Array:
+        """The classifier's own scores [N, numbers], just as onnxruntime or the function gives them."""
+        rows = self._input(images)
+        return self.scores(rows, batch) if len(rows) else np.zeros((0, self.signature.outputs), np.float32)
 
     def probabilities(self, images: Images, batch: int | None = None) -> Array:
         """Probability of every label, one row an image, in float64."""
@@ -104,11 +97,8 @@ class OnnxClassifier(_WithCard):
             self._batch = measured_batch(lambda rows: self._run(self._blank(rows)), most)
         return self._batch
 
-    def predict(self, images: Images, batch: int | None = None) -> Array:
-        """The vendor's own scores [N, numbers], just as onnxruntime gives them."""
-        rows = self._input(images)
-        if len(rows) == 0:
-            return np.zeros((0, self.signature.outputs), np.float32)
+    def scores(self, rows: Array, batch: int | None = None) -> Array:
+        """The vendor's own scores [N, numbers] for rows as the network takes them."""
         own = self.signature.own_batch
         if own is not None:
             return self._at_own_size(rows, own)
@@ -139,11 +129,8 @@ class CallableClassifier(_WithCard):
     def __init__(self, function: Callable[[Array], Any], signature: Signature, card: Card, batch: int = 32) -> None:
         self.function, self.signature, self.card, self.batch = function, signature, card, batch
 
-    def predict(self, images: Images, batch: int | None = None) -> Array:
+    def scores(self, rows: Array, batch: int | None = None) -> Array:
         """What the function returns, [N, numbers]."""
-        rows = self._input(images)
-        if len(rows) == 0:
-            return np.zeros((0, self.signature.outputs), np.float32)
         return in_batches(self._call, rows, batch or self.batch)[0]
 
     def _call(self, rows: Array) -> Array:
@@ -158,17 +145,6 @@ def _called(function: Callable[[Array], Any], rows: Array, numbers: int | None) 
             f"[{len(rows)}, {numbers or 'classes'}]."
         )
     return scores
-
-
-def _opened(image: "Image.Image | Array | str | Path") -> "Image.Image | Array":
-    if not isinstance(image, str | Path):
-        return image
-    try:
-        with Image.open(image) as picture:
-            picture.load()
-            return picture
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise BadInput(f"the image {image} cannot be read: {error}.") from None
 
 
 @dataclass(frozen=True)
@@ -224,8 +200,8 @@ def merged(overrides: Overrides, data: dict[str, Any] | None, card_path: Path) -
     """Overrides of the caller, then those of the card."""
     if data is None:
         return overrides
-    said = cards.overrides_in(data, card_path.name)
-    keys = ("input", "output", "layout", "kind", "size")
+    said = cards.overrides_in(data, card_path)
+    keys = ("input", "output", "layout", "kind", "size", "classes")
     return replace(overrides, **{key: getattr(overrides, key) or getattr(said, key) for key in keys})
 
 

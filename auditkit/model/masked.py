@@ -127,7 +127,7 @@ class HostMasked:
             part = rows[start : start + self.batch]
             shown = np.expand_dims(self._ranks[part[:, MAP]] < part[:, KEEP, None, None], axis)
             images = np.where(shown, self._pictures[part[:, TOP]], self._pictures[part[:, BOTTOM]])
-            scores = self.model.predict(images, self.batch)
+            scores = self.model.scores(images, self.batch)
             probabilities = to_probabilities(scores, self.model.signature.kind).astype(np.float32)
             yield slice(start, start + len(part)), probabilities
 

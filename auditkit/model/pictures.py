@@ -1,5 +1,6 @@
 """Pictures become network inputs: decode, resize, crop, normalise."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,16 @@ FILTERS = {
     "bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR, "box": Image.Resampling.BOX,
     "nearest": Image.Resampling.NEAREST, "lanczos": Image.Resampling.LANCZOS,
 }  # fmt: skip
+
+
+def opened(path: "str | Path") -> Image.Image:
+    """The decoded picture of a file, or one sentence that names the file."""
+    try:
+        with Image.open(path) as picture:
+            picture.load()
+            return picture
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise BadInput(f"the image {path} cannot be read: {error}.") from None
 
 
 def as_picture(image: "Image.Image | Array", channels: int) -> Image.Image:

@@ -18,6 +18,7 @@ from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model.classifier import CallableClassifier, OnnxClassifier
 from auditkit.model.masked import Masked, masked
+from auditkit.model.signature import to_probabilities
 from auditkit.runs.parts import COLUMNS
 from auditkit.runs.plan import Evaluation, units
 from auditkit.runs.prepare import Prepared, look, prepare
@@ -151,7 +152,7 @@ def _ready(work: Work, unit: range) -> Ready:
     """Decode a unit's images, ask the model about them whole, and make the banks for all the rest."""
     model = work.model
     seen = look(unit, work.images, model.card, model.signature)
-    prob = model.probabilities(seen.shown).astype(np.float32).astype(np.float64)
+    prob = to_probabilities(model.scores(seen.shown), model.signature.kind).astype(np.float32).astype(np.float64)
     predicted, labels = prob.argmax(axis=1), choose_labels(prob, work.settings.labels)
     banks = prepare(seen, model.card, model.signature, labels, predicted, work.bundles, work.settings, work.pool)
     return Ready(seen.ids, prob, predicted, banks)

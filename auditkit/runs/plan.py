@@ -7,7 +7,7 @@ from typing import Any
 from auditkit.data.ranks import TIES
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import Steps
-from auditkit.metrics.faithfulness import EPS1, EPS2
+from auditkit.metrics.faithfulness import EPS1, EPS2, parse_labels
 
 INFILLS = ("gray", "blur", "random")
 NO_MAP = "no map for this label"
@@ -32,6 +32,8 @@ class Evaluation:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
+        if self.labels is not None:
+            parse_labels(self.labels)
         if self.infill not in INFILLS:
             raise BadInput(f"infill '{self.infill}' is not one of {', '.join(INFILLS)}.")
         if not 0 <= self.eps1 < 1 or not 0 <= self.eps2 < 1:
