@@ -19,6 +19,7 @@ from test_cli import auditkit as command
 
 CPU = auditkit.Settings(device="cpu")
 METRICS = ("insertion", "deletion", "completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort")
+SALIENCY = ("saliency_metric", "degenerate_boxes")
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_a_run_holds_results_and_a_row_for_each_pair(given: tuple[Path, Path, Pa
     assert (done.returncode, done.stderr) == (0, "")
     assert "control:random" in done.stdout
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert {m["name"] for m in results["metrics"]} == set(METRICS)
+    assert {m["name"] for m in results["metrics"]} == {*METRICS, *SALIENCY}
     assert {m["bundle"] for m in results["metrics"]} == {"maps"}
     assert {m["bundle"] for m in results["controls"]} == {
         "control:random", "control:centred-gaussian", "control:constant", "control:edges", "control:one-map:maps",

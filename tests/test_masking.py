@@ -203,7 +203,7 @@ def _opened(proto: onnx.ModelProto, folder: Path, settings: auditkit.Settings = 
     return auditkit.load(build.save(proto, folder), settings=settings, **more)
 
 
-def _all(over: masked.Masked, rows: np.ndarray) -> np.ndarray:
+def _all(over: "_Loaded", rows: np.ndarray) -> np.ndarray:
     """All parts joined, which must follow one another without a gap."""
     found, at = [], 0
     for part, probabilities in over.run(rows):
@@ -214,12 +214,24 @@ def _all(over: masked.Masked, rows: np.ndarray) -> np.ndarray:
     return np.concatenate(found)
 
 
+class _Loaded:
+    """A classifier over banks that are loaded once."""
+
+    def __init__(self, over: Any, pictures: np.ndarray, ranks: np.ndarray) -> None:
+        self.over, self.session, self.banks = over, getattr(over, "session", None), over.load(pictures, ranks)
+
+    def run(self, rows: np.ndarray) -> Any:
+        return self.over.run(rows, self.banks)
+
+    @property
+    def batch(self) -> int:
+        return int(self.over.batch(self.banks))
+
+
 def _filled(model: Any, **banks: int) -> tuple[Any, np.ndarray, np.ndarray]:
     shape = model.signature.array_shape(1)[1:]
     pictures, ranks = _banks(shape, model.signature.dtype, **banks)
-    over = masked.masked(model)
-    over.fill(pictures, ranks)
-    return over, pictures, ranks
+    return _Loaded(masked.masked(model), pictures, ranks), pictures, ranks
 
 
 def _expected(model: Any, rows: np.ndarray, pictures: np.ndarray, ranks: np.ndarray) -> np.ndarray:
@@ -317,16 +329,17 @@ def test_no_rows_give_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unguarded")
-def test_banks_are_filled_anew(tmp_path: Path) -> None:
+def test_banks_stand_side_by_side(tmp_path: Path) -> None:
     """Fewer or more pictures and maps than before, and integers of another width."""
     model = _opened(_net(), tmp_path)
     over, pictures, ranks = _filled(model)
     rows = np.array([[0, 1, 0, 20]], np.int32)
     first = _all(over, rows)
-    over.fill(pictures[2:4], ranks[1:2].astype(np.int64))
-    np.testing.assert_allclose(_all(over, rows), _expected(model, rows, pictures[2:4], ranks[1:2]), atol=1e-6)
-    over.fill(np.concatenate([pictures, pictures]), np.concatenate([ranks, ranks]))
-    assert np.array_equal(_all(over, rows + np.array([5, 5, 3, 0], np.int32)), first)
+    few = _Loaded(over.over, pictures[2:4], ranks[1:2].astype(np.int64))
+    np.testing.assert_allclose(_all(few, rows), _expected(model, rows, pictures[2:4], ranks[1:2]), atol=1e-6)
+    many = _Loaded(over.over, np.concatenate([pictures, pictures]), np.concatenate([ranks, ranks]))
+    assert np.array_equal(_all(over, rows), first)
+    assert np.array_equal(_all(many, rows + np.array([5, 5, 3, 0], np.int32)), first)
 
 
 def _fixed(batch: int, classes: int = 4, *, freeable: bool = True, dependent: bool = False) -> onnx.ModelProto:

@@ -33,6 +33,10 @@ Device = Annotated[str, typer.Option(help="auto, cuda or cpu; cuda fails when th
 Precision = Annotated[str, typer.Option(help="auto, strict, tf32 or float16.", rich_help_panel=RUN)]
 Batch = Annotated[int | None, typer.Option(help="Images run at once; measured unless given.", rich_help_panel=RUN)]
 Threads = Annotated[int, typer.Option(help="CPU threads; 0 leaves it to the runtime.", rich_help_panel=RUN)]
+Memory = Annotated[
+    float | None,
+    typer.Option(help="GiB of the GPU's memory to stay within; else as much as helps.", rich_help_panel=RUN),
+]
 MemoryLimit = Annotated[
     float,
     typer.Option(
@@ -70,8 +74,11 @@ def _parsed(size: str | None) -> tuple[int, int] | None:
     return height, width
 
 
-def settings(device: str, precision: str = "auto", batch: int | None = None, threads: int = 0) -> "Settings":
+def settings(
+    device: str, precision: str = "auto", batch: int | None = None, threads: int = 0, memory: float | None = None
+) -> "Settings":
     """How to run the model, from the options given."""
     from auditkit.model.session import Settings  # noqa: PLC0415
 
-    return Settings(device=device, precision=precision, batch=batch, threads=threads)  # type: ignore[arg-type]
+    most = None if memory is None else int(memory * 2**30)
+    return Settings(device, precision, threads, batch, memory_bytes=most)  # type: ignore[arg-type]

@@ -1,13 +1,18 @@
 """What verbs put on the screen: tables on stdout, progress on stderr."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
-def progress(what: str, unit: str = "images") -> Iterator[Callable[[int], Callable[[int], None]]]:
-    """A function that, told the total, gives one that counts on; a bar with rate and time left on a terminal."""
+def progress(what: str, unit: str = "images") -> Iterator[Callable[[int], Any]]:
+    """A function that, told the total, gives one that counts on; a bar with rate and time left on a terminal.
+
+    Work that also counts the rows a model has seen is told by rows a second.
+    """
     if not sys.stderr.isatty():
         yield silent
         return
@@ -17,22 +22,31 @@ def progress(what: str, unit: str = "images") -> Iterator[Callable[[int], Callab
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
+            if rows := task.fields["rows"]:
+                return Text(f"{rows / max(time.monotonic() - task.fields['began'], 1e-3):,.0f} rows/s")
             return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), Rate(),
                TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
-        def begin(total: int) -> Callable[[int], None]:
-            task = bar.add_task(what, total=total)
-            return lambda done: bar.advance(task, done)
+        def begin(total: int) -> Any:
+            task = bar.add_task(what, total=total, rows=0, began=time.monotonic())
+            seen = 0
+
+            def tick(done: int, rows: int = 0) -> None:
+                nonlocal seen
+                seen += rows
+                bar.update(task, advance=done, rows=seen)
+
+            return tick
 
         yield begin
 
 
-def silent(_total: int) -> Callable[[int], None]:
+def silent(_total: int) -> Any:
     """Progress that nobody watches."""
-    return lambda _done: None
+    return lambda done, rows=0: (done, rows)
 
 
 def plain(text: str, most: int = 2000) -> str:
@@ -48,12 +62,18 @@ def grid(head: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for place, name in enumerate(head):
-        drawn.add_column(name, justify="left" if place == 0 else "right", overflow="fold")
+        drawn.add_column(name, justify="left" if place == 0 else "right", overflow="fold", no_wrap=place == 0)
     for row in rows:
-        drawn.add_row(*(Text(plain(cell)) for cell in row))
+        drawn.add_row(*(Text(_stacked(plain(cell)) if place else plain(cell)) for place, cell in enumerate(row)))
     Console(width=None if sys.stdout.isatty() else 140).print(drawn)
+
+
+def _stacked(cell: str) -> str:
+    """The interval of a figure beneath it, or ten metrics would not fit a screen."""
+    value, _, interval = cell.partition(" (")
+    return f"{value}\n{interval.removesuffix(')')}" if interval else value
 
 
 def table(rows: list[tuple[str, str]]) -> None:

@@ -15,6 +15,7 @@ from auditkit.errors import BadInput
 from auditkit.model.pictures import opened
 
 Array = np.ndarray[Any, Any]
+CORNERS = ("x0", "y0", "x1", "y1")
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
@@ -27,12 +28,15 @@ class ImageSet:
     picture: Callable[[int], "Image.Image | Array"]
     labels: Array | None = None  # class index of each image
     boxes: Array | None = None  # [N, 4]: x0, y0, x1, y1 in the picture's pixels
+    mask: "Callable[[int], Array] | None" = None  # [height, width] of the picture, true where the object is
     notes: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()  # the files behind it, where there are some
 
     def digest(self) -> str:
-        """One digest for the ids and the content of all images."""
+        """One digest for the ids and the content of all images, and for what is said about them."""
         found = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogateescape"))
+        for said in (self.labels, self.boxes):
+            found.update(b"none" if said is None else said.astype(np.float64).tobytes())
         if not self.paths:
             for index in range(len(self)):
                 found.update(np.asarray(self.picture(index)).tobytes())
@@ -108,7 +112,9 @@ def _from_npz(path: Path) -> ImageSet:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             images = np.asarray(arrays["images"])
-            labels = np.asarray(arrays["labels"]) if "labels" in arrays else None
+            labels, boxes, masks = (
+                np.asarray(arrays[key]) if key in arrays else None for key in ("labels", "boxes", "masks")
+            )
     except KeyError:
         raise BadInput(f"{path} has no array 'images' (N x height x width x 3, uint8).") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -117,9 +123,18 @@ def _from_npz(path: Path) -> ImageSet:
         raise BadInput(f"{path}: images are {images.dtype}{list(images.shape)}, expected uint8 [N, height, width, 3].")
     if labels is not None and (labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]):
         raise BadInput(f"{path}: labels are {labels.dtype}{list(labels.shape)}, expected {len(images)} integers.")
+    if boxes is not None and (boxes.dtype.kind not in "iuf" or boxes.shape != (len(images), 4)):
+        raise BadInput(f"{path}: boxes are {boxes.dtype}{list(boxes.shape)}, expected {len(images)} x 4 numbers.")
+    if masks is not None and (masks.dtype.kind not in "biu" or masks.shape != images.shape[:3]):
+        raise BadInput(
+            f"{path}: masks are {masks.dtype}{list(masks.shape)}, expected {list(images.shape[:3])} of 0 and 1."
+        )
     ids = tuple(str(index) for index in range(len(images)))
-    whole = None if labels is None else labels.astype(np.int64)
-    return ImageSet(path, ids, lambda index: images[index], whole, paths=(path,))
+    return ImageSet(
+        path, ids, lambda index: images[index], None if labels is None else labels.astype(np.int64),
+        None if boxes is None else _checked(boxes.astype(np.float64), path),
+        None if masks is None else lambda index: masks[index] > 0, paths=(path,),
+    )  # fmt: skip
 
 
 def _from_csv(path: Path, names: Sequence[str]) -> ImageSet:
@@ -141,9 +156,11 @@ def _from_csv(path: Path, names: Sequence[str]) -> ImageSet:
     labels = None
     if "label" in columns:
         labels = np.array([_label(str(row["label"]), known, path, line) for line, row in enumerate(rows, start=2)])
-    boxes = _boxes(rows, path) if {"x0", "y0", "x1", "y1"} <= set(columns) else None
+    boxes = _boxes(rows, path) if set(CORNERS) <= set(columns) else None
+    masks = _mask_files(rows, path) if "mask" in columns else []
     ids = tuple(str(row["image"]) for row in rows)
-    return ImageSet(path, ids, _decoder(files), labels, boxes, paths=tuple(files))
+    mask = (lambda index: _mask(masks[index])) if masks else None
+    return ImageSet(path, ids, _decoder(files), labels, boxes, mask, paths=(*files, *masks))
 
 
 def _label(text: str, known: dict[str, int], path: Path, line: int) -> int:
@@ -155,7 +172,31 @@ def _label(text: str, known: dict[str, int], path: Path, line: int) -> int:
 
 
 def _boxes(rows: list[dict[str, str]], path: Path) -> Array:
+    """Corners of each row's box; NaN where all four are left empty."""
     try:
-        return np.array([[float(row[key]) for key in ("x0", "y0", "x1", "y1")] for row in rows])
+        found = [
+            [float(row[key] or "nan") if any(row[c] for c in CORNERS) else np.nan for key in CORNERS] for row in rows
+        ]
     except (TypeError, ValueError) as error:
         raise BadInput(f"{path}: a box is not four numbers ({error}).") from None
+    return _checked(np.array(found), path)
+
+
+def _checked(boxes: Array, path: Path) -> Array:
+    for index, (x0, y0, x1, y1) in enumerate(boxes):
+        if not (np.isnan([x0, y0, x1, y1]).all() or (x0 < x1 and y0 < y1)):
+            raise BadInput(f"{path}: box {index + 1} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) needs x0 < x1 and y0 < y1.")
+    return boxes
+
+
+def _mask_files(rows: list[dict[str, str]], path: Path) -> list[Path]:
+    files = [path.parent / str(row["mask"]) for row in rows]
+    for line, file in enumerate(files, start=2):
+        if not file.is_file():
+            raise BadInput(f"{path}, line {line}: there is no mask {file}.")
+    return files
+
+
+def _mask(file: Path) -> Array:
+    """True where the picture of a mask is not black."""
+    return np.asarray(np.asarray(opened(file).convert("L")) > 0)

@@ -77,6 +77,7 @@ class OnnxClassifier(_WithCard):
 
     def __init__(self, file: OnnxFile, signature: Signature, card: Card, settings: Settings) -> None:
         self.file, self.signature, self.card = file, signature, card
+        self.asked = settings  # with each `auto` as it was given
         made_dynamic = signature.batch == "made-dynamic"
         declared = signature.shape[0] if signature.shape else 1
         model = derived(
@@ -155,6 +156,9 @@ class Opening:
     preset: str | None = None
     overrides: Overrides = field(default_factory=Overrides)
     limits: Limits = field(default_factory=Limits)
+
+
+AnyClassifier = OnnxClassifier | CallableClassifier
 
 
 def load(

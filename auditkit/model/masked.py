@@ -30,10 +30,10 @@ IN_FLIGHT = {"cpu": 1, "cuda": 2}  # while one batch is read back, the next one 
 class Masked(Protocol):
     """A classifier over banks of pictures and ranks."""
 
-    def fill(self, pictures: Array, ranks: Array) -> None:
-        """Put these pictures (as the network takes them) and ranks [maps, height, width] into the banks."""
+    def load(self, pictures: Array, ranks: Array) -> Any:
+        """Banks of these pictures (as the network takes them) and ranks [maps, height, width], to run rows over."""
 
-    def run(self, rows: Array) -> Iterator[tuple[slice, Array]]:
+    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         """Probabilities [n, classes] for int32 rows [N, 4] (top, bottom, map, keep), in order, a part at a time."""
 
 
@@ -49,63 +49,61 @@ class OnnxMasked:
         self.signature, self.settings = signature, model.settings
         self.session = Session(masking.masked(model.graph, ends), model.settings, model.weights)
         self._batch = signature.own_batch or model.settings.batch
-        self._banks: dict[str, Any] = {}
 
-    @property
-    def batch(self) -> int:
-        """Rows run at once: the graph's own, as set, or found by measurement over the banks now filled."""
+    def batch(self, banks: Any) -> int:
+        """Rows run at once: the graph's own, as set, or found by measurement over these banks."""
         if self._batch is None:
             row = np.zeros((1, 4), np.int32)
             most = MOST_ROWS[self.settings.device]
-            self._batch = measured_batch(lambda count: self._run(row.repeat(count, axis=0)), most)
+            self._batch = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), most)
         return self._batch
 
-    def fill(self, pictures: Array, ranks: Array) -> None:
-        """Upload both banks; what they held before is released."""
-        self._banks = {}
-        self._banks = {PICTURES: self.session.upload(pictures), RANKS: self.session.upload(ranks.astype(np.int32))}
+    def load(self, pictures: Array, ranks: Array) -> Any:
+        """Both banks in the device's memory, as long as someone holds them."""
+        return {PICTURES: self.session.upload(pictures), RANKS: self.session.upload(ranks.astype(np.int32))}
 
-    def run(self, rows: Array) -> Iterator[tuple[slice, Array]]:
+    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
         if self.signature.rows == "dependent":
-            yield from self._alone(rows)
+            yield from self._alone(rows, banks)
             return
         waiting: deque[tuple[slice, Future[Array]]] = deque()
         start = 0
         with ThreadPoolExecutor(IN_FLIGHT[self.settings.device]) as pool:
             while start < len(rows) or waiting:
                 while start < len(rows) and len(waiting) < IN_FLIGHT[self.settings.device]:
-                    part = slice(start, min(start + self.batch, len(rows)))
-                    waiting.append((part, pool.submit(self._run_padded, rows[part])))
+                    part = slice(start, min(start + self.batch(banks), len(rows)))
+                    waiting.append((part, pool.submit(self._run_padded, rows[part], banks)))
                     start = part.stop
                 part, future = waiting.popleft()
                 try:
                     yield part, future.result()
                 except OutOfMemory:
-                    start = self._smaller(part, waiting)
+                    start = self._smaller(part, waiting, self.batch(banks))
 
-    def _smaller(self, part: slice, waiting: "deque[tuple[slice, Future[Array]]]") -> int:
+    def _smaller(self, part: slice, waiting: "deque[tuple[slice, Future[Array]]]", batch: int) -> int:
         """Halve the batch, drop what was under way, and say from which row to go on."""
-        if self.batch == 1 or self.signature.own_batch is not None:
+        if batch == 1 or self.signature.own_batch is not None:
             raise OutOfMemory("not even one batch fits into memory; use a device with more, or smaller banks.")
-        self._batch = max(1, self.batch // 2)
+        self._batch = batch // 2
         while waiting:
             waiting.popleft()[1].exception()
         return int(part.start)
 
-    def _run_padded(self, rows: Array) -> Array:
+    def _run_padded(self, rows: Array, banks: Any) -> Array:
         """A short last batch is filled up where another shape would cost a new search or is not taken at all."""
         fixed = self.signature.own_batch is not None or self.settings.device == "cuda"
-        short = self.batch - len(rows) if fixed else 0
-        return self._run(np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows)[: len(rows)]
+        short = self.batch(banks) - len(rows) if fixed else 0
+        padded = np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows
+        return self._run(padded, banks)[: len(rows)]
 
-    def _alone(self, rows: Array) -> Iterator[tuple[slice, Array]]:
+    def _alone(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         own = self.signature.own_batch or 1
         for index in range(len(rows)):
-            yield slice(index, index + 1), self._run(rows[index : index + 1].repeat(own, axis=0))[:1]
+            yield slice(index, index + 1), self._run(rows[index : index + 1].repeat(own, axis=0), banks)[:1]
 
-    def _run(self, rows: Array) -> Array:
-        return self.session.run({**self._banks, ROWS: rows.astype(np.int32, copy=False)}, [PROBABILITIES])[0]
+    def _run(self, rows: Array, banks: Any) -> Array:
+        return self.session.run({**banks, ROWS: rows.astype(np.int32, copy=False)}, [PROBABILITIES])[0]
 
 
 class HostMasked:
@@ -113,23 +111,25 @@ class HostMasked:
 
     def __init__(self, model: CallableClassifier) -> None:
         self.model, self.batch = model, model.batch
-        self._pictures: Array = np.zeros(0)
-        self._ranks: Array = np.zeros(0)
 
-    def fill(self, pictures: Array, ranks: Array) -> None:
-        """Keep both banks at hand."""
-        self._pictures, self._ranks = pictures, ranks
+    def load(self, pictures: Array, ranks: Array) -> Any:
+        """Both banks as they are."""
+        return pictures, ranks
 
-    def run(self, rows: Array) -> Iterator[tuple[slice, Array]]:
+    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows."""
-        axis = 1 if self.model.signature.layout == "NCHW" else -1
         for start in range(0, len(rows), self.batch):
             part = rows[start : start + self.batch]
-            shown = np.expand_dims(self._ranks[part[:, MAP]] < part[:, KEEP, None, None], axis)
-            images = np.where(shown, self._pictures[part[:, TOP]], self._pictures[part[:, BOTTOM]])
-            scores = self.model.scores(images, self.batch)
+            shown = composed(part, banks[0], banks[1], self.model.signature.layout)
+            scores = self.model.scores(shown, self.batch)
             probabilities = to_probabilities(scores, self.model.signature.kind).astype(np.float32)
             yield slice(start, start + len(part)), probabilities
+
+
+def composed(rows: Array, pictures: Array, ranks: Array, layout: str) -> Array:
+    """The masked images of some rows, made with numpy."""
+    shown = np.expand_dims(ranks[rows[:, MAP]] < rows[:, KEEP, None, None], 1 if layout == "NCHW" else -1)
+    return np.where(shown, pictures[rows[:, TOP]], pictures[rows[:, BOTTOM]])
 
 
 def masked(model: "OnnxClassifier | CallableClassifier") -> Masked:

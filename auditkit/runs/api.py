@@ -1,6 +1,7 @@
 """The evaluation as Python users call it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import numpy as np
 
 from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
 from auditkit.data.images import ImageSet, open_images
+from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
-from auditkit.model.classifier import CallableClassifier, OnnxClassifier
+from auditkit.model.classifier import AnyClassifier
 from auditkit.runs import evaluate as runs
 from auditkit.runs.plan import Evaluation
 from auditkit.runs.summary import Summary
@@ -18,22 +20,27 @@ Maps = Bundle | HeatmapSet | str | Path
 
 
 def evaluate(
-    model: "OnnxClassifier | CallableClassifier", images: "ImageSet | np.ndarray[Any, Any] | str | Path",
+    model: AnyClassifier, images: "ImageSet | np.ndarray[Any, Any] | str | Path",
     heatmaps: "Maps | Sequence[Maps] | Mapping[str, Maps]" = (), *, out: "str | Path | None" = None,
-    pool: "ImageSet | np.ndarray[Any, Any] | str | Path | None" = None, steps: str = "auto", **settings: Any,
+    pool: "ImageSet | np.ndarray[Any, Any] | str | Path | None" = None, steps: "str | int | None" = None,
+    **settings: Any,
 ) -> Summary:  # fmt: skip
     """Metrics of heatmaps on images, with intervals and controls; prints well in a terminal and in a notebook.
 
     `images` is a folder, CSV or .npz, or uint8 [N, height, width, 3]; `heatmaps` a bundle, its path, or several.
-    `settings` are those of `auditkit evaluate`: labels, infill, eps1, eps2, ties, seed, draws, controls, confidence.
+    `settings` are those of `auditkit evaluate`: labels, renormalise, protocol, infill, range, eps1, eps2, ties,
+    tie_orders, seed, draws, controls, deletion, saliency, confidence, interval.
     """
+    if unknown := set(settings) - {field.name for field in fields(Evaluation)}:
+        raise BadInput(f"there is no setting '{min(unknown)}'; the settings are those of auditkit evaluate --help.")
+
     chosen = _images(model, images)
     others = None if pool is None else _images(model, pool)
-    asked = Evaluation(steps=parse_steps(str(steps)), **settings)
+    asked = Evaluation(steps=None if steps is None else parse_steps(str(steps)), **settings)
     return runs.evaluate(model, chosen, _bundles(heatmaps), asked, None if out is None else Path(out), pool=others)
 
 
-def _images(model: "OnnxClassifier | CallableClassifier", images: Any) -> ImageSet:
+def _images(model: AnyClassifier, images: Any) -> ImageSet:
     if isinstance(images, ImageSet):
         return images
     if isinstance(images, np.ndarray):

@@ -1,15 +1,16 @@
-"""Curves of one unit of work, all refined together so that batches are always full."""
+"""Curves of one unit of work, all measured together so that batches are always full."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from auditkit.errors import RuntimeFailure
+from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph.masking import BOTTOM, KEEP, MAP, TOP
-from auditkit.metrics.curves import Needed, Refinement, Steps, needed_errors, uniform_counts
+from auditkit.metrics.curves import Needed, Refinement, area, needed_errors, uniform_counts
 from auditkit.model.masked import Masked
+from auditkit.runs.plan import Evaluation, Rule
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1024  # counts of a curve in one round: every pixel of every curve would be gigabytes of rows
@@ -20,127 +21,202 @@ MOST_POINTS = 512  # of a curve that refuses to settle; its error then says so
 class Curve:
     """One order of pixels over one image, watched for some labels."""
 
+    rule: Rule
     image: int  # picture that pixels come from, or go to when deleting
     infills: tuple[int, ...]  # pictures whose results are averaged
     ranks: int
     labels: tuple[int, ...]
     whole: tuple[float, ...]  # probability of each label on the whole image
     empty: tuple[float, ...]  # and on the infill alone
-    deletion: bool = False
 
 
 @dataclass(frozen=True)
 class Found:
-    """A curve's points, and the error of its area for each label (NaN where it is not estimated)."""
+    """A curve's points, its area for each label, and the error of that (NaN where it is not estimated)."""
 
     counts: Array  # [S]
     values: Array  # [S, L]
+    areas: Array  # [L]
     errors: Array  # [L]
 
 
-class _Group:
-    """Curves that watch equally many labels over equally many infills."""
+@dataclass(frozen=True)
+class Span:
+    """The keep counts over which areas are taken: every one above `low`, up to `high`."""
 
-    def __init__(self, curves: Sequence[Curve], pixels: int, steps: Steps, eps1: float, eps2: float) -> None:
+    low: int
+    high: int
+    pixels: int
+
+    @classmethod
+    def of(cls, settings: Evaluation, pixels: int) -> "Span":
+        """The settings' range in whole pixels."""
+        low, high = (round(end * pixels) for end in settings.range)
+        if low == high:
+            raise BadInput(f"the range {settings.range[0]:g} to {settings.range[1]:g} holds no pixel of {pixels}.")
+        return cls(low, high, pixels)
+
+
+class _Sampling(Protocol):
+    """Where some curves are asked next, and what was found of them."""
+
+    def wanted(self) -> tuple[Array, Array]:
+        """Curves that go on [A], and the counts [A, k] they need next."""
+
+    def add(self, values: Array) -> None:
+        """Take the values [A, k, L] just asked for."""
+
+    def found(self, position: int) -> Found:
+        """The curve at that position."""
+
+
+class _Fixed:
+    """Curves that are known at the same counts, whatever they look like."""
+
+    def __init__(self, counts: Array, ends: dict[int, Array], error: float, areas: Callable[[Array], Array]) -> None:
+        """`ends` are values [C, L] known before; `areas` takes those at all counts, the points on the last axis."""
+        self.counts, self.error, self.areas = counts, error, areas
+        self.points = np.unique(counts)
+        some = next(iter(ends.values()))
+        self.values = np.zeros((len(some), len(self.points), some.shape[1]))
+        for count, known in ends.items():
+            self.values[:, self.points == count] = known[:, None]
+        self.asked = np.flatnonzero(~np.isin(self.points, list(ends)))
+
+    def wanted(self) -> tuple[Array, Array]:
+        coming = self.points[self.asked[:AT_ONCE]]
+        curves = np.arange(len(self.values) if len(coming) else 0)
+        return curves, np.tile(coming, (len(curves), 1))
+
+    def add(self, values: Array) -> None:
+        self.values[:, self.asked[:AT_ONCE]] = values
+        self.asked = self.asked[AT_ONCE:]
+
+    def found(self, position: int) -> Found:
+        values = self.values[position][np.searchsorted(self.points, self.counts)]
+        return Found(self.counts, values, self.areas(values.T), np.full(values.shape[1], self.error))
+
+
+class _Adaptive:
+    """Curves that are refined until their areas over a span are known well enough."""
+
+    def __init__(self, span: Span, ends: dict[int, Array], needed: Needed) -> None:
+        self.span, self.ends, self.needed = span, ends, needed
+        self.refinement: Refinement | None = None
+        self.unknown = [count for count in (span.low, span.high) if count not in ends]
+        if not self.unknown:
+            self._begin()
+
+    def _begin(self) -> None:
+        width = self.span.high - self.span.low
+        ends = self.ends[self.span.low], self.ends[self.span.high]
+        self.refinement = Refinement(width, *ends, self.needed, min(MOST_POINTS, width))
+
+    def wanted(self) -> tuple[Array, Array]:
+        if self.refinement is None:
+            curves = np.arange(len(next(iter(self.ends.values()))))
+            return curves, np.tile(self.unknown, (len(curves), 1))
+        active, counts = self.refinement.wanted()
+        return active, counts + self.span.low
+
+    def add(self, values: Array) -> None:
+        if self.refinement is not None:
+            self.refinement.add(values)
+            return
+        self.ends |= {count: values[:, at] for at, count in enumerate(self.unknown)}
+        self._begin()
+
+    def found(self, position: int) -> Found:
+        if self.refinement is None:
+            raise ValueError("the ends of the curve were never asked for")
+        counts, values = self.refinement.counts[position], self.refinement.values[position]
+        return Found(counts + self.span.low, values, area(counts, values.T), self.refinement.errors[position])
+
+
+class _Group:
+    """Curves of one rule that watch equally many labels over equally many infills."""
+
+    def __init__(self, curves: Sequence[Curve], span: Span, settings: Evaluation) -> None:
+        self.deletion = curves[0].rule.deletion
         self.images = np.array([curve.image for curve in curves])
         self.infills = np.array([curve.infills for curve in curves])
         self.maps = np.array([curve.ranks for curve in curves])
         self.labels = np.array([curve.labels for curve in curves])
-        self.deletion = np.array([curve.deletion for curve in curves])
         self.whole = np.array([curve.whole for curve in curves])
-        empty = np.array([curve.empty for curve in curves])
-        turned = self.deletion[:, None]
-        first, last = np.where(turned, self.whole, empty), np.where(turned, empty, self.whole)
-        self.fixed = None
-        if steps.rule == "auto":
-            self.refinement = Refinement(pixels, first, last, self._needed(steps, eps1, eps2), min(MOST_POINTS, pixels))
-        else:
-            self.fixed = uniform_counts(pixels, steps.count if steps.rule == "uniform" else pixels)
-            self.values = np.stack([first, *[np.zeros_like(first)] * (len(self.fixed) - 2), last], axis=1)
-            self.taken = 0
-        self.error = 0.0 if steps.rule == "exact" else np.nan
+        self.sampling = self._sampling(curves[0].rule, np.array([curve.empty for curve in curves]), span, settings)
 
-    def _needed(self, steps: Steps, eps1: float, eps2: float) -> Needed:
-        def needed(active: Array, areas: Array) -> Array:
-            ratios = needed_errors(areas, self.whole[active], steps.tolerance, eps1, eps2)
-            # Deletion feeds no ratio.
-            return np.where(self.deletion[active][:, None], steps.tolerance, ratios)
+    def _sampling(self, rule: Rule, empty: Array, span: Span, settings: Evaluation) -> _Sampling:
+        first, last = (self.whole, empty) if self.deletion else (empty, self.whole)
+        ends = {0: first, span.pixels: last}
+        if (known := rule.protocol) is not None:
+            counts = known.counts(span.pixels)
+            return _Fixed(counts, ends, 0.0 if known.points == "every" else np.nan, lambda v: known.area(counts, v))
+        if rule.steps.rule == "auto":
+            return _Adaptive(span, ends, self._needed(rule, settings))
+        width = span.high - span.low
+        steps = uniform_counts(width, rule.steps.count if rule.steps.rule == "uniform" else width)
+        error = 0.0 if len(steps) == width + 1 else np.nan
+        return _Fixed(steps + span.low, ends, error, lambda values: area(steps, values))
 
-        return needed
+    def _needed(self, rule: Rule, settings: Evaluation) -> Needed:
+        tolerance, eps1, eps2 = rule.steps.tolerance, settings.eps1 or 0.0, settings.eps2 or 0.0
+        if self.deletion:  # it feeds no ratio
+            return lambda _active, areas: np.full(areas.shape, tolerance)
+        return lambda active, areas: needed_errors(areas, self.whole[active], tolerance, eps1, eps2)
 
-    def wanted(self) -> tuple[Array, Array]:
-        """Curves that go on, and the counts they need next."""
-        if self.fixed is None:
-            return self.refinement.wanted()
-        coming = self.fixed[1:-1][self.taken :][:AT_ONCE]
-        if not len(coming):
-            return np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
-        return np.arange(len(self.maps)), np.tile(coming, (len(self.maps), 1))
-
-    def rows(self, active: Array, counts: Array) -> tuple[Array, Array]:
-        """Rows for the masks, and the labels to read from each."""
-        draws = self.infills.shape[1]
-        shape = (*counts.shape, draws)
-        curve = np.broadcast_to(active[:, None, None], shape)
-        image = np.broadcast_to(self.images[active][:, None, None], shape)
-        infill = np.broadcast_to(self.infills[active][:, None, :], shape)
-        turned = np.broadcast_to(self.deletion[active][:, None, None], shape)
-        rows = np.empty((curve.size, 4), np.int32)
-        rows[:, TOP] = np.where(turned, infill, image).reshape(-1)
-        rows[:, BOTTOM] = np.where(turned, image, infill).reshape(-1)
-        rows[:, MAP] = self.maps[curve].reshape(-1)
+    def rows(self, active: Array, counts: Array) -> tuple[Array, Array, Array]:
+        """Rows for the masks, and for each the labels to read and the image it is about."""
+        shape = (*counts.shape, self.infills.shape[1])
+        curve = np.broadcast_to(active[:, None, None], shape).reshape(-1)
+        infill = np.broadcast_to(self.infills[active][:, None, :], shape).reshape(-1)
+        rows = np.empty((len(curve), 4), np.int32)
+        rows[:, TOP], rows[:, BOTTOM] = (infill, self.images[curve]) if self.deletion else (self.images[curve], infill)
+        rows[:, MAP] = self.maps[curve]
         rows[:, KEEP] = np.broadcast_to(counts[..., None], shape).reshape(-1)
-        return rows, self.labels[curve.reshape(-1)]
+        return rows, self.labels[curve], self.images[curve]
 
-    def take(self, active: Array, counts: Array, picked: Array) -> None:
+    def take(self, counts: Array, picked: Array) -> None:
         """Probabilities [rows, L] of the rows just asked for."""
-        values = picked.reshape(*counts.shape, self.infills.shape[1], -1).mean(axis=2)
-        if self.fixed is None:
-            self.refinement.add(values)
-        else:
-            self.values[active, 1 + self.taken : 1 + self.taken + counts.shape[1]] = values
-            self.taken += counts.shape[1]
-
-    def found(self, position: int) -> Found:
-        """The curve at that position."""
-        if self.fixed is None:
-            done = self.refinement
-            return Found(done.counts[position], done.values[position], done.errors[position])
-        return Found(self.fixed, self.values[position], np.full(self.labels.shape[1], self.error))
+        self.sampling.add(picked.reshape(*counts.shape, self.infills.shape[1], -1).mean(axis=2))
 
 
 def run_curves(
-    masked: Masked, curves: Sequence[Curve], pixels: int, steps: Steps, eps1: float, eps2: float
-) -> list[Found]:
-    """Points and errors of every curve."""
-    kinds = sorted({(len(curve.labels), len(curve.infills)) for curve in curves})
-    members = {kind: [i for i, c in enumerate(curves) if (len(c.labels), len(c.infills)) == kind] for kind in kinds}
-    groups = {kind: _Group([curves[i] for i in members[kind]], pixels, steps, eps1, eps2) for kind in kinds}
-    while True:
-        asked = [(group, *group.wanted()) for group in groups.values()]
-        asked = [(group, active, counts) for group, active, counts in asked if len(active)]
-        if not asked:
-            break
-        _round(masked, asked)
-    found: list[Found | None] = [None] * len(curves)
+    masked: Masked, banks: Any, curves: Sequence[Curve], span: Span, settings: Evaluation,
+    among: Array | None = None, on_rows: Callable[[int], None] = lambda _count: None,
+) -> list[Found]:  # fmt: skip
+    """Points and areas of every curve; `among` [images, classes] says which labels share each image's probability."""
+    members: dict[tuple[Rule, int, int], list[int]] = {}
+    for index, curve in enumerate(curves):
+        members.setdefault((curve.rule, len(curve.labels), len(curve.infills)), []).append(index)
+    groups = {kind: _Group([curves[index] for index in indices], span, settings) for kind, indices in members.items()}
+    while asked := [(group, *wanted) for group in groups.values() if len((wanted := group.sampling.wanted())[0])]:
+        _round(masked, banks, asked, among, on_rows)
+    found: dict[int, Found] = {}
     for kind, group in groups.items():
-        for position, index in enumerate(members[kind]):
-            found[index] = group.found(position)
-    return [result for result in found if result is not None]
+        found |= {index: group.sampling.found(position) for position, index in enumerate(members[kind])}
+    return [found[index] for index in range(len(curves))]
 
 
-def _round(masked: Masked, asked: list[tuple[_Group, Array, Array]]) -> None:
+def _round(
+    masked: Masked, banks: Any, asked: list[tuple[_Group, Array, Array]], among: Array | None,
+    on_rows: Callable[[int], None],
+) -> None:  # fmt: skip
     """One round of passes for all groups, their rows in the same batches."""
     parts = [group.rows(active, counts) for group, active, counts in asked]
-    widest = max(labels.shape[1] for _, labels in parts)
-    rows = np.concatenate([part for part, _ in parts])
-    labels = np.concatenate([np.pad(part, ((0, 0), (0, widest - part.shape[1]))) for _, part in parts])
+    widest = max(labels.shape[1] for _, labels, _ in parts)
+    rows = np.concatenate([part for part, _, _ in parts])
+    labels = np.concatenate([np.pad(part, ((0, 0), (0, widest - part.shape[1]))) for _, part, _ in parts])
+    images = np.concatenate([part for _, _, part in parts])
     picked: Array = np.empty(labels.shape)
-    for done, probabilities in masked.run(rows):
+    for done, probabilities in masked.run(rows, banks):
         picked[done] = np.take_along_axis(probabilities, labels[done], axis=1)
+        if among is not None:
+            whole = (probabilities * among[images[done]]).sum(axis=1, dtype=np.float64, keepdims=True)
+            picked[done] = np.divide(picked[done], whole, out=np.full(picked[done].shape, np.nan), where=whole > 0)
+        on_rows(len(probabilities))
     if not np.isfinite(picked).all():
         raise RuntimeFailure("the model gives NaN or infinite probabilities for a masked image.")
     start = 0
-    for (group, active, counts), (part, own) in zip(asked, parts, strict=True):
-        group.take(active, counts, picked[start : start + len(part), : own.shape[1]])
+    for (group, _, counts), (part, own, _) in zip(asked, parts, strict=True):
+        group.take(counts, picked[start : start + len(part), : own.shape[1]])
         start += len(part)

@@ -1,68 +1,40 @@
 """Heatmaps evaluated over a set of images: every unit run once, its rows kept, and all of them summed up."""
 
-import hashlib
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, Protocol
 
 from auditkit.data.heatmaps import HeatmapSet, open_bundle
 from auditkit.data.images import ImageSet
-from auditkit.errors import BadInput
-from auditkit.metrics.faithfulness import choose_labels, default_labels
-from auditkit.model.classifier import CallableClassifier, OnnxClassifier
-from auditkit.model.masked import Masked, masked
-from auditkit.model.signature import to_probabilities
-from auditkit.runs.parts import COLUMNS
-from auditkit.runs.plan import Evaluation, units
-from auditkit.runs.prepare import Prepared, look, prepare
-from auditkit.runs.record import environment, results, subject
+from auditkit.model.classifier import AnyClassifier
+from auditkit.model.masked import masked
+from auditkit.runs import sanity
+from auditkit.runs.curves import Found, run_curves
+from auditkit.runs.parts import COLUMNS, LIGHT, fitted
+from auditkit.runs.plan import Evaluation, unit_size, units
+from auditkit.runs.ready import ready
+from auditkit.runs.record import results
 from auditkit.runs.store import Store
 from auditkit.runs.summary import Summary, summarise
-from auditkit.runs.unit import Row, run_unit
+from auditkit.runs.unit import Ready, Row, rows
+from auditkit.runs.work import Work, device_of, planned
 
-Array = np.ndarray[Any, Any]
-AnyClassifier = OnnxClassifier | CallableClassifier
-Progress = Callable[[int], Callable[[int], None]]
-AHEAD = 2  # units made ready while one runs
-HEAVY_COLUMNS = ["keep_counts", "curve"]  # that no aggregate needs
+FEWEST_AHEAD, MOST_AHEAD = 2, 6  # units made ready while one runs
 
 
-@dataclass(frozen=True)
-class Work:
-    """All that an evaluation is about."""
+class Tick(Protocol):
+    """Told how many images are done, and how many rows the model has seen meanwhile."""
 
-    model: AnyClassifier
-    images: ImageSet
-    bundles: Mapping[str, HeatmapSet]
-    pool: ImageSet
-    settings: Evaluation
-
-    def about(self) -> dict[str, Any]:
-        """All that can change a number: a folder with a run about something else is refused."""
-        return {
-            "subject": subject(self.model, self.images),
-            "settings": self.settings.to_json(),
-            "bundles": {name: digest(bundle) for name, bundle in self.bundles.items()},
-            "pool": self.pool.digest() if self.settings.infill == "random" else None,
-            "environment": environment(self.model),
-        }
+    def __call__(self, done: int, rows: int = 0) -> None:
+        """Count on."""
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A unit whose images the model has seen whole, and whose banks are made."""
-
-    ids: tuple[str, ...]
-    prob: Array  # [images, classes]
-    predicted: Array
-    prepared: Prepared
+Progress = Callable[[int], Tick]
 
 
 def named(paths: Sequence[Path]) -> dict[str, HeatmapSet]:
@@ -77,31 +49,46 @@ def named(paths: Sequence[Path]) -> dict[str, HeatmapSet]:
     return found
 
 
+def silent(_total: int) -> Tick:
+    """Progress that nobody watches."""
+
+    def tick(done: int, rows: int = 0) -> None:
+        del done, rows
+
+    return tick
+
+
 def evaluate(
     model: AnyClassifier, images: ImageSet, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
-    out: Path | None = None, progress: Progress = lambda _total: lambda _done: None, pool: ImageSet | None = None,
+    out: Path | None = None, progress: Progress = silent, pool: ImageSet | None = None,
 ) -> Summary:  # fmt: skip
-    """Every metric of every bundle and control, with intervals over the images; kept in `out` when one is named."""
-    settings = replace(settings, labels=settings.labels or str(default_labels(model.signature.classes)))
-    work = Work(model, images, bundles, images if pool is None else pool, settings)
-    check(work)
-    tick = progress(len(images))
-    over = masked(model)
-    every = list(units(len(images)))
-    with _quick_handover():
+    """Every metric of every bundle and control, with intervals over the images; kept in `out` when one is named.
+
+    Without `out` the curves stay in memory, with it they are on the disk alone.
+    """
+    work = planned(model, images, bundles, settings, pool)
+    with _quick_handover(), ThreadPoolExecutor(1) as aside:
+        work, runtime = sanity.checked(work, aside, lambda other: planned(other, images, bundles, settings, pool))
+        every = list(units(len(images), unit_size(work.span.pixels, device_of(work.model))))
+        tick = progress(len(images))
         if out is None:
-            return summarise([row for _, rows in _rows(work, over, every, tick) for row in rows], settings)
+            tables: list[Any] = []
+            _run(work, every, lambda _unit, made: tables.append(_table(made)), tick)
+            return summarise(tables, work.settings, runtime.result())
         about = work.about()
         with Store.open(out, about) as store:
             keys = {unit: Store.key({"about": about, "unit": [unit.start, unit.stop]}) for unit in every}
             todo = [unit for unit in every if not store.has(keys[unit])]
             tick(len(images) - sum(len(unit) for unit in todo))
-            for unit, rows in _rows(work, over, todo, tick):
-                store.write(keys[unit], {name: [row.get(name) for row in rows] for name in COLUMNS})
-            tables = (table.drop_columns(HEAVY_COLUMNS) for table in store.tables(keys.values()))
-            summary = summarise([row for table in tables for row in table.to_pylist()], settings)
+            _run(work, todo, lambda unit, made: store.write(keys[unit], _table(made)), tick)
+            light = [table.select(LIGHT) for table in store.tables(keys.values())]
+            summary = summarise(light, work.settings, runtime.result())
             store.finish(results(about, summary))
     return summary
+
+
+def _table(made: Sequence[Row]) -> Any:
+    return fitted({name: [row.get(name) for row in made] for name in COLUMNS})
 
 
 @contextmanager
@@ -115,57 +102,25 @@ def _quick_handover() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def check(work: Work) -> None:
-    """Refuse what cannot be evaluated, before any work is done."""
-    if not len(work.images):
-        raise BadInput(f"{work.images.source} holds no images.")
-    if len(set(work.images.ids)) < len(work.images):
-        twice = next(name for name in work.images.ids if work.images.ids.count(name) > 1)
-        raise BadInput(f"{work.images.source} has the image '{twice}' twice; every image counts once.")
-    if work.settings.infill == "random" and len(set(work.pool.ids)) < 2:
-        raise BadInput("random infill needs at least two images; give more, or a --pool.")
-    if not work.bundles and not work.settings.controls:
-        raise BadInput("there is nothing to evaluate: give --heatmaps, or leave the controls on.")
-    identity = work.model.file.identity if isinstance(work.model, OnnxClassifier) else None
-    for name, bundle in work.bundles.items():
-        if not set(bundle.labels) & set(work.images.ids):
-            first = next(iter(bundle.labels), "none")
-            raise BadInput(f"bundle {name} has no map for any of the images; its first image is '{first}'.")
-        if identity and bundle.header.model and bundle.header.model != identity:
-            raise BadInput(
-                f"bundle {name} was made for the model {bundle.header.model[:12]}..., but this one is "
-                f"{identity[:12]}...; maps of another model say nothing about this one."
-            )
+def _run(work: Work, todo: Sequence[range], keep: Callable[[range, list[Row]], None], tick: Tick) -> None:
+    """Measure the units in order: while one runs, the next are made ready and the one before is written down."""
+    over = masked(work.model)
+    ahead = min(max(FEWEST_AHEAD, (os.cpu_count() or 1) // 2), MOST_AHEAD)
 
+    def keep_rows(unit: range, made: Ready, found: list[Found]) -> None:
+        keep(unit, rows(made, found, work.lanes, work.settings))
+        tick(len(unit))
 
-def digest(bundle: HeatmapSet) -> str:
-    """Digest of a bundle's every file."""
-    found = hashlib.sha256()
-    for path in sorted(p for p in bundle.path.rglob("*") if p.is_file()):
-        found.update(str(path.relative_to(bundle.path)).encode("utf-8", "surrogateescape"))
-        with path.open("rb") as stream:
-            found.update(hashlib.file_digest(stream, "sha256").digest())
-    return found.hexdigest()
-
-
-def _ready(work: Work, unit: range) -> Ready:
-    """Decode a unit's images, ask the model about them whole, and make the banks for all the rest."""
-    model = work.model
-    seen = look(unit, work.images, model.card, model.signature)
-    prob = to_probabilities(model.scores(seen.shown), model.signature.kind).astype(np.float32).astype(np.float64)
-    predicted, labels = prob.argmax(axis=1), choose_labels(prob, work.settings.labels)
-    banks = prepare(seen, model.card, model.signature, labels, predicted, work.bundles, work.settings, work.pool)
-    return Ready(seen.ids, prob, predicted, banks)
-
-
-def _rows(
-    work: Work, over: Masked, todo: Sequence[range], tick: Callable[[int], None]
-) -> Iterator[tuple[range, list[Row]]]:
-    """Rows of the units in order, the next ones being made ready while one runs."""
-    with ThreadPoolExecutor(AHEAD) as workers:
-        coming = deque(workers.submit(_ready, work, unit) for unit in todo[:AHEAD])
+    with ThreadPoolExecutor(ahead) as makers, ThreadPoolExecutor(1) as keeper:
+        coming = deque(makers.submit(ready, work, over, unit) for unit in todo[:ahead])
+        kept: deque[Future[None]] = deque()
         for place, unit in enumerate(todo):
-            ready = coming.popleft().result()
-            coming.extend(workers.submit(_ready, work, later) for later in todo[place + AHEAD : place + AHEAD + 1])
-            yield unit, run_unit(over, ready.prepared, ready.ids, ready.prob, ready.predicted, work.settings)
-            tick(len(unit))
+            made = coming.popleft().result()
+            coming.extend(makers.submit(ready, work, over, later) for later in todo[place + ahead : place + ahead + 1])
+            found = run_curves(over, made.banks, list(made.curves.values()), work.span, work.settings, made.among,
+                               lambda count: tick(0, count))  # fmt: skip
+            kept.append(keeper.submit(keep_rows, unit, made, found))
+            if len(kept) > 1:
+                kept.popleft().result()
+        for last in kept:
+            last.result()

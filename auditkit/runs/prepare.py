@@ -1,6 +1,6 @@
-"""A unit of work made ready: its pictures, its maps as ranks, and the curves to be run over them.
+"""A unit of work made ready: its pictures, its maps as ranks, and who uses them.
 
-Nothing here asks the model, so the next unit is prepared while the one before runs.
+Nothing here asks the model, so the next units are prepared while one runs.
 """
 
 import hashlib
@@ -13,16 +13,29 @@ import numpy as np
 from auditkit.data.frames import to_model_input
 from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet
-from auditkit.data.ranks import map_seed, ranks, tied_fraction
+from auditkit.data.ranks import Ties, map_seed, ranks, tie_groups
+from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS
+from auditkit.metrics.localisation import box_region, iou, kept_first, pointing_hit
+from auditkit.metrics.saliency import DELTAS, Box, box
 from auditkit.model import pictures
 from auditkit.model.card import Card
 from auditkit.model.signature import Signature
-from auditkit.runs.plan import NO_LABEL, NO_MAP, Evaluation
+from auditkit.runs.infills import Infills, Places
+from auditkit.runs.plan import NO_LABEL, NO_MAP, Evaluation, Lane
 
 Array = np.ndarray[Any, Any]
 HEAVY_TIES = 0.5  # share of tied pixels from which a map is flagged
-BLUR_SIGMA_AT_224 = 5.0
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A map in the bank of ranks: one entry for each order that its ties may take."""
+
+    orders: Mapping[Ties, int]  # position by tie rule
+    others: tuple[int, ...]  # further shuffles of the ties; none where nothing is tied
+    tied: float
+    digest: str  # of the order that the map gives, ties and all: maps that differ in scale are alike
 
 
 @dataclass(frozen=True)
@@ -32,10 +45,11 @@ class Use:
     image: int  # position in the unit
     label: int
     source: str
-    ranks: int  # position in the unit's bank
-    tied: float
+    map: Placed
     flags: tuple[str, ...]
-    digest: str  # of the map itself, ties and all
+    boxes: tuple[Box, ...] = ()  # of the saliency metric, for the predicted label
+    pointing: float = np.nan  # where the image has a region, for the label that it shows
+    iou: float = np.nan
 
 
 @dataclass(frozen=True)
@@ -44,29 +58,9 @@ class Prepared:
 
     pictures: Array  # images, then infills
     ranks: Array
-    infills: tuple[tuple[int, ...], ...]  # for each image of the unit
+    infills: Mapping[str, Places]  # by name
     uses: tuple[Use, ...]
     missing: tuple[tuple[int, int, str, str], ...]  # image, label, source, and why there is no figure
-
-
-class _Maps:
-    """The bank of ranks: equal maps of one image stand in it once."""
-
-    def __init__(self, settings: Evaluation) -> None:
-        self.settings = settings
-        self.stack: list[Array] = []
-        self._known: dict[tuple[str, str], tuple[int, float]] = {}
-
-    def place(self, image: str, values: Array) -> tuple[int, float, str]:
-        """Position of a map's ranks, its tied share, and its digest."""
-        plain = np.ascontiguousarray(values, np.float32) + np.float32(0)  # -0.0 becomes 0.0, the same score
-        digest = hashlib.blake2b(plain.tobytes(), digest_size=16).hexdigest()
-        if (image, digest) not in self._known:
-            # The shuffle within ties depends on the map, not on the label: equal maps stay equal.
-            seed = map_seed(self.settings.seed, image + digest, 0)
-            self.stack.append(ranks(values, self.settings.ties, seed))  # type: ignore[arg-type]
-            self._known[image, digest] = len(self.stack) - 1, tied_fraction(values)
-        return *self._known[image, digest], digest
 
 
 @dataclass(frozen=True)
@@ -77,53 +71,162 @@ class Seen:
     sizes: tuple[tuple[int, int], ...]  # height, width of each picture as it came
     pixels: Array  # uint8 [images, height, width, channels], what the network sees
     shown: Array  # the same as the network takes it
+    truth: tuple[int | None, ...]  # the label that each image was given with
+    regions: tuple[Array | None, ...]  # where its object is, a mask at the model's resolution
 
 
 def look(unit: Sequence[int], images: ImageSet, card: Card, signature: Signature) -> Seen:
     """Decode and preprocess the images at those positions."""
-    opened = [pictures.as_picture(images.picture(position), signature.channels) for position in unit]
-    seen = np.stack([pictures.pixels(card, picture) for picture in opened])
+    opened = [_opened(images, position, signature) for position in unit]
+    seen = np.stack([_pixels(card, picture, images.ids[at]) for picture, at in zip(opened, unit, strict=True)])
+    sizes = tuple((picture.height, picture.width) for picture in opened)
     return Seen(
-        tuple(images.ids[position] for position in unit),
-        tuple((picture.height, picture.width) for picture in opened),
-        seen,
+        tuple(images.ids[position] for position in unit), sizes, seen,
         pictures.normalised(card, seen, signature.layout, signature.dtype),
-    )
+        tuple(None if images.labels is None else int(images.labels[position]) for position in unit),
+        tuple(_region(images, position, card, size) for position, size in zip(unit, sizes, strict=True)),
+    )  # fmt: skip
+
+
+def _opened(images: ImageSet, position: int, signature: Signature) -> Any:
+    try:
+        return pictures.as_picture(images.picture(position), signature.channels)
+    except BadInput as error:
+        raise BadInput(f"image '{images.ids[position]}': {error}") from None
+
+
+def _pixels(card: Card, picture: Any, name: str) -> Array:
+    try:
+        return pictures.pixels(card, picture)
+    except BadInput as error:
+        raise BadInput(f"image '{name}': {error}") from None
+
+
+def _region(images: ImageSet, position: int, card: Card, size: tuple[int, int]) -> Array | None:
+    """Where the object lies in what the network sees; its mask goes before its box."""
+    if images.mask is not None:
+        region = images.mask(position)
+    elif images.boxes is not None and np.isfinite(images.boxes[position]).all():
+        region = box_region(tuple(images.boxes[position]), *size)
+    else:
+        return None
+    if region.shape != size:
+        found = f"{region.shape[0]}x{region.shape[1]}"
+        raise BadInput(f"the mask of '{images.ids[position]}' has {found} pixels, its picture {size[0]}x{size[1]}.")
+    return np.asarray(to_model_input(region.astype(np.float32), "original-image", card, size) >= 0.5)
 
 
 def prepare(
-    seen: Seen, card: Card, signature: Signature, labels: Sequence[Array], predicted: Array,
-    bundles: Mapping[str, HeatmapSet], settings: Evaluation, pool: ImageSet,
+    seen: Seen, card: Card, labels: Sequence[Array], predicted: Array, bundles: Mapping[str, HeatmapSet],
+    settings: Evaluation, lanes: Sequence[Lane], infills: Infills,
 ) -> Prepared:  # fmt: skip
     """The banks and uses of a unit's images, whose label sets and predictions are known."""
-    extra, infills = _infills(seen, card, signature, settings, pool)
-    maps, uses, missing = _Maps(settings), list[Use](), list[tuple[int, int, str, str]]()
+    bank, uses, missing = _Maps(settings, lanes), list[Use](), list[tuple[int, int, str, str]]()
     for place, image in enumerate(seen.ids):
         wanted = [int(label) for label in labels[place]]
         if not wanted:
             controls = [f"control:{name}" for name in CONTROLS] if settings.controls else []
             missing += [(place, int(predicted[place]), source, NO_LABEL) for source in (*bundles, *controls)]
             continue
+        user = _User(bank, place, image, int(predicted[place]), seen.truth[place], seen.regions[place])
         for source, bundle in bundles.items():
             found, absent = _of_bundle(bundle, image, wanted, card, seen.sizes[place])
             missing += [(place, label, source, NO_MAP) for label in absent]
-            uses += _uses(place, image, source, found, maps)
-            chief = int(predicted[place])
-            if settings.controls and chief in found and len(wanted) > 1:
-                same = dict.fromkeys(wanted, found[chief])
-                uses += _uses(place, image, f"control:one-map:{source}", same, maps)
+            uses += user.of(source, found)
+            if settings.controls and user.predicted in found and len(wanted) > 1:
+                uses += user.of(f"control:one-map:{source}", dict.fromkeys(wanted, found[user.predicted]))
         if settings.controls:
-            uses += _controls(place, image, seen.pixels[place], wanted, maps)
-    stack = np.stack(maps.stack) if maps.stack else np.zeros((1, *card.size), np.int32)
-    return Prepared(np.concatenate([seen.shown, extra]), stack, infills, tuple(uses), tuple(missing))
+            uses += _controls(user, seen.pixels[place], wanted, settings)
+    shown, places = [seen.shown], dict[str, Places]()
+    for name in dict.fromkeys(rule.infill for lane in lanes for rule in lane.rules):
+        new, places[name] = infills.placed(name, seen.ids, seen.shown, sum(map(len, shown)))
+        shown.append(new)
+    stack = np.stack(bank.stack) if bank.stack else np.zeros((1, *card.size), np.int32)
+    return Prepared(np.concatenate(shown), stack, places, tuple(uses), tuple(missing))
 
 
-def _controls(place: int, image: str, pixels: Array, wanted: list[int], maps: "_Maps") -> list[Use]:
+class _Maps:
+    """The bank of ranks: maps of one image that give the same order stand in it once."""
+
+    def __init__(self, settings: Evaluation, lanes: Sequence[Lane]) -> None:
+        self.settings = settings
+        self.rules = tuple(dict.fromkeys(rule.ties for lane in lanes for rule in lane.rules))
+        self.stack: list[Array] = []
+        self._known: dict[tuple[str, str], Placed] = {}
+
+    def place(self, image: str, values: Array) -> Placed:
+        """The map's ranks in the bank, its tied share, and its digest."""
+        plain, groups = ranks(values, "first"), tie_groups(values)
+        sizes = np.diff(groups)
+        tied = float(sizes[sizes > 1].sum() / plain.size)
+        found = hashlib.blake2b(plain.tobytes(), digest_size=16)
+        if tied:
+            found.update(groups.tobytes())
+        digest = found.hexdigest()
+        if (image, digest) not in self._known:
+            self._known[image, digest] = self._placed(image, values, plain, tied, digest)
+        return self._known[image, digest]
+
+    def _placed(self, image: str, values: Array, plain: Array, tied: float, digest: str) -> Placed:
+        if not tied:
+            position = self._add(plain)
+            return Placed(dict.fromkeys(self.rules, position), (), tied, digest)
+        # The shuffle within ties depends on the order, not on the label: equal maps stay equal.
+        seeds = [map_seed(self.settings.seed, image + digest, number) for number in range(self.settings.tie_orders + 1)]
+        orders = {rule: self._add(plain if rule == "first" else ranks(values, rule, seeds[0])) for rule in self.rules}
+        return Placed(orders, tuple(self._add(ranks(values, "random", seed)) for seed in seeds[1:]), tied, digest)
+
+    def _add(self, order: Array) -> int:
+        self.stack.append(order)
+        return len(self.stack) - 1
+
+
+@dataclass(frozen=True)
+class _User:
+    """One image whose maps are put to use."""
+
+    bank: _Maps
+    place: int
+    image: str
+    predicted: int
+    truth: int | None
+    region: Array | None
+
+    def of(self, source: str, maps: Mapping[int, Array]) -> list[Use]:
+        """Uses of a source's maps by label."""
+        placed = {label: self.bank.place(self.image, values) for label, values in maps.items()}
+        alike = len(placed) > 1 and len({found.digest for found in placed.values()}) == 1
+        return [self._use(source, label, maps[label], found, alike) for label, found in placed.items()]
+
+    def _use(self, source: str, label: int, values: Array, placed: Placed, alike: bool) -> Use:
+        flags = ["same-map-for-all-labels"] if alike else []
+        flags += ["constant"] if values.min() == values.max() else []
+        flags += ["ties"] if placed.tied > HEAVY_TIES else []
+        boxes = _boxes(values, self.bank.settings.saliency) if label == self.predicted else ()
+        use = (self.place, label, source, placed, tuple(flags), boxes)
+        if self.region is None or label != (self.predicted if self.truth is None else self.truth):
+            return Use(*use)
+        # As many of the most important pixels as the object has: no threshold to choose.
+        order = self.bank.stack[placed.orders[self.bank.rules[0]]]
+        overlap = float(iou(kept_first(order, int(self.region.sum())), self.region))
+        return Use(*use, pointing_hit(values, self.region), overlap)
+
+
+def _boxes(values: Array, rule: str) -> tuple[Box, ...]:
+    """The box of the largest component, then those of every delta that is tuned over, as far as they are asked for."""
+    component = [box(values, 1.0, "largest-component")] if rule in ("component", "both") else []
+    return tuple(component + ([box(values, float(delta)) for delta in DELTAS] if rule in ("tuned", "both") else []))
+
+
+def _controls(user: _User, pixels: Array, wanted: list[int], settings: Evaluation) -> list[Use]:
     """Uses of the maps that know nothing of the model."""
     uses: list[Use] = []
     for name, (draw, own) in CONTROLS.items():
-        seeds = {label: map_seed(maps.settings.seed, image, label if own else 0) for label in wanted}
-        uses += _uses(place, image, f"control:{name}", {k: draw(pixels, seed) for k, seed in seeds.items()}, maps)
+        if own:
+            maps = {label: draw(pixels, map_seed(settings.seed, user.image, label)) for label in wanted}
+        else:
+            maps = dict.fromkeys(wanted, draw(pixels, map_seed(settings.seed, user.image, 0)))
+        uses += user.of(f"control:{name}", maps)
     return uses
 
 
@@ -138,61 +241,3 @@ def _of_bundle(
         if label in have
     }
     return found, [label for label in wanted if label not in have]
-
-
-def _uses(place: int, image: str, source: str, maps: Mapping[int, Array], bank: _Maps) -> list[Use]:
-    placed = {label: bank.place(image, values) for label, values in maps.items()}
-    alike = len(placed) > 1 and len({digest for _, _, digest in placed.values()}) == 1
-    uses = []
-    for label, (position, tied, digest) in placed.items():
-        flags = ["same-map-for-all-labels"] if alike else []
-        flags += ["constant"] if maps[label].min() == maps[label].max() else []
-        flags += ["ties"] if tied > HEAVY_TIES else []
-        uses.append(Use(place, label, source, position, tied, tuple(flags), digest))
-    return uses
-
-
-def gray_picture(card: Card, signature: Signature) -> Array:
-    """One picture [1, ...] of the card's gray, as the network takes it."""
-    gray = np.array(card.gray[::-1] if card.channels == "BGR" else card.gray, np.float64)
-    values = (gray * card.scale - np.array(card.mean)) / np.array(card.std)
-    if signature.dtype == "uint8":
-        values = np.round(values)
-    shape = (-1, 1, 1) if signature.layout == "NCHW" else (1, 1, -1)
-    return np.broadcast_to(values.reshape(shape), signature.array_shape(1)).astype(signature.dtype)
-
-
-def blurred(shown: Array, signature: Signature) -> Array:
-    """Gaussian blur of pictures, as the network takes them; sigma in proportion to the shorter side."""
-    from scipy import ndimage  # noqa: PLC0415 - slow to import
-
-    sigma = BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224
-    sigmas = (0, 0, sigma, sigma) if signature.layout == "NCHW" else (0, sigma, sigma, 0)
-    smooth = ndimage.gaussian_filter(shown.astype(np.float64), sigmas)
-    return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)
-
-
-def _infills(
-    seen: Seen, card: Card, signature: Signature, settings: Evaluation, pool: ImageSet
-) -> tuple[Array, tuple[tuple[int, ...], ...]]:
-    """Infill pictures, and which of them serve each image (positions behind the images)."""
-    count = len(seen.ids)
-    if settings.infill == "gray":
-        return gray_picture(card, signature), ((count,),) * count
-    if settings.infill == "blur":
-        return blurred(seen.shown, signature), tuple((count + place,) for place in range(count))
-    chosen = [_drawn(image, pool, settings) for image in seen.ids]
-    listed = sorted({index for indices in chosen for index in indices})
-    extra = np.stack([pictures.pixels(card, pool.picture(index)) for index in listed])
-    where = {index: count + place for place, index in enumerate(listed)}
-    return (
-        pictures.normalised(card, extra, signature.layout, signature.dtype),
-        tuple(tuple(where[index] for index in indices) for indices in chosen),
-    )
-
-
-def _drawn(image: str, pool: ImageSet, settings: Evaluation) -> list[int]:
-    """Positions in the pool of one image's infills: never the image itself."""
-    rng = np.random.default_rng(map_seed(settings.seed, image, -1))
-    others = [index for index, name in enumerate(pool.ids) if name != image]
-    return [int(others[i]) for i in rng.permutation(len(others))[: settings.draws]]

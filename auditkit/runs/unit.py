@@ -1,95 +1,112 @@
-"""One prepared unit run: every use becomes a row of figures."""
+"""One prepared unit: the curves it needs, and a row of figures for every use once they are known."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from auditkit.metrics.curves import area
 from auditkit.metrics.faithfulness import alpha, beta
-from auditkit.model.masked import Masked
-from auditkit.runs.curves import Curve, Found, run_curves
-from auditkit.runs.plan import Evaluation
+from auditkit.runs.crops import Crop
+from auditkit.runs.curves import Curve, Found
+from auditkit.runs.plan import Evaluation, Lane, Rule
 from auditkit.runs.prepare import Prepared, Use
 
 Array = np.ndarray[Any, Any]
 Row = dict[str, Any]
+Key = tuple[Rule, int, int]  # the rule, the image, the position of the ranks
 
 
-def run_unit(
-    masked: Masked, ready: Prepared, ids: Sequence[str], prob: Array, predicted: Array, settings: Evaluation
-) -> list[Row]:
-    """A row for each use, in the order of the uses, then one for each missing map."""
-    masked.fill(ready.pictures, ready.ranks)
-    pixels = int(np.prod(ready.ranks.shape[1:]))
-    empty = _on_infill(masked, ready)
-    insertions = _insertions(ready, prob, empty)
-    deletions = _deletions(ready, prob, empty, predicted) if settings.deletion else {}
-    curves = [*insertions.values(), *deletions.values()]
-    found = run_curves(masked, curves, pixels, settings.steps, settings.eps1, settings.eps2)
-    results = dict(zip([*(("in", *k) for k in insertions), *(("out", *k) for k in deletions)], found, strict=True))
-    rows = [_row(use, ids, prob, predicted, insertions, results, settings) for use in ready.uses]
-    for image, label, source, why in ready.missing:
-        chief = predicted[image] == label
-        rows.append(_base(ids[image], label, source, prob[image, label], chief, settings) | {"error": why})
-    return rows
+@dataclass(frozen=True)
+class Ready:
+    """A unit whose images and infills the model has seen whole, and whose banks are made."""
+
+    ids: tuple[str, ...]
+    truth: tuple[int | None, ...]
+    prob: Array  # [images, classes]
+    predicted: Array
+    empty: dict[str, Array]  # by infill, probabilities [images, classes] when nothing of the image is shown
+    among: Array | None  # [images, classes]: labels that share the probability, where it is renormalised
+    prepared: Prepared
+    crops: dict[int, tuple[Crop, ...]]  # of the saliency metric, by position of the use
+    curves: dict[Key, Curve]
+    banks: Any
 
 
-def _on_infill(masked: Masked, ready: Prepared) -> Array:
-    """Probabilities [images, classes] when nothing of the image is shown, each infill picture asked once."""
-    pictures = sorted({index for indices in ready.infills for index in indices})
-    rows = np.array([[picture, picture, 0, 0] for picture in pictures], np.int32)
-    found = np.concatenate([part for _, part in masked.run(rows)])
-    at = {picture: place for place, picture in enumerate(pictures)}
-    return np.stack([found[[at[index] for index in indices]].mean(axis=0) for indices in ready.infills])
+def curves(
+    prepared: Prepared, prob: Array, predicted: Array, empty: dict[str, Array], lanes: Sequence[Lane]
+) -> dict[Key, Curve]:
+    """One curve for each order of an image's pixels, watched for all the labels that it serves.
+
+    Insertion serves every label, deletion the predicted one; the further orders of tied maps serve insertion alone.
+    """
+    served: dict[Key, set[int]] = {}
+    for use in prepared.uses:
+        chief = use.label == predicted[use.image]
+        for rule in (rule for lane in lanes for rule in lane.rules if chief or not rule.deletion):
+            others = () if rule.deletion else use.map.others
+            for position in (use.map.orders[rule.ties], *others):
+                served.setdefault((rule, use.image, position), set()).add(use.label)
+    found: dict[Key, Curve] = {}
+    for (rule, image, ranks), watched in served.items():
+        labels = sorted(watched)
+        whole = tuple(float(value) for value in prob[image, labels])
+        nothing = tuple(float(value) for value in empty[rule.infill][image, labels])
+        infills = prepared.infills[rule.infill][image]
+        found[rule, image, ranks] = Curve(rule, image, infills, ranks, tuple(labels), whole, nothing)
+    return found
 
 
-def _insertions(ready: Prepared, prob: Array, empty: Array) -> dict[tuple[int, int], Curve]:
-    """One curve for each map of an image, watched for all the labels that it serves."""
-    served: dict[tuple[int, int], set[int]] = {}
-    for use in ready.uses:
-        served.setdefault((use.image, use.ranks), set()).add(use.label)
-    return {key: _curve(key, sorted(labels), ready, prob, empty) for key, labels in served.items()}
+def rows(ready: Ready, found: Sequence[Found], lanes: Sequence[Lane], settings: Evaluation) -> list[Row]:
+    """A row for each use and lane, in the order of the uses, then one for each missing map."""
+    known = {key: (curve, result) for (key, curve), result in zip(ready.curves.items(), found, strict=True)}
+    made = [_row(place, use, lane, ready, known, settings)
+            for place, use in enumerate(ready.prepared.uses) for lane in lanes]  # fmt: skip
+    for image, label, source, why in ready.prepared.missing:
+        made += [_base(ready, image, label, source, lane) | {"error": why} for lane in lanes]
+    return made
 
 
-def _deletions(ready: Prepared, prob: Array, empty: Array, predicted: Array) -> dict[tuple[int, int], Curve]:
-    """The same for deletion, for the predicted label alone."""
-    keys = {(use.image, use.ranks) for use in ready.uses if use.label == predicted[use.image]}
-    return {k: _curve(k, [int(predicted[k[0]])], ready, prob, empty, deletion=True) for k in sorted(keys)}
-
-
-def _curve(
-    key: tuple[int, int], labels: list[int], ready: Prepared, prob: Array, empty: Array, *, deletion: bool = False
-) -> Curve:
-    image, ranks = key
-    whole = tuple(float(value) for value in prob[image, labels])
-    nothing = tuple(float(value) for value in empty[image, labels])
-    return Curve(image, ready.infills[image], ranks, tuple(labels), whole, nothing, deletion)
-
-
-def _base(image: str, label: int, source: str, prob: float, predicted: bool, settings: Evaluation) -> Row:
-    return {"image": image, "label": label, "bundle": source, "infill": settings.infill, "prob": float(prob),
-            "predicted": bool(predicted), "flags": []}  # fmt: skip
+def _base(ready: Ready, image: int, label: int, source: str, lane: Lane) -> Row:
+    return {
+        "image": ready.ids[image], "label": label, "bundle": source, "infill": lane.insertion.infill,
+        "truth": ready.truth[image], "prob": float(ready.prob[image, label]),
+        "predicted": bool(ready.predicted[image] == label), "flags": [],
+    }  # fmt: skip
 
 
 def _row(
-    use: Use, ids: Sequence[str], prob: Array, predicted: Array, insertions: dict[tuple[int, int], Curve],
-    results: dict[tuple[Any, ...], Found], settings: Evaluation,
-) -> Row:  # fmt: skip
-    key = (use.image, use.ranks)
-    found = results["in", *key]
-    at = insertions[key].labels.index(use.label)
-    shown = float(area(found.counts, found.values[:, at]))
-    whole = float(prob[use.image, use.label])
-    row = _base(ids[use.image], use.label, use.source, whole, predicted[use.image] == use.label, settings)
-    row |= {
-        "insertion": shown, "insertion_error": float(found.errors[at]),
-        "alpha": float(alpha(shown, whole, settings.eps1)), "beta": float(beta(shown, whole, settings.eps2)),
-        "tied_fraction": use.tied, "flags": list(use.flags), "keep_counts": found.counts.astype(np.int32),
-        "curve": found.values[:, at].astype(np.float32), "map_digest": use.digest,
+    place: int, use: Use, lane: Lane, ready: Ready, known: dict[Key, tuple[Curve, Found]], settings: Evaluation
+) -> Row:
+    def at(rule: Rule, position: int) -> tuple[Found, int]:
+        curve, found = known[rule, use.image, position]
+        return found, curve.labels.index(use.label)
+
+    found, label = at(lane.insertion, use.map.orders[lane.insertion.ties])
+    shown, whole = float(found.areas[label]), float(ready.prob[use.image, use.label])
+    row = _base(ready, use.image, use.label, use.source, lane) | {
+        "insertion": shown, "insertion_error": float(found.errors[label]), "tied_fraction": use.map.tied,
+        "flags": list(use.flags), "keep_counts": found.counts.astype(np.int32), "map_digest": use.map.digest,
+        "curve": found.values[:, label].astype(np.float32), "pointing_hit": use.pointing, "iou": use.iou,
     }  # fmt: skip
-    if ("out", *key) in results and row["predicted"]:
-        deleted = results["out", *key]
-        row |= {"deletion": float(area(deleted.counts, deleted.values[:, 0])),
-                "deletion_error": float(deleted.errors[0])}  # fmt: skip
+    if settings.eps1 is not None and settings.eps2 is not None:
+        row |= {"alpha": float(alpha(shown, whole, settings.eps1)), "beta": float(beta(shown, whole, settings.eps2))}
+    if settings.tie_orders:
+        tried = [shown, *(float(other.areas[i]) for other, i in (at(lane.insertion, o) for o in use.map.others))]
+        row |= {"insertion_low": min(tried), "insertion_high": max(tried)}
+    if row["predicted"] and lane.deletion is not None:
+        deleted, label = at(lane.deletion, use.map.orders[lane.deletion.ties])
+        row |= {"deletion": float(deleted.areas[label]), "deletion_error": float(deleted.errors[label])}
+    return row | _saliency(ready.crops.get(place, ()), settings)
+
+
+def _saliency(crops: tuple[Crop, ...], settings: Evaluation) -> Row:
+    """The saliency metric by the rules that were asked for, the largest component's crop first."""
+    row: Row = {}
+    if crops and settings.saliency in ("component", "both"):
+        row |= {"saliency_metric": crops[0].value, "box_degenerate": crops[0].box.degenerate}
+        crops = crops[1:]
+    if crops:
+        row |= {"saliency_by_delta": [crop.value for crop in crops],
+                "degenerate_by_delta": [crop.box.degenerate for crop in crops]}  # fmt: skip
     return row

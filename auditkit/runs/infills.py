@@ -1,0 +1,91 @@
+"""Pictures that stand in for hidden pixels, as the network takes them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auditkit.data.images import ImageSet
+from auditkit.data.ranks import map_seed
+from auditkit.errors import BadInput
+from auditkit.metrics.presets import rise_blur
+from auditkit.model import pictures
+from auditkit.model.card import Card
+from auditkit.model.signature import Signature
+from auditkit.runs.plan import GIVEN_IMAGE, Evaluation
+
+Array = np.ndarray[Any, Any]
+BLUR_SIGMA_AT_224 = 5.0
+Places = tuple[tuple[int, ...], ...]  # for each image of a unit, where its infills stand
+
+
+class Infills:
+    """The infills of one evaluation: which pictures a unit needs, and which of them serve each of its images."""
+
+    def __init__(self, card: Card, signature: Signature, settings: Evaluation, pool: ImageSet) -> None:
+        self.card, self.signature, self.settings, self.pool = card, signature, settings, pool
+        self._drawing: dict[str, Callable[[Array], Array]] = {
+            "gray": lambda _: flat_picture(card, signature, card.gray),
+            "black": lambda _: flat_picture(card, signature, (0.0,) * len(card.gray)),
+            "zero": lambda _: np.zeros(signature.array_shape(1), signature.dtype),
+            "blur": lambda shown: blurred(shown, signature),
+            "rise-blur": lambda shown: rise_blur(shown, channels_last=signature.layout == "NHWC"),
+        }
+
+    def placed(self, name: str, ids: Sequence[str], shown: Array, first: int) -> tuple[Array, Places]:
+        """New pictures for that infill, the first of which will stand at `first`, and those of each image."""
+        if name == "random":
+            return self._random(ids, first)
+        if name.startswith(GIVEN_IMAGE):
+            new = self._shown([pictures.opened(given_image(name))])
+        else:
+            new = self._drawing[name](shown)
+        alone = len(new) == 1 and len(ids) != 1
+        return new, tuple((first + (0 if alone else place),) for place in range(len(ids)))
+
+    def _shown(self, opened: Sequence[Any]) -> Array:
+        seen = np.stack([pictures.pixels(self.card, picture) for picture in opened])
+        return pictures.normalised(self.card, seen, self.signature.layout, self.signature.dtype)
+
+    def _random(self, ids: Sequence[str], first: int) -> tuple[Array, Places]:
+        chosen = [_drawn(image, self.pool, self.settings) for image in ids]
+        listed = sorted({index for indices in chosen for index in indices})
+        where = {index: first + place for place, index in enumerate(listed)}
+        new = self._shown([self.pool.picture(index) for index in listed])
+        return new, tuple(tuple(where[index] for index in indices) for indices in chosen)
+
+
+def given_image(name: str) -> Path:
+    """The file of an infill `image:FILE`."""
+    path = Path(name.removeprefix(GIVEN_IMAGE))
+    if not path.is_file():
+        raise BadInput(f"there is no image {path} to fill in with.")
+    return path
+
+
+def flat_picture(card: Card, signature: Signature, colour: Sequence[float]) -> Array:
+    """One picture [1, ...] of one colour (pixel values, RGB or grey), as the network takes it."""
+    ordered = np.array(colour[::-1] if card.channels == "BGR" else colour, np.float64)
+    values = (ordered * card.scale - np.array(card.mean)) / np.array(card.std)
+    if signature.dtype == "uint8":
+        values = np.round(values)
+    shape = (-1, 1, 1) if signature.layout == "NCHW" else (1, 1, -1)
+    return np.broadcast_to(values.reshape(shape), signature.array_shape(1)).astype(signature.dtype)
+
+
+def blurred(shown: Array, signature: Signature) -> Array:
+    """Gaussian blur of pictures, as the network takes them; sigma in proportion to the shorter side."""
+    from scipy import ndimage  # noqa: PLC0415 - slow to import
+
+    sigma = BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224
+    sigmas = (0, 0, sigma, sigma) if signature.layout == "NCHW" else (0, sigma, sigma, 0)
+    smooth = ndimage.gaussian_filter(shown.astype(np.float64), sigmas)
+    return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)
+
+
+def _drawn(image: str, pool: ImageSet, settings: Evaluation) -> list[int]:
+    """Positions in the pool of one image's infills: never the image itself."""
+    rng = np.random.default_rng(map_seed(settings.seed, image, -1))
+    others = [index for index, name in enumerate(pool.ids) if name != image]
+    return [int(others[i]) for i in rng.permutation(len(others))[: settings.draws]]

@@ -1,0 +1,118 @@
+"""All that an evaluation is about: what is asked of which model, on which images, of which maps."""
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from auditkit import __version__
+from auditkit.data.heatmaps import HeatmapSet
+from auditkit.data.images import ImageSet
+from auditkit.errors import BadInput
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.session import runtime_version
+from auditkit.runs.curves import Span
+from auditkit.runs.infills import Infills, given_image
+from auditkit.runs.plan import GIVEN_IMAGE, Evaluation, Lane, lanes, resolved
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that an evaluation is about, its settings resolved."""
+
+    model: AnyClassifier
+    images: ImageSet
+    bundles: Mapping[str, HeatmapSet]
+    pool: ImageSet
+    settings: Evaluation
+    lanes: tuple[Lane, ...]
+    span: Span
+    infills: Infills
+
+    def about(self) -> dict[str, Any]:
+        """All that can change a number: a folder with a run about something else is refused."""
+        given = [given_image(name) for name in self.settings.infills if name.startswith(GIVEN_IMAGE)]
+        return {
+            "subject": subject(self.model, self.images),
+            "settings": self.settings.to_json(),
+            "bundles": {name: digest(bundle) for name, bundle in self.bundles.items()},
+            "pool": self.pool.digest() if "random" in self.settings.infills else None,
+            "infill_images": {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in given},
+            "environment": environment(self.model),
+        }
+
+
+def planned(
+    model: AnyClassifier, images: ImageSet, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
+    pool: ImageSet | None,
+) -> Work:  # fmt: skip
+    """The work, refused with a reason where it cannot be done."""
+    settings = resolved(settings, model.signature.classes)
+    others = images if pool is None else pool
+    span = Span.of(settings, model.signature.height * model.signature.width)
+    infills = Infills(model.card, model.signature, settings, others)
+    work = Work(model, images, bundles, others, settings, lanes(settings), span, infills)
+    check(work)
+    return work
+
+
+def subject(model: AnyClassifier, images: ImageSet) -> dict[str, Any]:
+    """Which model, prepared how, on which images."""
+    signature = model.signature
+    file = model.file if isinstance(model, OnnxClassifier) else None
+    return {
+        "model": {"path": str(file.path), "sha256": file.sha256, "identity": file.identity} if file else "callable",
+        "input": signature.input, "output": signature.output, "kind": signature.kind, "classes": signature.classes,
+        "card": {key: value for key, value in model.card.to_json().items() if key != "source"},
+        "images": {"source": str(images.source), "count": len(images), "digest": images.digest()},
+    }  # fmt: skip
+
+
+def environment(model: AnyClassifier) -> dict[str, Any]:
+    """What computed it; all of this can change a last digit."""
+    base = {"auditkit": __version__, "onnxruntime": runtime_version(), "system": platform.machine()}
+    if isinstance(model, OnnxClassifier):
+        base |= {"device": model.settings.device, "precision": model.settings.precision}
+    return base
+
+
+def device_of(model: AnyClassifier) -> str:
+    """Where a classifier runs; a function's device is its own business."""
+    return model.settings.device if isinstance(model, OnnxClassifier) else "cpu"
+
+
+def check(work: Work) -> None:
+    """Refuse what cannot be evaluated, before any work is done."""
+    if not len(work.images):
+        raise BadInput(f"{work.images.source} holds no images.")
+    if len(set(work.images.ids)) < len(work.images):
+        twice = next(name for name in work.images.ids if work.images.ids.count(name) > 1)
+        raise BadInput(f"{work.images.source} has the image '{twice}' twice; every image counts once.")
+    if "random" in work.settings.infills and len(set(work.pool.ids)) < 2:
+        raise BadInput("random infill needs at least two images; give more, or a --pool.")
+    for name in work.settings.infills:
+        if name.startswith(GIVEN_IMAGE):
+            given_image(name)
+    if not work.bundles and not work.settings.controls:
+        raise BadInput("there is nothing to evaluate: give --heatmaps, or leave the controls on.")
+    identity = work.model.file.identity if isinstance(work.model, OnnxClassifier) else None
+    for name, bundle in work.bundles.items():
+        if not set(bundle.labels) & set(work.images.ids):
+            first = next(iter(bundle.labels), "none")
+            raise BadInput(f"bundle {name} has no map for any of the images; its first image is '{first}'.")
+        if identity and bundle.header.model and bundle.header.model != identity:
+            raise BadInput(
+                f"bundle {name} was made for the model {bundle.header.model[:12]}..., but this one is "
+                f"{identity[:12]}...; maps of another model say nothing about this one."
+            )
+
+
+def digest(bundle: HeatmapSet) -> str:
+    """Digest of a bundle's every file."""
+    found = hashlib.sha256()
+    for path in sorted(p for p in bundle.path.rglob("*") if p.is_file()):
+        found.update(str(path.relative_to(bundle.path)).encode("utf-8", "surrogateescape"))
+        with path.open("rb") as stream:
+            found.update(hashlib.file_digest(stream, "sha256").digest())
+    return found.hexdigest()
