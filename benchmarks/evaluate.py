@@ -1,11 +1,12 @@
 """Rows a second of a whole evaluation against the bare session, and against torch loops of the usual kind.
 
-    python benchmarks/evaluate.py [MODEL.onnx] --device cuda --precision tf32 [--peers]
+    python benchmarks/evaluate.py [MODEL.onnx] --device cuda --precision tf32 --precision float16 [--peers]
 
 Without a model, a torchvision ResNet-50 is exported on the spot (needs torch and torchvision; weights do not matter
-to speed). With --peers, the same weights run in torch, TF32 for all, on the same kind of rows: one image at a time as
-research code does, a batch of images that is uploaded again at every step as RISE does, and batches of one curve's
-points made on the device as torchcam does. Prints one JSON object.
+to speed). With --peers, the same network runs in torch, TF32 for all, on the same kind of rows: one image at a time
+and sorted anew at every step as the paper's code does, 64 images uploaded again at every step as RISE does (both
+re-written here, as they are not packaged), and torchcam itself at its best batch. Rows are masked images the network
+is asked about. Prints one JSON object.
 """
 
 import argparse
@@ -14,7 +15,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +79,35 @@ def whole(model: OnnxClassifier, images: int, maps: int, steps: int, folder: Pat
     for image in range(images):
         bundle.add([str(image)] * maps, list(range(maps)), rng.random((maps, *size), dtype=np.float32))
     settings = Evaluation(labels=",".join(map(str, range(maps))), steps=parse_steps(str(steps)), controls=False,
-                          deletion=False)  # fmt: skip
+                          deletion=False, saliency="none")  # fmt: skip
     given = {"noise": open_bundle(folder / "bundle")}
     evaluate(model, ImageSet(folder, chosen.ids[:16], chosen.picture), given, settings)  # warm-up
     rows = images * maps * (steps - 1)
     return median_rate(rows, lambda: evaluate(model, chosen, given, settings))
 
 
-def peers(curves: int, steps: int) -> dict[str, float]:
-    """Rows a second of three torch loops over the same network."""
+class Given:
+    """What torchcam takes for an extractor: maps that are there already."""
+
+    def __init__(self, model: Any, maps: Any) -> None:
+        self.model, self.maps = model, maps
+
+    def __call__(self, *_: Any, **__: Any) -> list[Any]:
+        return [self.maps]
+
+    def fuse_cams(self, cams: list[Any]) -> Any:
+        return cams[0]
+
+    @contextmanager
+    def _hooks_off(self) -> Iterator[None]:
+        yield
+
+
+def peers(steps: int) -> dict[str, float]:
+    """Rows a second of the paper's loop, of RISE's, and of torchcam itself at its best batch, on one network."""
     import torch  # noqa: PLC0415
     import torchvision  # noqa: PLC0415
+    from torchcam.metrics import DeletionInsertionMetric  # noqa: PLC0415
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
@@ -115,20 +135,40 @@ def peers(curves: int, steps: int) -> dict[str, float]:
                                   np.take_along_axis(finish[:, channel], coordinates, axis=1), axis=1)  # fmt: skip
             torch.softmax(network(torch.from_numpy(start.reshape(64, 3, 224, 224)).cuda()), dim=1)[:, 0].cpu()
 
-    def on_the_device(count: int) -> None:
-        for image in range(count):
-            heat = torch.from_numpy(maps[image]).cuda()
-            rank = torch.argsort(torch.argsort(heat, descending=True)).reshape(1, 1, 224, 224)
-            keep = (torch.arange(1, steps, device="cuda") * pixels // steps).reshape(-1, 1, 1, 1)
-            torch.softmax(network(images[image : image + 1].cuda() * (rank < keep)), dim=1)[:, 0].cpu()
+    def by_torchcam(batch: int, count: int) -> None:
+        given = Given(network, torch.from_numpy(maps[:count].reshape(count, 224, 224)).cuda())
+        metric = DeletionInsertionMetric(given, lambda scores: torch.softmax(scores, -1), steps=steps, batch_size=batch)
+        metric.update(images[:count].cuda(), [0] * count)
+        metric.summary()
 
     with torch.inference_mode():
-        one_at_a_time(1), reuploaded(), on_the_device(2)  # warm-up
-        return {
-            "one image at a time, sorted at every step": median_rate(4 * (steps - 1), lambda: one_at_a_time(4)),
-            "64 images uploaded at every step": median_rate(64 * (steps - 1), reuploaded),
-            "one curve a batch, on the device": median_rate(curves * (steps - 1), lambda: on_the_device(curves)),
+        one_at_a_time(1), reuploaded()  # warm-up
+        found = {
+            "the paper's loop: one image at a time, sorted at every step": median_rate(
+                4 * (steps - 1), lambda: one_at_a_time(4)
+            ),
+            "RISE's loop: 64 images uploaded at every step": median_rate(64 * (steps - 1), reuploaded),
         }
+        points = len([*range(0, pixels, -(-pixels // steps)), pixels])
+        for batch in (64, 128, 256, 512):
+            by_torchcam(batch, 2)
+            rate = median_rate(8 * (2 * (points - 2) + 1), lambda batch=batch: by_torchcam(batch, 8))
+            found["torchcam, at its best batch"] = max(rate, found.get("torchcam, at its best batch", 0.0))
+    return found
+
+
+def measured(path: Path, precision: str, asked: argparse.Namespace) -> dict[str, Any]:
+    """Bare session and whole evaluation in one precision."""
+    settings = auditkit.Settings(device=asked.device, precision=precision, batch=asked.batch)
+    model = auditkit.load(path, preset=asked.preset, settings=settings)
+    with tempfile.TemporaryDirectory() as name:
+        before = bare(model, asked.batch, asked.runs)
+        ours = whole(model, asked.images, asked.maps, asked.steps, Path(name))
+        alone = max(before, bare(model, asked.batch, asked.runs))  # the faster of before and after
+    return {
+        "device": model.settings.device, "precision": model.settings.precision, "batch": asked.batch,
+        "bare_rows_s": round(alone, 1), "evaluate_rows_s": round(ours, 1), "ratio": round(ours / alone, 4),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -136,27 +176,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--precision", action="append")
+    parser.add_argument("--preset", default="imagenet")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--maps", type=int, default=4)
     parser.add_argument("--steps", type=int, default=224)
+    parser.add_argument("--runs", type=int, default=50, help="of the bare session, each repeat")
+    parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--peers", action="store_true")
     asked = parser.parse_args()
+    globals()["REPEATS"] = asked.repeats
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        path = asked.model or export_resnet50(folder)
-        settings = auditkit.Settings(device=asked.device, precision=asked.precision, batch=asked.batch)
-        model = auditkit.load(path, preset="imagenet", settings=settings)
-        alone = bare(model, asked.batch, max(1, asked.images * asked.maps * asked.steps // asked.batch // 4))
-        ours = whole(model, asked.images, asked.maps, asked.steps, folder)
+        path = asked.model or export_resnet50(Path(name))
+        modes = [measured(path, precision, asked) for precision in asked.precision or ["auto"]]
     found: dict[str, Any] = {
-        "machine": describe(), "command": sys.argv, "model": path.name, "device": model.settings.device,
-        "precision": model.settings.precision, "batch": asked.batch, "steps": asked.steps,
-        "bare_rows_s": round(alone, 1), "evaluate_rows_s": round(ours, 1), "ratio": round(ours / alone, 4),
+        "machine": describe(), "command": ["python", "benchmarks/evaluate.py", *sys.argv[1:]],
+        "model": asked.model.name if asked.model else "torchvision ResNet-50, exported on the spot",
+        "images": asked.images, "maps": asked.maps, "steps": asked.steps, "repeats": asked.repeats, "modes": modes,
     }  # fmt: skip
     if asked.peers:
-        loops = peers(16, asked.steps)
+        loops = peers(asked.steps)
+        ours = next(mode["evaluate_rows_s"] for mode in modes if mode["precision"] == "tf32")
         found["peers_rows_s"] = {name: round(rate, 1) for name, rate in loops.items()}
         found["times_peers"] = {name: round(ours / rate, 2) for name, rate in loops.items()}
     print(json.dumps(found, indent=2))

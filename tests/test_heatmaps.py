@@ -194,7 +194,7 @@ bundle.add(["b", "c"], [0, 0], -np.stack([np.eye(4)] * 2))
 """
 
 
-@pytest.mark.parametrize("step", ["_flush", "_append", "_replace", "sync_folder"])
+@pytest.mark.parametrize("step", ["flush", "_append", "write_whole", "sync_folder"])
 def test_a_killed_writer_leaves_a_bundle(tmp_path: Path, step: str) -> None:
     """Killed before each kind of write, and in the middle of the manifest; then another writer goes on."""
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "b", step], check=False)

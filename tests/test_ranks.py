@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from auditkit.data.ranks import map_seed, ranks, tie_groups, tied_fraction
+from auditkit.data.ranks import Order, map_seed, ranks
 from auditkit.errors import BadInput
 
 TIED = np.array([[2.0, 5.0, 2.0], [5.0, -1.0, 2.0]], np.float32)
@@ -60,7 +60,7 @@ def test_a_generator_goes_on_from_map_to_map() -> None:
 def test_zero_and_minus_zero_tie() -> None:
     values = np.array([[0.0, -0.0], [-0.0, 0.0]], np.float32)
     assert ranks(values, "first").tolist() == [[0, 1], [2, 3]]
-    assert tied_fraction(values) == 1.0
+    assert Order(values).tied == 1.0
 
 
 def test_extremes_keep_their_order() -> None:
@@ -69,9 +69,19 @@ def test_extremes_keep_their_order() -> None:
 
 
 def test_tied_fraction_and_groups() -> None:
-    assert tied_fraction(TIED) == pytest.approx(5 / 6)
-    assert tie_groups(TIED).tolist() == [0, 2, 5, 6]
-    assert tied_fraction(np.arange(6.0).reshape(2, 3)) == 0.0
+    assert Order(TIED).tied == pytest.approx(5 / 6)
+    assert Order(TIED).groups.tolist() == [0, 2, 5, 6]
+    assert Order(np.arange(6.0).reshape(2, 3)).tied == 0.0
+
+
+def test_maps_that_order_alike_have_one_digest() -> None:
+    values = np.random.default_rng(2).integers(0, 9, (12, 12)).astype(np.float32)
+    assert Order(values).digest() == Order(3 * values - 7).digest() == Order(np.exp(values)).digest()
+    split = values.copy()
+    split.flat[int(np.flatnonzero(values == 4)[0])] += 0.5  # first in its tie before, and first now: the tie is smaller
+    assert (ranks(values, "first") == ranks(split, "first")).all()
+    assert Order(values).digest() != Order(split).digest()
+    assert Order(values).digest() != Order(-values).digest()
 
 
 def test_seeds_differ_by_image_label_and_seed() -> None:

@@ -14,7 +14,7 @@ import auditkit
 import build
 from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet
-from auditkit.data.ranks import ranks
+from auditkit.data.ranks import Order
 from auditkit.errors import AuditError, BadInput
 from auditkit.metrics.curves import FIRST_GAPS, parse_steps
 from auditkit.model import masked
@@ -874,7 +874,7 @@ def swapped_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ascending_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("auditkit.runs.prepare.ranks", lambda values, *rest: ranks(-values, *rest))
+    monkeypatch.setattr("auditkit.runs.prepare.Order", lambda values: Order(-values))
 
 
 def rows_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:

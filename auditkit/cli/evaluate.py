@@ -94,7 +94,7 @@ def evaluate(
     if as_json:
         print(json.dumps(json.loads((out / "results.json").read_text()), indent=2))
     else:
-        _print(found, out)
+        _print(found, out, opened.card.warnings)
 
 
 def _range(text: str) -> tuple[float, float]:
@@ -105,8 +105,10 @@ def _range(text: str) -> tuple[float, float]:
     return low, high
 
 
-def _print(found: "Summary", out: Path) -> None:
-    show.grid(*found.grid())
-    about_model = [(metric.name, metric.text()) for metric in found.metrics if metric.bundle == "model"]
-    flags = [("flag", text) for text in found.flags]
-    show.table([*about_model, *flags, ("results", str(out / "results.json"))])
+def _print(found: "Summary", out: Path, warnings: tuple[str, ...]) -> None:
+    head, rows = found.grid()
+    show.grid(head, rows, names=1 + ("infill" in head))
+    about_model = [(metric.name, metric.text()) for metric in found.metrics if not metric.bundle]
+    flags = [("warning", text) for text in warnings] + [("flag", text) for text in found.flags]
+    last = [("measured", found.measured()), ("results", str(out / "results.json"))]
+    show.table([*about_model, *found.remarks(), *flags, *last])

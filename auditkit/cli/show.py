@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+FIGURE_WIDTH = 14  # of a column, such as -1.156 to 1.592
+
 
 @contextmanager
 def progress(what: str, unit: str = "images") -> Iterator[Callable[[int], Any]]:
@@ -55,10 +57,20 @@ def plain(text: str, most: int = 2000) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def grid(head: list[str], rows: list[list[str]]) -> None:
-    """A table with a head; the first column is a name, the others are figures."""
-    from rich import box  # noqa: PLC0415
+def grid(head: list[str], rows: list[list[str]], names: int = 1) -> None:
+    """A table with a head; the first columns are names, the others figures, which go on below where they are many."""
     from rich.console import Console  # noqa: PLC0415
+
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    taken = max((sum(len(cell) + 2 for cell in row[:names]) for row in rows), default=0)
+    fit = max(1, (console.width - taken) // FIGURE_WIDTH)
+    for start in range(names, len(head), fit):
+        shown = [*range(names), *range(start, min(start + fit, len(head)))]
+        _grid(console, [head[place] for place in shown], [[row[place] for place in shown] for row in rows])
+
+
+def _grid(console: Any, head: list[str], rows: list[list[str]]) -> None:
+    from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -67,7 +79,7 @@ def grid(head: list[str], rows: list[list[str]]) -> None:
         drawn.add_column(name, justify="left" if place == 0 else "right", overflow="fold", no_wrap=place == 0)
     for row in rows:
         drawn.add_row(*(Text(_stacked(plain(cell)) if place else plain(cell)) for place, cell in enumerate(row)))
-    Console(width=None if sys.stdout.isatty() else 140).print(drawn)
+    console.print(drawn)
 
 
 def _stacked(cell: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 
 def sync_folder(folder: Path) -> None:
@@ -12,3 +13,19 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def flush(stream: Any) -> None:
+    """Bring what was written to the disk."""
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file aside and then name it, so that it is there whole or as it was."""
+    aside = path.with_name(path.name + ".part")
+    with aside.open("wb") as stream:
+        stream.write(content)
+        flush(stream)
+    aside.replace(path)
+    sync_folder(path.parent)

@@ -19,7 +19,7 @@ import numpy as np
 from auditkit import __version__
 from auditkit.data import bundle_files as files
 from auditkit.data.bundle_files import Entry, Header
-from auditkit.data.durable import sync_folder
+from auditkit.data.durable import flush, sync_folder, write_whole
 from auditkit.data.frames import checked_frame
 from auditkit.data.layouts import maps_of
 from auditkit.errors import BadInput, RuntimeFailure
@@ -204,7 +204,7 @@ class Bundle:
             _create(self.path, header)
             self._exists = True
         elif header != self.header:
-            _replace(self.path / files.HEADER, _json(header))
+            write_whole(self.path / files.HEADER, _json(header))
         self.header = header
         places: dict[tuple[str, int], str] = {}
         for _, run in groupby(new.items(), key=lambda item: item[1].shape):
@@ -225,7 +225,7 @@ class Bundle:
                 continue
             with stream:
                 np.lib.format.write_array(stream, np.ascontiguousarray(stack, "<f4"), allow_pickle=False)
-                _flush(stream)
+                flush(stream)
             sync_folder(self.path / files.MAPS)
             return name
 
@@ -246,8 +246,8 @@ def _create(path: Path, header: Header) -> None:
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         (aside / files.MAPS).mkdir(parents=True)
-        _replace(aside / files.HEADER, _json(header))
-        _replace(aside / files.MANIFEST, _lines([files.COLUMNS]))
+        write_whole(aside / files.HEADER, _json(header))
+        write_whole(aside / files.MANIFEST, _lines([files.COLUMNS]))
         if path.exists():
             path.rmdir()
         aside.rename(path)
@@ -257,27 +257,13 @@ def _create(path: Path, header: Header) -> None:
     sync_folder(path.parent)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    aside = path.with_name(path.name + ".part")
-    with aside.open("wb") as stream:
-        stream.write(content)
-        _flush(stream)
-    aside.replace(path)
-    sync_folder(path.parent)
-
-
 def _append(path: Path, lines: bytes) -> None:
     """Add whole lines, or none when the disk is full."""
     with path.open("ab") as stream:
         before = stream.tell()
         try:
             stream.write(lines)
-            _flush(stream)
+            flush(stream)
         except OSError:
             os.truncate(path, before)
             raise
-
-
-def _flush(stream: Any) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())

@@ -28,7 +28,7 @@ class ImageSet:
     picture: Callable[[int], "Image.Image | Array"]
     labels: Array | None = None  # class index of each image
     boxes: Array | None = None  # [N, 4]: x0, y0, x1, y1 in the picture's pixels
-    mask: "Callable[[int], Array] | None" = None  # [height, width] of the picture, true where the object is
+    mask: "Callable[[int], Array | None] | None" = None  # [height, width] of a picture, true where the object is
     notes: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()  # the files behind it, where there are some
 
@@ -37,9 +37,9 @@ class ImageSet:
         found = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogateescape"))
         for said in (self.labels, self.boxes):
             found.update(b"none" if said is None else said.astype(np.float64).tobytes())
-        if not self.paths:
-            for index in range(len(self)):
-                found.update(np.asarray(self.picture(index)).tobytes())
+        for index in range(0 if self.paths else len(self)):
+            held = self.picture(index), None if self.mask is None else self.mask(index)
+            found.update(b"".join(b"none" if array is None else np.asarray(array).tobytes() for array in held))
         for path in self.paths:
             with path.open("rb") as stream:
                 found.update(hashlib.file_digest(stream, "sha256").digest())
@@ -156,11 +156,13 @@ def _from_csv(path: Path, names: Sequence[str]) -> ImageSet:
     labels = None
     if "label" in columns:
         labels = np.array([_label(str(row["label"]), known, path, line) for line, row in enumerate(rows, start=2)])
-    boxes = _boxes(rows, path) if set(CORNERS) <= set(columns) else None
+    boxes = _boxes(rows, columns, path)
     masks = _mask_files(rows, path) if "mask" in columns else []
     ids = tuple(str(row["image"]) for row in rows)
     mask = (lambda index: _mask(masks[index])) if masks else None
-    return ImageSet(path, ids, _decoder(files), labels, boxes, mask, paths=(*files, *masks))
+    # In the digest an image stands in for its mask where it has none, so that each mask keeps its place.
+    behind = [mask or file for mask, file in zip(masks, files, strict=False)]
+    return ImageSet(path, ids, _decoder(files), labels, boxes, mask, paths=(*files, *behind))
 
 
 def _label(text: str, known: dict[str, int], path: Path, line: int) -> int:
@@ -171,8 +173,12 @@ def _label(text: str, known: dict[str, int], path: Path, line: int) -> int:
     raise BadInput(f"{path}, line {line}: label '{text}' is neither a class index nor a class name of the card.")
 
 
-def _boxes(rows: list[dict[str, str]], path: Path) -> Array:
+def _boxes(rows: list[dict[str, str]], columns: Sequence[str], path: Path) -> Array | None:
     """Corners of each row's box; NaN where all four are left empty."""
+    if not set(CORNERS) & set(columns):
+        return None
+    if lacking := [key for key in CORNERS if key not in columns]:
+        raise BadInput(f"{path} has no column {lacking[0]}; a box has {', '.join(CORNERS)}, in the picture's pixels.")
     try:
         found = [
             [float(row[key] or "nan") if any(row[c] for c in CORNERS) else np.nan for key in CORNERS] for row in rows
@@ -184,19 +190,23 @@ def _boxes(rows: list[dict[str, str]], path: Path) -> Array:
 
 def _checked(boxes: Array, path: Path) -> Array:
     for index, (x0, y0, x1, y1) in enumerate(boxes):
-        if not (np.isnan([x0, y0, x1, y1]).all() or (x0 < x1 and y0 < y1)):
-            raise BadInput(f"{path}: box {index + 1} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) needs x0 < x1 and y0 < y1.")
+        corners = np.array([x0, y0, x1, y1])
+        if not (np.isnan(corners).all() or (np.isfinite(corners).all() and x0 < x1 and y0 < y1)):
+            raise BadInput(
+                f"{path}: box {index + 1} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) needs four numbers, x0 < x1 and y0 < y1."
+            )
     return boxes
 
 
-def _mask_files(rows: list[dict[str, str]], path: Path) -> list[Path]:
-    files = [path.parent / str(row["mask"]) for row in rows]
+def _mask_files(rows: list[dict[str, str]], path: Path) -> list[Path | None]:
+    """The mask of each row; None where it is left empty."""
+    files = [path.parent / row["mask"] if row["mask"] else None for row in rows]
     for line, file in enumerate(files, start=2):
-        if not file.is_file():
+        if file is not None and not file.is_file():
             raise BadInput(f"{path}, line {line}: there is no mask {file}.")
     return files
 
 
-def _mask(file: Path) -> Array:
+def _mask(file: Path | None) -> Array | None:
     """True where the picture of a mask is not black."""
-    return np.asarray(np.asarray(opened(file).convert("L")) > 0)
+    return None if file is None else np.asarray(np.asarray(opened(file).convert("L")) > 0)

@@ -4,6 +4,7 @@ Scores and a tie-breaker are packed into one 64-bit key, so all keys differ and 
 sorting algorithm nor the machine. 0.0 and -0.0 are the same score.
 """
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -38,23 +39,57 @@ def ranks(maps: Array, ties: Ties = "random", seed: Seed | Sequence[Seed] = 0) -
     seeds = [seed] * len(rows) if isinstance(seed, int | np.random.Generator) else list(seed)
     if len(seeds) != len(rows):
         raise BadInput(f"there are {len(rows)} maps and {len(seeds)} seeds; give one, or one a map.")
-    found = np.empty((len(rows), rows[0].size if len(rows) else 0), np.int32)
+    found = np.empty(rows.shape, np.int32)
     for row, target, own in zip(rows, found, seeds, strict=True):
-        target[_order(row, ties, own)] = np.arange(target.size, dtype=np.int32)
+        target[...] = Order(row).ranks(ties, own)
     return found.reshape(np.shape(maps))
 
 
-def tied_fraction(values: Array) -> float:
-    """Share of pixels that share their score with another."""
-    sizes = np.diff(tie_groups(values))
-    return float(sizes[sizes > 1].sum() / sizes.sum())
+class Order:
+    """The pixels of one map [height, width] in descending order of score, sorted once for every tie rule."""
 
+    def __init__(self, values: Array) -> None:
+        keys = _keys(values)
+        packed = keys.astype(np.uint64) << INDEX_BITS | np.arange(keys.size, dtype=np.uint64)
+        packed.sort()
+        self.shape = np.shape(values)
+        self.pixels = (packed & INDEX_MASK).astype(np.int64)  # equal scores by lower index
+        scores = packed >> INDEX_BITS
+        starts = np.flatnonzero(scores[1:] != scores[:-1]) + 1
+        self.groups = np.concatenate([[0], starts, [keys.size]])  # group g of equal scores: ranks b[g] to b[g+1] - 1
 
-def tie_groups(values: Array) -> Array:
-    """Where groups of equal scores begin in descending order, and the end: group g has ranks b[g] to b[g+1] - 1."""
-    ordered = np.sort(_keys(values))
-    starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    return np.concatenate([[0], starts, [ordered.size]])
+    @functools.cached_property
+    def tied(self) -> float:
+        """Share of pixels that share their score with another."""
+        sizes = np.diff(self.groups)
+        return float(sizes[sizes > 1].sum() / self.pixels.size)
+
+    def digest(self) -> str:
+        """The same for maps that put the same pixels before the same others, whatever their scores."""
+        found = hashlib.blake2b(self.pixels.astype(np.int32).data, digest_size=16)
+        sizes = np.diff(self.groups)
+        found.update(np.stack([self.groups[:-1], sizes])[:, sizes > 1].tobytes())
+        return found.hexdigest()
+
+    def ranks(self, ties: Ties, seed: Seed = 0) -> Array:
+        """int32 ranks [height, width] under a tie rule."""
+        found = np.empty(self.pixels.size, np.int32)
+        found[self._ordered(ties, seed)] = np.arange(found.size, dtype=np.int32)
+        return found.reshape(self.shape)
+
+    def _ordered(self, ties: Ties, seed: Seed) -> Array:
+        if ties == "first" or not self.tied:
+            return self.pixels
+        sizes = np.diff(self.groups)
+        tied = np.flatnonzero(np.repeat(sizes > 1, sizes))
+        group = np.repeat(np.arange(sizes.size, dtype=np.uint64), sizes)[tied]
+        count = tied.size
+        places = np.random.default_rng(seed).permutation(count) if ties == "random" else np.arange(count)[::-1]
+        packed = group[places] << INDEX_BITS | np.arange(count, dtype=np.uint64)
+        packed.sort()
+        ordered = self.pixels.copy()
+        ordered[tied] = self.pixels[tied][places[(packed & INDEX_MASK).astype(np.int64)]]
+        return ordered
 
 
 def _keys(values: Array) -> Array:
@@ -64,17 +99,3 @@ def _keys(values: Array) -> Array:
         raise BadInput("a map with NaN or infinite scores has no ranks.")
     bits = scores.view(np.uint32)
     return np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF))
-
-
-def _order(values: Array, ties: Ties, seed: Seed) -> Array:
-    """Pixel indices, most important first."""
-    keys = _keys(values)
-    if ties == "random":
-        places = np.random.default_rng(seed).permutation(keys.size)
-    elif ties == "first":
-        places = np.arange(keys.size)
-    else:
-        places = np.arange(keys.size)[::-1]
-    packed = keys[places].astype(np.uint64) << INDEX_BITS | np.arange(keys.size, dtype=np.uint64)
-    packed.sort()
-    return places[(packed & INDEX_MASK).astype(np.int64)]

@@ -10,7 +10,8 @@ Row i shows picture `top` where rank < keep and picture `bottom` elsewhere. Inse
 infill; deletion puts the infill on top of the image. Nothing but these rows crosses the bus before a forward pass.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,12 @@ class Ends:
     kind: str  # logits | probabilities | log-probabilities | sigmoid
 
 
-class _Builder:
+class HeadBuilder:
     """Nodes and constants with names that nothing in the model uses yet."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, own: set[str]) -> None:
         self.taken = edit.all_names(model.graph)
-        if clash := self.taken & {PICTURES, RANKS, ROWS, PROBABILITIES}:
+        if clash := self.taken & own:
             raise BadInput(f"the model already has a tensor named '{clash.pop()}', a name that auditkit adds itself.")
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
@@ -73,12 +74,26 @@ class _Builder:
         return output
 
 
-def masked(model: onnx.ModelProto, ends: Ends) -> onnx.ModelProto:
-    """The classifier over banks: rows of four integers in, a probability for every label out."""
+def masked(model: onnx.ModelProto, ends: Ends, *, narrow: bool = False) -> onnx.ModelProto:
+    """The classifier over banks: rows of four integers in, a probability for every label out.
+
+    With `narrow`, pictures that the graph would cast to float16 at once are taken in float16: half the bytes to move.
+    """
+    return headed(model, ends, _bank_inputs, _compose, narrow=narrow)
+
+
+def headed(
+    model: onnx.ModelProto, ends: Ends, banks: Callable[[Ends], list[onnx.ValueInfoProto]],
+    compose: Callable[["HeadBuilder", Ends, int], None], *, narrow: bool,
+) -> onnx.ModelProto:  # fmt: skip
+    """The classifier behind a head that composes its input from banks, with probabilities at its end."""
     opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
     fresh = edit.with_outputs(model, [ends.output])
-    builder = _Builder(fresh)
-    _compose(builder, ends, opset)
+    if narrow:
+        ends = _behind_a_cast(fresh.graph, ends)
+    inputs = banks(ends)
+    builder = HeadBuilder(fresh, {*(value.name for value in inputs), PROBABILITIES})
+    compose(builder, ends, opset)
     head = len(builder.nodes)
     _probabilities(builder, ends)
     graph = fresh.graph
@@ -87,7 +102,7 @@ def masked(model: onnx.ModelProto, ends: Ends) -> onnx.ModelProto:
     kept = [value for value in listed if value.name != ends.input]
     nodes = [*builder.nodes[:head], *graph.node, *builder.nodes[head:]]
     del graph.input[:], graph.output[:], graph.node[:], graph.value_info[:]
-    graph.input.extend([*_bank_inputs(ends), *kept])
+    graph.input.extend([*inputs, *kept])
     graph.output.append(helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["N", max(ends.outputs, 2)]))
     graph.node.extend(nodes)
     graph.initializer.extend(builder.constants)
@@ -95,22 +110,40 @@ def masked(model: onnx.ModelProto, ends: Ends) -> onnx.ModelProto:
     return fresh
 
 
-def _bank_inputs(ends: Ends) -> list[onnx.ValueInfoProto]:
+def _behind_a_cast(graph: onnx.GraphProto, ends: Ends) -> Ends:
+    """The ends with the input past its cast to float16, if that is all it goes to."""
+    readers = [node for node in graph.node if ends.input in node.input]
+    if len(readers) != 1 or readers[0].op_type != "Cast" or readers[0].attribute[0].i != TensorProto.FLOAT16:
+        return ends
+    cast = readers[0]
+    graph.node.remove(cast)
+    for value in graph.input:
+        if value.name == ends.input:
+            value.name = cast.output[0]
+    return replace(ends, input=cast.output[0], element=TensorProto.FLOAT16)
+
+
+def picture_bank(ends: Ends) -> onnx.ValueInfoProto:
+    """The input that takes pictures, as the network takes them."""
     size: list[int | str] = [ends.height, ends.width]
     picture = ["P", *size, ends.channels] if ends.channels_last else ["P", ends.channels, *size]
+    return helper.make_tensor_value_info(PICTURES, ends.element, picture)
+
+
+def _bank_inputs(ends: Ends) -> list[onnx.ValueInfoProto]:
     return [
-        helper.make_tensor_value_info(PICTURES, ends.element, picture),
-        helper.make_tensor_value_info(RANKS, TensorProto.INT32, ["M", *size]),
+        picture_bank(ends),
+        helper.make_tensor_value_info(RANKS, TensorProto.INT32, ["M", ends.height, ends.width]),
         helper.make_tensor_value_info(ROWS, TensorProto.INT32, ["N", 4]),
     ]
 
 
-def _compose(b: _Builder, ends: Ends, opset: int) -> None:
+def _compose(b: HeadBuilder, ends: Ends, opset: int) -> None:
     """Where(rank < keep, top, bottom), under the name of the classifier's input."""
-    top = b.node("Gather", [PICTURES, _column(b, TOP)], axis=0)
-    bottom = b.node("Gather", [PICTURES, _column(b, BOTTOM)], axis=0)
-    rank = b.node("Gather", [RANKS, _column(b, MAP)], axis=0)
-    keep = b.node("Reshape", [_column(b, KEEP), b.constant([-1, 1, 1])])
+    top = b.node("Gather", [PICTURES, column(b, TOP)], axis=0)
+    bottom = b.node("Gather", [PICTURES, column(b, BOTTOM)], axis=0)
+    rank = b.node("Gather", [RANKS, column(b, MAP)], axis=0)
+    keep = b.node("Reshape", [column(b, KEEP), b.constant([-1, 1, 1])])
     shape = [-1, ends.height, ends.width, 1] if ends.channels_last else [-1, 1, ends.height, ends.width]
     if opset >= FIRST_OPSET_WITH_WHERE:
         shown = b.node("Reshape", [b.node("Less", [rank, keep]), b.constant(shape)])
@@ -125,11 +158,12 @@ def _compose(b: _Builder, ends: Ends, opset: int) -> None:
     b.node("Add", [b.node("Mul", [shown, top]), b.node("Mul", [hidden, bottom])], ends.input)
 
 
-def _column(b: _Builder, index: int) -> str:
+def column(b: HeadBuilder, index: int) -> str:
+    """Name of one column of the rows."""
     return b.node("Gather", [ROWS, b.constant(index)], axis=1)
 
 
-def _probabilities(b: _Builder, ends: Ends) -> None:
+def _probabilities(b: HeadBuilder, ends: Ends) -> None:
     """Scores of any kind as float32 probabilities [N, classes]; one number becomes two labels, (1-p, p)."""
     flat = b.node("Reshape", [ends.output, b.constant([-1, ends.outputs])])
     scores = b.node("Cast", [flat], to=TensorProto.FLOAT)

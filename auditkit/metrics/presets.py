@@ -181,18 +181,6 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def fill_in(kind: Infill, pictures: Array, gray: Array, black: Array, *, channels_last: bool = False) -> Array:
-    """What stands in for hidden pixels of pictures [N, ...], all as the network takes them.
-
-    `gray` and `black` are what the network takes for a picture of that colour; `zero` is the number 0 there, which is
-    gray where a mean is subtracted.
-    """
-    if kind == "rise-blur":
-        return rise_blur(pictures, channels_last=channels_last)
-    value = {"gray": gray, "zero": np.zeros(1), "black": black}[kind]
-    return np.broadcast_to(np.asarray(value, pictures.dtype), pictures.shape).copy()
-
-
 def rise_blur(pictures: Array, *, channels_last: bool = False) -> Array:
     """RISE's blur of pictures [..., C, H, W] (or [..., H, W, C]), channel by channel.
 

@@ -50,6 +50,16 @@ def box(heatmap: npt.ArrayLike, delta: float = 1.0, rule: Rule = "paper") -> Box
     return enclosing_box(largest_component(kept) if rule == "largest-component" else kept)
 
 
+def boxes(heatmap: npt.ArrayLike, deltas: npt.ArrayLike = DELTAS) -> tuple[Box, ...]:
+    """The box of a map around all pixels above the threshold, for each delta.
+
+    A row or a column has a pixel above it if its greatest heat is, so that the map is looked at once.
+    """
+    heat = unit_range(heatmap)
+    mean, rows, columns = heat.mean(), heat.max(axis=1), heat.max(axis=0)
+    return tuple(_around(rows > delta * mean, columns > delta * mean) for delta in np.asarray(deltas))
+
+
 def above_mean(heatmap: npt.ArrayLike, delta: float) -> Array:
     """Whether each pixel's heat, brought to [0, 1], is above delta times its mean over the map."""
     if not (np.isfinite(delta) and delta >= 0):
@@ -78,8 +88,12 @@ def checked_map(heatmap: npt.ArrayLike) -> Array:
 
 def enclosing_box(kept: Array) -> Box:
     """The smallest box around the kept pixels [H, W]; the whole image, degenerate, when none is kept."""
-    height, width = kept.shape
-    rows, columns = np.flatnonzero(kept.any(axis=1)), np.flatnonzero(kept.any(axis=0))
+    return _around(np.asarray(kept.any(axis=1)), np.asarray(kept.any(axis=0)))
+
+
+def _around(some_in_row: Array, some_in_column: Array) -> Box:
+    height, width = some_in_row.size, some_in_column.size
+    rows, columns = np.flatnonzero(some_in_row), np.flatnonzero(some_in_column)
     if not rows.size:
         return Box(0, 0, width, height, 1.0, degenerate=True)
     x0, x1, y0, y1 = int(columns[0]), int(columns[-1]) + 1, int(rows[0]), int(rows[-1]) + 1

@@ -120,7 +120,7 @@ def _resampled_means(sums: Array, counts: Array, draws: int, seed: int) -> Array
     step = max(1, CHUNK // n)
     for start in range(0, draws, step):
         part = slice(start, min(start + step, draws))
-        drawn = chance.integers(0, n, size=(part.stop - start, n))
+        drawn = chance.integers(0, n, size=(part.stop - start, n), dtype=np.int32)
         rows = n * counts[0] if equal else counts[drawn].sum(axis=1)
         means[part] = sums[drawn].sum(axis=1) / rows
     return means

@@ -1,5 +1,6 @@
 """A classifier to be audited: an ONNX file with its signature and card, or a plain callable."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from auditkit.model.signature import Overrides, Signature, kind_by_values, to_pr
 
 Array = np.ndarray[Any, Any]
 Images = Sequence["Image.Image | Array | str | Path"] | Array
-AT_ONCE = 64  # so many images are run in one batch without measuring first
+AT_ONCE = 64  # so many images are run without measuring first
+FEW_ON_CUDA = 16  # and there in parts of this size, always the same
 
 
 class _WithCard:
@@ -28,6 +30,7 @@ class _WithCard:
     signature: Signature
     card: Card
     over_banks: Any = None  # the same classifier over masked images, kept by model.masked
+    over_mixes: Any = None  # and over soft mixtures of two pictures, kept by model.mixed
 
     def preprocess(self, images: Images) -> Array:
         """The network's input for pictures: files, Pillow images or uint8 arrays [height, width, 3]."""
@@ -89,6 +92,18 @@ class OnnxClassifier(_WithCard):
         self.session = Session(self.graph, settings, self.weights)
         self.settings = self.session.settings
         self._batch = self.settings.batch
+        self._reference: OnnxClassifier | None = None
+        self.over_slopes: dict[str | None, Any] = {}  # with its gradient by layer, kept by model.slopes
+
+    def reference(self) -> "OnnxClassifier":
+        """The same file on the CPU in strict float32, to measure others against; itself if that is what it is."""
+        if self.settings.device == "cpu" and self.settings.precision == "strict":
+            return self
+        if self._reference is None:
+            # Half the cores: the others feed the device meanwhile.
+            plain = Settings(device="cpu", precision="strict", threads=max(1, (os.cpu_count() or 1) // 2))
+            self._reference = OnnxClassifier(self.file, self.signature, self.card, plain)
+        return self._reference
 
     @property
     def batch(self) -> int:
@@ -103,8 +118,10 @@ class OnnxClassifier(_WithCard):
         own = self.signature.own_batch
         if own is not None:
             return self._at_own_size(rows, own)
-        size = batch or (self.settings.batch or min(len(rows), AT_ONCE) if len(rows) <= AT_ONCE else self.batch)
-        scores, worked = in_batches(self._run, rows, size, pad=self.settings.device == "cuda")
+        on_cuda = self.settings.device == "cuda"
+        few = min(self.settings.batch or AT_ONCE, FEW_ON_CUDA if on_cuda else len(rows))
+        size = batch or (few if len(rows) <= AT_ONCE else self.batch)
+        scores, worked = in_batches(self._run, rows, size, pad=on_cuda)
         if worked < size:
             self._batch = worked
         return scores

@@ -5,7 +5,7 @@ are composed on the host. The numbers are the same.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, cast
 
@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from auditkit.errors import OutOfMemory
-from auditkit.graph import masking
+from auditkit.graph import masking, simplify
 from auditkit.graph.masking import BOTTOM, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, ROWS, TOP
 from auditkit.model.classifier import CallableClassifier, OnnxClassifier
 from auditkit.model.session import MOST_ROWS, Session, measured_batch
@@ -24,6 +24,7 @@ ELEMENTS = {
     "float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "float64": onnx.TensorProto.DOUBLE,
     "uint8": onnx.TensorProto.UINT8,
 }  # fmt: skip
+Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures may be narrow
 IN_FLIGHT = {"cpu": 1, "cuda": 2}  # while one batch is read back, the next one runs
 
 
@@ -37,30 +38,35 @@ class Masked(Protocol):
         """Probabilities [n, classes] for int32 rows [N, 4] (top, bottom, map, keep), in order, a part at a time."""
 
 
-class OnnxMasked:
-    """The masks of an ONNX classifier, composed on the device."""
+class OnnxOverBanks:
+    """An ONNX classifier behind a head that composes its input on the device, from banks and rows of integers."""
 
-    def __init__(self, model: OnnxClassifier) -> None:
+    def __init__(self, model: OnnxClassifier, head: Head, columns: int) -> None:
         signature = model.signature
         ends = masking.Ends(
             signature.input, ELEMENTS[signature.dtype], signature.layout == "NHWC", signature.height, signature.width,
             signature.channels, signature.output, signature.outputs, signature.kind,
         )  # fmt: skip
-        self.signature, self.settings = signature, model.settings
-        self.session = Session(masking.masked(model.graph, ends), model.settings, model.weights)
+        self.signature, self.settings, self._columns = signature, model.settings, columns
+        graph = simplify.simplified(head(model.graph, ends, narrow=model.settings.device == "cuda"))
+        self.session = Session(graph, model.settings, model.weights)
+        (bank,) = (value for value in graph.graph.input if value.name == PICTURES)
+        self._dtype = onnx.helper.tensor_dtype_to_np_dtype(bank.type.tensor_type.elem_type)
         self._batch = signature.own_batch or model.settings.batch
+        # Shared by all who run rows: the next of them has its batches waiting when one comes to its end.
+        self._pool = ThreadPoolExecutor(IN_FLIGHT[self.settings.device])
 
     def batch(self, banks: Any) -> int:
         """Rows run at once: the graph's own, as set, or found by measurement over these banks."""
         if self._batch is None:
-            row = np.zeros((1, 4), np.int32)
+            row = np.zeros((1, self._columns), np.int32)
             most = MOST_ROWS[self.settings.device]
             self._batch = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), most)
         return self._batch
 
-    def load(self, pictures: Array, ranks: Array) -> Any:
-        """Both banks in the device's memory, as long as someone holds them."""
-        return {PICTURES: self.session.upload(pictures), RANKS: self.session.upload(ranks.astype(np.int32))}
+    def upload(self, pictures: Array) -> Any:
+        """The pictures in the device's memory, as long as someone holds them."""
+        return self.session.upload(pictures.astype(self._dtype, copy=False))
 
     def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
@@ -69,17 +75,20 @@ class OnnxMasked:
             return
         waiting: deque[tuple[slice, Future[Array]]] = deque()
         start = 0
-        with ThreadPoolExecutor(IN_FLIGHT[self.settings.device]) as pool:
+        try:
             while start < len(rows) or waiting:
                 while start < len(rows) and len(waiting) < IN_FLIGHT[self.settings.device]:
                     part = slice(start, min(start + self.batch(banks), len(rows)))
-                    waiting.append((part, pool.submit(self._run_padded, rows[part], banks)))
+                    waiting.append((part, self._pool.submit(self._run_padded, rows[part], banks)))
                     start = part.stop
                 part, future = waiting.popleft()
                 try:
                     yield part, future.result()
                 except OutOfMemory:
                     start = self._smaller(part, waiting, self.batch(banks))
+        finally:
+            for _, future in waiting:  # the reader has stopped early
+                future.exception()
 
     def _smaller(self, part: slice, waiting: "deque[tuple[slice, Future[Array]]]", batch: int) -> int:
         """Halve the batch, drop what was under way, and say from which row to go on."""
@@ -91,7 +100,7 @@ class OnnxMasked:
         return int(part.start)
 
     def _run_padded(self, rows: Array, banks: Any) -> Array:
-        """A short last batch is filled up where another shape would cost a new search or is not taken at all."""
+        """A short batch is filled up where another size is not taken, or costs: CUDA sets every change up anew."""
         fixed = self.signature.own_batch is not None or self.settings.device == "cuda"
         short = self.batch(banks) - len(rows) if fixed else 0
         padded = np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows
@@ -106,24 +115,43 @@ class OnnxMasked:
         return self.session.run({**banks, ROWS: rows.astype(np.int32, copy=False)}, [PROBABILITIES])[0]
 
 
-class HostMasked:
-    """The masks of a plain callable, composed with numpy."""
+class OnnxMasked(OnnxOverBanks):
+    """The masks of an ONNX classifier, composed on the device."""
 
-    def __init__(self, model: CallableClassifier) -> None:
-        self.model, self.batch = model, model.batch
+    def __init__(self, model: OnnxClassifier) -> None:
+        super().__init__(model, masking.masked, columns=4)
 
     def load(self, pictures: Array, ranks: Array) -> Any:
-        """Both banks as they are."""
-        return pictures, ranks
+        """Both banks in the device's memory, as long as someone holds them."""
+        order = ranks.astype(np.int32, copy=False)
+        return {PICTURES: self.upload(pictures), RANKS: self.session.upload(order)}
+
+
+class HostOverBanks:
+    """A plain callable whose input is composed with numpy, from banks and rows of integers."""
+
+    def __init__(self, model: CallableClassifier, compose: Callable[..., Array]) -> None:
+        self.model, self.batch, self._compose = model, model.batch, compose
 
     def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows."""
         for start in range(0, len(rows), self.batch):
             part = rows[start : start + self.batch]
-            shown = composed(part, banks[0], banks[1], self.model.signature.layout)
+            shown = self._compose(part, *banks, self.model.signature.layout)
             scores = self.model.scores(shown, self.batch)
             probabilities = to_probabilities(scores, self.model.signature.kind).astype(np.float32)
             yield slice(start, start + len(part)), probabilities
+
+
+class HostMasked(HostOverBanks):
+    """The masks of a plain callable, composed with numpy."""
+
+    def __init__(self, model: CallableClassifier) -> None:
+        super().__init__(model, composed)
+
+    def load(self, pictures: Array, ranks: Array) -> Any:
+        """Both banks as they are."""
+        return pictures, ranks
 
 
 def composed(rows: Array, pictures: Array, ranks: Array, layout: str) -> Array:

@@ -77,5 +77,7 @@ def normalised(card: Card, seen: Array, layout: Layout, dtype: str) -> Array:
     """Network input for pixels [N, height, width, channels]; exact, since there are only 256 pixel values."""
     ordered = seen[..., ::-1] if card.channels == "BGR" else seen
     table = card.table().astype(dtype)
-    values = np.stack([table[channel][ordered[..., channel]] for channel in range(len(card.mean))], axis=-1)
-    return np.ascontiguousarray(values.transpose(0, 3, 1, 2) if layout == "NCHW" else values)
+    values = np.empty((len(seen), len(card.mean), *seen.shape[1:3]), dtype)
+    for channel, of_channel in enumerate(table):
+        np.take(of_channel, ordered[..., channel], out=values[:, channel], mode="clip")
+    return values if layout == "NCHW" else np.ascontiguousarray(values.transpose(0, 2, 3, 1))

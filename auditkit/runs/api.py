@@ -34,6 +34,8 @@ def evaluate(
     if unknown := set(settings) - {field.name for field in fields(Evaluation)}:
         raise BadInput(f"there is no setting '{min(unknown)}'; the settings are those of auditkit evaluate --help.")
 
+    if not isinstance(settings.get("labels"), str | None):  # 3 or [3, 7], as Python has it
+        settings["labels"] = ",".join(str(label) for label in np.atleast_1d(settings["labels"]))
     chosen = _images(model, images)
     others = None if pool is None else _images(model, pool)
     asked = Evaluation(steps=None if steps is None else parse_steps(str(steps)), **settings)

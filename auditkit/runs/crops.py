@@ -42,17 +42,20 @@ def crops(
         shown = pictures.normalised(card, cut, signature.layout, signature.dtype)
         about = np.array([image for image, _ in part])
         told |= dict(zip(part, probabilities(shown, about), strict=True))
-    return {place: tuple(_crop(found, told[use.image, found.corners], use.label) for found in use.boxes)
+    return {place: _of(use, [told[use.image, found.corners][use.label] for found in use.boxes])
             for place, use in enumerate(uses) if use.boxes}  # fmt: skip
 
 
-def _crop(found: Box, told: Array, label: int) -> Crop:
-    return Crop(found, float(saliency_metric(found.area_fraction, told[label], prob_floor=LEAST_PROB)))
+def _of(use: Use, prob: list[float]) -> tuple[Crop, ...]:
+    areas = [found.area_fraction for found in use.boxes]
+    values = saliency_metric(areas, prob, prob_floor=LEAST_PROB)
+    return tuple(Crop(found, float(value)) for found, value in zip(use.boxes, values, strict=True))
 
 
 def _cut(pixels: Array, corners: tuple[int, int, int, int]) -> Array:
     """Part of a picture [height, width, channels] stretched to the whole, bilinear."""
     height, width, channels = pixels.shape
     picture = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
-    stretched = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR, box=corners))
-    return stretched.reshape(pixels.shape)
+    # Cut first: with resize(box=) the pixels around the box would bleed into its border.
+    stretched = picture.crop(corners).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(stretched).reshape(pixels.shape)

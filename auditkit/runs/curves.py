@@ -215,7 +215,13 @@ def _round(
             picked[done] = np.divide(picked[done], whole, out=np.full(picked[done].shape, np.nan), where=whole > 0)
         on_rows(len(probabilities))
     if not np.isfinite(picked).all():
-        raise RuntimeFailure("the model gives NaN or infinite probabilities for a masked image.")
+        shared = among is not None and not np.isinf(picked).any()
+        none = (
+            "every label of the set may have probability 0 on it, with nothing to renormalise over; or "
+            if shared
+            else ""
+        )
+        raise RuntimeFailure(f"there is no figure for a masked image: {none}the model gives NaN or infinity there.")
     start = 0
     for (group, _, counts), (part, own, _) in zip(asked, parts, strict=True):
         group.take(counts, picked[start : start + len(part), : own.shape[1]])

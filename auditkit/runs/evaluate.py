@@ -2,11 +2,11 @@
 
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Semaphore
 from typing import Any, Protocol
 
 from auditkit.data.heatmaps import HeatmapSet, open_bundle
@@ -14,17 +14,18 @@ from auditkit.data.images import ImageSet
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.masked import masked
 from auditkit.runs import sanity
-from auditkit.runs.curves import Found, run_curves
-from auditkit.runs.parts import COLUMNS, LIGHT, fitted
-from auditkit.runs.plan import Evaluation, unit_size, units
+from auditkit.runs.curves import run_curves
+from auditkit.runs.parts import COLUMNS, fitted
+from auditkit.runs.plan import Evaluation, units
 from auditkit.runs.ready import ready
 from auditkit.runs.record import results
 from auditkit.runs.store import Store
 from auditkit.runs.summary import Summary, summarise
-from auditkit.runs.unit import Ready, Row, rows
+from auditkit.runs.unit import Row, rows
 from auditkit.runs.work import Work, device_of, planned
 
-FEWEST_AHEAD, MOST_AHEAD = 2, 6  # units made ready while one runs
+RUNNING = {"cpu": 1, "cuda": 2}  # units whose rows are on the device: one's pauses are the other's turn
+FEWEST_AHEAD, MOST_AHEAD = 1, 3  # units made ready meanwhile; more threads than that wait for each other
 
 
 class Tick(Protocol):
@@ -69,20 +70,19 @@ def evaluate(
     work = planned(model, images, bundles, settings, pool)
     with _quick_handover(), ThreadPoolExecutor(1) as aside:
         work, runtime = sanity.checked(work, aside, lambda other: planned(other, images, bundles, settings, pool))
-        every = list(units(len(images), unit_size(work.span.pixels, device_of(work.model))))
+        every = units(len(images), work.span.pixels, device_of(work.model))
         tick = progress(len(images))
         if out is None:
-            tables: list[Any] = []
-            _run(work, every, lambda _unit, made: tables.append(_table(made)), tick)
-            return summarise(tables, work.settings, runtime.result())
+            tables: dict[range, Any] = {}
+            _run(work, every, lambda unit, made: tables.update({unit: _table(made)}), tick)
+            return summarise(lambda: (tables[unit] for unit in every), work.settings, runtime.result())
         about = work.about()
         with Store.open(out, about) as store:
             keys = {unit: Store.key({"about": about, "unit": [unit.start, unit.stop]}) for unit in every}
             todo = [unit for unit in every if not store.has(keys[unit])]
             tick(len(images) - sum(len(unit) for unit in todo))
             _run(work, todo, lambda unit, made: store.write(keys[unit], _table(made)), tick)
-            light = [table.select(LIGHT) for table in store.tables(keys.values())]
-            summary = summarise(light, work.settings, runtime.result())
+            summary = summarise(lambda: Store(out).tables(keys.values()), work.settings, runtime.result())
             store.finish(results(about, summary))
     return summary
 
@@ -103,24 +103,27 @@ def _quick_handover() -> Iterator[None]:
 
 
 def _run(work: Work, todo: Sequence[range], keep: Callable[[range, list[Row]], None], tick: Tick) -> None:
-    """Measure the units in order: while one runs, the next are made ready and the one before is written down."""
-    over = masked(work.model)
-    ahead = min(max(FEWEST_AHEAD, (os.cpu_count() or 1) // 2), MOST_AHEAD)
+    """Every unit made ready, measured and kept, several at a time: the device always has one more waiting."""
+    over, device = masked(work.model), device_of(work.model)
+    turns, stop = Semaphore(RUNNING[device]), Event()
 
-    def keep_rows(unit: range, made: Ready, found: list[Found]) -> None:
+    def whole(unit: range) -> None:
+        if stop.is_set():
+            return
+        made = ready(work, over, unit)
+        with turns:
+            if stop.is_set():
+                return
+            found = run_curves(over, made.banks, list(made.curves.values()), work.span, work.settings, made.among,
+                               lambda count: tick(0, count))  # fmt: skip
         keep(unit, rows(made, found, work.lanes, work.settings))
         tick(len(unit))
 
-    with ThreadPoolExecutor(ahead) as makers, ThreadPoolExecutor(1) as keeper:
-        coming = deque(makers.submit(ready, work, over, unit) for unit in todo[:ahead])
-        kept: deque[Future[None]] = deque()
-        for place, unit in enumerate(todo):
-            made = coming.popleft().result()
-            coming.extend(makers.submit(ready, work, over, later) for later in todo[place + ahead : place + ahead + 1])
-            found = run_curves(over, made.banks, list(made.curves.values()), work.span, work.settings, made.among,
-                               lambda count: tick(0, count))  # fmt: skip
-            kept.append(keeper.submit(keep_rows, unit, made, found))
-            if len(kept) > 1:
-                kept.popleft().result()
-        for last in kept:
-            last.result()
+    ahead = min(max(FEWEST_AHEAD, (os.cpu_count() or 1) // 2), MOST_AHEAD)
+    with ThreadPoolExecutor(RUNNING[device] + ahead) as workers:
+        try:
+            for done in [workers.submit(whole, unit) for unit in todo]:
+                done.result()
+        except BaseException:
+            stop.set()  # what waits is not begun
+            raise

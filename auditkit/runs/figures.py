@@ -1,6 +1,6 @@
-"""Rows of figures as columns, and each metric of a source before it is averaged."""
+"""Each metric of a source before it is averaged."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 
 from auditkit.metrics.faithfulness import best_effort, worst_per_image
 from auditkit.metrics.saliency import DELTAS, tune_delta
+from auditkit.runs.items import Items
 from auditkit.runs.plan import NO_LABEL, NO_MAP
 
 Array = np.ndarray[Any, Any]
@@ -35,56 +36,6 @@ class Gap:
     reason: str
 
 
-class Items:
-    """All rows of a run, a column at a time."""
-
-    def __init__(self, tables: Sequence[Any]) -> None:
-        import pyarrow as pa  # noqa: PLC0415 - slow to import
-
-        self.table = pa.concat_tables(tables)
-        self.images, self.image = _coded(self.table, "image")
-        self.sources, self.source = _coded(self.table, "bundle")
-        self.infills, self.infill = _coded(self.table, "infill")
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def column(self, name: str) -> Array:
-        """A column of numbers as float64, NaN where there is none."""
-        return np.asarray(self.table.column(name).to_numpy(), np.float64)
-
-    @cached_property
-    def label(self) -> Array:
-        """Label of each row."""
-        return self.column("label").astype(np.int64)
-
-    @cached_property
-    def predicted(self) -> Array:
-        """Whether a row is about the predicted label."""
-        return np.asarray(self.table.column("predicted").to_numpy(), np.bool_)
-
-    @cached_property
-    def why(self) -> Array:
-        """Why a row has no figure; empty where it has one."""
-        return np.array([text or "" for text in self.table.column("error").to_pylist()])
-
-    def of(self, source: int, infill: int) -> "Group":
-        """Rows of one source under one infill."""
-        return Group(self, np.flatnonzero((self.source == source) & (self.infill == infill)))
-
-    def truth(self) -> Array:
-        """The label that each image was given with, by number of the image; NaN where it has none."""
-        found = np.full(len(self.images), np.nan)
-        found[self.image] = self.column("truth")
-        return found
-
-
-def _coded(table: Any, name: str) -> tuple[list[str], Array]:
-    """Distinct texts in the order in which they first come, and the number of each row's."""
-    coded = table.column(name).combine_chunks().dictionary_encode()
-    return coded.dictionary.to_pylist(), np.asarray(coded.indices.to_numpy(zero_copy_only=False), np.int64)
-
-
 @dataclass(frozen=True)
 class Group:
     """Rows of one source under one infill."""
@@ -94,18 +45,19 @@ class Group:
 
     @cached_property
     def _good(self) -> Array:
-        return np.asarray(self.at[self.items.why[self.at] == ""])
+        return np.asarray(self.at[~self.items.failed()[self.at]])
 
     @cached_property
     def _chief(self) -> Array:
-        return np.asarray(self._good[self.items.predicted[self._good]])
+        """Rows of the labels that insertion, deletion and the saliency metric are about."""
+        return self._good if self.items.named else np.asarray(self._good[self.items.predicted[self._good]])
 
     def metrics(self) -> "list[Values | Gap]":
         """Every metric of the group."""
-        found = [self._mean("insertion", "no map for the predicted label"), self._mean("deletion", "not measured")]
-        found += self._saliency()
-        found += self._faithful()
-        return found + self._localised()
+        why_not = "no map for a named label" if self.items.named else "no map for the predicted label"
+        deletion = self._mean("deletion", "not measured" if len(self._chief) else why_not)
+        found = [self._mean("insertion", why_not), deletion]
+        return found + self._tie_spread() + self._saliency() + self._faithful() + self._localised()
 
     def _values(self, name: str, rows: Array, values: Array, note: str = "") -> Values:
         images = self.items.image[rows]
@@ -117,6 +69,11 @@ class Group:
         have = np.isfinite(values)
         return self._values(name, rows[have], values[have]) if have.any() else Gap(name, why_not)
 
+    def _tie_spread(self) -> "list[Values | Gap]":
+        """Width of what the orders of tied pixels make of insertion, where they were tried."""
+        low, high = (self.items.column(name)[self._chief] for name in ("insertion_low", "insertion_high"))
+        return [self._values("tie_spread", self._chief, high - low)] if np.isfinite(low).any() else []
+
     def _saliency(self) -> "list[Values | Gap]":
         found: list[Values | Gap] = []
         metric = self._mean("saliency_metric", "not measured")
@@ -126,17 +83,17 @@ class Group:
 
     def _tuned(self) -> "list[Values | Gap]":
         """The saliency metric with a delta tuned on one half of the images and reported on the other."""
-        lists = self.items.table.column("saliency_by_delta").take(self._chief).to_pylist()
-        rows = np.array([row for row, held in zip(self._chief, lists, strict=True) if held], np.int64)
+        held = self.items.lists("saliency_by_delta")
+        rows = self._chief[np.isfinite(held[self._chief]).any(axis=1)]
         if not len(rows):
             return []
-        name, table = "saliency_metric_tuned", np.array([held for held in lists if held])
-        tuning = self.items.image[rows] % HOLDOUT == 0
-        if tuning.all() or not tuning.any():
+        name, table = "saliency_metric_tuned", held[rows]
+        tuning = np.unique(self.items.image[rows], return_inverse=True)[1] % HOLDOUT == 0
+        if tuning.all():
             return [Gap(name, "delta is tuned on one half of the images; one image has no halves")]
-        delta = tune_delta(table[tuning].T)
-        at, note = int(np.flatnonzero(delta == DELTAS)[0]), f"delta {delta:g}, tuned on {int(tuning.sum())} images"
-        flags = np.array(self.items.table.column("degenerate_by_delta").take(rows).to_pylist(), np.float64)
+        delta, images = tune_delta(table[tuning].T), len(np.unique(self.items.image[rows[tuning]]))
+        at, note = int(np.flatnonzero(delta == DELTAS)[0]), f"delta {delta:g}, tuned on {images} images"
+        flags = self.items.lists("degenerate_by_delta")[rows]
         return [self._values(name, rows[~tuning], table[~tuning, at], note),
                 self._values("degenerate_boxes_tuned", rows[~tuning], flags[~tuning, at], note)]  # fmt: skip
 
@@ -144,54 +101,51 @@ class Group:
         items, rows = self.items, self._good
         if np.isnan(items.column("alpha")[rows]).all() and len(rows):
             return []  # the protocol has no completeness and soundness
-        wanted = self.at[items.why[self.at] != NO_LABEL]
+        wanted = self.at[~items.failed(NO_LABEL)[self.at]]
         if len(rows) < len(wanted) or items.predicted[rows].all():
-            lacking = "are missing" if len(rows) < len(wanted) else "are not in the label set"
-            return [Gap(name, f"maps for other labels than the predicted one {lacking}") for name in FAITHFUL]
+            why = f"{len(wanted) - len(rows)} of {len(wanted)} maps are missing, and every label needs its own"
+            if items.predicted[wanted].all():
+                why = "the label set holds no other label than the predicted one"
+            return [Gap(name, why) for name in FAITHFUL]
         alphas, betas = items.column("alpha")[rows], items.column("beta")[rows]
-        found: list[Values | Gap] = []
-        for name, values in (("completeness", alphas), ("soundness", betas)):
-            worst = worst_per_image(values, items.image[rows])
-            found += [self._values(name, rows, values), _per_image(f"worst_{name}", worst.images, worst.values)]
-        return [*found, self._best_effort(rows, alphas)]
+        pairs = (("completeness", alphas), ("soundness", betas))
+        worst = [(name, worst_per_image(values, items.image[rows])) for name, values in pairs]
+        return [
+            *(self._values(name, rows, values) for name, values in pairs),
+            *(_per_image(f"worst_{name}", least.images, least.values) for name, least in worst),
+            self._best_effort(rows, alphas),
+        ]
 
     def _best_effort(self, rows: Array, alphas: Array) -> "Values | Gap":
-        items = self.items
-        chief = np.full(len(items.images), -1)
-        chief[items.image[self._chief]] = items.label[self._chief]
-        images = items.image[rows]
-        effort = best_effort(alphas, items.column("prob")[rows], items.label[rows], chief[images], images)
+        items, images = self.items, self.items.image[rows]
+        effort = best_effort(alphas, items.column("prob")[rows], items.label[rows], items.prediction[images], images)
         if not effort.counted.any():
             return Gap("best_effort", "no image has a second label with probability 0.01 or more")
         return _per_image("best_effort", effort.images[effort.counted], effort.values[effort.counted])
 
     def _localised(self) -> "list[Values | Gap]":
+        rows = self._good[np.isfinite(self.items.column("pointing_hit")[self._good])]
+        if not len(rows):
+            return []
+        here, whole = (len(np.unique(self.items.image[some])) for some in (rows, self.at))
+        note = "" if here == whole else f"{here} of {whole} images have a region and a map for the label they show"
         columns = (("pointing_game", "pointing_hit"), ("iou", "iou"))
-        found = [self._mean(name, "", self._good, column=column) for name, column in columns]
-        return [metric for metric in found if isinstance(metric, Values)]
-
-    def tie_spread(self) -> float | None:
-        """Mean width of what the orders of tied pixels make of insertion, where they were tried."""
-        low, high = (self.items.column(name)[self._chief] for name in ("insertion_low", "insertion_high"))
-        return float((high - low).mean()) if len(low) and np.isfinite(low).all() else None
+        return [self._values(name, rows, self.items.column(column)[rows], note) for name, column in columns]
 
     def flags(self) -> list[str]:
         """What is odd about the maps, counted."""
-        import pyarrow.compute as pc  # noqa: PLC0415
-
-        said = pc.value_counts(pc.list_flatten(self.items.table.column("flags").take(self.at)))
-        found = [f"{entry['values'].as_py()} ({entry['counts'].as_py()} of {len(self.at)} maps)" for entry in said]
+        said = self.items.flags(self.at)
+        found = [f"{flag} ({count} of {len(self.at)} maps)" for flag, count in said.items()]
         images = len(np.unique(self.items.image[self.at]))
         if images > 1 and self._position_only():
             found.append(f"position-only (the same map for all {images} images)")
-        missing = int((self.items.why[self.at] == NO_MAP).sum())
+        missing = int(self.items.failed(NO_MAP)[self.at].sum())
         return found + ([f"{missing} maps are missing"] if missing else [])
 
     def _position_only(self) -> bool:
-        digests = np.array([text or "" for text in self.items.table.column("map_digest").take(self._good).to_pylist()])
         labels = self.items.label[self._good]
-        pairs = {(int(label), digest) for label, digest in zip(labels, digests, strict=True)}
-        return len(self._good) > len(set(labels.tolist())) == len(pairs)
+        pairs = np.stack([labels, self.items.column("map_digest")[self._good]])
+        return bool(len(self._good) > len(np.unique(labels)) == np.unique(pairs, axis=1).shape[1])
 
 
 def _per_image(name: str, images: Array, values: Array) -> Values:

@@ -25,6 +25,8 @@ class Infills:
 
     def __init__(self, card: Card, signature: Signature, settings: Evaluation, pool: ImageSet) -> None:
         self.card, self.signature, self.settings, self.pool = card, signature, settings, pool
+        self._opened: dict[str, Array] = {}
+        self.told: dict[str, Array] = {}  # what the model says of pictures that all images share
         self._drawing: dict[str, Callable[[Array], Array]] = {
             "gray": lambda _: flat_picture(card, signature, card.gray),
             "black": lambda _: flat_picture(card, signature, (0.0,) * len(card.gray)),
@@ -36,24 +38,58 @@ class Infills:
     def placed(self, name: str, ids: Sequence[str], shown: Array, first: int) -> tuple[Array, Places]:
         """New pictures for that infill, the first of which will stand at `first`, and those of each image."""
         if name == "random":
-            return self._random(ids, first)
-        if name.startswith(GIVEN_IMAGE):
-            new = self._shown([pictures.opened(given_image(name))])
-        else:
-            new = self._drawing[name](shown)
+            return self._random(ids, shown, first)
+        new = self._given(name) if name.startswith(GIVEN_IMAGE) else self._drawing[name](shown)
         alone = len(new) == 1 and len(ids) != 1
         return new, tuple((first + (0 if alone else place),) for place in range(len(ids)))
+
+    def same_for_all(self, name: str) -> bool:
+        """Whether that infill is one picture, whatever the image."""
+        return name in ("gray", "black", "zero") or name.startswith(GIVEN_IMAGE)
+
+    def _given(self, name: str) -> Array:
+        """The picture of an infill `image:FILE`, decoded once."""
+        if name not in self._opened:
+            try:
+                self._opened[name] = self._shown([pictures.opened(given_image(name))])
+            except BadInput as error:
+                raise BadInput(f"infill {name}: {error}") from None
+        return self._opened[name]
 
     def _shown(self, opened: Sequence[Any]) -> Array:
         seen = np.stack([pictures.pixels(self.card, picture) for picture in opened])
         return pictures.normalised(self.card, seen, self.signature.layout, self.signature.dtype)
 
-    def _random(self, ids: Sequence[str], first: int) -> tuple[Array, Places]:
-        chosen = [_drawn(image, self.pool, self.settings) for image in ids]
+    def _random(self, ids: Sequence[str], shown: Array, first: int) -> tuple[Array, Places]:
+        known: dict[int, Array] = {}
+        chosen = [self._drawn(image, own, known) for image, own in zip(ids, shown, strict=True)]
         listed = sorted({index for indices in chosen for index in indices})
         where = {index: first + place for place, index in enumerate(listed)}
-        new = self._shown([self.pool.picture(index) for index in listed])
+        new = np.stack([known[index] for index in listed])
         return new, tuple(tuple(where[index] for index in indices) for indices in chosen)
+
+    def _drawn(self, image: str, own: Array, known: dict[int, Array]) -> list[int]:
+        """Positions in the pool of one image's infills: never the image itself, by whatever name it is there."""
+        rng = np.random.default_rng(map_seed(self.settings.seed, image, -1))
+        found: list[int] = []
+        for index in rng.permutation(len(self.pool)).tolist():
+            if self.pool.ids[index] == image:
+                continue
+            if index not in known:
+                known[index] = self._of_pool(index)
+            if not np.array_equal(known[index], own):
+                found.append(index)
+            if len(found) == self.settings.draws:
+                break
+        if not found:
+            raise BadInput(f"the pool has no picture but that of '{image}' itself; random infill needs others.")
+        return found
+
+    def _of_pool(self, index: int) -> Array:
+        try:
+            return np.asarray(self._shown([self.pool.picture(index)])[0])
+        except BadInput as error:
+            raise BadInput(f"image '{self.pool.ids[index]}' of the pool: {error}") from None
 
 
 def given_image(name: str) -> Path:
@@ -82,10 +118,3 @@ def blurred(shown: Array, signature: Signature) -> Array:
     sigmas = (0, 0, sigma, sigma) if signature.layout == "NCHW" else (0, sigma, sigma, 0)
     smooth = ndimage.gaussian_filter(shown.astype(np.float64), sigmas)
     return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)
-
-
-def _drawn(image: str, pool: ImageSet, settings: Evaluation) -> list[int]:
-    """Positions in the pool of one image's infills: never the image itself."""
-    rng = np.random.default_rng(map_seed(settings.seed, image, -1))
-    others = [index for index, name in enumerate(pool.ids) if name != image]
-    return [int(others[i]) for i in rng.permutation(len(others))[: settings.draws]]

@@ -11,10 +11,10 @@ COLUMNS = {
     "alpha": "float64", "beta": "float64", "saliency_metric": "float64", "box_degenerate": "bool",
     "pointing_hit": "float64", "iou": "float64", "tied_fraction": "float64", "flags": "list<string>",
     "keep_counts": "list<int32>", "curve": "list<float32>", "error": "string", "map_digest": "string", "truth": "int32",
+    "prediction": "int32",
     "insertion_low": "float64", "insertion_high": "float64", "saliency_by_delta": "list<float64>",
     "degenerate_by_delta": "list<bool>",
 }  # fmt: skip
-LIGHT = [name for name in COLUMNS if name not in ("keep_counts", "curve")]  # all that aggregates need
 SEAL, BLANK = b"auditkit:sha256:", b"0" * 64  # the part's digest stands after the mark, over zeros while it is taken
 
 

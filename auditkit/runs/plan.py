@@ -1,6 +1,5 @@
 """What an evaluation is to do: its settings, the curves they ask for, and the units the work is cut into."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from auditkit.metrics.statistics import METHODS, Method
 
 INFILLS = ("gray", "blur", "random")
 GIVEN_IMAGE = "image:"  # and the picture's file
+CONTROL = "control:"  # and the name of a map that knows nothing of the model
 SALIENCY = ("none", "component", "tuned", "both")
 NO_MAP = "no map for this label"
 NO_LABEL = "no label of the image is in the label set"
@@ -66,8 +66,18 @@ class Evaluation:
                 raise BadInput(f"{name} {number} is less than {least}.")
         if not 0.5 <= self.confidence < 1:
             raise BadInput(f"confidence {self.confidence} must lie in [0.5, 1).")
+        if isinstance(self.range, str) or len(self.range) != 2:
+            raise BadInput(f"range {self.range!r} is not two kept fractions, such as 0.2 and 0.6.")
         if not 0 <= self.range[0] < self.range[1] <= 1:
             raise BadInput(f"range {self.range[0]:g} to {self.range[1]:g} does not lie in 0 to 1, low before high.")
+
+    @property
+    def named(self) -> bool:
+        """Whether figures of one label, such as insertion, are about each label of a list, not the predicted one.
+
+        A list over which probabilities are renormalised is the model's classes, and has a prediction of its own.
+        """
+        return self.labels is not None and parse_labels(self.labels).listed is not None and not self.renormalise
 
     @property
     def infills(self) -> tuple[str, ...]:
@@ -90,32 +100,48 @@ def resolved(settings: Evaluation, classes: int) -> Evaluation:
     """The settings with each None filled in; a protocol's own rules cannot be changed, but its labels and steps can."""
     if settings.protocol is None:
         return replace(
-            settings, labels=settings.labels or str(default_labels(classes)), infill=settings.infills,
+            settings, labels=_plain(settings.labels) or str(default_labels(classes)), infill=settings.infills,
             renormalise=bool(settings.renormalise), steps=settings.steps or Steps("auto", tolerance=5e-3),
             eps1=EPS1 if settings.eps1 is None else settings.eps1,
             eps2=EPS2 if settings.eps2 is None else settings.eps2, ties=settings.ties or "random",
         )  # fmt: skip
-    protocol = presets.preset(settings.protocol)
-    fixed = {"infill": settings.infill, "ties": settings.ties, "eps1": settings.eps1, "eps2": settings.eps2}
-    if changed := [name for name, value in fixed.items() if value is not None]:
-        raise BadInput(f"the protocol {settings.protocol} has its own {changed[0]}; leave one of the two out.")
-    if settings.range != (0.0, 1.0) or settings.tie_orders:
-        raise BadInput(f"the protocol {settings.protocol} takes whole curves and one order; leave range and ties out.")
-    if settings.steps is not None and settings.steps.rule != "uniform" and protocol.insertion.steps is not None:
-        raise BadInput(f"the protocol {settings.protocol} takes a number of steps, not '{settings.steps}'.")
-    if protocol.labels == "listed" and settings.labels is None:
-        raise BadInput(
-            f"the protocol {settings.protocol} needs the labels to renormalise over; give them as 3,7 or top2."
-        )
+    protocol = _followed(settings, presets.preset(settings.protocol))
     if settings.steps is None:
         own = protocol.insertion.steps
         settings = replace(settings, steps=Steps("exact") if own is None else Steps("uniform", count=own))
     return replace(
         settings, infill=(protocol.insertion.infill,), ties=protocol.insertion.ties,
-        labels=settings.labels or {"all": "all", "predicted": "top1"}[protocol.labels],
-        renormalise=protocol.renormalise if settings.renormalise is None else settings.renormalise,
-        eps1=protocol.eps1, eps2=protocol.eps2,
+        labels=_plain(settings.labels) or {"all": "all", "predicted": "top1"}[protocol.labels],
+        renormalise=protocol.renormalise, eps1=protocol.eps1, eps2=protocol.eps2,
     )  # fmt: skip
+
+
+def _plain(labels: str | None) -> str | None:
+    """A label set has one name, however it is written."""
+    return None if labels is None else str(parse_labels(labels))
+
+
+def _followed(settings: Evaluation, protocol: presets.Preset) -> presets.Preset:
+    """The protocol, if no setting goes against it."""
+    fixed = {
+        "infill": settings.infill, "ties": settings.ties, "eps1": settings.eps1, "eps2": settings.eps2,
+        "rule to renormalise or not": settings.renormalise,
+    }  # fmt: skip
+    if changed := [name for name, value in fixed.items() if value is not None]:
+        raise BadInput(f"the protocol {settings.protocol} has its own {changed[0]}; leave one of the two out.")
+    if tuple(settings.range) != (0.0, 1.0) or settings.tie_orders:
+        raise BadInput(
+            f"the protocol {settings.protocol} takes whole curves and one order; leave the range and tie orders out."
+        )
+    every = protocol.insertion.steps is None
+    rule, takes = ("exact", "every pixel count") if every else ("uniform", "a number of steps")
+    if settings.steps is not None and settings.steps.rule != rule:
+        raise BadInput(f"the protocol {settings.protocol} takes {takes}, not '{settings.steps}'; leave the steps out.")
+    if protocol.labels == "listed" and settings.labels is None:
+        raise BadInput(
+            f"the protocol {settings.protocol} needs the labels to renormalise over; give them as 3,7 or top2."
+        )
+    return protocol
 
 
 @dataclass(frozen=True)
@@ -159,12 +185,15 @@ def lanes(settings: Evaluation) -> tuple[Lane, ...]:
     return tuple(Lane(first, second if settings.deletion else None) for first, second in pairs)
 
 
-def units(images: int, size: int = UNIT_IMAGES) -> Iterator[range]:
-    """Positions of the images of each unit."""
-    for start in range(0, images, size):
-        yield range(start, min(start + size, images))
+def units(images: int, pixels: int, device: str) -> list[range]:
+    """Positions of the images of each unit, so that no more than minutes are lost when a run is cut.
 
-
-def unit_size(pixels: int, device: str) -> int:
-    """Images of a unit, so that no more than minutes are lost when a run is cut."""
-    return SLOW_UNIT_IMAGES if device == "cpu" and pixels > SLOW_PIXELS else UNIT_IMAGES
+    A GPU is fast and waits for the first of them, so it begins with small ones: four of two images, four of four, ...
+    """
+    most = SLOW_UNIT_IMAGES if device == "cpu" and pixels > SLOW_PIXELS else UNIT_IMAGES
+    found, start = list[range](), 0
+    while start < images:
+        size = min(2 ** (1 + len(found) // 4), most) if device == "cuda" else most
+        found.append(range(start, min(start + size, images)))
+        start += size
+    return found

@@ -3,7 +3,6 @@
 Nothing here asks the model, so the next units are prepared while one runs.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,16 +12,16 @@ import numpy as np
 from auditkit.data.frames import to_model_input
 from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet
-from auditkit.data.ranks import Ties, map_seed, ranks, tie_groups
+from auditkit.data.ranks import Order, Ties, map_seed
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS
 from auditkit.metrics.localisation import box_region, iou, kept_first, pointing_hit
-from auditkit.metrics.saliency import DELTAS, Box, box
+from auditkit.metrics.saliency import Box, box, boxes
 from auditkit.model import pictures
 from auditkit.model.card import Card
 from auditkit.model.signature import Signature
 from auditkit.runs.infills import Infills, Places
-from auditkit.runs.plan import NO_LABEL, NO_MAP, Evaluation, Lane
+from auditkit.runs.plan import CONTROL, NO_LABEL, NO_MAP, Evaluation, Lane
 
 Array = np.ndarray[Any, Any]
 HEAVY_TIES = 0.5  # share of tied pixels from which a map is flagged
@@ -47,7 +46,8 @@ class Use:
     source: str
     map: Placed
     flags: tuple[str, ...]
-    boxes: tuple[Box, ...] = ()  # of the saliency metric, for the predicted label
+    chief: bool  # whether figures of one label are about this one: it is predicted, or named
+    boxes: tuple[Box, ...] = ()  # of the saliency metric, for chief labels
     pointing: float = np.nan  # where the image has a region, for the label that it shows
     iou: float = np.nan
 
@@ -104,11 +104,10 @@ def _pixels(card: Card, picture: Any, name: str) -> Array:
 
 def _region(images: ImageSet, position: int, card: Card, size: tuple[int, int]) -> Array | None:
     """Where the object lies in what the network sees; its mask goes before its box."""
-    if images.mask is not None:
-        region = images.mask(position)
-    elif images.boxes is not None and np.isfinite(images.boxes[position]).all():
+    region = None if images.mask is None else images.mask(position)
+    if region is None and images.boxes is not None and np.isfinite(images.boxes[position]).all():
         region = box_region(tuple(images.boxes[position]), *size)
-    else:
+    if region is None:
         return None
     if region.shape != size:
         found = f"{region.shape[0]}x{region.shape[1]}"
@@ -125,7 +124,7 @@ def prepare(
     for place, image in enumerate(seen.ids):
         wanted = [int(label) for label in labels[place]]
         if not wanted:
-            controls = [f"control:{name}" for name in CONTROLS] if settings.controls else []
+            controls = [f"{CONTROL}{name}" for name in CONTROLS] if settings.controls else []
             missing += [(place, int(predicted[place]), source, NO_LABEL) for source in (*bundles, *controls)]
             continue
         user = _User(bank, place, image, int(predicted[place]), seen.truth[place], seen.regions[place])
@@ -134,7 +133,7 @@ def prepare(
             missing += [(place, label, source, NO_MAP) for label in absent]
             uses += user.of(source, found)
             if settings.controls and user.predicted in found and len(wanted) > 1:
-                uses += user.of(f"control:one-map:{source}", dict.fromkeys(wanted, found[user.predicted]))
+                uses += user.of(f"{CONTROL}one-map:{source}", dict.fromkeys(wanted, found[user.predicted]))
         if settings.controls:
             uses += _controls(user, seen.pixels[place], wanted, settings)
     shown, places = [seen.shown], dict[str, Places]()
@@ -156,25 +155,20 @@ class _Maps:
 
     def place(self, image: str, values: Array) -> Placed:
         """The map's ranks in the bank, its tied share, and its digest."""
-        plain, groups = ranks(values, "first"), tie_groups(values)
-        sizes = np.diff(groups)
-        tied = float(sizes[sizes > 1].sum() / plain.size)
-        found = hashlib.blake2b(plain.tobytes(), digest_size=16)
-        if tied:
-            found.update(groups.tobytes())
-        digest = found.hexdigest()
+        order = Order(values)
+        digest = order.digest()
         if (image, digest) not in self._known:
-            self._known[image, digest] = self._placed(image, values, plain, tied, digest)
+            self._known[image, digest] = self._placed(image, order, digest)
         return self._known[image, digest]
 
-    def _placed(self, image: str, values: Array, plain: Array, tied: float, digest: str) -> Placed:
-        if not tied:
-            position = self._add(plain)
-            return Placed(dict.fromkeys(self.rules, position), (), tied, digest)
+    def _placed(self, image: str, order: Order, digest: str) -> Placed:
+        if not order.tied:
+            return Placed(dict.fromkeys(self.rules, self._add(order.ranks("first"))), (), 0.0, digest)
         # The shuffle within ties depends on the order, not on the label: equal maps stay equal.
         seeds = [map_seed(self.settings.seed, image + digest, number) for number in range(self.settings.tie_orders + 1)]
-        orders = {rule: self._add(plain if rule == "first" else ranks(values, rule, seeds[0])) for rule in self.rules}
-        return Placed(orders, tuple(self._add(ranks(values, "random", seed)) for seed in seeds[1:]), tied, digest)
+        orders = {rule: self._add(order.ranks(rule, seeds[0])) for rule in self.rules}
+        others = tuple(self._add(order.ranks("random", seed)) for seed in seeds[1:])
+        return Placed(orders, others, order.tied, digest)
 
     def _add(self, order: Array) -> int:
         self.stack.append(order)
@@ -194,16 +188,27 @@ class _User:
 
     def of(self, source: str, maps: Mapping[int, Array]) -> list[Use]:
         """Uses of a source's maps by label."""
-        placed = {label: self.bank.place(self.image, values) for label, values in maps.items()}
-        alike = len(placed) > 1 and len({found.digest for found in placed.values()}) == 1
-        return [self._use(source, label, maps[label], found, alike) for label, found in placed.items()]
+        distinct = {
+            id(values): values for values in maps.values()
+        }  # a map that serves several labels is looked at once
+        known = {key: (self.bank.place(self.image, values), self._boxes(values, key, maps))
+                 for key, values in distinct.items()}  # fmt: skip
+        alike = len(maps) > 1 and len({placed.digest for placed, _ in known.values()}) == 1
+        return [self._use(source, label, values, *known[id(values)], alike) for label, values in maps.items()]
 
-    def _use(self, source: str, label: int, values: Array, placed: Placed, alike: bool) -> Use:
+    def _chief(self, label: int) -> bool:
+        return self.bank.settings.named or label == self.predicted
+
+    def _boxes(self, values: Array, key: int, maps: Mapping[int, Array]) -> tuple[Box, ...]:
+        wanted = any(self._chief(label) for label, held in maps.items() if id(held) == key)
+        return _boxes(values, self.bank.settings.saliency) if wanted else ()
+
+    def _use(self, source: str, label: int, values: Array, placed: Placed, boxes: tuple[Box, ...], alike: bool) -> Use:
         flags = ["same-map-for-all-labels"] if alike else []
         flags += ["constant"] if values.min() == values.max() else []
         flags += ["ties"] if placed.tied > HEAVY_TIES else []
-        boxes = _boxes(values, self.bank.settings.saliency) if label == self.predicted else ()
-        use = (self.place, label, source, placed, tuple(flags), boxes)
+        chief = self._chief(label)
+        use = (self.place, label, source, placed, tuple(flags), chief, boxes if chief else ())
         if self.region is None or label != (self.predicted if self.truth is None else self.truth):
             return Use(*use)
         # As many of the most important pixels as the object has: no threshold to choose.
@@ -215,7 +220,7 @@ class _User:
 def _boxes(values: Array, rule: str) -> tuple[Box, ...]:
     """The box of the largest component, then those of every delta that is tuned over, as far as they are asked for."""
     component = [box(values, 1.0, "largest-component")] if rule in ("component", "both") else []
-    return tuple(component + ([box(values, float(delta)) for delta in DELTAS] if rule in ("tuned", "both") else []))
+    return (*component, *(boxes(values) if rule in ("tuned", "both") else ()))
 
 
 def _controls(user: _User, pixels: Array, wanted: list[int], settings: Evaluation) -> list[Use]:
@@ -226,7 +231,7 @@ def _controls(user: _User, pixels: Array, wanted: list[int], settings: Evaluatio
             maps = {label: draw(pixels, map_seed(settings.seed, user.image, label)) for label in wanted}
         else:
             maps = dict.fromkeys(wanted, draw(pixels, map_seed(settings.seed, user.image, 0)))
-        uses += user.of(f"control:{name}", maps)
+        uses += user.of(f"{CONTROL}{name}", maps)
     return uses
 
 
@@ -235,9 +240,14 @@ def _of_bundle(
 ) -> tuple[dict[int, Array], list[int]]:
     """Maps at the model's resolution by label, and the labels that have none."""
     have = set(bundle.labels.get(image, ()))
-    found = {
-        label: to_model_input(bundle.get(image, label), bundle.header.frame, card, size)
-        for label in wanted
-        if label in have
-    }
+    found = {label: fitted_map(bundle, image, label, card, size) for label in wanted if label in have}
     return found, [label for label in wanted if label not in have]
+
+
+def fitted_map(bundle: HeatmapSet, image: str, label: int, card: Card, size: tuple[int, int]) -> Array:
+    """A bundle's map at the model's resolution; `size` is the photograph's height and width."""
+    values = bundle.get(image, label)
+    try:
+        return to_model_input(values, bundle.header.frame, card, size)
+    except BadInput as error:
+        raise BadInput(f"{bundle.path}, image '{image}', label {label}: {error}") from None

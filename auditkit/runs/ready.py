@@ -1,10 +1,11 @@
 """A unit made ready to run: decoded, shown whole to the model, its maps ranked, its banks on the device."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.masked import Masked
@@ -28,7 +29,12 @@ def shared(prob: Array, among: Array | None) -> Array:
         return prob
     kept = prob * among
     whole = kept.sum(axis=1, keepdims=True)
-    return np.asarray(np.divide(kept, whole, out=np.full_like(kept, np.nan), where=whole > 0))
+    if not whole.all():
+        raise BadInput(
+            "every label of the set has probability 0 on an image, an infill or a crop, so that there is nothing to "
+            "renormalise over; name other labels, or take whole probabilities."
+        )
+    return np.asarray(kept / whole)
 
 
 def ready(work: Work, over: Masked, unit: range) -> Ready:
@@ -45,7 +51,7 @@ def ready(work: Work, over: Masked, unit: range) -> Ready:
     prob = shared(prob, among)
     predicted = prob.argmax(axis=1)
     banks = prepare(seen, model.card, labels, predicted, work.bundles, settings, work.lanes, work.infills)
-    empty = {name: shared(found, among) for name, found in _on_infills(model, banks).items()}
+    empty = _on_infills(work, banks, among)
 
     def on_crops(rows: Array, images: Array) -> Array:
         return shared(probabilities(model, rows), None if among is None else among[images])
@@ -53,15 +59,24 @@ def ready(work: Work, over: Masked, unit: range) -> Ready:
     cut = crops(seen, banks.uses, model.card, model.signature, on_crops)
     return Ready(
         seen.ids, seen.truth, prob, predicted, empty, among, banks, cut,
-        curves(banks, prob, predicted, empty, work.lanes), over.load(banks.pictures, banks.ranks),
+        curves(banks, prob, empty, work.lanes), over.load(banks.pictures, banks.ranks),
     )  # fmt: skip
 
 
-def _on_infills(model: AnyClassifier, banks: Prepared) -> Mapping[str, Array]:
+def _on_infills(work: Work, banks: Prepared, among: Array | None) -> dict[str, Array]:
     """By infill, probabilities [images, classes] when nothing of the image is shown; each picture is asked once."""
-    listed = sorted({index for places in banks.infills.values() for indices in places for index in indices})
-    found = dict(zip(listed, probabilities(model, banks.pictures[listed]), strict=True))
-    return {
-        name: np.stack([np.mean([found[index] for index in indices], axis=0) for indices in places])
-        for name, places in banks.infills.items()
-    }
+    found: dict[int, Array] = {}
+    for name, places in banks.infills.items():
+        listed = sorted({index for indices in places for index in indices})
+        told = work.infills.told.get(name)
+        if told is None:
+            told = probabilities(work.model, banks.pictures[listed])
+            if work.infills.same_for_all(name):
+                work.infills.told[name] = told
+        found |= dict(zip(listed, told, strict=True))
+
+    def mean(place: int, indices: Sequence[int]) -> Array:
+        rows = np.stack([found[index] for index in indices])
+        return np.asarray(shared(rows, None if among is None else among[place]).mean(axis=0))
+
+    return {name: np.stack([mean(*one) for one in enumerate(places)]) for name, places in banks.infills.items()}

@@ -3,13 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from auditkit import __version__
-from auditkit.runs.summary import CONTROL, Summary
+from auditkit.runs.plan import CONTROL
+from auditkit.runs.summary import Summary
 
 LIMITATIONS = (
     "Worst-case figures are means of minima over images, not adversarial bounds.",
     "Figures hold for these images, settings and infill; figures under other settings do not compare.",
-    "Insertion, deletion and the saliency metric are about the predicted label; lower is better in the last two.",
+    "Insertion, deletion and the saliency metric are about the predicted label, or about each of the labels that were "
+    "listed; lower is better in the last two.",
     "A faithful map of a cheating model can be complete and sound: where the evidence lies is another question.",
 )
 
@@ -32,6 +36,7 @@ def results(about: Mapping[str, Any], summary: Summary) -> dict[str, Any]:
         "metrics": [entry for metric, entry in entries if not metric.bundle.startswith(CONTROL)],
         "controls": [entry for metric, entry in entries if metric.bundle.startswith(CONTROL)],
         "comparisons": [metric.to_json(summary.settings) for metric in summary.comparisons],
+        "classes_are": "predicted" if np.isnan(summary.items.truth).all() else "given",
         "classes": [metric.to_json(summary.settings) for metric in summary.classes],
         "reliability": list(summary.reliability),
         "flags": list(summary.flags),

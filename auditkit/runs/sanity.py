@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.data.frames import to_model_input
 from auditkit.data.ranks import map_seed, ranks
 from auditkit.errors import RuntimeFailure
 from auditkit.methods.controls import centred_gaussian
@@ -19,8 +18,7 @@ from auditkit.metrics.curves import area, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.masked import composed, masked
-from auditkit.model.session import Settings
-from auditkit.runs.prepare import Seen, look
+from auditkit.runs.prepare import Seen, fitted_map, look
 from auditkit.runs.ready import probabilities
 from auditkit.runs.work import Work, device_of
 
@@ -29,7 +27,6 @@ IMAGES = {"cuda": 4, "cpu": 1}  # of the sample
 STEPS = 8
 MOST_BETWEEN_REPEATS = 1e-4  # of a probability: the same batch twice
 MATTERS = 2e-3  # mean change of a figure from which a precision is not good enough
-CPU = Settings(device="cpu", precision="strict")
 
 
 @dataclass(frozen=True)
@@ -57,9 +54,15 @@ class Runtime:
     note: str = ""  # what was done about it
 
     @property
+    def most(self) -> tuple[str, float]:
+        """The figure that changes most, and by how much on average."""
+        changes = {"insertion": self.insertion, "alpha": self.alpha, "beta": self.beta}
+        return max(((name, change or 0.0) for name, change in changes.items()), key=lambda pair: pair[1])
+
+    @property
     def matters(self) -> bool:
         """Whether a figure changes by more than can be borne."""
-        return any((change or 0.0) > MATTERS for change in (self.insertion, self.alpha, self.beta))
+        return self.most[1] > MATTERS
 
     def to_json(self) -> dict[str, Any]:
         """The entry of results.json."""
@@ -86,8 +89,10 @@ def checked(work: Work, aside: Executor, planned: Callable[[AnyClassifier], Work
         return work, pending
     strict = OnnxClassifier(model.file, model.signature, model.card, replace(model.asked, precision="strict"))
     work = planned(strict)
-    why = f"{model.settings.precision} changes insertion by {loose.insertion:.2g} on average, so strict float32 is used"
-    return work, aside.submit(lambda: replace(_compared(work, *_device(work)), note=why))
+    name, change = loose.most
+    why = f"{model.settings.precision} changes {name} by {change:.2g} on average, so strict float32 is used"
+    sample, found = _device(work)
+    return work, aside.submit(lambda: replace(_compared(work, sample, found), note=why))
 
 
 def _device(work: Work) -> tuple[Sample, Array]:
@@ -135,7 +140,7 @@ def _orders(work: Work, seen: Seen, place: int, label: int) -> list[Array]:
     maps = [centred_gaussian(seen.pixels[place], 0)]
     for bundle in work.bundles.values():
         if label in bundle.labels.get(image, ()):
-            maps.append(to_model_input(bundle.get(image, label), bundle.header.frame, card, seen.sizes[place]))
+            maps.append(fitted_map(bundle, image, label, card, seen.sizes[place]))
             break
     return [ranks(values, "random", map_seed(work.settings.seed, image, -2)) for values in maps]
 
@@ -146,8 +151,7 @@ def _compared(work: Work, sample: Sample, found: Array) -> Runtime:
     known = Runtime(len(sample.rows), float(np.abs(first - again).max()))
     if not isinstance(model, OnnxClassifier):
         return known
-    plain = model.settings.device == "cpu" and model.settings.precision == "strict"
-    reference = model if plain else OnnxClassifier(model.file, model.signature, model.card, CPU)
+    reference = model.reference()
     expected = np.concatenate([
         probabilities(reference, composed(part, sample.pictures, sample.ranks, model.signature.layout))
         for part in np.array_split(sample.rows, max(1, len(sample.rows) // 16))

@@ -1,13 +1,14 @@
 """Rows of figures become metrics with intervals, compared, cut by class, and asked how far they can be relied on."""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
+from auditkit.metrics.presets import preset
 from auditkit.metrics.reliability import (
     LEAST_METHODS,
     inter_method,
@@ -16,16 +17,18 @@ from auditkit.metrics.reliability import (
     mean_off_diagonal,
 )
 from auditkit.metrics.statistics import Interval, mean_interval, paired_difference, share_interval
-from auditkit.runs.figures import Gap, Items, Values, image_means, paired
-from auditkit.runs.plan import NO_LABEL, Evaluation
+from auditkit.runs.figures import Gap, Group, Values, image_means, paired
+from auditkit.runs.items import Items
+from auditkit.runs.plan import CONTROL, NO_LABEL, Evaluation
 from auditkit.runs.sanity import Runtime
 
 Array = np.ndarray[Any, Any]
-CONTROL = "control:"
-MODEL = "model"  # the bundle of figures that are about no map
+MODEL = ""  # the bundle of figures that are about no map
 COMPARED = ("insertion", "completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort")
 BY_CLASS = ("insertion", "worst_completeness", "worst_soundness")
-LOWER_IS_BETTER = ("deletion", "saliency_metric", "saliency_metric_tuned", "degenerate_boxes", "degenerate_boxes_tuned")
+LOWER_IS_BETTER = (
+    "deletion", "tie_spread", "saliency_metric", "saliency_metric_tuned", "degenerate_boxes", "degenerate_boxes_tuned",
+)  # fmt: skip
 SPREAD_THAT_MATTERS = 0.05  # of insertion, by the order in ties
 
 
@@ -49,13 +52,15 @@ class Metric:
             return f"{self.interval.value:.3f}"
         low, high = (f"{end:.3f}".replace("0.", ".", 1) if abs(end) < 1 else f"{end:.3f}"
                      for end in (self.interval.low, self.interval.high))  # fmt: skip
-        return f"{self.interval.value:.3f} ({low}-{high})"
+        return f"{self.interval.value:.3f} ({low}{' to ' if self.interval.low < 0 else '-'}{high})"
 
     def to_json(self, settings: Evaluation) -> dict[str, Any]:
         """The entry of results.json."""
-        found = self.interval
+        found, infill = self.interval, self.infill
+        if settings.protocol is not None and self.name == "deletion":  # RISE's has another than its insertion
+            infill = preset(settings.protocol).deletion.infill
         entry = {
-            "name": self.name, "bundle": self.bundle, "labels": settings.labels, "infill": self.infill,
+            "name": self.name, "bundle": self.bundle or None, "labels": settings.labels, "infill": infill,
             "eps1": settings.eps1, "eps2": settings.eps2, "steps": str(settings.steps), "range": list(settings.range),
             "value": found.value if found else None, "low": found.low if found else None,
             "high": found.high if found else None, "confidence": settings.confidence, "n": found.n if found else 0,
@@ -78,18 +83,44 @@ class Summary:
     items: Items
     settings: Evaluation
     runtime: Runtime
+    tables: Callable[[], Iterable[Any]]  # the rows, from memory or from the folder of the run
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Every row of figures; the points of its curve are here, or in the folder of the run if there is one."""
-        return list(self.items.table.to_pylist())
+        """Every row of figures with the points of its curve."""
+        return [row for table in self.tables() for row in table.to_pylist()]
 
-    def value(self, name: str, bundle: str, infill: str | None = None) -> float | None:
-        """One figure, or None when it was not assessed; the first infill's unless one is named."""
+    def value(self, name: str, bundle: str = MODEL, infill: str | None = None) -> float | None:
+        """One figure, or None when it was not assessed; the first infill's unless one is named.
+
+        Those that are about no map, such as `accuracy`, have no bundle.
+        """
         for metric in self.metrics:
             if (metric.name, metric.bundle) == (name, bundle) and infill in (None, metric.infill):
                 return metric.interval.value if metric.interval else None
         return None
+
+    def measured(self) -> str:
+        """What was measured how: the part of every figure's name that a table has no room for."""
+        said = self.settings
+        parts = [
+            f"protocol {said.protocol}" if said.protocol else "",
+            f"labels {said.labels}{' renormalised' if said.renormalise else ''}", f"infill {', '.join(said.infills)}",
+            f"steps {said.steps}", "range {:g} to {:g}".format(*said.range) if tuple(said.range) != (0, 1) else "",
+            "" if said.eps1 is None else f"eps {said.eps1:g} and {said.eps2:g}", f"ties {said.ties}",
+            f"{len(self.items.images)} images", f"{said.confidence:.0%} intervals",
+        ]  # fmt: skip
+        return "; ".join(filter(None, parts))
+
+    def remarks(self) -> list[tuple[str, str]]:
+        """Why figures of the bundles are not assessed, and what others rest on."""
+        found: dict[tuple[str, str, str], list[str]] = {}
+        for metric in self.metrics:
+            if metric.reason and not metric.bundle.startswith(CONTROL):
+                kind = "not assessed" if metric.interval is None else "note"
+                found.setdefault((kind, metric.bundle, metric.reason), []).append(metric.name.replace("_", " "))
+        return [(kind, f"{bundle}, {', '.join(dict.fromkeys(names))}: {reason}")
+                for (kind, bundle, reason), names in found.items()]  # fmt: skip
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
         """Head and rows of a table: a source a row (under each infill), a metric a column."""
@@ -114,19 +145,23 @@ class Summary:
             lines += [[value for value, _ in row], [f"({rest}" if rest else "" for _, rest in row]]
         widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-        return "\n".join(line.rstrip() for line in [*text, *self.flags])
+        return "\n".join(line.rstrip() for line in [*text, *self._below()])
+
+    def _below(self) -> list[str]:
+        return [self.measured(), *(f"{kind}: {said}" for kind, said in self.remarks()), *self.flags]
 
     def _repr_html_(self) -> str:
         head, rows = self.grid()
         cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
         top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        return f"<table><tr>{top}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+        table = f"<table><tr>{top}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._below())
 
 
-def summarise(tables: Sequence[Any], settings: Evaluation, runtime: Runtime) -> Summary:
+def summarise(tables: Callable[[], Iterable[Any]], settings: Evaluation, runtime: Runtime) -> Summary:
     """The metrics of each source under each infill, in the order in which the sources come."""
-    items = Items(tables)
-    groups = {(source, infill): items.of(i, j)
+    items = Items(tables(), named=settings.named)
+    groups = {(source, infill): Group(items, np.flatnonzero((items.source == i) & (items.infill == j)))
               for j, infill in enumerate(items.infills) for i, source in enumerate(items.sources)}  # fmt: skip
     found = {key: group.metrics() for key, group in groups.items()}
     metrics = [_metric(metric, *key, settings) for key, listed in found.items() for metric in listed]
@@ -138,14 +173,13 @@ def summarise(tables: Sequence[Any], settings: Evaluation, runtime: Runtime) -> 
             continue
         if infill == items.infills[0]:
             flags += [f"{source}: {flag}" for flag in group.flags()]
-        if (group.tie_spread() or 0.0) > SPREAD_THAT_MATTERS:
-            flags.append(
-                f"{source}: the order in ties moves insertion ({infill}) by {group.tie_spread():.3f} on average"
-            )
+        spread = assessed[source, infill].get("tie_spread")
+        if spread is not None and (moved := spread.values.mean()) > SPREAD_THAT_MATTERS:
+            flags.append(f"{source}: the order in ties moves insertion ({infill}) by {moved:.3f} on average")
     return Summary(
         tuple(_accuracy(items, settings) + metrics), tuple(_compared(assessed, settings)),
         tuple(_by_class(items, assessed, settings)), tuple(_reliability(items, assessed)), tuple(flags), items,
-        settings, runtime,
+        settings, runtime, tables,
     )  # fmt: skip
 
 
@@ -160,7 +194,7 @@ def _interval(values: Array, images: Array, settings: Evaluation) -> Interval:
 
 
 def _left_out(items: Items, settings: Evaluation) -> list[str]:
-    out = len(np.unique(items.image[items.why == NO_LABEL]))
+    out = len(np.unique(items.image[items.failed(NO_LABEL)]))
     said = f"{out} of {len(items.images)} images have no label in '{settings.labels}' and are left out"
     return [said] if out else []
 
@@ -175,14 +209,12 @@ def _doubts(runtime: Runtime) -> list[str]:
 
 
 def _accuracy(items: Items, settings: Evaluation) -> list[Metric]:
-    """Share of the images whose given label is the predicted one, where every image has both."""
-    truth, chief = items.truth(), np.full(len(items.images), np.nan)
-    chief[items.image[items.predicted]] = items.label[items.predicted]
-    known = np.isfinite(truth) & np.isfinite(chief)
-    if not known.all():
+    """Share of the images whose given label is the predicted one, where labels are given."""
+    known = np.isfinite(items.truth)
+    if not known.any():
         return []
-    hits = int((truth == chief).sum())
-    return [Metric("accuracy", MODEL, "", share_interval(hits, len(truth), settings.confidence))]
+    hits = int((items.truth == items.prediction)[known].sum())
+    return [Metric("accuracy", MODEL, "", share_interval(hits, int(known.sum()), settings.confidence))]
 
 
 Assessed = dict[tuple[str, str], dict[str, Values]]
@@ -206,9 +238,7 @@ def _compared(assessed: Assessed, settings: Evaluation) -> Iterator[Metric]:
 
 def _by_class(items: Items, assessed: Assessed, settings: Evaluation) -> Iterator[Metric]:
     """Figures of each bundle on the images of each given class; of each predicted one where none is given."""
-    classes = items.truth()
-    if np.isnan(classes).all():
-        classes[items.image[items.predicted]] = items.label[items.predicted]
+    classes = items.prediction if np.isnan(items.truth).all() else items.truth
     for (source, infill), metrics in assessed.items():
         for metric in (metrics[name] for name in BY_CLASS if name in metrics and not source.startswith(CONTROL)):
             own = classes[metric.images]

@@ -33,17 +33,14 @@ class Ready:
     banks: Any
 
 
-def curves(
-    prepared: Prepared, prob: Array, predicted: Array, empty: dict[str, Array], lanes: Sequence[Lane]
-) -> dict[Key, Curve]:
+def curves(prepared: Prepared, prob: Array, empty: dict[str, Array], lanes: Sequence[Lane]) -> dict[Key, Curve]:
     """One curve for each order of an image's pixels, watched for all the labels that it serves.
 
-    Insertion serves every label, deletion the predicted one; the further orders of tied maps serve insertion alone.
+    Insertion serves every label, deletion the chief ones; the further orders of tied maps serve insertion alone.
     """
     served: dict[Key, set[int]] = {}
     for use in prepared.uses:
-        chief = use.label == predicted[use.image]
-        for rule in (rule for lane in lanes for rule in lane.rules if chief or not rule.deletion):
+        for rule in (rule for lane in lanes for rule in lane.rules if use.chief or not rule.deletion):
             others = () if rule.deletion else use.map.others
             for position in (use.map.orders[rule.ties], *others):
                 served.setdefault((rule, use.image, position), set()).add(use.label)
@@ -62,6 +59,10 @@ def rows(ready: Ready, found: Sequence[Found], lanes: Sequence[Lane], settings: 
     known = {key: (curve, result) for (key, curve), result in zip(ready.curves.items(), found, strict=True)}
     made = [_row(place, use, lane, ready, known, settings)
             for place, use in enumerate(ready.prepared.uses) for lane in lanes]  # fmt: skip
+    if settings.eps1 is not None and settings.eps2 is not None:
+        shown, whole = (np.array([row[name] for row in made]) for name in ("insertion", "prob"))
+        ratios = zip(made, alpha(shown, whole, settings.eps1), beta(shown, whole, settings.eps2), strict=True)
+        made = [row | {"alpha": float(complete), "beta": float(sound)} for row, complete, sound in ratios]
     for image, label, source, why in ready.prepared.missing:
         made += [_base(ready, image, label, source, lane) | {"error": why} for lane in lanes]
     return made
@@ -71,7 +72,7 @@ def _base(ready: Ready, image: int, label: int, source: str, lane: Lane) -> Row:
     return {
         "image": ready.ids[image], "label": label, "bundle": source, "infill": lane.insertion.infill,
         "truth": ready.truth[image], "prob": float(ready.prob[image, label]),
-        "predicted": bool(ready.predicted[image] == label), "flags": [],
+        "predicted": bool(ready.predicted[image] == label), "prediction": int(ready.predicted[image]), "flags": [],
     }  # fmt: skip
 
 
@@ -83,18 +84,18 @@ def _row(
         return found, curve.labels.index(use.label)
 
     found, label = at(lane.insertion, use.map.orders[lane.insertion.ties])
-    shown, whole = float(found.areas[label]), float(ready.prob[use.image, use.label])
+    shown = float(found.areas[label])
     row = _base(ready, use.image, use.label, use.source, lane) | {
         "insertion": shown, "insertion_error": float(found.errors[label]), "tied_fraction": use.map.tied,
         "flags": list(use.flags), "keep_counts": found.counts.astype(np.int32), "map_digest": use.map.digest,
-        "curve": found.values[:, label].astype(np.float32), "pointing_hit": use.pointing, "iou": use.iou,
+        "curve": found.values[:, label].astype(np.float32),
     }  # fmt: skip
-    if settings.eps1 is not None and settings.eps2 is not None:
-        row |= {"alpha": float(alpha(shown, whole, settings.eps1)), "beta": float(beta(shown, whole, settings.eps2))}
+    if np.isfinite(use.pointing):
+        row |= {"pointing_hit": use.pointing, "iou": use.iou}
     if settings.tie_orders:
         tried = [shown, *(float(other.areas[i]) for other, i in (at(lane.insertion, o) for o in use.map.others))]
         row |= {"insertion_low": min(tried), "insertion_high": max(tried)}
-    if row["predicted"] and lane.deletion is not None:
+    if use.chief and lane.deletion is not None:
         deleted, label = at(lane.deletion, use.map.orders[lane.deletion.ties])
         row |= {"deletion": float(deleted.areas[label]), "deletion_error": float(deleted.errors[label])}
     return row | _saliency(ready.crops.get(place, ()), settings)

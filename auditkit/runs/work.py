@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from auditkit import __version__
 from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet
 from auditkit.errors import BadInput
+from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.session import runtime_version
 from auditkit.runs.curves import Span
 from auditkit.runs.infills import Infills, given_image
-from auditkit.runs.plan import GIVEN_IMAGE, Evaluation, Lane, lanes, resolved
+from auditkit.runs.plan import CONTROL, GIVEN_IMAGE, Evaluation, Lane, lanes, resolved
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ def planned(
     infills = Infills(model.card, model.signature, settings, others)
     work = Work(model, images, bundles, others, settings, lanes(settings), span, infills)
     check(work)
+    if pool is not None and "random" not in settings.infills:
+        raise BadInput("a pool is for random infill; ask for that (--infill random), or leave the pool out.")
     return work
 
 
@@ -84,6 +89,8 @@ def device_of(model: AnyClassifier) -> str:
 
 def check(work: Work) -> None:
     """Refuse what cannot be evaluated, before any work is done."""
+    classes = work.model.signature.classes
+    choose_labels(np.zeros((1, classes)), work.settings.labels)
     if not len(work.images):
         raise BadInput(f"{work.images.source} holds no images.")
     if len(set(work.images.ids)) < len(work.images):
@@ -98,9 +105,13 @@ def check(work: Work) -> None:
         raise BadInput("there is nothing to evaluate: give --heatmaps, or leave the controls on.")
     identity = work.model.file.identity if isinstance(work.model, OnnxClassifier) else None
     for name, bundle in work.bundles.items():
+        if not name or name.startswith(CONTROL):
+            raise BadInput(f"a bundle cannot be named '{name}': such names are for the controls and the model itself.")
         if not set(bundle.labels) & set(work.images.ids):
             first = next(iter(bundle.labels), "none")
             raise BadInput(f"bundle {name} has no map for any of the images; its first image is '{first}'.")
+        if strange := [label for own in bundle.labels.values() for label in own if label >= classes]:
+            raise BadInput(f"bundle {name} has a map for label {strange[0]}; the model has classes 0 to {classes - 1}.")
         if identity and bundle.header.model and bundle.header.model != identity:
             raise BadInput(
                 f"bundle {name} was made for the model {bundle.header.model[:12]}..., but this one is "

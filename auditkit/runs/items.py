@@ -1,0 +1,113 @@
+"""All rows of a run as columns of numbers: thousands of images in some megabytes."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+CODED = ("image", "bundle", "infill", "error", "flags")  # texts, kept once each
+SMALL = ("label", "predicted", "prediction", "truth", "box_degenerate")  # float32 holds them
+NUMBERS = (
+    "prob", "insertion", "insertion_low", "insertion_high", "deletion", "alpha", "beta", "saliency_metric",
+    "pointing_hit", "iou",
+)  # fmt: skip
+LISTS = ("saliency_by_delta", "degenerate_by_delta")
+DIGEST = "map_digest"  # of which 60 bits tell maps apart
+
+
+class Items:
+    """All rows of a run, a column at a time; tables are read one by one and not kept."""
+
+    def __init__(self, tables: Iterable[Any], *, named: bool = False) -> None:
+        """`named`: every label is one whose insertion, deletion and saliency metric are reported."""
+        self.named = named
+        known: dict[str, dict[Any, int]] = {name: {} for name in CODED}
+        parts: dict[str, list[Array]] = {name: [] for name in (*CODED, *SMALL, *NUMBERS, *LISTS, DIGEST)}
+        for table in tables:
+            for name in CODED:
+                parts[name].append(_codes(table.column(name), known[name]))
+            for name in (*SMALL, *NUMBERS):
+                parts[name].append(_numbers(table.column(name), np.float32 if name in SMALL else np.float64))
+            for name in LISTS:
+                parts[name].append(_lists(table.column(name)))
+            parts[DIGEST].append(_shortened(table.column(DIGEST)))
+        self._columns = {name: np.concatenate(parts.pop(name)) for name in (*CODED, *SMALL, *NUMBERS, DIGEST)}
+        self._lists = parts
+        self.image, self.source, self.infill = (self._columns[name].astype(np.int64) for name in CODED[:3])
+        self.images, self.sources, self.infills = (list(known[name]) for name in CODED[:3])
+        self._texts = {name: list(known[name]) for name in ("error", "flags")}
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def column(self, name: str) -> Array:
+        """A column of numbers, NaN where there is none."""
+        return self._columns[name]
+
+    def lists(self, name: str) -> Array:
+        """A column of lists of equal length [rows, length] in float64, NaN where a row has none."""
+        width = max((part.shape[1] for part in self._lists[name]), default=0)
+        return np.concatenate([
+            part if part.shape[1] else np.full((len(part), width), np.nan) for part in self._lists[name]
+        ])  # fmt: skip
+
+    @cached_property
+    def label(self) -> Array:
+        """Label of each row."""
+        return self.column("label").astype(np.int64)
+
+    @cached_property
+    def predicted(self) -> Array:
+        """Whether a row is about the predicted label."""
+        return np.asarray(self.column("predicted") == 1)
+
+    def failed(self, why: str | None = None) -> Array:
+        """Whether a row has no figure, for that reason or for any."""
+        wanted = [at for at, text in enumerate(self._texts["error"]) if (text == why if why else bool(text))]
+        return np.isin(self._columns["error"], wanted)
+
+    def flags(self, rows: Array) -> dict[str, int]:
+        """How many of these rows have each flag."""
+        found: dict[str, int] = {}
+        for code, count in zip(*np.unique(self._columns["flags"][rows], return_counts=True), strict=True):
+            for flag in self._texts["flags"][code]:
+                found[flag] = found.get(flag, 0) + int(count)
+        return found
+
+    @cached_property
+    def truth(self) -> Array:
+        """The label that each image was given with, by number of the image; NaN where it has none."""
+        return self._by_image("truth")
+
+    @cached_property
+    def prediction(self) -> Array:
+        """The label that the model gives each image, by number of the image."""
+        return self._by_image("prediction")
+
+    def _by_image(self, name: str) -> Array:
+        found = np.full(len(self.images), np.nan)
+        found[self.image] = self.column(name)
+        return found
+
+
+def _codes(column: Any, known: dict[Any, int]) -> Array:
+    """The number of each text, or list of texts, counted in the order in which they first come."""
+    values = column.to_pylist()
+    keys = (tuple(value) if isinstance(value, list) else value or "" for value in values)
+    return np.fromiter((known.setdefault(key, len(known)) for key in keys), np.int32, len(values))
+
+
+def _numbers(column: Any, kind: Any) -> Array:
+    return np.asarray(column.to_numpy(), np.float64).astype(kind)
+
+
+def _shortened(column: Any) -> Array:
+    return np.array([int((text or "0")[:15], 16) for text in column.to_pylist()], np.int64)
+
+
+def _lists(column: Any) -> Array:
+    values = column.to_pylist()
+    width = max((len(value) for value in values if value), default=0)
+    return np.array([value or [np.nan] * width for value in values], np.float64).reshape(len(values), width)
