@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from auditkit.errors import BadInput
-from auditkit.metrics.saliency import DELTAS, Box, box, degenerate_rate, saliency_metric, tune_delta
+from auditkit.metrics.saliency import DELTAS, Box, box, boxes, degenerate_rate, saliency_metric, tune_delta
 
 # Hot in the rows 1-2 and columns 2-4, with one stray hot pixel in the corner.
 HOT = np.zeros((6, 8))
@@ -94,6 +94,7 @@ def test_boxes_agree_with_plain_loops(heat: np.ndarray, delta: float) -> None:
     found = box(heat, delta)
     height, width = heat.shape
     assert found.corners == (expected or (0, 0, width, height))
+    assert boxes(heat, [delta]) == (found,)
     x0, y0, x1, y1 = found.corners
     assert found.area_fraction == pytest.approx((x1 - x0) * (y1 - y0) / heat.size)
     assert found.degenerate == (expected is None or (x1 - x0) * (y1 - y0) * 20 < heat.size)
@@ -123,6 +124,13 @@ def test_the_figure() -> None:
 def test_a_label_that_vanishes_from_the_crop() -> None:
     assert saliency_metric([0.5, 0.5], [0.0, 0.5]).tolist() == [math.inf, 0.0]
     assert saliency_metric(0.5, 0.0, prob_floor=1e-6) == pytest.approx(math.log(0.5) + 6 * math.log(10))
+
+
+def test_the_boxes_of_all_deltas_at_once() -> None:
+    y, x = np.mgrid[:15, :12]
+    heat = np.exp(-((y - 7) ** 2) / 30 - (x - 4) ** 2 / 9)
+    assert boxes(heat) == tuple(box(heat, delta) for delta in DELTAS)
+    assert len({found.corners for found in boxes(heat)}) > 3
 
 
 def test_tuning_takes_the_least_mean_and_the_smaller_delta() -> None:

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 Method = Literal["percentile", "bca", "expanded"]
 METHODS: tuple[Method, ...] = ("percentile", "bca", "expanded")
 DRAWS = 2000
-CHUNK = 1 << 20  # resampled images held at once
+CHUNK = 1 << 17  # resampled images held at once
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ class Items:
             for name in LISTS:
                 parts[name].append(_lists(table.column(name)))
             parts[DIGEST].append(_shortened(table.column(DIGEST)))
-        self._columns = {name: np.concatenate(parts.pop(name)) for name in (*CODED, *SMALL, *NUMBERS, DIGEST)}
+        self._columns = {name: _joined(parts.pop(name)) for name in (*CODED, *SMALL, *NUMBERS, DIGEST)}
         self._lists = parts
-        self.image, self.source, self.infill = (self._columns[name].astype(np.int64) for name in CODED[:3])
+        self.image, self.source, self.infill = (self._columns.pop(name).astype(np.int64) for name in CODED[:3])
         self.images, self.sources, self.infills = (list(known[name]) for name in CODED[:3])
         self._texts = {name: list(known[name]) for name in ("error", "flags")}
 
@@ -100,7 +100,15 @@ def _codes(column: Any, known: dict[Any, int]) -> Array:
 
 
 def _numbers(column: Any, kind: Any) -> Array:
+    if column.null_count == len(column):
+        return np.broadcast_to(kind(np.nan), len(column))  # takes no memory
     return np.asarray(column.to_numpy(), np.float64).astype(kind)
+
+
+def _joined(parts: list[Array]) -> Array:
+    if all(part.strides == (0,) for part in parts):
+        return np.broadcast_to(parts[0][:1], sum(map(len, parts))) if parts else np.zeros(0)
+    return np.concatenate(parts)
 
 
 def _shortened(column: Any) -> Array:
