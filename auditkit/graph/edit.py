@@ -92,6 +92,16 @@ def with_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
     return fresh
 
 
+def without_unread(model: onnx.ModelProto, kept: str) -> onnx.ModelProto:
+    """The model without inputs that nothing reads, such as a seed for a gradient that has been cut off."""
+    read = {name for node in model.graph.node for name in names_read(node)} | {v.name for v in model.graph.output}
+    fresh = copy(model)
+    inputs = [value for value in fresh.graph.input if value.name in read or value.name == kept]
+    del fresh.graph.input[:]
+    fresh.graph.input.extend(inputs)
+    return fresh
+
+
 def with_open_dims(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with input dimensions written as 0 or -1 left open, as their writers meant; the runtime refuses 0."""
     fresh = copy(model)

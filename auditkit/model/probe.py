@@ -4,6 +4,7 @@ This runs in a guarded child process (`trial`); a crash of the runtime ends the 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnx
 
 from auditkit.errors import AuditError, BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph import edit
+from auditkit.graph.gradient import own
 from auditkit.model.inputs import ImageInput, find_image
 from auditkit.model.outputs import Output, choose_output
 from auditkit.model.read import OnnxFile
@@ -54,7 +56,7 @@ def derived(
     dims: list[int | str] | None = None, freed: int | None = None, switches: tuple[str, ...] = (),
 ) -> onnx.ModelProto:  # fmt: skip
     """The vendor's graph cut to the wanted outputs, its switches off and, when asked, its batch axis free."""
-    model = edit.with_outputs(edit.with_open_dims(proto), outputs)
+    model = edit.without_unread(edit.with_outputs(edit.with_open_dims(proto), outputs), kept=input_name)
     for name in switches:
         shape = next(v.type.tensor_type.shape.dim for v in model.graph.input if v.name == name)
         model = edit.with_constant(model, name, np.zeros(len(shape), bool) if shape else np.array(False))
@@ -65,6 +67,7 @@ def derived(
 
 def examine(file: OnnxFile, wanted: Overrides) -> Signature:
     """The signature of a model, from its graph and from runs on noise."""
+    file = replace(file, proto=own.without_gradient(file.proto, wanted.gradient_output))
     image = find_image(file.proto, wanted)
     trial, session, outputs, arrays, guesses = _first_run(file, image, wanted)
     rows = len(trial.noise) if image.batch is None else image.batch

@@ -39,6 +39,7 @@ class Overrides:
     kind: Kind | None = None
     size: tuple[int, int] | None = None  # height, width
     classes: int | None = None
+    gradient_output: str | None = None  # of a file that brings its gradient along under another name
 
     def __post_init__(self) -> None:
         for name, value, allowed in (("layout", self.layout, get_args(Layout)), ("kind", self.kind, get_args(Kind))):

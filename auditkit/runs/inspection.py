@@ -1,7 +1,7 @@
 """All that can be said about a model file before any heatmap: what `auditkit inspect` shows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from auditkit.data.images import ImageSet, open_images
 from auditkit.errors import BadInput
+from auditkit.graph.gradient import Missing, missing_rules
 from auditkit.model import card as cards
 from auditkit.model.card_text import to_toml
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
@@ -24,6 +25,7 @@ class Inspection:
 
     model: OnnxClassifier
     accuracy: Accuracy | None
+    missing: tuple[Missing, ...]  # operators that no gradient rule is known for
     guesses: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -50,8 +52,7 @@ class Inspection:
                 "device": settings.device, "precision": settings.precision, "threads": settings.threads,
                 "batch": settings.batch or "measured", "arena": settings.arena, "memory_bytes": settings.memory_bytes,
             },
-            # null: gradients are not assessed by this version.
-            "gradient": {"supported": None, "missing": []},
+            "gradient": {"supported": not self.missing, "missing": [asdict(entry) for entry in self.missing]},
             **accuracy,
             "guesses": list(self.guesses),
             "warnings": list(self.warnings),
@@ -72,7 +73,8 @@ def inspect(
         guesses += labelled.notes
         accuracy, said = _accuracy(model, labelled, progress, assumed=model.card.source.endswith("(assumed)"))
         warnings += said
-    return Inspection(model, accuracy, guesses, (*warnings, *model.card.warnings))
+    missing = tuple(missing_rules(model.file.proto, model.signature.input, model.signature.output))
+    return Inspection(model, accuracy, missing, guesses, (*warnings, *model.card.warnings))
 
 
 def _accuracy(

@@ -1,0 +1,246 @@
+"""The vocabulary of the rules: arithmetic on tensors by name, and what is known of the tensors of the model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from auditkit.graph import build
+from auditkit.graph.gradient.node import Node
+from auditkit.graph.gradient.registry import NoRule
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int | None, ...]
+Term = str | float  # a tensor's name, or a number
+LAST = 2**31 - 1  # the end of an axis, as slices write it
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found out about the tensors of a graph by running it."""
+
+    shapes: Mapping[str, Shape]  # None: the dimension follows the batch
+    kinds: Mapping[str, int]  # onnx element types
+    values: Mapping[str, Array] = field(default_factory=dict)  # whole numbers that are the same whatever is fed
+    float_kind: int = TensorProto.FLOAT
+
+
+class Builder(build.Builder):
+    """Adds nodes to a graph that is being differentiated."""
+
+    def __init__(self, graph: onnx.GraphProto, facts: Facts) -> None:
+        super().__init__(graph, prefix="auditkit_grad")
+        self.facts = facts
+        self.float_type = helper.tensor_dtype_to_np_dtype(facts.float_kind)
+        self._weights = {tensor.name: tensor for tensor in graph.initializer}
+        self._written = {n.output[0]: n for n in graph.node if n.op_type == "Constant"}
+
+    # What is known
+
+    def shape(self, name: str) -> Shape:
+        """Dimensions of a tensor of the model; None where one follows the batch."""
+        return self.facts.shapes[name]
+
+    def size(self, name: str, axis: int) -> int:
+        """One dimension, which must not follow the batch."""
+        found = self.shape(name)[axis]
+        if found is None:
+            raise NoRule(f"axis {axis} of '{name}' follows the batch")
+        return found
+
+    def sizes(self, name: str, start: int = 2) -> list[int]:
+        """Dimensions from `start` on, none of which must follow the batch."""
+        return [self.size(name, axis) for axis in range(start, len(self.shape(name)))]
+
+    def is_float(self, name: str) -> bool:
+        """Whether gradients can flow into a tensor."""
+        return self.facts.kinds.get(name, self.facts.float_kind) == self.facts.float_kind
+
+    def value(self, name: str | None) -> Array | None:
+        """What a tensor holds, if that is always the same."""
+        if name is None:
+            return None
+        if name in self.facts.values:
+            return self.facts.values[name]
+        tensor = self._weights.get(name)
+        if tensor is not None and tensor.data_location == TensorProto.DEFAULT:
+            return numpy_helper.to_array(tensor)
+        if name in self._written:
+            ((key, value),) = Node(self._written[name]).attributes.items()
+            return numpy_helper.to_array(value) if key == "value" else np.asarray(value)
+        return None
+
+    def fixed(self, name: str | None, what: str) -> list[int]:
+        """The whole numbers in an operand that must be the same at every run."""
+        found = self.value(name)
+        if found is None:
+            raise NoRule(f"{what} are computed from the image or the batch")
+        return [int(number) for number in found.reshape(-1)]
+
+    # Arithmetic
+
+    def number(self, value: float) -> str:
+        """A scalar of the graph's float type."""
+        return self.constant(value, self.float_type)
+
+    def array(self, values: Any) -> str:
+        """A constant of the graph's float type."""
+        return self.constant(values, self.float_type)
+
+    def op(self, operator: str, *terms: Term, **attributes: Any) -> str:
+        """Any operator on tensors and numbers."""
+        return self.node(operator, [t if isinstance(t, str) else self.number(t) for t in terms], **attributes)
+
+    def add(self, x: Term, y: Term) -> str:
+        """x + y."""
+        return self.op("Add", x, y)
+
+    def sub(self, x: Term, y: Term) -> str:
+        """x - y."""
+        return self.op("Sub", x, y)
+
+    def mul(self, x: Term, y: Term) -> str:
+        """x · y."""
+        return x if y == 1 and isinstance(x, str) else self.op("Mul", x, y)
+
+    def div(self, x: Term, y: Term) -> str:
+        """x / y."""
+        return self.op("Div", x, y)
+
+    def neg(self, x: str) -> str:
+        """-x."""
+        return self.op("Neg", x)
+
+    def square(self, x: str) -> str:
+        """x²."""
+        return self.op("Mul", x, x)
+
+    def exp(self, x: str) -> str:
+        """The exponential."""
+        return self.op("Exp", x)
+
+    def greater(self, x: Term, y: Term) -> str:
+        """x > y."""
+        return self.op("Greater", x, y)
+
+    def less(self, x: Term, y: Term) -> str:
+        """x < y."""
+        return self.op("Less", x, y)
+
+    def where(self, condition: str, x: Term, y: Term) -> str:
+        """x where the condition holds, y elsewhere."""
+        return self.op("Where", condition, x, y)
+
+    def as_float(self, x: str) -> str:
+        """Truths or whole numbers as 0.0, 1.0, ..."""
+        return self.op("Cast", x, to=self.facts.float_kind)
+
+    def sum(self, x: str, axes: Sequence[int], *, keep: bool = True) -> str:
+        """Sum over axes."""
+        return self.op("ReduceSum", x, self.constant(list(axes)), keepdims=int(keep)) if axes else x
+
+    def mean(self, x: str, axes: Sequence[int]) -> str:
+        """Mean over axes, which stay with size 1."""
+        return self.op("ReduceMean", x, self.constant(list(axes)), keepdims=1)
+
+    # Shapes
+
+    def reshape(self, x: str, shape: Shape) -> str:
+        """Numbers regrouped; one dimension may be None."""
+        if shape.count(None) > 1:
+            raise NoRule("several dimensions follow the batch")
+        return self.op("Reshape", x, self.constant([-1 if size is None else size for size in shape]))
+
+    def shape_of(self, like: str) -> str:
+        """The shape of a tensor of the model: a constant where it can be one."""
+        shape = self.shape(like)
+        return self.op("Shape", like) if None in shape else self.constant(shape)
+
+    def reshape_like(self, x: str, like: str) -> str:
+        """Numbers regrouped to the shape of a tensor of the model."""
+        if self.shape(like).count(None) > 1:
+            return self.op("Reshape", x, self.op("Shape", like))
+        return self.reshape(x, self.shape(like))
+
+    def expand_like(self, x: str, like: str, axes: Sequence[int]) -> str:
+        """Numbers repeated along axes of size 1, as far as a tensor of the model reaches there."""
+        shape = self.shape(like)
+        if any(shape[axis] is None for axis in axes):
+            return self.op("Expand", x, self.op("Shape", like))
+        target = [size if axis in axes and size is not None else 1 for axis, size in enumerate(shape)]
+        return self.op("Expand", x, self.constant(target))
+
+    def zeros_like(self, like: str) -> str:
+        """Zeros of the shape of a tensor of the model."""
+        zero = helper.make_tensor("zero", self.facts.float_kind, [1], [0.0])
+        return self.op("ConstantOfShape", self.shape_of(like), value=zero)
+
+    def summed_to(self, grad: str, shape: Shape, target: Shape) -> str:
+        """A gradient of some shape summed to the one that was broadcast to it."""
+        lead = len(shape) - len(target)
+        spread = [lead + i for i, size in enumerate(target) if size == 1 and shape[lead + i] != 1]
+        grad = self.sum(grad, spread)
+        return self.sum(grad, range(lead), keep=False)
+
+    def pad(self, x: str, rank: int, before: Mapping[int, int], after: Mapping[int, int]) -> str:
+        """Zeros put around the named axes; negative numbers cut off instead."""
+        pairs = {axis: (before.get(axis, 0), after.get(axis, 0)) for axis in {*before, *after}}
+        cut = {axis: pair for axis, pair in sorted(pairs.items()) if min(pair) < 0}
+        if cut:
+            starts = [max(0, -first) for first, _ in cut.values()]
+            ends = [last if last < 0 else LAST for _, last in cut.values()]
+            x = self.op("Slice", x, *map(self.constant, (starts, ends, list(cut))))
+        pads = [max(0, pairs.get(axis, (0, 0))[side]) for side in (0, 1) for axis in range(rank)]
+        return self.op("Pad", x, self.constant(pads)) if any(pads) else x
+
+    def spread(self, x: str, shape: Shape, steps: Mapping[int, int]) -> str:
+        """Each number followed by step - 1 zeros along the named axes."""
+        steps = {axis: step for axis, step in steps.items() if step > 1}
+        if not steps:
+            return x
+        grouped, wide, after = list[int](), list[int | None](), dict[int, int]()
+        for axis, size in enumerate(shape):
+            wide.append(size if axis not in steps or size is None else size * steps[axis])
+            if axis in steps:
+                grouped.append(axis + len(grouped) + 1)
+                after[grouped[-1]] = steps[axis] - 1
+        apart = self.pad(self.op("Unsqueeze", x, self.constant(grouped)), len(shape) + len(grouped), {}, after)
+        return self.reshape(apart, tuple(wide))
+
+    def along(self, axis: int, matrix: Array, x: str, shape: Shape) -> str:
+        """The matrix [m, n] applied along an axis of size n of x."""
+        tail = shape[axis + 1 :]
+        if not tail:
+            return self.op("MatMul", x, self.array(matrix.T))
+        if None in tail:
+            raise NoRule("an axis behind it follows the batch")
+        folded = self.reshape(x, (None, shape[axis], prod(size for size in tail if size is not None)))
+        mapped = self.op("MatMul", self.array(matrix), folded)
+        return self.reshape(mapped, (*shape[:axis], len(matrix), *tail))
+
+    def put_back(self, grad: str, positions: str, like: str) -> str:
+        """Numbers added into zeros of the shape of `like`, at flat positions that may repeat."""
+        flat = self.constant([-1])
+        zeros = self.op("Reshape", self.zeros_like(like), flat)
+        places, numbers = self.op("Reshape", positions, flat), self.op("Reshape", grad, flat)
+        added = self.op("ScatterElements", zeros, places, numbers, axis=0, reduction="add")
+        return self.reshape_like(added, like)
+
+    def positions(self, like: str) -> str:
+        """The flat position of each number of a tensor of the model, in its shape."""
+        count = self.op("ReduceProd", self.shape_of(like), keepdims=0)
+        flat = self.op("Range", self.constant(0), count, self.constant(1))
+        return self.reshape_like(flat, like)
+
+    # The forward pass
+
+    def side_output(self, node: Node, index: int) -> str:
+        """A further result of a node, which is then asked for where it was not."""
+        outputs = node.proto.output
+        outputs.extend([""] * (index + 1 - len(outputs)))
+        outputs[index] = name = outputs[index] or self.name(f"{node.operator.lower()}_side")
+        return str(name)

@@ -1,0 +1,86 @@
+"""Pools."""
+
+from math import prod
+
+import numpy as np
+
+from auditkit.graph.gradient.builder import Builder
+from auditkit.graph.gradient.node import Node
+from auditkit.graph.gradient.registry import NoRule, rule
+from auditkit.graph.gradient.windows import Windows, spread_over, taps_inside, windows
+
+
+def _spread(b: Builder, node: Node, w: Windows, grad: str) -> str:
+    """The gradient of each output given to every tap of its window, channel by channel."""
+    if w.kernel == w.strides and not any(w.before) and not any(w.left):
+        return _repeated(b, node, w, grad)
+    alone = b.reshape(grad, (None, 1, *w.outputs))
+    ones = b.array(np.ones((1, 1, *w.kernel)))
+    return b.reshape_like(spread_over(b, w, alone, ones, group=1), node.x)
+
+
+def _repeated(b: Builder, node: Node, w: Windows, grad: str) -> str:
+    """The same where windows neither overlap nor leave anything out."""
+    apart = b.op("Unsqueeze", grad, b.constant([3 + 2 * axis for axis in range(len(w.kernel))]))
+    target = [1, 1, *(size for taps in w.kernel for size in (1, taps))]
+    return b.reshape_like(b.op("Expand", apart, b.constant(target)), node.x)
+
+
+@rule("MaxPool")
+def max_pool(b: Builder, node: Node, grad: str) -> str:
+    """g at the position that a pool over single channels names; the first, where several are equal.
+
+    With one channel, positions are the same whether channels come first or last. The CUDA provider may choose either,
+    and with several channels names positions in the order that it chose.
+    """
+    if node.get("storage_order", 0):
+        raise NoRule("its indices are stored by column")
+    alone = b.reshape(node.x, (None, 1, *b.sizes(node.x)))
+    b.op("MaxPool", alone, **{name: node.get(name, None) for name in node.attributes})
+    return b.put_back(grad, b.side_output(Node(b.nodes[-1]), 1), node.x)
+
+
+@rule("AveragePool")
+def average_pool(b: Builder, node: Node, grad: str) -> str:
+    """g / n over each window."""
+    w = windows(b, node, node.get("kernel_shape", []))
+    counts = taps_inside(w, with_margins=bool(node.get("count_include_pad", 0)))
+    return _spread(b, node, w, b.mul(grad, b.array(1 / counts)))
+
+
+@rule("LpPool")
+def lp_pool(b: Builder, node: Node, grad: str) -> str:
+    """x |x|^(p-2) times g y^(1-p) over each window."""
+    w, p = windows(b, node, node.get("kernel_shape", [])), node.get("p", 2)
+    return b.mul(_powered(b, node.x, p), _spread(b, node, w, _shared(b, node, p, grad)))
+
+
+def _powered(b: Builder, x: str, p: int) -> str:
+    return x if p == 2 else b.mul(b.op("Sign", x), b.op("Pow", b.op("Abs", x), float(p - 1)))
+
+
+def _shared(b: Builder, node: Node, p: int, grad: str) -> str:
+    """g y^(1-p), and 0 where y is 0."""
+    return b.where(b.greater(node.y, 0.0), b.mul(grad, b.op("Pow", node.y, float(1 - p))), 0.0)
+
+
+@rule("GlobalAveragePool")
+def global_average_pool(b: Builder, node: Node, grad: str) -> str:
+    """g / n everywhere."""
+    sizes = b.sizes(node.x)
+    return b.expand_like(b.mul(grad, 1 / prod(sizes)), node.x, range(2, 2 + len(sizes)))
+
+
+@rule("GlobalMaxPool")
+def global_max_pool(b: Builder, node: Node, grad: str) -> str:
+    """g at the maximum; equal ones share it."""
+    chosen = b.as_float(b.op("Equal", node.x, node.y))
+    axes = range(2, len(b.shape(node.x)))
+    return b.mul(chosen, b.div(grad, b.sum(chosen, axes)))
+
+
+@rule("GlobalLpPool")
+def global_lp_pool(b: Builder, node: Node, grad: str) -> str:
+    """As LpPool, with one window."""
+    p = node.get("p", 2)
+    return b.mul(_powered(b, node.x, p), _shared(b, node, p, grad))

@@ -1,0 +1,248 @@
+"""From an opened classifier to a model that also returns its gradient, checked."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper, shape_inference
+
+from auditkit import __version__
+from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.graph import dequantise, edit, floats, prepare
+from auditkit.graph.gradient import Facts, export, own
+from auditkit.model import pictures, shapes
+from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.gradient_check import Check, check, line_error
+from auditkit.model.session import Session, folded
+
+Array = np.ndarray[Any, Any]
+ROWS = 4  # points of a line that are run at once; a backward pass takes memory
+SCHEMA_VERSION = 1
+# How far scores may be off that were computed in another order, or in single precision instead of half.
+SAME_SCORES = {"float16": 5e-2, "float32": 1e-3, "float64": 1e-3}
+WITHOUT_ROUNDING = 0.5
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A classifier's graph in the form that is differentiated: float32 throughout, constants folded, shapes known."""
+
+    model: onnx.ModelProto
+    weights: Mapping[str, Array]
+    facts: Facts
+    surrogate: bool  # it rounds, and the gradient is that of the graph without rounding
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """A model in the form of gradient files, and what is known of it."""
+
+    model: onnx.ModelProto
+    weights: Mapping[str, Array]
+    wrt: str
+    operators: dict[str, int]  # of the graph that was differentiated
+    nodes_before: int
+    nodes_after: int
+    surrogate: bool
+    vendors_own: bool
+    check: Check
+
+    def to_json(self) -> dict[str, Any]:
+        """What `differentiate --json` prints."""
+        return {
+            "wrt": self.wrt, "operators": self.operators, "nodes_before": self.nodes_before,
+            "nodes_after": self.nodes_after, "surrogate": self.surrogate, "vendors_own": self.vendors_own,
+            "check": self.check.to_json(),
+        }  # fmt: skip
+
+
+def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
+    """The classifier's graph made ready to be differentiated."""
+    signature, outputs = classifier.signature, _outputs(classifier, wrt)
+    dims = [signature.own_batch or "N", *signature.array_shape(1)[1:]]
+    model = edit.with_dims(edit.with_outputs(classifier.graph, outputs), signature.input, dims)
+    feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in _two_sizes(classifier)]
+    try:
+        return _ready(prepare.taking_floats(model, signature.input), classifier.weights, outputs, feeds)
+    except (shape_inference.InferenceError, RuntimeError) as error:  # what onnx's own passes raise
+        reason = " ".join(str(error).split())[:200]
+        raise BadInput(
+            f"the graph cannot be made ready for a gradient ({reason}). Use --gradient differences, or ask the vendor "
+            f"for another export."
+        ) from None
+
+
+def _ready(
+    model: onnx.ModelProto, weights: Mapping[str, Array], outputs: list[str], feeds: list[dict[str, Array]]
+) -> Ready:
+    (image,) = feeds[0]
+    model = prepare.spelled_out(model)
+    surrogate = dequantise.rounds(model, image)
+    if dequantise.is_quantised(model):
+        model = edit.with_outputs(dequantise.dequantised(prepare.raised(model)), outputs)
+    model, weights = floats.in_one_float(model, weights)
+    model = prepare.raised(folded(model, weights))
+    known = shapes.conditions(model, weights, feeds)
+    if known:
+        model = folded(prepare.resolved(model, known), weights)
+    facts = shapes.probe(model, weights, feeds)
+    return Ready(prepare.with_known(model, facts.values), weights, facts, surrogate)
+
+
+def _outputs(classifier: OnnxClassifier, wrt: str | None) -> list[str]:
+    signature = classifier.signature
+    if wrt is None or wrt == signature.input:
+        return [signature.output]
+    if wrt not in edit.producers(classifier.graph.graph):  # of the graph that the scores need
+        raise BadInput(
+            f"'{signature.output}' is not computed from a tensor '{wrt}'; --wrt takes a tensor of the graph."
+        )
+    return [signature.output, wrt]
+
+
+def _two_sizes(classifier: OnnxClassifier) -> list[int]:
+    own_batch = classifier.signature.own_batch
+    return [2, 3] if own_batch is None else [own_batch]
+
+
+def noise(classifier: OnnxClassifier, rows: int, seed: int) -> Array:
+    """Pictures of noise as the network takes them, in float32."""
+    card, signature = classifier.card, classifier.signature
+    size = (rows, signature.height, signature.width, signature.channels)
+    drawn = np.random.default_rng([20221128, seed]).integers(0, 256, size, dtype=np.uint8)
+    return pictures.normalised(card, drawn, signature.layout, signature.dtype).astype(np.float32)
+
+
+def differentiate(
+    classifier: OnnxClassifier, wrt: str | None = None, gradient_output: str | None = None
+) -> Differentiated:
+    """The classifier with its gradient: the one that the file brings along, or else one that is made; checked."""
+    target = wrt or classifier.signature.input
+    brought = own.ends(classifier.file.proto, gradient_output)
+    if brought is not None and target == classifier.signature.input:
+        return _vendors_own(classifier, brought)
+    base = ready(classifier, wrt)
+    joined = export.with_gradient(base.model, base.facts, classifier.signature.output, target)
+    checked = _checked(classifier, base, joined, target)
+    model, weights = export.taking(joined, classifier.signature.input, _kind(classifier)), dict(base.weights)
+    if base.surrogate and target == classifier.signature.input:
+        model = export.beside(prepare.raised(classifier.graph), model, classifier.signature.input)
+        weights = {export.STAND_IN + name: array for name, array in weights.items()} | dict(classifier.weights)
+    return _told(classifier, model, weights, base, target, checked)
+
+
+def _kind(classifier: OnnxClassifier) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(classifier.signature.dtype)))
+
+
+def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differentiated:
+    signature = classifier.signature
+    model = own.in_our_form(classifier.file.proto, signature.output, names)
+    joined, weights = floats.in_one_float(prepare.taking_floats(model, signature.input), classifier.file.weights)
+    facts = Facts({signature.input: (signature.own_batch, *signature.array_shape(1)[1:])}, {})
+    base = Ready(classifier.graph, weights, facts, surrogate=False)
+    checked = _checked(classifier, base, joined, signature.input, "the gradient that the file brings along")
+    return _told(classifier, model, classifier.file.weights, base, signature.input, checked, vendors_own=True)
+
+
+def _checked(
+    classifier: OnnxClassifier, base: Ready, joined: onnx.ModelProto, wrt: str, what: str = "the gradient"
+) -> Check:
+    """The gradient against changes of scores; a wrong one is not handed on."""
+    settings = replace(classifier.settings, precision="strict")  # TF32 is not fine enough
+    session = Session(export.nudged(joined, base.facts, wrt), settings, base.weights)
+    _compare_scores(classifier, session, base, wrt)
+    result = check(_line_error(classifier, session, base.facts, wrt, line) for line in itertools.count())
+    if not result.passed:
+        raise RuntimeFailure(
+            f"{what} differs from the change of scores by {100 * result.error:.2g} % on noise images; it is not "
+            f"used. Use --gradient differences, and please report the model."
+        )
+    return result
+
+
+def _compare_scores(classifier: OnnxClassifier, session: Session, base: Ready, wrt: str) -> None:
+    """Refuse a graph that lost the vendor's scores on its way; one without rounding may be off by more."""
+    signature = classifier.signature
+    rows = signature.own_batch or ROWS
+    image = noise(classifier, rows, seed=0)
+    nudge = np.zeros((rows, *(size or 1 for size in base.facts.shapes[wrt][1:])), np.float32)
+    feeds = {signature.input: image, export.NUDGE: nudge, export.SEED: np.zeros((rows, signature.outputs), np.float32)}
+    found = session.run(feeds, [signature.output])[0].reshape(rows, -1)
+    expected = classifier.scores(image.astype(signature.dtype))
+    difference = float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-6))
+    if not difference <= (WITHOUT_ROUNDING if base.surrogate else SAME_SCORES[str(expected.dtype)]):
+        raise RuntimeFailure(
+            f"the graph made ready for its gradient gives other scores than the model, by {100 * difference:.2g} %; it "
+            f"is not used. Use --gradient differences, and please report the model."
+        )
+
+
+def _line_error(classifier: OnnxClassifier, session: Session, facts: Facts, wrt: str, line: int) -> float | None:
+    """One line through one noise image; its points are the rows of batches, of the graph's own size if it has one."""
+    signature = classifier.signature
+    rng = np.random.default_rng([20221128, line])
+    image = noise(classifier, 1, seed=line)
+    seed = rng.standard_normal((1, signature.outputs)).astype(np.float32)
+    shape = tuple(size or 1 for size in facts.shapes[wrt][1:])
+
+    def run(moves: Array, wanted: list[str]) -> list[Array]:
+        rows = signature.own_batch or len(moves)
+        nudge, seeds = np.zeros((rows, *shape), np.float32), np.zeros((rows, signature.outputs), np.float32)
+        nudge[: len(moves)], seeds[: len(moves)] = moves, seed
+        feeds = {signature.input: image.repeat(rows, axis=0), export.SEED: seeds, export.NUDGE: nudge}
+        return [array[: len(moves)] for array in session.run(feeds, wanted)]
+
+    def at(moves: Array) -> tuple[Array, Array]:
+        # Rows that heed each other are moved one at a time, in a batch of rows that stay.
+        portion = 1 if signature.rows == "dependent" else signature.own_batch or ROWS
+        parts = [
+            run(moves[start : start + portion], [signature.output, export.GRADIENT])
+            for start in range(0, len(moves), portion)
+        ]
+        scores, gradients = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return scores.reshape(len(moves), -1), gradients
+
+    there = image if wrt == signature.input else run(np.zeros((1, *shape)), [wrt])[0]
+    return line_error(at, shape, float(np.linalg.norm(there)), seed, rng)
+
+
+def _told(
+    classifier: OnnxClassifier, model: onnx.ModelProto, weights: Mapping[str, Array], base: Ready, wrt: str,
+    checked: Check, *, vendors_own: bool = False,
+) -> Differentiated:  # fmt: skip
+    """The model with its record, which travels in the file."""
+    record = {
+        "schema_version": SCHEMA_VERSION, "tool": f"auditkit {__version__}", "model_sha256": classifier.file.identity,
+        "output": classifier.signature.output, "wrt": wrt, "surrogate": base.surrogate, "vendors_own": vendors_own,
+        "scores": "surrogate" if base.surrogate and wrt != classifier.signature.input else "model",
+        "check": checked.to_json(),
+    }  # fmt: skip
+    fresh = edit.copy(model)
+    helper.set_model_props(fresh, {export.METADATA: json.dumps(record)})
+    operators = Counter(node.op_type for node in base.model.graph.node)
+    before, after = len(classifier.graph.graph.node), len(fresh.graph.node)
+    return Differentiated(
+        fresh, weights, wrt, dict(operators.most_common()), before, after, base.surrogate, vendors_own, checked
+    )
+
+
+def write(found: Differentiated, path: Path) -> None:
+    """The model as a file that any onnxruntime runs; large weights go into a second one beside it."""
+    model = found.model
+    for tensor in model.graph.initializer:
+        if tensor.name in found.weights:
+            tensor.CopyFrom(numpy_helper.from_array(found.weights[tensor.name], tensor.name))
+    beside = path.with_name(f"{path.name}.data")
+    try:
+        if found.weights:
+            beside.unlink(missing_ok=True)  # onnx would write behind what it holds
+        onnx.save(model, path, save_as_external_data=bool(found.weights), location=beside.name)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}.") from None

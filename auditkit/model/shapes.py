@@ -1,0 +1,95 @@
+"""Shapes found by running: what a file says of them is often missing or wrong.
+
+The model is run at two batch sizes with the shape of every tensor as an output. A dimension that stays is fixed, one
+that changes follows the batch. Whole numbers that do not depend on the image, such as the arithmetic of shapes is made
+of, are kept where both runs agree.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, shape_inference
+
+from auditkit.errors import BadInput
+from auditkit.graph import build, edit
+from auditkit.graph.gradient import Facts
+from auditkit.model.session import Session, Settings
+
+Array = np.ndarray[Any, Any]
+WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+MOST_NUMBERS = 4096  # no operand of shape arithmetic is larger
+
+
+def probe(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list[dict[str, Array]]) -> Facts:
+    """What all tensors of a model look like; `feeds` are two batches of different size, or one where that is fixed."""
+    kinds = _kinds(model)
+    made = [name for node in model.graph.node for name in node.output if name]
+    scales = {name for node in model.graph.node if node.op_type == "Resize" for name in node.input[1:]}
+    steady = _independent(model.graph, set(feeds[0])) & ({n for n in made if kinds.get(n) in WHOLE} | scales)
+    asked, shape_of = _with_shapes(model, made, sorted(steady))
+    session = Session(asked, Settings(device="cpu", arena=False), weights)
+    seen = [dict(zip(session.outputs, session.run(feed), strict=True)) for feed in feeds]
+    found = {name: [tuple(run[shape].tolist()) for run in seen] for name, shape in shape_of.items()}
+    found |= {name: [feed[name].shape for feed in feeds] for name in feeds[0]}
+    shapes = {name: _merged(name, several) for name, several in found.items()}
+    shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    return Facts(shapes, kinds, _agreed([{name: run[name] for name in steady} for run in seen]))
+
+
+def conditions(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list[dict[str, Array]]) -> dict[str, bool]:
+    """Those conditions of the graph's If nodes that come out the same whatever is fed, and how."""
+    wanted = sorted({node.input[0] for node in model.graph.node if node.op_type == "If"})
+    wanted = sorted(_independent(model.graph, set(feeds[0])).intersection(wanted))
+    if not wanted:
+        return {}
+    session = Session(edit.with_outputs(model, wanted), Settings(device="cpu", arena=False), weights)
+    runs = [session.run({name: feed[name] for name in session.inputs}) for feed in feeds]
+    agreed = _agreed([dict(zip(wanted, run, strict=True)) for run in runs])
+    return {name: bool(value) for name, value in agreed.items()}
+
+
+def _kinds(model: onnx.ModelProto) -> dict[str, int]:
+    """Element types of all tensors."""
+    graph = shape_inference.infer_shapes(model).graph
+    values = (*graph.value_info, *graph.input, *graph.output)
+    known = {value.name: value.type.tensor_type.elem_type for value in values if value.type.tensor_type.elem_type}
+    return known | {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+
+def _independent(graph: onnx.GraphProto, fed: set[str]) -> set[str]:
+    """Tensors that do not depend on what is fed, but for its shape."""
+    dependent = set(fed)
+    for node in graph.node:
+        if node.op_type not in ("Shape", "Size") and not dependent.isdisjoint(edit.names_read(node)):
+            dependent.update(node.output)
+    return {name for node in graph.node for name in node.output if name} - dependent
+
+
+def _with_shapes(model: onnx.ModelProto, made: list[str], also: list[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """The model that gives shapes in place of tensors, so that no tensor is held longer than it is needed."""
+    fresh = edit.copy(model)
+    builder = build.Builder(fresh.graph)
+    shape_of = {name: builder.node("Shape", [name]) for name in made}
+    builder.into(fresh.graph)
+    del fresh.graph.output[:]
+    fresh.graph.output.extend(onnx.ValueInfoProto(name=name) for name in [*shape_of.values(), *also])
+    return fresh, shape_of
+
+
+def _merged(name: str, shapes: list[tuple[int, ...]]) -> tuple[int | None, ...]:
+    if len({len(shape) for shape in shapes}) > 1:
+        raise BadInput(
+            f"the number of axes of '{name}' changes with the batch size, which gradients cannot follow. "
+            f"Use --gradient differences."
+        )
+    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
+
+
+def _agreed(runs: list[dict[str, Array]]) -> dict[str, Array]:
+    return {
+        name: value
+        for name, value in runs[0].items()
+        if value.size <= MOST_NUMBERS and all(np.array_equal(value, run[name]) for run in runs)
+    }
