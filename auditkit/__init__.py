@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from auditkit.model.session import Settings as Settings
     from auditkit.model.signature import Overrides as Overrides
     from auditkit.runs.api import evaluate as evaluate
+    from auditkit.runs.api import explain as explain
 
 # Where each public name lives; importing auditkit alone imports nothing heavy.
 _HOMES = {
     "AuditError": "auditkit.errors", "BadInput": "auditkit.errors",
     "Bundle": "auditkit.data.heatmaps", "open_bundle": "auditkit.data.heatmaps",
     "CallableClassifier": "auditkit.model.classifier", "OnnxClassifier": "auditkit.model.classifier",
-    "evaluate": "auditkit.runs.api",
+    "evaluate": "auditkit.runs.api", "explain": "auditkit.runs.api",
     "load": "auditkit.model.classifier", "Limits": "auditkit.model.read", "Overrides": "auditkit.model.signature",
     "Settings": "auditkit.model.session",
 }  # fmt: skip

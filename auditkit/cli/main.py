@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from auditkit import __version__
-from auditkit.cli import bundle, demo, doctor, evaluate, inspect, show
+from auditkit.cli import bundle, demo, differentiate, doctor, evaluate, explain, inspect, show
 from auditkit.errors import AuditError
 
 app = typer.Typer(
@@ -15,7 +15,10 @@ app = typer.Typer(
     help="Audit image classifiers through their ONNX files: what they are, and how well heatmaps explain them.",
     epilog="Start with: auditkit demo, or: auditkit inspect vendor.onnx",
 )  # fmt: skip
-for verb in (inspect.inspect, evaluate.evaluate, doctor.doctor, demo.demo):
+VERBS = (
+    inspect.inspect, differentiate.differentiate, explain.explain, evaluate.evaluate, doctor.doctor, demo.demo,
+)  # fmt: skip
+for verb in VERBS:
     # Paragraphs unwrapped, so that the terminal's own width wraps them.
     paragraphs = (" ".join(part.split()) for part in (verb.__doc__ or "").split("\n\n"))
     app.command(verb.__name__, help="\n\n".join(paragraphs))(verb)

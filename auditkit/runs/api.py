@@ -1,6 +1,6 @@
-"""The evaluation as Python users call it."""
+"""Evaluations and explanations as Python users call them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
 from auditkit.data.images import ImageSet, open_images
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
-from auditkit.model.classifier import AnyClassifier
+from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier, load
 from auditkit.runs import evaluate as runs
+from auditkit.runs.explain import Explanation
+from auditkit.runs.explain import explain as made
 from auditkit.runs.plan import Evaluation
 from auditkit.runs.summary import Summary
 
@@ -33,13 +35,30 @@ def evaluate(
     """
     if unknown := set(settings) - {field.name for field in fields(Evaluation)}:
         raise BadInput(f"there is no setting '{min(unknown)}'; the settings are those of auditkit evaluate --help.")
-
     if not isinstance(settings.get("labels"), str | None):  # 3 or [3, 7], as Python has it
         settings["labels"] = ",".join(str(label) for label in np.atleast_1d(settings["labels"]))
     chosen = _images(model, images)
     others = None if pool is None else _images(model, pool)
     asked = Evaluation(steps=None if steps is None else parse_steps(str(steps)), **settings)
     return runs.evaluate(model, chosen, _bundles(heatmaps), asked, None if out is None else Path(out), pool=others)
+
+
+def explain(
+    model: "AnyClassifier | str | Path | Callable[[Any], Any]", images: "ImageSet | np.ndarray[Any, Any] | str | Path",
+    out: "str | Path", method: str = "mask", *, labels: "str | Sequence[int] | None" = None,
+    pool: "ImageSet | np.ndarray[Any, Any] | str | Path | None" = None, seed: int = 0,
+    size: tuple[int, int] | None = None, preset: str | None = None, **options: Any,
+) -> HeatmapSet:  # fmt: skip
+    """Heatmaps for every label of every image, in the bundle `out`; those it has already are kept.
+
+    `model` is an opened classifier, an ONNX file, or a function that takes preprocessed [N, 3, height, width] float32
+    (then `size` is its height and width). `options` are those of the method.
+    """
+    opened = model if isinstance(model, OnnxClassifier | CallableClassifier) else load(model, preset=preset, size=size)
+    given = ",".join(map(str, labels)) if labels is not None and not isinstance(labels, str) else labels
+    what = Explanation(method, given, tuple((name, str(value)) for name, value in options.items()), seed)
+    chosen, others = _images(opened, images), None if pool is None else _images(opened, pool)
+    return made(opened, chosen, what, Path(out), others)
 
 
 def _images(model: AnyClassifier, images: Any) -> ImageSet:

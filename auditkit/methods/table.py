@@ -1,0 +1,52 @@
+"""Every saliency method by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from auditkit.data.ranks import map_seed
+from auditkit.methods import cam, controls, gradients
+from auditkit.methods.request import Found, Request
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to make maps."""
+
+    about: str
+    run: Callable[[Request, Any], Found]
+    options: type[Any] = gradients.Plain
+    needs: Literal["gradient", "passes", "nothing"] = "gradient"
+    images: int = 16  # explained together
+    uses_pool: bool = False
+
+
+def _control(name: str) -> Callable[[Request, Any], Found]:
+    """A control as a method: it looks at the picture at most."""
+    draw, own = controls.CONTROLS[name]
+
+    def run(request: Request, _options: gradients.Plain) -> Found:
+        return Found(tuple(
+            {label: draw(pixels, map_seed(request.seed, image, label if own else 0)) for label in labels}
+            for image, pixels, labels in zip(request.ids, request.pixels, request.labels, strict=True)
+        ))  # fmt: skip
+
+    return run
+
+
+METHODS: dict[str, Method] = {
+    "gradient": Method("strongest gradient over the colours", gradients.gradient),
+    "gradient-input": Method("gradient times input", gradients.gradient_input),
+    "smoothgrad": Method("mean gradient over noisy copies", gradients.smoothgrad, gradients.Smooth),
+    "integrated-gradients": Method("gradient along the way from gray", gradients.integrated_gradients,
+                                   gradients.Integrated),
+    "grad-cam": Method("channels of the last layer with a height and a width", cam.grad_cam, cam.Cam),
+    "random": Method("noise, a control", _control("random"), needs="nothing"),
+    "centred-gaussian": Method("a bump in the middle, a control", _control("centred-gaussian"), needs="nothing"),
+    "constant": Method("the same everywhere, a control", _control("constant"), needs="nothing"),
+    "edges": Method("edges of the picture, a control", _control("edges"), needs="nothing"),
+}  # fmt: skip

@@ -1,0 +1,92 @@
+"""Gradients of a label's score, a batch at a time, with respect to the image or to a layer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from auditkit.errors import BadInput, OutOfMemory
+from auditkit.graph.gradient.export import GRADIENT, SEED
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.gradient import differentiate
+from auditkit.model.session import Session
+from auditkit.model.signature import to_probabilities
+
+Array = np.ndarray[Any, Any]
+ROWS = {"cpu": 16, "cuda": 64}  # differentiated at once
+LEAST_PROB = 1e-12
+
+
+@dataclass(frozen=True)
+class Sloped:
+    """What the model says of some rows, and how that changes with what it is differentiated by."""
+
+    scores: Array  # [N, numbers]
+    gradients: Array  # [N, ...]
+    tensor: Array | None  # [N, ...], the layer that it was differentiated by; None: the image
+
+
+class Slopes:
+    """A classifier with its gradient, ready to run."""
+
+    def __init__(self, model: OnnxClassifier, layer: str | None = None) -> None:
+        self.signature, self.layer = model.signature, layer
+        found = differentiate(model, layer)
+        self.surrogate, self.check = found.surrogate, found.check
+        self.session = Session(found.model, model.settings, found.weights)
+        self.rows = model.signature.own_batch or ROWS[model.settings.device]
+
+    def of(self, shown: Array, labels: Array) -> Sloped:
+        """For each row as the network takes it, the gradient of its label's logit, or of its log-probability.
+
+        Which of the two depends on what the file returns; before the softmax is better, behind it the logarithm undoes
+        the worst of it.
+        """
+        parts: list[tuple[Array, ...]] = []
+        start = 0
+        while start < len(shown):
+            part = slice(start, min(start + self.rows, len(shown)))
+            try:
+                parts.append(self._run(shown[part], labels[part]))
+            except OutOfMemory:
+                if self.rows == 1 or self.signature.own_batch is not None:
+                    raise
+                self.rows = max(1, self.rows // 2)
+                continue
+            start = part.stop
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return Sloped(columns[0], columns[1], columns[2] if self.layer is not None else None)
+
+    def _run(self, shown: Array, labels: Array) -> tuple[Array, ...]:
+        if self.signature.rows == "dependent":
+            own = self.signature.own_batch or 1
+            rows = [self._batch(shown[[i] * own], labels[[i] * own]) for i in range(len(shown))]
+            return tuple(np.concatenate([column[:1] for column in columns]) for columns in zip(*rows, strict=True))
+        short = self.rows - len(shown)
+        filled = np.concatenate([shown, shown[:1].repeat(short, axis=0)]) if short else shown
+        found = self._batch(filled, np.concatenate([labels, labels[:1].repeat(short)]))
+        return tuple(column[: len(shown)] for column in found)
+
+    def _batch(self, shown: Array, labels: Array) -> tuple[Array, ...]:
+        signature = self.signature
+        seeds = np.zeros((len(shown), signature.outputs), np.float32)
+        if signature.outputs > 1:
+            seeds[np.arange(len(shown)), labels] = 1
+        else:
+            seeds[:, 0] = np.where(labels == 1, 1, -1)  # one number: the other label has its negative
+        wanted = [signature.output, GRADIENT, *([self.layer] if self.layer is not None else [])]
+        scores, gradients, *tensor = self.session.run({signature.input: shown, SEED: seeds}, wanted)
+        if signature.kind in ("probabilities", "sigmoid"):
+            prob = to_probabilities(scores.reshape(len(shown), -1), signature.kind)[np.arange(len(shown)), labels]
+            gradients = gradients / np.maximum(prob, LEAST_PROB).reshape(-1, *[1] * (gradients.ndim - 1))
+        return scores, gradients.astype(np.float32), *tensor
+
+
+def slopes(model: AnyClassifier, layer: str | None = None) -> Slopes:
+    """The classifier with its gradient, made when first asked for."""
+    if not isinstance(model, OnnxClassifier):
+        raise BadInput("a function has no gradient to follow; use --gradient differences.")
+    if layer not in model.over_slopes:
+        model.over_slopes[layer] = Slopes(model, layer)
+    found: Slopes = model.over_slopes[layer]
+    return found

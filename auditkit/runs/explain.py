@@ -1,0 +1,158 @@
+"""Heatmaps made for a set of images, some images at a time, into a bundle that grows and is gone on with."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auditkit.data.durable import write_whole
+from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
+from auditkit.data.images import ImageSet
+from auditkit.errors import BadInput
+from auditkit.methods.request import Pool, Request
+from auditkit.methods.table import METHODS, Method
+from auditkit.metrics.faithfulness import choose_labels, default_labels
+from auditkit.model import pictures
+from auditkit.model.classifier import AnyClassifier
+from auditkit.runs.evaluate import Progress, silent
+from auditkit.runs.infills import flat_picture
+from auditkit.runs.prepare import Seen, look
+from auditkit.runs.ready import probabilities
+
+Array = np.ndarray[Any, Any]
+MOST_POOL = 64  # images that stand in for hidden pixels; more of them change nothing and fill the memory
+IMAGES = "images.json"  # in the bundle: a digest of what the network saw of each image
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is to be made."""
+
+    method: str
+    labels: str | None = None  # as in an evaluation
+    options: tuple[tuple[str, str], ...] = ()  # of the method, by name
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise BadInput(f"there is no method '{self.method}'; the methods are {', '.join(METHODS)}.")
+        if self.seed < 0:
+            raise BadInput(f"seed {self.seed} is negative.")
+
+    def chosen(self) -> tuple[Method, Any]:
+        """The method and its options, those given in the place of its own."""
+        method = METHODS[self.method]
+        kinds = {field.name: field for field in fields(method.options)}
+        given: dict[str, Any] = {}
+        for name, text in self.options:
+            if name not in kinds:
+                have = f"it has {', '.join(kinds)}" if kinds else "it has none"
+                raise BadInput(f"{self.method} has no option '{name}'; {have}.")
+            given[name] = _typed(name, text, str(kinds[name].type))
+        return method, method.options(**given)
+
+    def name(self) -> str:
+        """The method with all its options: maps made in another way do not go into the same bundle."""
+        said = {**asdict(self.chosen()[1]), "seed": self.seed}
+        return f"{self.method}({', '.join(f'{name}={value}' for name, value in said.items())})"
+
+
+def _typed(name: str, text: str, kind: str) -> Any:
+    """A text as the option's type."""
+    if "None" in kind and text.lower() == "none":
+        return None
+    try:
+        if "int" in kind:
+            return int(text)
+        if "float" in kind:
+            return float(text)
+    except ValueError:
+        raise BadInput(f"option {name}={text} is not a number.") from None
+    if "bool" in kind:
+        if text.lower() not in ("true", "false"):
+            raise BadInput(f"option {name}={text} is neither true nor false.")
+        return text.lower() == "true"
+    return text
+
+
+def explain(
+    model: AnyClassifier, images: ImageSet, what: Explanation, out: Path, pool: ImageSet | None = None,
+    progress: Progress = silent,
+) -> HeatmapSet:  # fmt: skip
+    """The bundle in `out` with a map for every label of every image; maps that it has already are kept."""
+    method, options = what.chosen()
+    bundle = Bundle(out, model=model if hasattr(model, "file") else None, method=what.name())
+    done = open_bundle(out).labels if len(bundle) else {}
+    known = _known(out)
+    rule = what.labels or str(default_labels(model.signature.classes))
+    drawn = _pool(model, images if pool is None else pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
+    tick = progress(len(images))
+    for start in range(0, len(images), method.images):
+        unit = range(start, min(start + method.images, len(images)))
+        seen = look(unit, images, model.card, model.signature)
+        _same_images(seen, known, out)
+        labels = choose_labels(probabilities(model, seen.shown), rule)
+        missing = [tuple(int(k) for k in own if int(k) not in done.get(image, ()))
+                   for image, own in zip(seen.ids, labels, strict=True)]  # fmt: skip
+        if any(missing):
+            request = _request(model, seen, missing, drawn, what.seed, lambda rows: tick(0, rows))
+            _add(bundle, request, method.run(request, options).maps)
+            known |= {image: _digest(seen.pixels[place]) for place, image in enumerate(seen.ids)}
+            write_whole(out / IMAGES, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+        tick(len(unit))
+    return open_bundle(out)
+
+
+def _request(
+    model: AnyClassifier, seen: Seen, labels: Sequence[tuple[int, ...]], pool: Pool, seed: int,
+    tick: Callable[[int], None],
+) -> Request:  # fmt: skip
+    """What is missing; images that lack nothing are left out."""
+    some = [place for place, own in enumerate(labels) if own]
+    gray = flat_picture(model.card, model.signature, model.card.gray)
+    return Request(
+        model, tuple(seen.ids[place] for place in some), seen.pixels[some], seen.shown[some],
+        tuple(labels[place] for place in some), gray, pool, seed, tick,
+    )  # fmt: skip
+
+
+def _add(bundle: Bundle, request: Request, maps: Sequence[dict[int, Array]]) -> None:
+    pairs = [(image, label) for image, own in zip(request.ids, request.labels, strict=True) for label in own]
+    stack = np.stack([maps[place][label] for place, own in enumerate(request.labels) for label in own])
+    bundle.add([image for image, _ in pairs], [label for _, label in pairs], stack, layout="NHW")
+
+
+def _pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
+    """Some of the images, drawn once for the whole run."""
+    rng = np.random.default_rng([seed, len(images)])
+    chosen = np.sort(rng.permutation(len(images))[:MOST_POOL])
+    seen = np.stack([pictures.pixels(model.card, images.picture(int(index))) for index in chosen])
+    shown = pictures.normalised(model.card, seen, model.signature.layout, model.signature.dtype)
+    return Pool(tuple(images.ids[int(index)] for index in chosen), shown)
+
+
+def _digest(pixels: Array) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
+
+
+def _known(out: Path) -> dict[str, str]:
+    """Digests of the images that the bundle's maps were made for."""
+    try:
+        found = json.loads((out / IMAGES).read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{out / IMAGES} cannot be read: {error}; make a new bundle.") from None
+    return {str(image): str(digest) for image, digest in found.items()} if isinstance(found, dict) else {}
+
+
+def _same_images(seen: Seen, known: dict[str, str], out: Path) -> None:
+    for place, image in enumerate(seen.ids):
+        if known.get(image, digest := _digest(seen.pixels[place])) != digest:
+            raise BadInput(
+                f"image '{image}' is another picture than the one that {out} has maps for; use a new bundle."
+            )
