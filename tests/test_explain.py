@@ -102,6 +102,37 @@ def test_bad_input_is_one_sentence(given: tuple[Path, Path], tmp_path: Path, wor
     _refused(command("explain", model, images, "-o", tmp_path / "maps", "--preset", "unit", *words), said)
 
 
+def test_the_help_names_every_method() -> None:
+    from auditkit.cli.explain import ALL_METHODS
+    from auditkit.methods.table import METHODS
+
+    assert set(METHODS) == set(ALL_METHODS.rstrip(".").replace(" or ", ", ").split(", "))
+
+
+@pytest.mark.parametrize("method", ["mask", "differences", "rise", "occlusion"])
+def test_methods_that_ask_the_model(given: tuple[Path, Path], tmp_path: Path, method: str) -> None:
+    model, images = given
+    few = {"mask": {"steps": 5}, "differences": {"most_passes": 32}, "rise": {"passes": 32}, "occlusion": {}}[method]
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    with np.load(images) as arrays:
+        found = auditkit.explain(opened, arrays["images"][:5], tmp_path / "maps", method, labels="top2", **few)
+    assert len(found) == 10
+    assert found.header.method.startswith(f"{method}(")
+    assert all(np.ptp(held.values) > 0 for held in found)
+
+
+def test_without_a_gradient_masks_come_from_differences(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, images = given
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    for number, (source, more) in enumerate([
+        (opened, {"gradient": "differences"}), (opened.predict, {"size": (8, 8), "preset": "unit"}),
+    ]):  # fmt: skip
+        found = auditkit.explain(source, images, tmp_path / str(number), labels="top1", most_passes=32, **more)
+        assert found.header.method.startswith("differences(")
+    with pytest.raises(BadInput, match="follows the gradient itself"):
+        auditkit.explain(opened, images, tmp_path / "no", "smoothgrad", gradient="differences")
+
+
 def test_pictures_to_look_at(given: tuple[Path, Path], tmp_path: Path) -> None:
     model, images = given
     done = command("explain", model, images, "-o", tmp_path / "maps", "--method", "edges", "--preset", "unit",

@@ -15,7 +15,7 @@ from auditkit.methods import cam, gradients
 from auditkit.methods.request import Pool, Request
 from auditkit.methods.table import METHODS
 from auditkit.model import pictures
-from auditkit.runs.infills import flat_picture
+from auditkit.model.pictures import flat_picture
 
 Array = np.ndarray[Any, Any]
 CPU = auditkit.Settings(device="cpu")

@@ -8,16 +8,23 @@ import typer
 
 from auditkit.cli import options, show
 
+ALL_METHODS = (
+    "mask, differences, gradient, gradient-input, smoothgrad, integrated-gradients, grad-cam, rise, occlusion, masker, "
+    "random, centred-gaussian, constant or edges."
+)
+
 
 def explain(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)],
     images: Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder, CSV or .npz.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Bundle to write; given again, it is gone on with.")],
-    method: Annotated[str, typer.Option(help="Name of the method; 'list' shows them all.")] = "gradient-input",
+    method: Annotated[str, typer.Option(help=ALL_METHODS)] = "mask",
     labels: Annotated[str | None, typer.Option(
         help="all, topK, f>=p or a list; all up to 20 classes, else top10.")] = None,
     option: Annotated[list[str] | None, typer.Option(
         "--option", help="An option of the method, as steps=300; may be given several times.")] = None,
+    gradient: Annotated[str, typer.Option(
+        help="How a mask is learned: by the graph's gradient, by differences, or auto (the first that can).")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of all that is drawn.")] = 0,
     pool: Annotated[Path | None, typer.Option(help="Images to fill in with; else the explained ones.")] = None,
     drawn: Annotated[Path | None, typer.Option(
@@ -46,7 +53,7 @@ def explain(
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs import explain as runs  # noqa: PLC0415
 
-    what = runs.Explanation(method, labels, tuple(_option(text) for text in option or []), seed)
+    what = runs.Explanation(method, labels, tuple(_option(text) for text in option or []), seed, gradient)
     what.chosen()  # told before the model is opened
     opening = options.opening(card, preset, memory_limit, time_limit, size, input=input_, output=output, layout=layout,
                               kind=kind)  # fmt: skip

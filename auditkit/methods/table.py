@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from auditkit.data.ranks import map_seed
-from auditkit.methods import cam, controls, gradients
+from auditkit.methods import blackbox, cam, controls, differences, gradients, mask, masker
 from auditkit.methods.request import Found, Request
 
 Array = np.ndarray[Any, Any]
@@ -39,12 +39,18 @@ def _control(name: str) -> Callable[[Request, Any], Found]:
 
 
 METHODS: dict[str, Method] = {
+    "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions, uses_pool=True),
+    "differences": Method("regression on random masks; needs no gradient", differences.differences,
+                          differences.Differences, "passes", images=4, uses_pool=True),
     "gradient": Method("strongest gradient over the colours", gradients.gradient),
     "gradient-input": Method("gradient times input", gradients.gradient_input),
     "smoothgrad": Method("mean gradient over noisy copies", gradients.smoothgrad, gradients.Smooth),
     "integrated-gradients": Method("gradient along the way from gray", gradients.integrated_gradients,
                                    gradients.Integrated),
     "grad-cam": Method("channels of the last layer with a height and a width", cam.grad_cam, cam.Cam),
+    "occlusion": Method("drop behind a sliding gray square", blackbox.occlusion, blackbox.Occlusion, "passes", 4),
+    "rise": Method("mean of random masks by what they show", blackbox.rise, blackbox.Rise, "passes", 4),
+    "masker": Method("an exported masking network, path=FILE", masker.masker, masker.MaskingNetwork, "passes"),
     "random": Method("noise, a control", _control("random"), needs="nothing"),
     "centred-gaussian": Method("a bump in the middle, a control", _control("centred-gaussian"), needs="nothing"),
     "constant": Method("the same everywhere, a control", _control("constant"), needs="nothing"),

@@ -1,5 +1,6 @@
 """Pictures become network inputs: decode, resize, crop, normalise."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ from PIL import Image
 
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
-from auditkit.model.signature import Layout
+from auditkit.model.signature import Layout, Signature
 
 Array = np.ndarray[Any, Any]
+BLUR_SIGMA_AT_224 = 5.0
 FILTERS = {
     "bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR, "box": Image.Resampling.BOX,
     "nearest": Image.Resampling.NEAREST, "lanczos": Image.Resampling.LANCZOS,
@@ -81,3 +83,23 @@ def normalised(card: Card, seen: Array, layout: Layout, dtype: str) -> Array:
     for channel, of_channel in enumerate(table):
         np.take(of_channel, ordered[..., channel], out=values[:, channel], mode="clip")
     return values if layout == "NCHW" else np.ascontiguousarray(values.transpose(0, 2, 3, 1))
+
+
+def flat_picture(card: Card, signature: Signature, colour: Sequence[float]) -> Array:
+    """One picture [1, ...] of one colour (pixel values, RGB or grey), as the network takes it."""
+    ordered = np.array(colour[::-1] if card.channels == "BGR" else colour, np.float64)
+    values = (ordered * card.scale - np.array(card.mean)) / np.array(card.std)
+    if signature.dtype == "uint8":
+        values = np.round(values)
+    shape = (-1, 1, 1) if signature.layout == "NCHW" else (1, 1, -1)
+    return np.broadcast_to(values.reshape(shape), signature.array_shape(1)).astype(signature.dtype)
+
+
+def blurred(shown: Array, signature: Signature) -> Array:
+    """Gaussian blur of pictures, as the network takes them; sigma in proportion to the shorter side."""
+    from scipy import ndimage  # noqa: PLC0415 - slow to import
+
+    sigma = BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224
+    sigmas = (0, 0, sigma, sigma) if signature.layout == "NCHW" else (0, sigma, sigma, 0)
+    smooth = ndimage.gaussian_filter(shown.astype(np.float64), sigmas)
+    return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)

@@ -10,9 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from auditkit.errors import AuditError, BadInput
 from auditkit.model.read import Limits, file_size
@@ -26,6 +27,9 @@ UNCOUNTED = 192 * 2**20
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
+Seen = TypeVar("Seen")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What the child found, and the digest of exactly what it read."""
@@ -35,9 +39,16 @@ class Outcome:
 
 
 def attempt(path: Path, wanted: Overrides, limits: Limits) -> Outcome:
-    """The first load and run of a file, or one sentence that says why it is refused."""
+    """The first load and run of a classifier's file, or one sentence that says why it is refused."""
+    return Outcome(*guarded(path, "classifier", asdict(wanted), limits, Signature.from_json))
+
+
+def guarded(
+    path: Path, kind: str, wanted: dict[str, Any], limits: Limits, turned: Callable[[dict[str, Any]], Seen]
+) -> tuple[Seen, str]:
+    """What the child sees in a file of that kind, `turned` from a plain object, and the digest of what it read."""
     size = file_size(path, limits)
-    request = json.dumps({"path": str(path), "wanted": asdict(wanted), "limits": asdict(limits), "bytes": size})
+    request = json.dumps({"path": str(path), "kind": kind, "wanted": wanted, "limits": asdict(limits), "bytes": size})
     command = [sys.executable, "-I", "-c", START, json.dumps(_import_path())]
     # The child sets its own alarm once it knows the whole size; this is for one that cannot.
     seconds = limits.seconds_for(size + _beside(path)) + 5
@@ -54,7 +65,7 @@ def attempt(path: Path, wanted: Overrides, limits: Limits) -> Outcome:
         )
     except subprocess.TimeoutExpired:
         raise BadInput(_too_slow(path.name, seconds)) from None
-    return _outcome(child, path.name, limits)
+    return _outcome(child, path.name, limits, turned)
 
 
 def _import_path() -> list[str]:
@@ -81,14 +92,16 @@ def _too_slow(name: str, seconds: float) -> str:
     )
 
 
-def _outcome(child: "subprocess.CompletedProcess[str]", name: str, limits: Limits) -> Outcome:
+def _outcome(
+    child: "subprocess.CompletedProcess[str]", name: str, limits: Limits, turned: Callable[[dict[str, Any]], Seen]
+) -> tuple[Seen, str]:
     replies = [line for line in child.stdout.splitlines() if line.startswith(REPLY)]
     if not replies:
         raise BadInput(_death_sentence(child, name, limits))
     try:
         reply: dict[str, Any] = json.loads(replies[-1].removeprefix(REPLY))
         error = str(reply["error"]) if "error" in reply else None
-        outcome = None if error else Outcome(Signature.from_json(reply["signature"]), str(reply["identity"]))
+        outcome = None if error else (turned(reply["signature"]), str(reply["identity"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadInput(_death_sentence(child, name, limits)) from None
     if outcome is None:
@@ -139,15 +152,19 @@ def main() -> None:
     request = json.load(sys.stdin)
     limits = Limits(**request["limits"])
     _guard(limits, request["bytes"])
-    from auditkit.model.probe import examine  # noqa: PLC0415 - under the limits only
+    from auditkit.model import masker, probe  # noqa: PLC0415 - under the limits only
     from auditkit.model.read import read  # noqa: PLC0415
 
-    wanted = dict(request["wanted"])
-    wanted["size"] = tuple(wanted["size"]) if wanted["size"] else None
+    wanted: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in request["wanted"].items()
+    }
     try:
         file = read(Path(request["path"]), limits, announce=lambda size: _guard(limits, size))
-        signature = examine(file, Overrides(**wanted))
-        reply: dict[str, Any] = {"signature": signature.to_json(), "identity": file.identity}
+        if request["kind"] == "masker":
+            seen = masker.examine(file, masker.Pictures(**wanted)).to_json()
+        else:
+            seen = probe.examine(file, Overrides(**wanted)).to_json()
+        reply: dict[str, Any] = {"signature": seen, "identity": file.identity}
     except AuditError as error:
         reply = {"error": str(error)}
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # a graph that is not put together properly

@@ -46,7 +46,7 @@ def evaluate(
 def explain(
     model: "AnyClassifier | str | Path | Callable[[Any], Any]", images: "ImageSet | np.ndarray[Any, Any] | str | Path",
     out: "str | Path", method: str = "mask", *, labels: "str | Sequence[int] | None" = None,
-    pool: "ImageSet | np.ndarray[Any, Any] | str | Path | None" = None, seed: int = 0,
+    pool: "ImageSet | np.ndarray[Any, Any] | str | Path | None" = None, seed: int = 0, gradient: str = "auto",
     size: tuple[int, int] | None = None, preset: str | None = None, **options: Any,
 ) -> HeatmapSet:  # fmt: skip
     """Heatmaps for every label of every image, in the bundle `out`; those it has already are kept.
@@ -56,7 +56,7 @@ def explain(
     """
     opened = model if isinstance(model, OnnxClassifier | CallableClassifier) else load(model, preset=preset, size=size)
     given = ",".join(map(str, labels)) if labels is not None and not isinstance(labels, str) else labels
-    what = Explanation(method, given, tuple((name, str(value)) for name, value in options.items()), seed)
+    what = Explanation(method, given, tuple((name, str(value)) for name, value in options.items()), seed, gradient)
     chosen, others = _images(opened, images), None if pool is None else _images(opened, pool)
     return made(opened, chosen, what, Path(out), others)
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,19 @@ from auditkit.data.durable import write_whole
 from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
 from auditkit.data.images import ImageSet
 from auditkit.errors import BadInput
+from auditkit.graph.gradient import missing_rules
 from auditkit.methods.request import Pool, Request
 from auditkit.methods.table import METHODS, Method
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import pictures
-from auditkit.model.classifier import AnyClassifier
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.runs.evaluate import Progress, silent
-from auditkit.runs.infills import flat_picture
 from auditkit.runs.prepare import Seen, look
 from auditkit.runs.ready import probabilities
 
 Array = np.ndarray[Any, Any]
 MOST_POOL = 64  # images that stand in for hidden pixels; more of them change nothing and fill the memory
+GRADIENTS = ("auto", "graph", "differences")
 IMAGES = "images.json"  # in the bundle: a digest of what the network saw of each image
 
 
@@ -36,10 +37,15 @@ class Explanation:
     labels: str | None = None  # as in an evaluation
     options: tuple[tuple[str, str], ...] = ()  # of the method, by name
     seed: int = 0
+    gradient: str = "auto"  # of GRADIENTS: where a learned mask gets its direction from
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise BadInput(f"there is no method '{self.method}'; the methods are {', '.join(METHODS)}.")
+        if self.gradient not in GRADIENTS:
+            raise BadInput(f"gradient '{self.gradient}' is not one of {', '.join(GRADIENTS)}.")
+        if self.gradient == "differences" and self.method != "mask" and METHODS[self.method].needs == "gradient":
+            raise BadInput(f"{self.method} follows the gradient itself; without one, use mask or differences.")
         if self.seed < 0:
             raise BadInput(f"seed {self.seed} is negative.")
 
@@ -54,6 +60,16 @@ class Explanation:
                 raise BadInput(f"{self.method} has no option '{name}'; {have}.")
             given[name] = _typed(name, text, str(kinds[name].type))
         return method, method.options(**given)
+
+    def fitting(self, model: AnyClassifier) -> "Explanation":
+        """The same for this model: where it has no gradient to learn a mask by, differences of its answers do."""
+        if self.method != "mask" or self.gradient == "graph":
+            return self
+        if self.gradient == "differences" or not isinstance(model, OnnxClassifier):
+            return replace(self, method="differences")
+        signature = model.signature
+        lacking = missing_rules(model.graph, signature.input, signature.output)
+        return replace(self, method="differences") if lacking else self
 
     def name(self) -> str:
         """The method with all its options: maps made in another way do not go into the same bundle."""
@@ -84,6 +100,7 @@ def explain(
     progress: Progress = silent,
 ) -> HeatmapSet:  # fmt: skip
     """The bundle in `out` with a map for every label of every image; maps that it has already are kept."""
+    what = what.fitting(model)
     method, options = what.chosen()
     bundle = Bundle(out, model=model if hasattr(model, "file") else None, method=what.name())
     done = open_bundle(out).labels if len(bundle) else {}
@@ -113,7 +130,7 @@ def _request(
 ) -> Request:  # fmt: skip
     """What is missing; images that lack nothing are left out."""
     some = [place for place, own in enumerate(labels) if own]
-    gray = flat_picture(model.card, model.signature, model.card.gray)
+    gray = pictures.flat_picture(model.card, model.signature, model.card.gray)
     return Request(
         model, tuple(seen.ids[place] for place in some), seen.pixels[some], seen.shown[some],
         tuple(labels[place] for place in some), gray, pool, seed, tick,

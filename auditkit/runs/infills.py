@@ -16,7 +16,6 @@ from auditkit.model.signature import Signature
 from auditkit.runs.plan import GIVEN_IMAGE, Evaluation
 
 Array = np.ndarray[Any, Any]
-BLUR_SIGMA_AT_224 = 5.0
 Places = tuple[tuple[int, ...], ...]  # for each image of a unit, where its infills stand
 
 
@@ -28,10 +27,10 @@ class Infills:
         self._opened: dict[str, Array] = {}
         self.told: dict[str, Array] = {}  # what the model says of pictures that all images share
         self._drawing: dict[str, Callable[[Array], Array]] = {
-            "gray": lambda _: flat_picture(card, signature, card.gray),
-            "black": lambda _: flat_picture(card, signature, (0.0,) * len(card.gray)),
+            "gray": lambda _: pictures.flat_picture(card, signature, card.gray),
+            "black": lambda _: pictures.flat_picture(card, signature, (0.0,) * len(card.gray)),
             "zero": lambda _: np.zeros(signature.array_shape(1), signature.dtype),
-            "blur": lambda shown: blurred(shown, signature),
+            "blur": lambda shown: pictures.blurred(shown, signature),
             "rise-blur": lambda shown: rise_blur(shown, channels_last=signature.layout == "NHWC"),
         }
 
@@ -98,23 +97,3 @@ def given_image(name: str) -> Path:
     if not path.is_file():
         raise BadInput(f"there is no image {path} to fill in with.")
     return path
-
-
-def flat_picture(card: Card, signature: Signature, colour: Sequence[float]) -> Array:
-    """One picture [1, ...] of one colour (pixel values, RGB or grey), as the network takes it."""
-    ordered = np.array(colour[::-1] if card.channels == "BGR" else colour, np.float64)
-    values = (ordered * card.scale - np.array(card.mean)) / np.array(card.std)
-    if signature.dtype == "uint8":
-        values = np.round(values)
-    shape = (-1, 1, 1) if signature.layout == "NCHW" else (1, 1, -1)
-    return np.broadcast_to(values.reshape(shape), signature.array_shape(1)).astype(signature.dtype)
-
-
-def blurred(shown: Array, signature: Signature) -> Array:
-    """Gaussian blur of pictures, as the network takes them; sigma in proportion to the shorter side."""
-    from scipy import ndimage  # noqa: PLC0415 - slow to import
-
-    sigma = BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224
-    sigmas = (0, 0, sigma, sigma) if signature.layout == "NCHW" else (0, sigma, sigma, 0)
-    smooth = ndimage.gaussian_filter(shown.astype(np.float64), sigmas)
-    return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)

@@ -1,0 +1,181 @@
+"""Masks learned by gradient descent: the pixels that, kept over other images, make the model see a label."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from onnx import TensorProto
+
+from auditkit.errors import BadInput
+from auditkit.graph import edit, masklearn
+from auditkit.graph.gradient import export
+from auditkit.graph.mask_objective import WEIGHTS, Recipe, before_squashing, masks_of
+from auditkit.graph.masking import Ends
+from auditkit.methods.mask_batch import Batch, Ending, Pair, fresh_states
+from auditkit.methods.mask_infills import bank
+from auditkit.methods.request import Found, Request
+from auditkit.model import gradient
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.session import Session, in_precision
+
+Infill = Literal["distractors", "gray", "blur"]
+Loss = Literal["paper", "paper-code"]
+Keep = Literal["last", "best"]
+
+Array = np.ndarray[Any, Any]
+MOST_ROWS = {"cpu": 160, "cuda": 2560}
+# What the way back needs of the way forth stays in memory: some 90 MB for each image of 224 pixels in a ResNet-50.
+MOST_PIXELS = {"cpu": 20 * 224 * 224, "cuda": 640 * 224 * 224}
+HALF_SCALE = 1024.0  # gradients of -log f are at most 1 at the logits and far smaller at the pixels
+FACTORS = ((128, 4), (48, 2))  # from so many pixels on the shorter side
+
+
+@dataclass(frozen=True)
+class MaskOptions:
+    """How masks are learned. What is not set is the paper's.
+
+    A mask has settled when its loss, averaged over windows of steps, has not come below the lowest average of earlier
+    windows by more than a share `settled` of it for `patience` windows. `best` keeps the mask after the window with the
+    lowest average; a single step's loss says little, since every step draws other distractors.
+    """
+
+    steps: int = 2000  # at most
+    rate: float = 0.05
+    distractors: int = 10  # a step; gray and blur need one
+    infill: Infill = "distractors"
+    tv: float = 0.01
+    l1: float | None = None  # None: 1 / pixels
+    factor: int | None = None  # None: 4 from 128 pixels on the shorter side, 2 from 48, else 1
+    loss: Loss = "paper"
+    masks: int = 1  # disjoint ones, of which the map is the sum
+    keep: Keep = "last"
+    window: int = 50
+    settled: float = 0.01  # 0: only when the loss no longer falls at all; below 0: never
+    patience: int = 4
+    rows: int | None = None  # images in a batch, at most; None: by device and size, and halved where they do not fit
+
+    def __post_init__(self) -> None:
+        for name, kind in (("infill", Infill), ("loss", Loss), ("keep", Keep)):
+            if getattr(self, name) not in get_args(kind):
+                raise BadInput(f"{name} '{getattr(self, name)}' is not one of {', '.join(get_args(kind))}.")
+        for name in ("steps", "distractors", "factor", "masks", "window", "patience", "rows"):
+            number = getattr(self, name)
+            if number is not None and (not isinstance(number, int) or number < 1):
+                raise BadInput(f"{name} {number} is not a whole number from 1 up.")
+        for name in ("tv", "l1"):
+            number = getattr(self, name)
+            if number is not None and not 0 <= number < float("inf"):
+                raise BadInput(f"{name} {number} is not a number from 0 up.")
+        if not 0 < self.rate < float("inf"):
+            raise BadInput(f"rate {self.rate} is not a number above 0.")
+        if not self.settled < 1:
+            raise BadInput(f"settled {self.settled} is not a share below 1.")
+
+
+def mask(request: Request, options: MaskOptions = MaskOptions()) -> Found:
+    """A learned mask [height, width] for every image and label: how much of a pixel is kept, from 0 to 1."""
+    learner = _learner(request.model, options)
+    wanted = [(image, label) for image, labels in enumerate(request.labels) for label in _checked(labels, request)]
+    pictures = bank(request, options.infill)
+    states = fresh_states(len(wanted), learner.ends, learner.recipe)
+    pairs = [Pair.new(request, pictures, *pair, state) for pair, state in zip(wanted, states, strict=True)]
+    learner.batch.learn(pairs, pictures, request.tick)
+    maps: tuple[dict[int, Array], ...] = tuple({} for _ in request.ids)
+    for pair in pairs:
+        kept = pair.best if options.keep == "best" and pair.best is not None else pair.state[WEIGHTS]
+        maps[pair.image][pair.label] = masks_of(kept[None], learner.ends, learner.recipe.factor)[0]
+    passes = sum(len(pair.losses) for pair in pairs) * learner.recipe.rows
+    return Found(maps, passes, passes, _notes(pairs, learner))
+
+
+def _checked(labels: tuple[int, ...], request: Request) -> tuple[int, ...]:
+    classes = request.model.signature.classes
+    for label in labels:
+        if not 0 <= label < classes:
+            raise BadInput(f"label {label} does not exist: the model has {classes} labels, from 0 to {classes - 1}.")
+    return labels
+
+
+def _notes(pairs: list[Pair], learner: "Learner") -> tuple[str, ...]:
+    notes = []
+    if restless := sum(not pair.settled for pair in pairs):
+        notes.append(f"{restless} of {len(pairs)} masks had not settled after {learner.batch.ending.steps} steps")
+    if learner.surrogate:
+        notes.append("the model rounds; its masks were learned on the same model without rounding")
+    return tuple(notes)
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A classifier made ready to learn masks for."""
+
+    batch: Batch
+    ends: Ends
+    recipe: Recipe
+    surrogate: bool
+
+
+_LEARNERS: "WeakKeyDictionary[OnnxClassifier, dict[MaskOptions, Learner]]" = WeakKeyDictionary()
+
+
+def _learner(model: AnyClassifier, options: MaskOptions) -> Learner:
+    """Made once for a classifier and some options."""
+    if not isinstance(model, OnnxClassifier):
+        raise BadInput("masks are learned by gradients, which a classifier function does not give; use another method.")
+    known = _LEARNERS.setdefault(model, {})
+    if options not in known:
+        known[options] = _made_ready(model, options)
+    return known[options]
+
+
+def _made_ready(model: OnnxClassifier, options: MaskOptions) -> Learner:
+    if model.signature.rows == "dependent":
+        raise BadInput(
+            "the images of a batch change each other's scores in this model, so that masks cannot be learned together; "
+            "use another method."
+        )
+    gradient.differentiate(model)  # refuses a gradient that does not tell how the scores change
+    base = gradient.ready(model)
+    recipe = recipe_for(model, options)
+    ends = before_squashing(base.model.graph, ends_of(model), base.facts.shapes)
+    network = export.with_gradient(edit.with_outputs(base.model, [ends.output]), base.facts, ends.output, ends.input)
+    network, weights = in_precision(network, base.weights, model.settings)
+    session = Session(masklearn.step(network, ends, recipe), model.settings, weights)
+    ending = Ending(options.steps, options.window, options.settled, options.patience)
+    batch = Batch(session, recipe, ending, options.rows or most_rows(model))
+    return Learner(batch, ends, recipe, base.surrogate)
+
+
+def most_rows(model: OnnxClassifier) -> int:
+    """Images in a batch, unless the options say."""
+    device, signature = model.settings.device, model.signature
+    return min(MOST_ROWS[device], MOST_PIXELS[device] // (signature.height * signature.width))
+
+
+def ends_of(model: OnnxClassifier) -> Ends:
+    """Where the classifier's graph begins and ends, once its input is float32."""
+    s = model.signature
+    return Ends(
+        s.input, TensorProto.FLOAT, s.layout == "NHWC", s.height, s.width, s.channels, s.output, s.outputs, s.kind
+    )
+
+
+def recipe_for(model: OnnxClassifier, options: MaskOptions) -> Recipe:
+    """The options with what they leave open decided for this classifier."""
+    height, width, own = model.signature.height, model.signature.width, model.signature.own_batch
+    side = min(height, width)
+    factor = options.factor or next((factor for least, factor in FACTORS if side >= least), 1)
+    if factor > side:
+        raise BadInput(f"factor {factor} is larger than the image, {height} by {width} pixels.")
+    infills = options.distractors if options.infill == "distractors" else 1
+    if own is not None and own % (infills * options.masks):
+        raise BadInput(
+            f"the model takes batches of {own} only, into which {infills} distractors for each of {options.masks} "
+            f"masks do not fit evenly; use {own} distractors and one mask."
+        )
+    return Recipe(
+        infills, options.masks, factor, options.tv, 1 / (height * width) if options.l1 is None else options.l1,
+        options.rate, options.loss == "paper-code", None if own is None else own // (infills * options.masks),
+        HALF_SCALE if model.settings.precision == "float16" else 1.0,
+    )  # fmt: skip

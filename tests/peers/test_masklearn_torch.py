@@ -1,0 +1,96 @@
+"""Twenty steps of mask learning give the weights that torch's autograd and Adam give."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import auditkit
+from auditkit.graph import mask_objective as names
+from auditkit.graph import masklearn
+from auditkit.methods.mask import MaskOptions, _learner
+from auditkit.model.session import Settings, Stepper
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+nets = pytest.importorskip("nets")
+F = torch.nn.functional
+
+Array = np.ndarray[Any, Any]
+# What torch's exporters warn of is not ours to mend.
+pytestmark = pytest.mark.filterwarnings("default")
+PAIRS, PICTURES, STEPS = 3, 12, 20
+BASE = MaskOptions(distractors=4, tv=0.01, factor=1)
+VARIANTS = {
+    "plain": BASE,
+    "upsampled": replace(BASE, factor=4),
+    "by 3, which does not divide": replace(BASE, factor=3, l1=0.02),
+    "the paper's code": replace(BASE, loss="paper-code", factor=2),
+    "two masks": replace(BASE, masks=2, factor=4),
+}
+
+
+def torch_loss(net: Any, weights: Any, image: Any, infills: Any, label: Any, options: MaskOptions) -> Any:
+    """The loss of each pair, as one would write it in torch."""
+    size, factor = image.shape[-1], options.factor or 1
+    maps = torch.softmax(torch.cat([weights, torch.zeros_like(weights[:, :1])], 1), 1)[:, :-1]
+    masks = F.interpolate(maps, scale_factor=factor, mode="bilinear", align_corners=False)[..., :size, :size]
+    kept = masks[:, :, None, None]
+    rows = kept * image[:, None, None] + (1 - kept) * infills[:, None]
+    pairs, many, drawn = rows.shape[:3]
+    scores = net(rows.flatten(0, 2)).view(pairs, many, drawn, -1)
+    each = label[:, None].expand(pairs, many)
+    if options.loss == "paper-code":
+        averaged = scores.softmax(-1).mean(2)
+        data = F.cross_entropy(averaged.flatten(0, 1), each.flatten(), reduction="none").view(pairs, many)
+    else:
+        data = -scores.log_softmax(-1).mean(2).gather(2, each[..., None])[..., 0]
+    tv = (masks.diff(dim=2) ** 2).sum((2, 3)) + (masks.diff(dim=3) ** 2).sum((2, 3))
+    l1 = 1 / size**2 if options.l1 is None else options.l1
+    return (data + options.tv * tv + l1 * masks.sum((2, 3))).mean(1)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    net = nets.families()["convnext"].eval()  # smooth: at kinks float32 is a matter of luck
+    path = tmp_path_factory.mktemp("net") / "net.onnx"
+    _exported(net, path)
+    return net, auditkit.load(path, settings=Settings(device="cpu"))
+
+
+def _exported(net: Any, path: Path) -> None:
+    axes = {"image": {0: "N"}, "logits": {0: "N"}}
+    example = torch.randn(2, 3, nets.SIZE, nets.SIZE)
+    torch.onnx.export(net, (example,), path, dynamo=False, dynamic_axes=axes, opset_version=17,
+                      input_names=["image"], output_names=["logits"])  # fmt: skip
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
+    net, model = network
+    rng = np.random.default_rng(0)
+    pictures = rng.standard_normal((PICTURES, 3, nets.SIZE, nets.SIZE)).astype(np.float32)
+    labels = np.arange(PAIRS, dtype=np.int32)
+    draws = rng.integers(PAIRS, PICTURES, (STEPS, PAIRS, options.distractors)).astype(np.int32)
+
+    learner = _learner(model, options)
+    session, start = learner.batch.session, masklearn.start(PAIRS, learner.ends, learner.recipe)
+    fixed = {names.PICTURES: pictures, names.IMAGE: np.arange(PAIRS, dtype=np.int32), names.LABEL: labels}
+    feeds = {name: session.upload(array) for name, array in fixed.items()}
+    stepper = Stepper(session, masklearn.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
+
+    bank = torch.from_numpy(pictures)
+    weights = torch.zeros(start[names.WEIGHTS].shape, requires_grad=True)
+    adam = torch.optim.Adam([weights], lr=options.rate)
+    for drawn in draws:
+        (ours,) = stepper.step({names.INFILLS: drawn})
+        adam.zero_grad()
+        chosen = bank[torch.from_numpy(drawn).long()]
+        loss = torch_loss(net, weights, bank[:PAIRS], chosen, torch.from_numpy(labels).long(), options)
+        loss.sum().backward()
+        adam.step()
+        np.testing.assert_allclose(ours, loss.detach().numpy(), rtol=1e-4)
+    np.testing.assert_allclose(stepper.state()[names.WEIGHTS], weights.detach().numpy(), atol=1e-4)
