@@ -32,6 +32,7 @@ def test_maps_for_every_label_that_evaluate_takes(given: tuple[Path, Path], tmp_
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     assert (said["maps"], said["images"], said["method"]) == (80, 20, "gradient-input(seed=0)")
+    assert (said["passes"], said["gradients"], said["notes"]) == (0, 80, [])
     opened = auditkit.load(model, preset="unit", settings=CPU)
     found = auditkit.open_bundle(tmp_path / "maps")
     assert found.header.model == opened.file.identity
@@ -96,6 +97,7 @@ def test_a_function_is_explained_too(given: tuple[Path, Path], tmp_path: Path) -
     (("--method", "gradient", "--option", "samples=3"), "it has none"),
     (("--method", "gradient", "--labels", "top9"), "top9"),
     (("--method", "gradient", "--seed", "-1"), "seed -1"),
+    (("--method", "masker"), "needs the option path"),
 ])  # fmt: skip
 def test_bad_input_is_one_sentence(given: tuple[Path, Path], tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     model, images = given
@@ -129,6 +131,8 @@ def test_without_a_gradient_masks_come_from_differences(given: tuple[Path, Path]
     ]):  # fmt: skip
         found = auditkit.explain(source, images, tmp_path / str(number), labels="top1", most_passes=32, **more)
         assert found.header.method.startswith("differences(")
+        spent = json.loads((found.path / "explained.json").read_text())["passes"]
+        assert 20 * 16 <= spent <= 20 * 32  # an image may be done before its most
     with pytest.raises(BadInput, match="follows the gradient itself"):
         auditkit.explain(opened, images, tmp_path / "no", "smoothgrad", gradient="differences")
 

@@ -67,11 +67,16 @@ def explain(
         from auditkit.runs import gallery  # noqa: PLC0415
 
         gallery.draw(opened, chosen, found, drawn)
-    told = {"bundle": str(out), "method": found.header.method, "maps": len(found), "images": len(found.labels)}
+    record = runs.Record.of(out)
+    told = {"bundle": str(out), "method": found.header.method, "maps": len(found), "images": len(found.labels),
+            "passes": record.passes, "gradients": record.gradients}  # fmt: skip
+    said = [*record.notes, *found.notes]
+    if what.method != what.fitting(opened).method:
+        said.insert(0, f"{what.method} needs a gradient, which is not to be had; {what.fitting(opened).method} is used")
     if as_json:
-        print(json.dumps({"schema_version": 1, **told, "notes": list(found.notes)}, indent=2))
+        print(json.dumps({"schema_version": 1, **told, "notes": said}, indent=2))
     else:
-        notes = [("warning", text) for text in opened.card.warnings] + [("note", note) for note in found.notes]
+        notes = [("warning", text) for text in opened.card.warnings] + [("note", note) for note in said]
         show.table([*((name, str(value)) for name, value in told.items()), *notes])
 
 

@@ -80,5 +80,7 @@ def settings(
     """How to run the model, from the options given."""
     from auditkit.model.session import Settings  # noqa: PLC0415
 
+    if memory is not None and memory <= 0:
+        raise typer.BadParameter(f"--memory {memory:g} is not a positive number of GiB")
     most = None if memory is None else int(memory * 2**30)
     return Settings(device, precision, threads, batch, memory_bytes=most)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
 from auditkit.data.images import ImageSet
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
-from auditkit.methods.request import Pool, Request
+from auditkit.methods.request import Found, Pool, Request
 from auditkit.methods.table import METHODS, Method
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import pictures
@@ -26,7 +26,7 @@ from auditkit.runs.ready import probabilities
 Array = np.ndarray[Any, Any]
 MOST_POOL = 64  # images that stand in for hidden pixels; more of them change nothing and fill the memory
 GRADIENTS = ("auto", "graph", "differences")
-IMAGES = "images.json"  # in the bundle: a digest of what the network saw of each image
+RECORD = "explained.json"  # in the bundle
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,16 @@ class Explanation:
     def chosen(self) -> tuple[Method, Any]:
         """The method and its options, those given in the place of its own."""
         method = METHODS[self.method]
-        kinds = {field.name: field for field in fields(method.options)}
+        kinds = {entry.name: entry for entry in fields(method.options)}
         given: dict[str, Any] = {}
         for name, text in self.options:
             if name not in kinds:
                 have = f"it has {', '.join(kinds)}" if kinds else "it has none"
                 raise BadInput(f"{self.method} has no option '{name}'; {have}.")
             given[name] = _typed(name, text, str(kinds[name].type))
+        for name, kind in kinds.items():
+            if name not in given and kind.default is MISSING:
+                raise BadInput(f"{self.method} needs the option {name}, as in {name}=VALUE.")
         return method, method.options(**given)
 
     def fitting(self, model: AnyClassifier) -> "Explanation":
@@ -75,6 +78,33 @@ class Explanation:
         """The method with all its options: maps made in another way do not go into the same bundle."""
         said = {**asdict(self.chosen()[1]), "seed": self.seed}
         return f"{self.method}({', '.join(f'{name}={value}' for name, value in said.items())})"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What making a bundle's maps took, and what must be known of them."""
+
+    images: dict[str, str] = field(default_factory=dict)  # digest of what the network saw of each image
+    passes: int = 0  # images that the model was asked about
+    gradients: int = 0  # images that it was differentiated on
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, out: Path) -> "Record":
+        """That of a bundle; an empty one where it has none."""
+        try:
+            found = json.loads((out / RECORD).read_bytes())
+            return cls(dict(found["images"]), int(found["passes"]), int(found["gradients"]), tuple(found["notes"]))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{out / RECORD} cannot be read: {error}; make a new bundle.") from None
+
+    def with_more(self, seen: Seen, found: Found) -> "Record":
+        """The same after some more images."""
+        digests = {image: _digest(seen.pixels[place]) for place, image in enumerate(seen.ids)}
+        notes = tuple(dict.fromkeys((*self.notes, *found.notes)))
+        return Record(self.images | digests, self.passes + found.passes, self.gradients + found.gradients, notes)
 
 
 def _typed(name: str, text: str, kind: str) -> Any:
@@ -104,22 +134,23 @@ def explain(
     method, options = what.chosen()
     bundle = Bundle(out, model=model if hasattr(model, "file") else None, method=what.name())
     done = open_bundle(out).labels if len(bundle) else {}
-    known = _known(out)
+    record = Record.of(out)
     rule = what.labels or str(default_labels(model.signature.classes))
     drawn = _pool(model, images if pool is None else pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
     tick = progress(len(images))
     for start in range(0, len(images), method.images):
         unit = range(start, min(start + method.images, len(images)))
         seen = look(unit, images, model.card, model.signature)
-        _same_images(seen, known, out)
+        _same_images(seen, record.images, out)
         labels = choose_labels(probabilities(model, seen.shown), rule)
         missing = [tuple(int(k) for k in own if int(k) not in done.get(image, ()))
                    for image, own in zip(seen.ids, labels, strict=True)]  # fmt: skip
         if any(missing):
             request = _request(model, seen, missing, drawn, what.seed, lambda rows: tick(0, rows))
-            _add(bundle, request, method.run(request, options).maps)
-            known |= {image: _digest(seen.pixels[place]) for place, image in enumerate(seen.ids)}
-            write_whole(out / IMAGES, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+            found = method.run(request, options)
+            _add(bundle, request, found.maps)
+            record = record.with_more(seen, found)
+            write_whole(out / RECORD, (json.dumps(asdict(record), indent=1, sort_keys=True) + "\n").encode())
         tick(len(unit))
     return open_bundle(out)
 
@@ -154,17 +185,6 @@ def _pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
 
 def _digest(pixels: Array) -> str:
     return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
-
-
-def _known(out: Path) -> dict[str, str]:
-    """Digests of the images that the bundle's maps were made for."""
-    try:
-        found = json.loads((out / IMAGES).read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{out / IMAGES} cannot be read: {error}; make a new bundle.") from None
-    return {str(image): str(digest) for image, digest in found.items()} if isinstance(found, dict) else {}
 
 
 def _same_images(seen: Seen, known: dict[str, str], out: Path) -> None:
