@@ -18,10 +18,10 @@ from auditkit.metrics.curves import (
     area_weights,
     needed_errors,
     parse_steps,
-    partial_area,
     uniform_counts,
 )
 from auditkit.metrics.faithfulness import alpha, beta
+from auditkit.runs.plan import Evaluation
 
 Array = np.ndarray[Any, Any]
 
@@ -89,19 +89,10 @@ def test_many_curves_at_once() -> None:
     assert area(counts, values).tolist() == [area(c, v) for c, v in zip(counts, values, strict=True)]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.2, 0.6), (0.31, 0.32), (0, 0.05), (0.999, 1)])
-def test_a_partial_area_is_the_mean_of_the_straight_pieces(low: float, high: float) -> None:
-    counts = some_counts(5, pixels=101, inner=9)
-    values = np.random.default_rng(5).random(len(counts))
-    middles = low + (high - low) * (np.arange(400_000) + 0.5) / 400_000
-    expected = np.interp(middles, counts / 101, values).mean()
-    assert partial_area(counts, values, low, high) == pytest.approx(expected, abs=1e-8)
-
-
 @pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (0.6, 0.2), (-0.1, 0.5), (0.5, 1.1), (float("nan"), 1)])
 def test_a_range_that_is_none_is_refused(low: float, high: float) -> None:
-    with pytest.raises(BadInput, match="kept fractions"):
-        partial_area(np.array([0, 4]), np.array([0.0, 1.0]), low, high)
+    with pytest.raises(BadInput, match="does not lie in 0 to 1"):
+        Evaluation(range=(low, high))
 
 
 # Steps

@@ -61,8 +61,9 @@ def explain(
     classes, names = opened.signature.classes, opened.card.names
     chosen = open_images(images, classes, names)
     others = open_images(pool, classes, names) if pool else None
+    used = what.fitting(opened)
     with show.progress("explaining") as progress:
-        found = runs.explain(opened, chosen, what, out, others, progress)
+        found = runs.explain(opened, chosen, used, out, others, progress)
     if drawn is not None:
         from auditkit.runs import gallery  # noqa: PLC0415
 
@@ -71,8 +72,8 @@ def explain(
     told = {"bundle": str(out), "method": found.header.method, "maps": len(found), "images": len(found.labels),
             "passes": record.passes, "gradients": record.gradients}  # fmt: skip
     said = [*record.notes, *found.notes]
-    if what.method != what.fitting(opened).method:
-        said.insert(0, f"{what.method} needs a gradient, which is not to be had; {what.fitting(opened).method} is used")
+    if used.method != what.method:
+        said.insert(0, f"{what.method} without a gradient: {used.method} is used")
     if as_json:
         print(json.dumps({"schema_version": 1, **told, "notes": said}, indent=2))
     else:

@@ -65,16 +65,6 @@ def area(counts: Array, values: Array) -> Array:
     return np.asarray((area_weights(counts) * values).sum(axis=-1))
 
 
-def partial_area(counts: Array, values: Array, low: float, high: float) -> float:
-    """Mean of one curve over the kept fractions from low to high, the trapezoid over straight pieces."""
-    if not 0 <= low < high <= 1:
-        raise BadInput(f"a range of kept fractions goes from 0 to 1, not from {low:g} to {high:g}.")
-    fractions = counts / counts[-1]
-    inner = (fractions > low) & (fractions < high)
-    at = np.concatenate([[low], fractions[inner], [high]])
-    return float(np.trapezoid(np.interp(at, fractions, values), at) / (high - low))
-
-
 TINY = 1e-12
 MAGNIFIED = 20  # tolerances that a ratio may be off; it is averaged over many pairs, while an area is read by itself
 
