@@ -223,9 +223,11 @@ def _batch_with(trial: Trial, plain: Session, output: str, threads: int = 2) -> 
 
 
 def _refuse_moods(trial: Trial, session: Session, output: str, alone: Array) -> None:
-    """Refuse a graph that answers the same image differently each time."""
-    again = trial.run(session, trial.noise[:1].repeat(trial.own, axis=0), output)[0].reshape(trial.own, -1)[0]
-    if _compared(again, alone[0]) == "dependent":
+    """Refuse a graph that answers the same image differently each time.
+
+    Every noise image is asked again: over few features, a dropped-out answer may come twice by chance.
+    """
+    if _compared(_alone(trial, session, output), alone) == "dependent":
         raise BadInput(
             "the same image gives other scores at every run: the file draws random numbers or was exported in training "
             "mode (Dropout, BatchNormalization). Ask for an export in evaluation mode."
@@ -233,17 +235,23 @@ def _refuse_moods(trial: Trial, session: Session, output: str, alone: Array) -> 
 
 
 def _reference(trial: Trial, session: Session, output: str) -> tuple[Array, bool]:
-    """Scores of each noise image filling a whole batch by itself, and whether neighbours leave them as they are."""
+    """The scores of each noise image alone, and whether neighbours leave them as they are."""
     own = trial.own
-    alone = np.stack([
-        trial.run(session, trial.noise[i : i + 1].repeat(own, axis=0), output)[0].reshape(own, -1)[0]
-        for i in range(ROWS)
-    ])  # fmt: skip
+    alone = _alone(trial, session, output)
     if own == 1:
         return alone, True
     mixed = trial.run(session, trial.noise[:own], output)[0].reshape(own, -1)
     shared = min(own, ROWS)
     return alone, _compared(mixed[:shared], alone[:shared]) != "dependent"
+
+
+def _alone(trial: Trial, session: Session, output: str) -> Array:
+    """The scores of each noise image, filling a whole batch by itself."""
+    own = trial.own
+    return np.stack([
+        trial.run(session, trial.noise[i : i + 1].repeat(own, axis=0), output)[0].reshape(own, -1)[0]
+        for i in range(ROWS)
+    ])  # fmt: skip
 
 
 def _agreement(trial: Trial, session: Session, output: str, alone: Array) -> str:
