@@ -199,11 +199,18 @@ class Bundle:
         except OSError as error:
             raise RuntimeFailure(f"{self.path} cannot be written: {error}.") from None
 
-    def _write(self, new: dict[tuple[str, int], Array], header: Header) -> None:
+    def create(self) -> None:
+        """Make the folder before there are maps, for what is to lie beside them."""
         if not self._exists:
-            _create(self.path, header)
+            try:
+                _create(self.path, self.header)
+            except OSError as error:
+                raise RuntimeFailure(f"{self.path} cannot be written: {error}.") from None
             self._exists = True
-        elif header != self.header:
+
+    def _write(self, new: dict[tuple[str, int], Array], header: Header) -> None:
+        self.create()
+        if header != self.header:
             write_whole(self.path / files.HEADER, _json(header))
         self.header = header
         places: dict[tuple[str, int], str] = {}

@@ -4,7 +4,7 @@ import csv
 import hashlib
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,23 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def of_files(self) -> bool:
+        """Whether each image has a file of its own."""
+        return len(self.paths) >= len(self) and self.source.suffix != ".npz"
+
+    def only(self, positions: Sequence[int]) -> "ImageSet":
+        """The images at these positions, of a set in which each has a file of its own."""
+        at = list(positions)
+        mask, groups = self.mask, range(0, len(self.paths), len(self))
+        return replace(
+            self, ids=tuple(self.ids[index] for index in at), picture=lambda index: self.picture(at[index]),
+            labels=None if self.labels is None else self.labels[at],
+            boxes=None if self.boxes is None else self.boxes[at],
+            mask=None if mask is None else lambda index: mask(at[index]),
+            paths=tuple(self.paths[start + index] for start in groups for index in at),
+        )  # fmt: skip
 
     def chunks(self, size: int) -> Iterator[tuple[slice, list["Image.Image | Array"]]]:
         """Pictures in order, some at a time."""

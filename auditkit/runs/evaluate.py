@@ -4,13 +4,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Semaphore
 from typing import Any, Protocol
 
 from auditkit.data.heatmaps import HeatmapSet, open_bundle
 from auditkit.data.images import ImageSet
+from auditkit.data.usable import usable
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.masked import masked
 from auditkit.runs import sanity
@@ -61,29 +62,37 @@ def silent(_total: int) -> Tick:
 
 def evaluate(
     model: AnyClassifier, images: ImageSet, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
-    out: Path | None = None, progress: Progress = silent, pool: ImageSet | None = None,
+    out: "Path | Store | None" = None, progress: Progress = silent, pool: ImageSet | None = None,
 ) -> Summary:  # fmt: skip
     """Every metric of every bundle and control, with intervals over the images; kept in `out` when one is named.
 
-    Without `out` the curves stay in memory, with it they are on the disk alone.
+    Without `out` the curves stay in memory, with it they are on the disk alone. Who gives an open store also finishes
+    it; in a folder, the results are written here.
     """
-    work = planned(model, images, bundles, settings, pool)
+    images, failed = usable(images, model.card)
+    others = None if pool is None else usable(pool, model.card)[0]
+    work = planned(model, images, bundles, settings, others, failed)
     with _quick_handover(), ThreadPoolExecutor(1) as aside:
-        work, runtime = sanity.checked(work, aside, lambda other: planned(other, images, bundles, settings, pool))
+        work, runtime = sanity.checked(
+            work, aside, lambda other: planned(other, images, bundles, settings, others, failed)
+        )
         every = units(len(images), work.span.pixels, device_of(work.model))
         tick = progress(len(images))
         if out is None:
             tables: dict[range, Any] = {}
             _run(work, every, lambda unit, made: tables.update({unit: _table(made)}), tick)
-            return summarise(lambda: (tables[unit] for unit in every), work.settings, runtime.result())
+            return summarise(lambda: (tables[unit] for unit in every), work.settings, runtime.result(),
+                             {"failed_images": work.failures()})  # fmt: skip
         about = work.about()
-        with Store.open(out, about) as store:
+        with nullcontext(out) if isinstance(out, Store) else Store.open(out, about) as store:
             keys = {unit: Store.key({"about": about, "unit": [unit.start, unit.stop]}) for unit in every}
             todo = [unit for unit in every if not store.has(keys[unit])]
             tick(len(images) - sum(len(unit) for unit in todo))
             _run(work, todo, lambda unit, made: store.write(keys[unit], _table(made)), tick)
-            summary = summarise(lambda: Store(out).tables(keys.values()), work.settings, runtime.result())
-            store.finish(results(about, summary))
+            reader = Store(store.folder)
+            summary = summarise(lambda: reader.tables(keys.values()), work.settings, runtime.result(), about)
+            if store is not out:
+                store.finish(results(summary))
     return summary
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from auditkit.data.durable import write_whole
 from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
 from auditkit.data.images import ImageSet
+from auditkit.data.usable import left_out, usable
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
 from auditkit.methods.request import Found, Pool, Request
@@ -85,26 +86,47 @@ class Record:
     """What making a bundle's maps took, and what must be known of them."""
 
     images: dict[str, str] = field(default_factory=dict)  # digest of what the network saw of each image
-    passes: int = 0  # images that the model was asked about
-    gradients: int = 0  # images that it was differentiated on
-    notes: tuple[str, ...] = ()
+    spent: dict[str, dict[str, Any]] = field(default_factory=dict)  # by what was asked for: passes, gradients, notes
 
     @classmethod
     def of(cls, out: Path) -> "Record":
         """That of a bundle; an empty one where it has none."""
         try:
             found = json.loads((out / RECORD).read_bytes())
-            return cls(dict(found["images"]), int(found["passes"]), int(found["gradients"]), tuple(found["notes"]))
+            record = cls(dict(found["images"]), dict(found["spent"]))
+            record.to_json()
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{out / RECORD} cannot be read: {error}; make a new bundle.") from None
+        return record
 
-    def with_more(self, seen: Seen, found: Found) -> "Record":
-        """The same after some more images."""
-        digests = {image: _digest(seen.pixels[place]) for place, image in enumerate(seen.ids)}
-        notes = tuple(dict.fromkeys((*self.notes, *found.notes)))
-        return Record(self.images | digests, self.passes + found.passes, self.gradients + found.gradients, notes)
+    @property
+    def passes(self) -> int:
+        """Images that the model was asked about."""
+        return sum(int(one["passes"]) for one in self.spent.values())
+
+    @property
+    def gradients(self) -> int:
+        """Images that it was differentiated on."""
+        return sum(int(one["gradients"]) for one in self.spent.values())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Each of them once."""
+        return tuple(dict.fromkeys(str(note) for one in self.spent.values() for note in one["notes"]))
+
+    def with_more(self, request: Request, found: Found) -> "Record":
+        """The same after some more maps; who is asked the same twice has spent it once."""
+        digests = {image: _digest(pixels) for image, pixels in zip(request.ids, request.pixels, strict=True)}
+        asked = hashlib.sha256(json.dumps([request.ids, request.labels]).encode()).hexdigest()
+        spent = {"passes": found.passes, "gradients": found.gradients, "notes": list(found.notes)}
+        return Record(self.images | digests, self.spent | {asked: spent})
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of the file."""
+        totals = {"passes": self.passes, "gradients": self.gradients, "notes": list(self.notes)}
+        return {"images": self.images, "spent": self.spent, **totals}
 
 
 def _typed(name: str, text: str, kind: str) -> Any:
@@ -132,6 +154,8 @@ def explain(
     """The bundle in `out` with a map for every label of every image; maps that it has already are kept."""
     what = what.fitting(model)
     method, options = what.chosen()
+    images, failed = usable(images, model.card)
+    pool = None if pool is None else usable(pool, model.card)[0]
     bundle = Bundle(out, model=model if hasattr(model, "file") else None, method=what.name())
     done = open_bundle(out).labels if len(bundle) else {}
     record = Record.of(out)
@@ -148,11 +172,13 @@ def explain(
         if any(missing):
             request = _request(model, seen, missing, drawn, what.seed, lambda rows: tick(0, rows))
             found = method.run(request, options)
+            record = record.with_more(request, found)
+            bundle.create()
+            write_whole(out / RECORD, (json.dumps(record.to_json(), indent=1, sort_keys=True) + "\n").encode())
             _add(bundle, request, found.maps)
-            record = record.with_more(seen, found)
-            write_whole(out / RECORD, (json.dumps(asdict(record), indent=1, sort_keys=True) + "\n").encode())
         tick(len(unit))
-    return open_bundle(out)
+    made = open_bundle(out)
+    return replace(made, notes=(*made.notes, *left_out(failed, len(images))))
 
 
 def _request(

@@ -1,6 +1,5 @@
 """What a run says about itself: what it was about, the figures and their limits."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,9 @@ LIMITATIONS = (
 )
 
 
-def results(about: Mapping[str, Any], summary: Summary) -> dict[str, Any]:
-    """The object of results.json; `about` is what the run was opened with."""
+def results(summary: Summary) -> dict[str, Any]:
+    """The object of results.json."""
+    about = summary.about
     entries = [(metric, metric.to_json(summary.settings)) for metric in summary.metrics]
     return {
         "tool": {"name": "auditkit", "version": __version__},
@@ -40,6 +40,7 @@ def results(about: Mapping[str, Any], summary: Summary) -> dict[str, Any]:
         "classes": [metric.to_json(summary.settings) for metric in summary.classes],
         "reliability": list(summary.reliability),
         "flags": list(summary.flags),
+        "failed_images": about["failed_images"],
         "checks": [],
         "verdict": None,
         "limitations": list(LIMITATIONS),

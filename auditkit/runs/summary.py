@@ -1,13 +1,14 @@
 """Rows of figures become metrics with intervals, compared, cut by class, and asked how far they can be relied on."""
 
 import html
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
+from auditkit.data.usable import Failed, left_out
 from auditkit.metrics.presets import preset
 from auditkit.metrics.reliability import (
     LEAST_METHODS,
@@ -84,6 +85,7 @@ class Summary:
     settings: Evaluation
     runtime: Runtime
     tables: Callable[[], Iterable[Any]]  # the rows, from memory or from the folder of the run
+    about: Mapping[str, Any]  # what the evaluation was of; in memory, just the images that cannot be used
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -158,7 +160,9 @@ class Summary:
         return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._below())
 
 
-def summarise(tables: Callable[[], Iterable[Any]], settings: Evaluation, runtime: Runtime) -> Summary:
+def summarise(
+    tables: Callable[[], Iterable[Any]], settings: Evaluation, runtime: Runtime, about: Mapping[str, Any]
+) -> Summary:
     """The metrics of each source under each infill, in the order in which the sources come."""
     items = Items(tables(), named=settings.named)
     groups = {(source, infill): Group(items, np.flatnonzero((items.source == i) & (items.infill == j)))
@@ -167,7 +171,8 @@ def summarise(tables: Callable[[], Iterable[Any]], settings: Evaluation, runtime
     metrics = [_metric(metric, *key, settings) for key, listed in found.items() for metric in listed]
     assessed = {key: {metric.name: metric for metric in listed if isinstance(metric, Values)}
                 for key, listed in found.items()}  # fmt: skip
-    flags = _left_out(items, settings) + _doubts(runtime)
+    unusable = [Failed(**one) for one in about["failed_images"]]
+    flags = left_out(unusable, len(items.images)) + _without_label(items, settings) + _doubts(runtime)
     for (source, infill), group in groups.items():
         if source.startswith(CONTROL):  # odd on purpose
             continue
@@ -179,7 +184,7 @@ def summarise(tables: Callable[[], Iterable[Any]], settings: Evaluation, runtime
     return Summary(
         tuple(_accuracy(items, settings) + metrics), tuple(_compared(assessed, settings)),
         tuple(_by_class(items, assessed, settings)), tuple(_reliability(items, assessed)), tuple(flags), items,
-        settings, runtime, tables,
+        settings, runtime, tables, about,
     )  # fmt: skip
 
 
@@ -193,7 +198,7 @@ def _interval(values: Array, images: Array, settings: Evaluation) -> Interval:
     return mean_interval(values, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed)
 
 
-def _left_out(items: Items, settings: Evaluation) -> list[str]:
+def _without_label(items: Items, settings: Evaluation) -> list[str]:
     out = len(np.unique(items.image[items.failed(NO_LABEL)]))
     said = f"{out} of {len(items.images)} images have no label in '{settings.labels}' and are left out"
     return [said] if out else []

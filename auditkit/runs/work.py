@@ -1,9 +1,10 @@
 """All that an evaluation is about: what is asked of which model, on which images, of which maps."""
 
 import hashlib
+import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from auditkit import __version__
 from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet
+from auditkit.data.usable import Failed
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -32,6 +34,11 @@ class Work:
     lanes: tuple[Lane, ...]
     span: Span
     infills: Infills
+    failed: tuple[Failed, ...] = ()  # images that were given and cannot be used
+
+    def failures(self) -> list[dict[str, str]]:
+        """The images that cannot be used, as plain objects."""
+        return [asdict(one) for one in self.failed]
 
     def about(self) -> dict[str, Any]:
         """All that can change a number: a folder with a run about something else is refused."""
@@ -42,20 +49,21 @@ class Work:
             "bundles": {name: digest(bundle) for name, bundle in self.bundles.items()},
             "pool": self.pool.digest() if "random" in self.settings.infills else None,
             "infill_images": {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in given},
+            "failed_images": self.failures(),
             "environment": environment(self.model),
         }
 
 
 def planned(
     model: AnyClassifier, images: ImageSet, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
-    pool: ImageSet | None,
+    pool: ImageSet | None, failed: tuple[Failed, ...] = (),
 ) -> Work:  # fmt: skip
     """The work, refused with a reason where it cannot be done."""
     settings = resolved(settings, model.signature.classes)
     others = images if pool is None else pool
     span = Span.of(settings, model.signature.height * model.signature.width)
     infills = Infills(model.card, model.signature, settings, others)
-    work = Work(model, images, bundles, others, settings, lanes(settings), span, infills)
+    work = Work(model, images, bundles, others, settings, lanes(settings), span, infills, failed)
     check(work)
     if pool is not None and "random" not in settings.infills:
         raise BadInput("a pool is for random infill; ask for that (--infill random), or leave the pool out.")
@@ -120,10 +128,10 @@ def check(work: Work) -> None:
 
 
 def digest(bundle: HeatmapSet) -> str:
-    """Digest of a bundle's every file."""
-    found = hashlib.sha256()
-    for path in sorted(p for p in bundle.path.rglob("*") if p.is_file()):
-        found.update(str(path.relative_to(bundle.path)).encode("utf-8", "surrogateescape"))
-        with path.open("rb") as stream:
-            found.update(hashlib.file_digest(stream, "sha256").digest())
+    """Digest of what a bundle says and of its every map, in whichever order and files they were written."""
+    found = hashlib.sha256(json.dumps(bundle.header.to_json(), sort_keys=True).encode())
+    for entry in sorted(bundle.entries, key=lambda entry: (entry.image, entry.label)):
+        values = bundle.read(entry)
+        found.update(f"\0{entry.image}\0{entry.label}\0{values.shape}\0".encode("utf-8", "surrogateescape"))
+        found.update(values.data)
     return found.hexdigest()
