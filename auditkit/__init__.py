@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from auditkit.model.signature import Overrides as Overrides
     from auditkit.runs.api import evaluate as evaluate
     from auditkit.runs.api import explain as explain
+    from auditkit.verdict.api import audit as audit
 
 # Where each public name lives; importing auditkit alone imports nothing heavy.
 _HOMES = {
     "AuditError": "auditkit.errors", "BadInput": "auditkit.errors",
-    "Bundle": "auditkit.data.heatmaps", "open_bundle": "auditkit.data.heatmaps",
+    "audit": "auditkit.verdict.api", "Bundle": "auditkit.data.heatmaps", "open_bundle": "auditkit.data.heatmaps",
     "CallableClassifier": "auditkit.model.classifier", "OnnxClassifier": "auditkit.model.classifier",
     "evaluate": "auditkit.runs.api", "explain": "auditkit.runs.api",
     "load": "auditkit.model.classifier", "Limits": "auditkit.model.read", "Overrides": "auditkit.model.signature",

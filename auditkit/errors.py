@@ -21,3 +21,9 @@ class RuntimeFailure(AuditError):
 
 class OutOfMemory(RuntimeFailure):
     """The runtime asked for more memory than there is; a smaller batch may do."""
+
+
+class IntegrityFailure(AuditError):
+    """What was stored is not what was written, or does not follow from the files that it names."""
+
+    exit_code = 5

@@ -10,7 +10,7 @@ import auditkit
 
 PACKAGE = Path(auditkit.__file__).parent
 # Lowest first; a module may import from its own floor and from those below.
-FLOORS = ("errors", "graph", "model", "data", "metrics", "methods", "runs", "report", "audit", "demo", "cli")
+FLOORS = ("errors", "graph", "model", "data", "metrics", "methods", "runs", "report", "verdict", "demo", "cli")
 HEAVY = ("numpy", "onnx", "onnxruntime", "scipy", "PIL", "pyarrow", "matplotlib", "jinja2")
 
 

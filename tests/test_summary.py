@@ -325,7 +325,8 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
     results = json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=refuse)
     assert set(results) == {
         "schema_version", "tool", "run", "subject", "settings", "environment", "runtime", "metrics", "controls",
-        "comparisons", "classes", "classes_are", "reliability", "flags", "failed_images", "checks", "verdict", "limitations",
+        "comparisons", "classes", "classes_are", "reliability", "flags", "failed_images", "checks", "verdict",
+        "limitations",
     }  # fmt: skip
     assert {entry["bundle"] for entry in results["metrics"]} == {None, "a", "b", "c"}
     assert all(entry["bundle"].startswith("control:") for entry in results["controls"])

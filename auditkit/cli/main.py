@@ -7,7 +7,21 @@ from typing import Annotated, NoReturn
 import typer
 
 from auditkit import __version__
-from auditkit.cli import bundle, demo, differentiate, doctor, evaluate, explain, inspect, show
+from auditkit.cli import (
+    audit,
+    bundle,
+    compare,
+    demo,
+    differentiate,
+    doctor,
+    evaluate,
+    explain,
+    inspect,
+    policy,
+    report,
+    show,
+    verify,
+)
 from auditkit.errors import AuditError
 
 app = typer.Typer(
@@ -16,13 +30,15 @@ app = typer.Typer(
     epilog="Start with: auditkit demo, or: auditkit inspect vendor.onnx",
 )  # fmt: skip
 VERBS = (
-    inspect.inspect, differentiate.differentiate, explain.explain, evaluate.evaluate, doctor.doctor, demo.demo,
+    inspect.inspect, differentiate.differentiate, explain.explain, evaluate.evaluate, audit.audit, report.report,
+    compare.compare, verify.verify, doctor.doctor, demo.demo,
 )  # fmt: skip
 for verb in VERBS:
     # Paragraphs unwrapped, so that the terminal's own width wraps them.
     paragraphs = (" ".join(part.split()) for part in (verb.__doc__ or "").split("\n\n"))
     app.command(verb.__name__, help="\n\n".join(paragraphs))(verb)
 app.add_typer(bundle.app, name="bundle")
+app.add_typer(policy.app, name="policy")
 
 
 def _show_version(wanted: bool) -> None:

@@ -84,3 +84,15 @@ def settings(
         raise typer.BadParameter(f"--memory {memory:g} is not a positive number of GiB")
     most = None if memory is None else int(memory * 2**30)
     return Settings(device, precision, threads, batch, memory_bytes=most)  # type: ignore[arg-type]
+
+
+def pairs(given: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """Name and value of each --option."""
+    return tuple(_pair(text) for text in given or [])
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"--option {text} is not like steps=300")
+    return name.strip().replace("-", "_"), value.strip()

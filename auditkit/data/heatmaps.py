@@ -230,9 +230,15 @@ class Bundle:
                 stream = (self.path / name).open("xb")
             except FileExistsError:
                 continue
-            with stream:
-                np.lib.format.write_array(stream, np.ascontiguousarray(stack, "<f4"), allow_pickle=False)
-                flush(stream)
+            content = io.BytesIO()
+            np.lib.format.write_array(content, np.ascontiguousarray(stack, "<f4"), allow_pickle=False)
+            try:
+                with stream:
+                    stream.write(content.getbuffer())
+                    flush(stream)
+            except OSError:
+                (self.path / name).unlink()
+                raise
             sync_folder(self.path / files.MAPS)
             return name
 

@@ -37,10 +37,10 @@ def evaluate(
         raise BadInput(f"there is no setting '{min(unknown)}'; the settings are those of auditkit evaluate --help.")
     if not isinstance(settings.get("labels"), str | None):  # 3 or [3, 7], as Python has it
         settings["labels"] = ",".join(str(label) for label in np.atleast_1d(settings["labels"]))
-    chosen = _images(model, images)
-    others = None if pool is None else _images(model, pool)
+    chosen = images_of(model, images)
+    others = None if pool is None else images_of(model, pool)
     asked = Evaluation(steps=None if steps is None else parse_steps(str(steps)), **settings)
-    return runs.evaluate(model, chosen, _bundles(heatmaps), asked, None if out is None else Path(out), pool=others)
+    return runs.evaluate(model, chosen, bundles_of(heatmaps), asked, None if out is None else Path(out), pool=others)
 
 
 def explain(
@@ -57,11 +57,12 @@ def explain(
     opened = model if isinstance(model, OnnxClassifier | CallableClassifier) else load(model, preset=preset, size=size)
     given = ",".join(map(str, labels)) if labels is not None and not isinstance(labels, str) else labels
     what = Explanation(method, given, tuple((name, str(value)) for name, value in options.items()), seed, gradient)
-    chosen, others = _images(opened, images), None if pool is None else _images(opened, pool)
+    chosen, others = images_of(opened, images), None if pool is None else images_of(opened, pool)
     return made(opened, chosen, what, Path(out), others)
 
 
-def _images(model: AnyClassifier, images: Any) -> ImageSet:
+def images_of(model: AnyClassifier, images: Any) -> ImageSet:
+    """Images in any of the forms that Python users have them in."""
     if isinstance(images, ImageSet):
         return images
     if isinstance(images, np.ndarray):
@@ -69,7 +70,8 @@ def _images(model: AnyClassifier, images: Any) -> ImageSet:
     return open_images(Path(images), model.signature.classes, model.card.names)
 
 
-def _bundles(heatmaps: Any) -> dict[str, HeatmapSet]:
+def bundles_of(heatmaps: Any) -> dict[str, HeatmapSet]:
+    """Bundles by name, in any of the forms that Python users have them in."""
     if isinstance(heatmaps, Mapping):
         return {str(name): _bundle(given) for name, given in heatmaps.items()}
     listed = [heatmaps] if isinstance(heatmaps, Bundle | HeatmapSet | str | Path) else list(heatmaps)

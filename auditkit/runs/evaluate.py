@@ -14,7 +14,7 @@ from auditkit.data.images import ImageSet
 from auditkit.data.usable import usable
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.masked import masked
-from auditkit.runs import sanity
+from auditkit.runs import sanity, sums
 from auditkit.runs.curves import run_curves
 from auditkit.runs.parts import COLUMNS, fitted
 from auditkit.runs.plan import Evaluation, units
@@ -93,6 +93,7 @@ def evaluate(
             summary = summarise(lambda: reader.tables(keys.values()), work.settings, runtime.result(), about)
             if store is not out:
                 store.finish(results(summary))
+                sums.write(store.folder)
     return summary
 
 

@@ -160,7 +160,9 @@ def explain(
     done = open_bundle(out).labels if len(bundle) else {}
     record = Record.of(out)
     rule = what.labels or str(default_labels(model.signature.classes))
-    drawn = _pool(model, images if pool is None else pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
+    drawn = (
+        drawn_pool(model, images if pool is None else pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
+    )
     tick = progress(len(images))
     for start in range(0, len(images), method.images):
         unit = range(start, min(start + method.images, len(images)))
@@ -170,18 +172,18 @@ def explain(
         missing = [tuple(int(k) for k in own if int(k) not in done.get(image, ()))
                    for image, own in zip(seen.ids, labels, strict=True)]  # fmt: skip
         if any(missing):
-            request = _request(model, seen, missing, drawn, what.seed, lambda rows: tick(0, rows))
+            request = request_for(model, seen, missing, drawn, what.seed, lambda rows: tick(0, rows))
             found = method.run(request, options)
             record = record.with_more(request, found)
             bundle.create()
             write_whole(out / RECORD, (json.dumps(record.to_json(), indent=1, sort_keys=True) + "\n").encode())
-            _add(bundle, request, found.maps)
+            add_maps(bundle, request, found.maps)
         tick(len(unit))
     made = open_bundle(out)
     return replace(made, notes=(*made.notes, *left_out(failed, len(images))))
 
 
-def _request(
+def request_for(
     model: AnyClassifier, seen: Seen, labels: Sequence[tuple[int, ...]], pool: Pool, seed: int,
     tick: Callable[[int], None],
 ) -> Request:  # fmt: skip
@@ -194,13 +196,14 @@ def _request(
     )  # fmt: skip
 
 
-def _add(bundle: Bundle, request: Request, maps: Sequence[dict[int, Array]]) -> None:
+def add_maps(bundle: Bundle, request: Request, maps: Sequence[dict[int, Array]]) -> None:
+    """Write the maps of a request into a bundle, all at once."""
     pairs = [(image, label) for image, own in zip(request.ids, request.labels, strict=True) for label in own]
     stack = np.stack([maps[place][label] for place, own in enumerate(request.labels) for label in own])
     bundle.add([image for image, _ in pairs], [label for _, label in pairs], stack, layout="NHW")
 
 
-def _pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
+def drawn_pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
     """Some of the images, drawn once for the whole run."""
     rng = np.random.default_rng([seed, len(images)])
     chosen = np.sort(rng.permutation(len(images))[:MOST_POOL])

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 from auditkit.data.frames import to_model_input
 from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet
-from auditkit.data.ranks import ranks
+from auditkit.data.ranks import Order
 from auditkit.model import pictures
 from auditkit.model.classifier import AnyClassifier
 
@@ -41,11 +41,9 @@ def draw(model: AnyClassifier, images: ImageSet, bundle: HeatmapSet, folder: Pat
 
 def panels(seen: Array, values: Array, gray: Array, caption: str) -> Image.Image:
     """Image, heat and kept pixels side by side."""
-    order = ranks(values, "first")
-    share = 1 - order / (order.size - 1 or 1)
-    shown = seen if seen.shape[2] == 3 else seen.repeat(3, axis=2)
-    kept = np.where((order < KEPT * order.size)[..., None], shown, gray)
-    parts = [_enlarged(part) for part in (shown, heat(share), kept)]
+    order = Order(values)
+    shown = in_colour(seen)
+    parts = [_enlarged(part) for part in (shown, heat(shares(order)), kept(shown, order.ranks("first"), gray))]
     height, width = parts[0].height, parts[0].width
     sheet = Image.new("RGB", (3 * width + 8, height + CAPTION), "white")
     for place, part in enumerate(parts):
@@ -53,6 +51,25 @@ def panels(seen: Array, values: Array, gray: Array, caption: str) -> Image.Image
     text = "".join(c if c.isprintable() and ord(c) < 256 else "?" for c in caption)  # the built-in font has no more
     ImageDraw.Draw(sheet).text((2, 3), f"{text}: image, order, first {KEPT:.0%}", fill="black")
     return sheet
+
+
+def in_colour(seen: Array) -> Array:
+    """Pixels [height, width, 3], also of a grey picture."""
+    return seen if seen.shape[2] == 3 else seen.repeat(3, axis=2)
+
+
+def kept(shown: Array, ranks: Array, gray: Array) -> Array:
+    """The picture with all but its most important pixels gray."""
+    return np.where((ranks < KEPT * ranks.size)[..., None], shown, gray)
+
+
+def shares(order: Order) -> Array:
+    """1 at the most important pixel, 0 at the least, by rank; pixels of equal score have the mean of theirs."""
+    sizes = np.diff(order.groups)
+    middle = order.groups[:-1] + (sizes - 1) / 2
+    found = np.empty(order.pixels.size)
+    found[order.pixels] = 1 - np.repeat(middle, sizes) / (order.pixels.size - 1 or 1)
+    return found.reshape(order.shape)
 
 
 def heat(share: Array) -> Array:

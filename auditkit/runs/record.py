@@ -1,11 +1,12 @@
 """What a run says about itself: what it was about, the figures and their limits."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from auditkit import __version__
-from auditkit.runs.plan import CONTROL
+from auditkit.runs.plan import CONTROL, Evaluation
 from auditkit.runs.summary import Summary
 
 LIMITATIONS = (
@@ -15,6 +16,18 @@ LIMITATIONS = (
     "listed; lower is better in the last two.",
     "A faithful map of a cheating model can be complete and sound: where the evidence lies is another question.",
 )
+FIGURES = ("metrics", "controls", "comparisons", "classes", "reliability", "flags", "failed_images", "checks")
+
+
+def without_figures(subject: Mapping[str, Any], settings: Evaluation, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The object of results.json for a run whose maps could not be used."""
+    return {
+        "tool": {"name": "auditkit", "version": __version__},
+        "run": {"rows": 0, "bundles": {}, "pool": None, "infill_images": {}},
+        "subject": subject, "settings": settings.to_json(), "environment": environment, "runtime": None,
+        "classes_are": "predicted", **{name: [] for name in FIGURES}, "verdict": None,
+        "limitations": list(LIMITATIONS),
+    }  # fmt: skip
 
 
 def results(summary: Summary) -> dict[str, Any]:

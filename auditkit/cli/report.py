@@ -1,0 +1,52 @@
+"""`auditkit report`: a run's results in another form."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PAGE = "report.html"
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
+    form: Annotated[str, typer.Option("--format", "-f", help="html, md, json, junit or sarif.")] = "html",
+    out: Annotated[Path | None, typer.Option(
+        "--out", "-o", help="File to write; otherwise stdout, and for html report.html in the run.")] = None,
+) -> None:  # fmt: skip
+    """Show the results of a run in another form: a page to read, Markdown, JSON, JUnit or SARIF for a pipeline.
+
+    Nothing is measured again and no model is needed. The exit code is 0 whatever the verdict.
+    """
+    from auditkit.errors import BadInput  # noqa: PLC0415
+    from auditkit.report.formats import FORMATS, render  # noqa: PLC0415
+    from auditkit.report.load import load  # noqa: PLC0415
+    from auditkit.runs.store import RUN  # noqa: PLC0415
+
+    if form not in FORMATS:
+        raise BadInput(f"there is no format '{form}'; use {', '.join(FORMATS)}.")
+    if run.is_dir() and not (run / RUN).exists():
+        raise BadInput(f"{run} is not a run (it has no {RUN}); give the folder that audit or evaluate wrote.")
+    text = render(load(run), form)
+    if out is None and form != "html":
+        print(text, end="")
+    else:
+        _write(run, out or run / PAGE, text.encode("utf-8", "backslashreplace"))
+
+
+def _write(run: Path, path: Path, content: bytes) -> None:
+    """Write the file and say where; what a list of digests seals is left as it is."""
+    from auditkit.data.durable import write_whole  # noqa: PLC0415
+    from auditkit.errors import BadInput  # noqa: PLC0415
+    from auditkit.runs.sums import SUMS  # noqa: PLC0415
+
+    try:
+        same = path.is_file() and path.read_bytes() == content
+        sealed = (run / SUMS).exists() and run.resolve() in path.resolve().parents
+        if sealed and not same:
+            raise BadInput(f"{run} is sealed by its {SUMS}, which {path} would break; name a file elsewhere with -o.")
+        if not same:
+            write_whole(path, content)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror or error}.") from None
+    print(path)

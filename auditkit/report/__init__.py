@@ -1,0 +1,1 @@
+"""One result, many renderings; none of them needs the model or computes a figure anew."""

@@ -1,0 +1,29 @@
+"""The forms that a run can be shown in."""
+
+from auditkit.errors import BadInput
+from auditkit.report.load import Loaded
+from auditkit.runs.store import RESULTS
+
+FORMATS = ("html", "md", "json", "junit", "sarif")
+NEEDED = ("tool", "run", "subject", "settings", "environment")
+
+
+def render(loaded: Loaded, form: str) -> str:
+    """The run in one of FORMATS; nothing is computed anew, and the model is not asked."""
+    if lacking := [name for name in NEEDED if not isinstance(loaded.results.get(name), dict)]:
+        where = loaded.folder / RESULTS
+        raise BadInput(f"{where} says nothing of its {lacking[0]}; it is not what audit or evaluate wrote.")
+    # What one form needs is slow to import for the others.
+    if form == "html":
+        from auditkit.report.html import render_html as draw  # noqa: PLC0415
+    elif form == "md":
+        from auditkit.report.markdown import render_markdown as draw  # noqa: PLC0415
+    elif form == "junit":
+        from auditkit.report.junit import render_junit as draw  # noqa: PLC0415
+    elif form == "sarif":
+        from auditkit.report.sarif import render_sarif as draw  # noqa: PLC0415
+    elif form == "json":
+        return (loaded.folder / RESULTS).read_text(encoding="utf-8")
+    else:
+        raise BadInput(f"there is no format '{form}'; use {', '.join(FORMATS)}.")
+    return draw(loaded)

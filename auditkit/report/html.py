@@ -1,0 +1,116 @@
+"""A run as one HTML page that needs nothing but itself: no network, no model, no second computation."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from auditkit.report import plots, story, tables, view
+from auditkit.report.cards import ROLES, cards
+from auditkit.report.load import Loaded
+from auditkit.report.rows import Rows, rows_of
+from auditkit.report.text import count, exact, last, name, title, visible
+
+TEMPLATES = Path(__file__).parent / "templates"
+SECTIONS = {
+    "checks": "Checks", "identity": "Identity and provenance", "figures": "Figures beside the controls",
+    "curves": "Insertion curves", "spread": "How the figures are spread", "areas": "AUC against probability",
+    "effort": "Best effort", "classes": "By class", "gallery": "Worst, median and best images",
+    "randomisation": "Model randomisation", "failed": "Images that failed", "baseline": "Changes since the baseline",
+    "flags": "Flags", "definitions": "Definitions", "limits": "What the figures may not be used to claim",
+    "regulation": "Where this may be evidence",
+}  # fmt: skip
+
+
+RANDOMISED = {"method": "the method", "images": None, "label": None, "seed": None, "series": (), "not_assessed": ""}
+
+
+def render_html(loaded: Loaded) -> str:
+    """The report; the same run gives the same bytes."""
+    return page("report.html", _context(loaded))
+
+
+def page(template: str, context: Mapping[str, Any], folder: Path = TEMPLATES) -> str:
+    """A page in the report's style and in that of its template's folder; it may load and run nothing else."""
+    environment = Environment(
+        loader=FileSystemLoader([folder, TEMPLATES]), autoescape=True, undefined=StrictUndefined, finalize=_shown,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"name": name, "last": last}
+    own = (folder / "page.css",) if folder != TEMPLATES else ()
+    style, script = _trusted(TEMPLATES / "report.css", *own), _trusted(TEMPLATES / "report.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        f"base-uri 'none'; form-action 'none'"
+    )
+    return environment.get_template(template).render(style=style, script=script, csp=policy, **context)
+
+
+def _context(loaded: Loaded) -> dict[str, Any]:
+    """All that the template shows."""
+    results, rows = loaded.results, rows_of(loaded)
+    known = tables.names(results, loaded.gallery)
+    shown, left_out = cards(loaded, known)
+    failed = results["failed_images"]
+    infill = view.first_infill(results)
+    randomised = RANDOMISED | (results["randomisation"] or {})
+    return {
+        "results": results, "story": story, "sections": SECTIONS,
+        "numbers": {key: place for place, key in enumerate(SECTIONS, start=1)},
+        "verdict": story.verdict(results["verdict"]), "ended": results["run"].get("ended"),
+        "policy": {"name": "", "text": ""} | (results["policy"] or {}),
+        "subject": view.subject_line(results), "images": count(results["subject"]["images"]["count"], "image"),
+        "key_figures": view.key_figures(results),
+        "more_bundles": max(0, len(view.bundles(results)) - view.MOST_KEY_BUNDLES), "infill": infill,
+        "confidence": exact(results["settings"].get("confidence", 0.95) * 100),
+        "checks": view.checks(results), "tally": view.tally(results),
+        "identity": view.identity(results, loaded.digest),
+        "figures": tables.figures(results), "reliability": tables.reliability(results),
+        "plane": plots.plane([*results["metrics"], *results["controls"]], rows, infill),
+        "curves": _each(rows, plots.curves, "curve"), "spread": _each(rows, plots.histograms, "spread"),
+        "areas": _each(rows, plots.areas, "area"), "undrawn": _undrawn(rows),
+        "effort": tables.effort(results), "classes": tables.classes(results, known),
+        "cards": shown, "cards_left_out": left_out, "roles": ROLES, "chosen_by": _chosen_by(loaded),
+        "stages": tables.stages(results), "randomised": randomised,
+        "series": plots.randomisation(randomised["series"], tables.randomisation_limit(results))
+        if randomised["series"] else None,
+        "failed": failed[: tables.MOST_FAILED], "failed_left_out": max(0, len(failed) - tables.MOST_FAILED),
+        "baseline": tables.baseline(results),
+    }  # fmt: skip
+
+
+def _chosen_by(loaded: Loaded) -> str:
+    """The figures that the images of the gallery were chosen by."""
+    told = (loaded.gallery or {}).get("chosen_by") or {"": "worst_completeness"}
+    return " or ".join(dict.fromkeys(title(metric) for metric in told.values()))
+
+
+def _each(rows: Rows | None, draw: Callable[[Rows, str, str], plots.Drawn], key: str) -> list[tuple[str, plots.Drawn]]:
+    """A figure for each of the first bundles."""
+    if rows is None:
+        return []
+    return [(bundle, draw(rows, bundle, f"{key}{place}")) for place, bundle in enumerate(rows.bundles)
+            if place < plots.MOST_BUNDLES]  # fmt: skip
+
+
+def _undrawn(rows: Rows | None) -> int:
+    return 0 if rows is None else max(0, len(rows.bundles) - plots.MOST_BUNDLES)
+
+
+def _shown(value: Any) -> Any:
+    """What a template prints: no text hides or reorders others, and nothing is missing in silence."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return "–" if value is None else value
+    return visible(value)
+
+
+def _trusted(*files: Path) -> Markup:
+    return Markup("".join(file.read_text(encoding="utf-8") for file in files))  # noqa: S704 - our own files
+
+
+def _hash(content: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

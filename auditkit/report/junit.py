@@ -1,0 +1,93 @@
+"""A run as JUnit XML: a test case for the verdict and for each check.
+
+Fails closed: all that is not a pass, a suppression or a policy without limits is a failure or an error.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+from auditkit.report import story, view
+from auditkit.report.load import Loaded
+from auditkit.report.text import name, visible
+
+VERDICTS = {"pass": "", "fail": "failure", "measured": "skipped"}  # of all others: error
+CHECKS = {"pass": "", "fail": "failure"}
+COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
+
+
+def render_junit(loaded: Loaded) -> str:
+    """The XML, which fits both the schema of Ant and that of Jenkins where the run says when it began."""
+    results = loaded.results
+    cases = [_verdict(results), *(_check(one, results) for one in results["checks"])]
+    suite = Xml.Element("testsuite", _head(results, cases))
+    listed = Xml.SubElement(suite, "properties")
+    for what, value in _properties(loaded):
+        Xml.SubElement(listed, "property", name=visible(what), value=visible(value))
+    suite.extend(cases)
+    Xml.SubElement(suite, "system-out").text = visible("\n".join(_lines(results)))
+    Xml.SubElement(suite, "system-err").text = visible("\n".join(map(str, results["flags"])))
+    root = Xml.Element("testsuites")
+    root.append(suite)
+    Xml.indent(root)
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{Xml.tostring(root, encoding='unicode')}\n"
+
+
+def _head(results: view.Results, cases: list[Xml.Element]) -> dict[str, str]:
+    found = {count: str(sum(case.find(kind) is not None for case in cases)) for kind, count in COUNTS.items()}
+    began, ended = (_time(results["run"].get(key)) for key in ("started", "ended"))
+    took = (ended - began).total_seconds() if began and ended else 0.0
+    head = {"name": f"auditkit {_policy(results)}", "package": "auditkit", "id": "0", "hostname": "localhost",
+            "tests": str(len(cases)), **found, "time": f"{max(took, 0.0):.3f}"}  # fmt: skip
+    return head | ({"timestamp": began.strftime("%Y-%m-%dT%H:%M:%S")} if began else {})
+
+
+def _policy(results: view.Results) -> str:
+    return name(results["policy"]["name"]) if results["policy"] else "without a policy"
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (TypeError, ValueError):
+        return None
+
+
+def _verdict(results: view.Results) -> Xml.Element:
+    said = results["verdict"]
+    means = story.verdict(said)
+    reason = results["verdict_reason"] or means.means
+    outcome = VERDICTS.get(str(said), "error")
+    return _case("verdict", "auditkit", outcome, str(said), f"{means.word}: {reason}", reason)
+
+
+def _check(one: view.Results, results: view.Results) -> Xml.Element:
+    told = view.checks({"checks": [one]})[0]
+    message, outcome = told["reason"] or told["status"].word, CHECKS.get(str(one["status"]), "error")
+    if one["status"] == "suppressed" and (held := told["suppression"]):
+        until = f" until {held['expires']}" if held.get("expires") else ""
+        message, outcome = f"suppressed by {held['approver']}{until}: {held['reason']}", "skipped"
+    facts = {key: told[key] for key in ("title", "metric", "severity", "observed", "interval", "limit", "n", "reason")}
+    facts["without the suppression"] = told["would_be"].word if told["would_be"] else ""
+    body = "\n".join(f"{what}: {value}" for what, value in facts.items() if value)
+    return _case(str(one["id"]), f"auditkit.{_policy(results)}", outcome, str(one["status"]), message, body)
+
+
+def _case(called: str, group: str, outcome: str, status: str, message: str, body: str) -> Xml.Element:
+    case = Xml.Element("testcase", name=name(called), classname=group, time="0")
+    if outcome:
+        said = {"message": visible(message)} | ({} if outcome == "skipped" else {"type": visible(status)})
+        Xml.SubElement(case, outcome, said).text = visible(body)
+    return case
+
+
+def _properties(loaded: Loaded) -> list[tuple[str, str]]:
+    groups = view.identity(loaded.results, loaded.digest)
+    facts = [(f"{head}: {what}", value) for head, listed in groups for what, value, _ in listed]
+    return [("verdict", str(loaded.results["verdict"] or "none")), *facts]
+
+
+def _lines(results: view.Results) -> list[str]:
+    """Every check on a line, and how far the figures reach."""
+    checks = [f"{told['status'].word}: {told['title']}. {told['reason']}" for told in view.checks(results)]
+    return [*checks, *map(str, results["limitations"])]

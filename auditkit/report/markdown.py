@@ -1,0 +1,130 @@
+"""A run as Markdown, for a merge request or a wiki: names out of files stay names there."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from auditkit.report import story, tables, view
+from auditkit.report.load import Loaded
+from auditkit.report.text import last, visible
+
+# What Markdown, HTML, a link or the beginning of a list could be made of.
+MARKS = re.compile(r"[\\`*_{}\[\]<>#|~!&$^]|^[-+=](?![\d.])|(?<=www)\.|:(?=//)")
+NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
+
+
+def render_markdown(loaded: Loaded) -> str:
+    """Verdict, checks, figures beside controls, flags, provenance and limits."""
+    results = loaded.results
+    parts = [
+        _head(results), _checks(results), *_figures(results), *_changes(results), *_flags(results),
+        *_provenance(loaded), _limits(results),
+    ]  # fmt: skip
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def plain(text: Any) -> str:
+    """Text on one line that Markdown shows as it is."""
+    one_line = " ".join(visible(str(text)).split())
+    return NUMBERED.sub(r"\1\\\2", MARKS.sub(r"\\\g<0>", one_line))
+
+
+def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
+    """A table of plain cells."""
+    lines = [[*map(plain, head)], ["---"] * len(head), *([*map(plain, row)] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _head(results: view.Results) -> str:
+    said = story.verdict(results["verdict"])
+    model = results["subject"]["model"]
+    subject = last(model["path"]) if isinstance(model, dict) else "a function"
+    reason = results["verdict_reason"] or said.means
+    lines = [
+        f"# {'Audit' if results['policy'] else 'Evaluation'} of {plain(subject)}",
+        f"**{said.symbol} {plain(said.word)}.** {plain(reason)}",
+    ]
+    return "\n\n".join([*lines, table(("Of", "Which"), view.subject_line(results))])
+
+
+def _checks(results: view.Results) -> str:
+    if not results["checks"]:
+        return "## Checks\n\nNo policy was applied, or it asks nothing."
+    head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "Images", "Reason")
+    rows = [(f"{told['status'].symbol} {told['status'].word}", told["title"], told["severity"], told["observed"],
+             told["interval"], told["limit"], told["n"], _reason(told)) for told in view.checks(results)]  # fmt: skip
+    counted = ", ".join(f"{count} {word.word.lower()}" for word, count in view.tally(results))
+    return f"## Checks\n\n{plain(counted)}\n\n{table(head, rows)}"
+
+
+def _reason(told: dict[str, Any]) -> str:
+    held = told["suppression"]
+    if not held:
+        return str(told["reason"])
+    until = f" until {held['expires']}" if held.get("expires") else ""
+    without = f" Without that: {told['would_be'].word}. {told['reason']}" if told["would_be"] else ""
+    return f"Suppressed by {held['approver']}{until}: {held['reason']}.{without}"
+
+
+def _figures(results: view.Results) -> list[str]:
+    found = []
+    for made in tables.figures(results):
+        rows = [(f"{name} ({which})", *map(_figure, cells), _images(cells)) for name, which, cells in made.rows]
+        found.append(f"{plain(made.caption)}\n\n{table(('Metric', *made.head, 'Images'), rows)}")
+    about_model = [one for one in results["metrics"] if not one["bundle"]]
+    if about_model:
+        rows = [(one["name"], _figure(view.figure(one)), one["n"]) for one in about_model]
+        found.append(f"Of the model itself\n\n{table(('Metric', 'Value', 'Images'), rows)}")
+    return ["## Figures beside the controls", *found, *_reasons(results)] if found else []
+
+
+def _figure(cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return ""
+    return f"{cell['value']} ({cell['interval']})" if cell["interval"] else str(cell["value"])
+
+
+def _images(cells: Iterable[dict[str, Any] | None]) -> str:
+    """How many images figures rest on, each number once."""
+    return ", ".join(dict.fromkeys(cell["n"] for cell in cells if cell and cell["assessed"]))
+
+
+def _reasons(results: view.Results) -> list[str]:
+    """Why figures of the maps are not assessed."""
+    found = {f"{one['bundle']}: {one['name'].replace('_', ' ')} is not assessed: {one.get('reason')}": None
+             for one in results["metrics"] if one["bundle"] and one["value"] is None}  # fmt: skip
+    return [_listed(found)] if found else []
+
+
+def _changes(results: view.Results) -> list[str]:
+    told = tables.baseline(results)
+    if told is None:
+        return []
+    rows = [(one["title"], one["after"], one["infill"], one["value"], one["interval"], one["n"], one["shows"])
+            for one in told["differences"]]  # fmt: skip
+    checks = [f"{one['id']}: {one['before'].word} → {one['after'].word}" for one in told["checks"] if one["changed"]]
+    head = ("Metric", "Maps", "Infill", "This run less the baseline", "Interval", "Images", "Shown")
+    return ["## Changes since the baseline", table(head, rows), _listed([*checks, *told["notes"]])]
+
+
+def _flags(results: view.Results) -> list[str]:
+    failed = [f"{one['image']} was left out: {one['reason']}" for one in results["failed_images"]]
+    said = [*results["flags"], *failed[: tables.MOST_FAILED]]
+    if len(failed) > tables.MOST_FAILED:
+        said.append(f"and {len(failed) - tables.MOST_FAILED} more images were left out")
+    return ["## Flags", _listed(said) if said else "None."]
+
+
+def _provenance(loaded: Loaded) -> list[str]:
+    groups = view.identity(loaded.results, loaded.digest)
+    rows = [(head, what, value) for head, facts in groups for what, value, _ in facts]
+    return ["## Provenance", table(("Of", "What", "Value"), rows)]
+
+
+def _limits(results: view.Results) -> str:
+    listed = _listed([*results["limitations"], *(f"It may not be claimed: {said}" for said in story.MAY_NOT_CLAIM)])
+    return f"## What the figures may not be used to claim\n\n{listed}"
+
+
+def _listed(said: Iterable[Any]) -> str:
+    return "\n".join(f"- {plain(one)}" for one in said)

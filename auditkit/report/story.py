@@ -1,0 +1,150 @@
+"""What the report says in words: verdicts, definitions, limits, and where a regulator may file it."""
+
+from typing import NamedTuple
+
+
+class Word(NamedTuple):
+    """How a verdict or a status looks: never by colour alone."""
+
+    word: str
+    symbol: str
+    tone: str  # class of the style sheet
+    means: str = ""
+
+
+VERDICTS = {
+    "pass": Word("Pass", "✓", "pass", "Every check that the policy counts was passed."),
+    "fail": Word("Fail", "✕", "fail", "At least one check that the policy counts was failed."),
+    "inconclusive": Word("Inconclusive", "?", "open", "The measurement decides neither way; this is not a pass."),
+    "measured": Word("Measured", "●", "none", "The policy asks for figures and sets no limit."),
+}
+NO_VERDICT = Word("No verdict", "–", "none", "No policy was applied: this run holds figures and judges nothing.")
+STATUSES = {
+    "pass": Word("Pass", "✓", "pass"), "fail": Word("Fail", "✕", "fail"),
+    "inconclusive": Word("Inconclusive", "?", "open"), "not assessed": Word("Not assessed", "–", "none"),
+    "suppressed": Word("Suppressed", "◌", "held"), "error": Word("Error", "!", "fail"),
+}  # fmt: skip
+
+
+def verdict(said: str | None) -> Word:
+    """A verdict's looks; one that is not known is shown as it is and never as a pass."""
+    return NO_VERDICT if said is None else VERDICTS.get(said, Word(said, "!", "fail", "This verdict is not known."))
+
+
+def status(said: str | None) -> Word:
+    """A check's looks."""
+    return Word("Not there", "–", "none") if said is None else STATUSES.get(said, Word(said, "!", "fail"))
+
+
+class Definition(NamedTuple):
+    """A metric in one sentence, and its formula."""
+
+    term: str
+    text: str
+    formula: str = ""
+
+
+DEFINITIONS = (
+    Definition("Probability f", "What the model gives a label on the whole image: softmax over all classes, unless a "
+               "label set was renormalised over."),
+    Definition("Heatmap", "One score for each pixel, higher is more important. Only the order of the pixels matters "
+               "to the curves."),
+    Definition("Infill", "What hidden pixels are replaced with: gray, a blur of the image, a random other image, or a "
+               "given one. A figure holds for its infill only."),
+    Definition("Insertion (AUC)", "The mean of the label's probability while pixels are uncovered from none to all, "
+               "the most important first. Higher is better.", "AUC = mean of f(kept s pixels) over s = 1 … n"),
+    Definition("Deletion", "The same while pixels are hidden from the whole image on, the most important first. Lower "
+               "is better."),
+    Definition("Completeness α", "How much of a label's probability its own map recovers. An incomplete map hides "
+               "evidence that the model uses. Higher is better.", "α = min( max(AUC, ε₁) ∕ f , 1 );  1 where f = 0"),
+    Definition("Soundness β", "Whether a map raises a label's probability beyond what the whole image gives it. An "
+               "unsound map makes evidence up. Higher is better.",
+               "β = min( max(f, ε₂) ∕ AUC , 1 );  1 where AUC = 0"),
+    Definition("Completeness, soundness", "Means of α and of β over all pairs of an image and a label of the label "
+               "set."),
+    Definition("Worst completeness, worst soundness", "For each image the minimum over the label set, then the mean "
+               "over images. A mean of minima, not an adversarial bound."),
+    Definition("Best effort", "Over images whose second-best label has f ≥ 0.01: the mean of the minimum α over the "
+               "labels with f ≥ 0.01 that are not the prediction. One map for all labels scores badly here."),
+    Definition("Saliency metric", "How small a box around the map's largest bright component still lets the model "
+               "see the label. Lower is better.", "SM = log( max(area share, 0.05) ) − log p"),
+    Definition("Degenerate boxes", "Share of boxes that are empty or below 5 % of the image: there the saliency metric "
+               "means little. Lower is better."),
+    Definition("Pointing game, overlap", "Whether the highest score lies in the object, and the overlap (IoU) of the "
+               "object with as many of the most important pixels as it has. Measured where objects are marked."),
+    Definition("Controls", "Maps that know nothing of the model (random, centred Gaussian, constant, edges), measured "
+               "on the same images with the same settings; and the method's own map of the predicted label used for "
+               "all labels. A method that does not beat them shows nothing."),
+    Definition("Model randomisation", "Layers are re-initialised from the last to the first and maps made again. "
+               "Spearman's rank correlation with the original maps must fall: a map that stays the same does not "
+               "depend on the model."),
+    Definition("Interval", "Bootstrap over images, at the stated confidence. Differences are paired: both maps on the "
+               "same images. An interval of a difference that holds 0 shows no difference."),
+)  # fmt: skip
+
+MAY_NOT_CLAIM = (
+    "That the model is right, safe, fair or robust. The figures are about heatmaps of the model, not its quality.",
+    "That the model looks at the right thing. A faithful map of a model that reads a watermark is complete and sound; "
+    "where the evidence lies is another question, asked by the pointing game and the overlap, and by eye.",
+    "A worst case. “Worst” figures are means over images of a minimum over labels; a single image may be far worse, "
+    "and an adversary was not looked for.",
+    "Anything about other images, other labels, another infill, other preprocessing, or another version of the model "
+    "file. The digests under Identity say which were measured.",
+    "That one method is better than another when figures come from different settings, or when the interval of their "
+    "paired difference holds 0.",
+    "That a figure is good because it is high. In published tables a centred Gaussian that never saw the model beats "
+    "several methods on completeness: read every figure beside its controls.",
+    "That people understand the maps or decide better with them. No person was asked.",
+    "Conformity with a law or a standard. The report is evidence that a person must weigh.",
+)
+
+
+class Item(NamedTuple):
+    """A requirement, and what in this report is evidence for it."""
+
+    where: str
+    about: str
+    evidence: str
+    sections: tuple[tuple[str, str], ...]  # anchor and title
+
+
+CHECKS, IDENTITY, FIGURES = ("checks", "Checks"), ("identity", "Identity"), ("figures", "Figures")
+LIMITS, CLASSES, GALLERY = ("limits", "Limits"), ("classes", "Classes"), ("gallery", "Gallery")
+TERMS, BASELINE, RANDOM = ("definitions", "Definitions"), ("baseline", "Baseline"), ("randomisation", "Randomisation")
+
+ANNEX_IV = (
+    Item("1 (a), (c)", "System and its version; versions of relevant software",
+         "digest of the model file, versions of what ran it", (IDENTITY,)),
+    Item("2 (e)", "Technical measures that help deployers interpret outputs",
+         "how faithful the heatmaps are that would serve as such a measure", (FIGURES, GALLERY)),
+    Item("2 (g)", "Validation and testing: procedures, data, metrics, test logs and dated reports",
+         "metrics with intervals, test images by digest, command, times, policy; signature is left to a person",
+         (CHECKS, IDENTITY, FIGURES)),
+    Item("3", "Capabilities and limitations of performance, also for groups; interpretation of outputs",
+         "figures by class, worst images, limits of the claim", (CLASSES, GALLERY, LIMITS)),
+    Item("4", "Why the performance metrics are appropriate",
+         "definitions, controls and what the metrics may not be used to claim", (TERMS, LIMITS)),
+    Item("6", "Changes through the life cycle", "paired differences to an earlier run, if one was given",
+         (BASELINE,)),
+)  # fmt: skip
+
+NIST = (
+    Item("MAP 2.2", "Knowledge limits of the system, and how people may use its output", "limits of the claim",
+         (LIMITS,)),
+    Item("MAP 2.3", "Scientific integrity of tests: design, data selection, construct validity",
+         "settings, seeds, controls, intervals", (IDENTITY, FIGURES)),
+    Item("MEASURE 1.1", "Metrics chosen; what is not measured is documented",
+         "policy, checks that were not assessed, limits", (CHECKS, LIMITS)),
+    Item("MEASURE 2.1", "Test sets, metrics and tools documented", "digests, versions, settings, definitions",
+         (IDENTITY, TERMS)),
+    Item("MEASURE 2.5", "Validity and reliability, limits of generalising",
+         "intervals over images, runtime error, randomisation", (FIGURES, RANDOM, LIMITS)),
+    Item("MEASURE 2.9", "The model is explained and validated, its output interpreted in context",
+         "completeness, soundness and best effort of the explanations beside controls", (FIGURES, GALLERY)),
+    Item("MEASURE 2.13", "Effectiveness of the metrics themselves", "controls, randomisation, tie and runtime checks",
+         (FIGURES, RANDOM)),
+)  # fmt: skip
+
+RANDOMISATION_NOT_RUN = "Model randomisation was not part of this run."
+NO_GALLERY = "No pictures were kept with this run."
+NO_ROWS = "The rows behind the figures were not kept with this run, so nothing can be drawn from them."

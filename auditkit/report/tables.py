@@ -1,0 +1,166 @@
+"""The report's tables: every figure of every source, by class, and what changed since an earlier run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from auditkit.report import story
+from auditkit.report.charts import strip
+from auditkit.report.text import exact, interval, name, number, percent, source, title
+from auditkit.report.view import Results, better, bundles, difference, figure, first_infill
+from auditkit.runs.plan import CONTROL
+
+COLUMNS = 6  # sources of a table: what a sheet of paper has room for
+MOST_CLASSES, MOST_FAILED = 100, 200
+BY_CLASS = ("insertion", "worst_completeness", "worst_soundness")
+
+
+class Table(NamedTuple):
+    """Head and rows of a table, with what it is about."""
+
+    caption: str
+    head: Sequence[Any]
+    rows: Sequence[Any]
+
+
+def names(results: Results, gallery: Mapping[str, Any] | None) -> dict[int, str]:
+    """What classes are called, as far as the run says."""
+    subject = results["subject"]
+    listed = subject.get("class_names") or (subject.get("card") or {}).get("names")
+    if isinstance(listed, list):
+        return dict(enumerate(map(str, listed)))
+    entries = (gallery or {}).get("entries", ())
+    return {int(one["label"]): str(one["label_name"]) for one in entries if one.get("label_name") is not None}
+
+
+def class_text(label: Any, known: Mapping[int, str]) -> str:
+    """A class by name and number."""
+    if label is None:
+        return "–"
+    return f"{name(known[int(label)], 60)} ({int(label)})" if int(label) in known else f"class {int(label)}"
+
+
+def figures(results: Results) -> list[Table]:
+    """Every metric of every source, a few sources a table, under each infill."""
+    every = [one for one in [*results["metrics"], *results["controls"]] if one["bundle"]]
+    infills = list(dict.fromkeys(one["infill"] for one in every if one["name"] == "insertion")) or [""]
+    by = {(one["bundle"], one["name"], one["infill"]): one for one in every}
+    listed, metrics = (list(dict.fromkeys(one[key] for one in every)) for key in ("bundle", "name"))
+    found = []
+    for infill in infills:
+        for start in range(0, len(listed), COLUMNS):
+            some = listed[start : start + COLUMNS]
+            rows = [(title(metric), better(metric), [_cell(by, bundle, metric, infill) for bundle in some])
+                    for metric in metrics]  # fmt: skip
+            found.append(Table(f"Means over images, infill {name(infill)}", [source(bundle) for bundle in some], rows))
+    return found
+
+
+def _cell(by: Mapping[Any, Results], bundle: str, metric: str, infill: str) -> dict[str, Any] | None:
+    one = by.get((bundle, metric, infill))
+    if one is None and metric == "deletion":  # a protocol's may have an infill of its own
+        one = next((held for key, held in by.items() if key[:2] == (bundle, metric)), None)
+    return None if one is None else figure(one)
+
+
+def effort(results: Results) -> list[dict[str, Any]]:
+    """Best effort of every source as a dot on a line."""
+    infill = first_infill(results)
+    listed = [one for one in [*results["metrics"], *results["controls"]]
+              if one["name"] == "best_effort" and one["infill"] == infill]  # fmt: skip
+    return [{"source": source(one["bundle"]), **figure(one),
+             "strip": _dot(one)} for one in listed]  # fmt: skip
+
+
+def _dot(one: Results) -> Markup:
+    tone = "k" if one["bundle"].startswith(CONTROL) else "b0"
+    return Markup("") if one["value"] is None else strip(one["value"], one["low"], one["high"], (), tone)
+
+
+def classes(results: Results, known: Mapping[int, str]) -> list[Table]:
+    """Figures of each bundle by class, the least complete classes where there are very many."""
+    infill, found = first_infill(results), []
+    for bundle in bundles(results):
+        mine = [one for one in results["classes"] if one["bundle"] == bundle and one["infill"] == infill]
+        by = {(one["class"], one["name"]): one for one in mine}
+        metrics = [metric for metric in BY_CLASS if any(key[1] == metric for key in by)]
+        every = sorted({one["class"] for one in mine})
+        shown = sorted(sorted(every, key=lambda label: _least(by, label))[:MOST_CLASSES])
+        rows = [(class_text(label, known), exact(max(by[label, metric]["n"] for metric in metrics
+                                                     if (label, metric) in by)),
+                 [figure(by[label, metric]) if (label, metric) in by else None for metric in metrics])
+                for label in shown]  # fmt: skip
+        said = f"{source(bundle)}, images by {results.get('classes_are', 'given')} class, infill {name(infill)}"
+        if len(shown) < len(every):
+            said += f"; of {exact(len(every))} classes, the {MOST_CLASSES} with the lowest worst completeness"
+        if rows:
+            found.append(Table(said, [(title(metric), better(metric)) for metric in metrics], rows))
+    return found
+
+
+def _least(by: Mapping[Any, Results], label: int) -> tuple[float, int]:
+    one = by.get((label, "worst_completeness")) or by.get((label, "insertion"))
+    return (float("inf") if one is None or one["value"] is None else one["value"], label)
+
+
+def reliability(results: Results) -> list[tuple[str, str, str, str]]:
+    """Whether images rank the bundles alike, and whether metrics agree."""
+    return [
+        (title(one["name"]), title(one.get("against") or ""),
+         number(one.get("spearman", one.get("inter_method")), 2), number(one.get("krippendorff_alpha"), 2))
+        for one in results["reliability"]
+    ]  # fmt: skip
+
+
+def stages(results: Results) -> list[dict[str, Any]]:
+    """The stages of model randomisation, each with the layers that it added."""
+    series = (results["randomisation"] or {}).get("series") or ()
+    found, before = [], set[str]()
+    for one in series:
+        added = [layer for layer in one.get("layers") or () if layer not in before]
+        before |= set(added)
+        found.append({"stage": exact(one.get("stage")), "layers": [name(layer, 60) for layer in added],
+                      "share": percent(one["share"]), "value": number(one.get("spearman")),
+                      "interval": interval(one.get("low"), one.get("high")), "n": exact(one.get("n"))})  # fmt: skip
+    return found
+
+
+def randomisation_limit(results: Results) -> float | None:
+    """The limit that a check sets to the correlation."""
+    for one in results["checks"]:
+        if "randomis" in str(one.get("metric")) and one.get("rule") == "max" and one.get("limit") is not None:
+            return float(one["limit"])
+    return None
+
+
+def baseline(results: Results) -> dict[str, Any] | None:
+    """What changed since the earlier run; b is this one."""
+    told = results["baseline"]
+    if not told:
+        return None
+    changed = [{"id": one["id"], "before": story.status(one.get("before")), "after": story.status(one.get("after")),
+                "changed": one.get("before") != one.get("after")} for one in told.get("checks") or ()]  # fmt: skip
+    rows = [{"title": title(one["name"]), "better": better(one["name"]), "before": source(one.get("bundle_a")),
+             "after": source(one.get("bundle_b")), "value_before": number(one.get("value_a")),
+             "value_after": number(one.get("value_b")), "infill": name(one.get("infill") or ""), **difference(one)}
+            for one in told.get("differences") or ()]  # fmt: skip
+    return {"run": told.get("run"), "digest": told.get("results_sha256") or told.get("digest"), "checks": changed,
+            "differences": rows, "notes": told.get("notes") or (), "before": _flat(told.get("a")),
+            "after": _flat(told.get("b")),
+            "shared": [(what, exact(told[key])) for what, key in (("in both", "shared_images"), ("only in the baseline",
+                       "only_a"), ("only in this run", "only_b")) if told.get(key) is not None]}  # fmt: skip
+
+
+def _flat(told: Any, before: str = "") -> list[tuple[str, str]]:
+    """The identity of a run as pairs."""
+    if not isinstance(told, Mapping):
+        return []
+    found: list[tuple[str, str]] = []
+    for key, value in told.items():
+        label = f"{before}{key}".replace("_", " ")
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{label} ")
+        elif value is not None:
+            found.append((label, ", ".join(map(exact, value)) if isinstance(value, list) else exact(value)))
+    return found

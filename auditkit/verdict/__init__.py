@@ -1,0 +1,1 @@
+"""Policies, findings, audits, and checks of what an audit left behind."""

@@ -1,0 +1,209 @@
+"""The whole audit: maps made or checked, measured beside controls, judged by a policy, and kept with its report."""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from auditkit.data import bundle_check
+from auditkit.data.durable import flush, write_whole
+from auditkit.data.heatmaps import HeatmapSet
+from auditkit.data.images import ImageSet
+from auditkit.data.usable import usable
+from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.report.html import render_html
+from auditkit.report.load import load
+from auditkit.runs import provenance, sums
+from auditkit.runs.comparable import infills
+from auditkit.runs.compare import compare, read
+from auditkit.runs.evaluate import Progress, evaluate, silent
+from auditkit.runs.explain import Explanation, Record, explain
+from auditkit.runs.plan import Evaluation, resolved
+from auditkit.runs.randomise import randomisation
+from auditkit.runs.record import results, without_figures
+from auditkit.runs.showcase import showcase
+from auditkit.runs.store import Store
+from auditkit.runs.work import digest, environment, subject
+from auditkit.verdict.findings import judge
+from auditkit.verdict.policy import Policy
+
+Phase = Callable[[str], AbstractContextManager[Progress]]
+POLICY, MAPS, GALLERY, RANDOMISED, REPORT, SITTINGS = (
+    "policy.toml", "maps", "gallery", "randomised", "report.html", "sittings.jsonl",
+)  # fmt: skip
+EXIT_CODES = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be audited by, and how its maps come about."""
+
+    policy: Policy
+    explanation: Explanation | None  # None: maps are supplied
+    fail_on: str | None = None  # instead of the policy's
+    baseline: Path | None = None  # an earlier run
+    command: tuple[str, ...] = ()
+    today: date | None = None  # that suppressions are judged by
+
+
+@dataclass(frozen=True)
+class Given:
+    """The maps of an audit: those that can be used, and what is wrong with each of the others."""
+
+    good: Mapping[str, HeatmapSet]
+    refused: Mapping[str, tuple[str, ...]]
+
+
+def unwatched(_what: str) -> AbstractContextManager[Progress]:
+    """Phases that nobody watches."""
+    return nullcontext(silent)
+
+
+def audit(
+    model: AnyClassifier, images: ImageSet, asked: Asked, out: Path, bundles: Mapping[str, HeatmapSet],
+    pool: ImageSet | None = None, phase: Phase = unwatched,
+) -> dict[str, Any]:  # fmt: skip
+    """The object of results.json, verdict included; the same call goes on with a run that was cut short.
+
+    Whatever is finished is kept in `out` as it comes: maps, units of rows, stages of randomisation. The report and the
+    list of digests are written last.
+    """
+    if bool(bundles) == (asked.explanation is not None):
+        raise BadInput("give heatmaps, or a method to make them by; one of the two.")
+    about = _about(model, images, asked, bundles, pool)
+    if asked.baseline is not None:
+        _comparable(read(asked.baseline).results, about, resolved(asked.policy.evaluation(), model.signature.classes))
+    with Store.open(out, about) as store:
+        began = _sitting(out, asked.command)
+        write_whole(out / POLICY, asked.policy.text.encode())
+        found = _measured(model, images, asked, store, bundles, pool, phase)
+        found["run"] |= {"started": began, "ended": provenance.now(), "command": list(asked.command),
+                         "git_commit": provenance.commit(Path.cwd()), "fail_on": asked.fail_on}  # fmt: skip
+        found["software"] = provenance.facts(model)
+        found["policy"] = asked.policy.to_json()
+        today = asked.today or datetime.now(UTC).date()
+        found["checks"], found["verdict"], found["verdict_reason"] = judge(asked.policy, found, today, asked.fail_on)
+        found["baseline"] = None
+        store.finish(found)
+        if asked.baseline is not None:
+            found["baseline"] = compare(asked.baseline, out).as_baseline()
+            store.finish(found)
+        write_whole(out / REPORT, render_html(load(out)).encode())
+        sums.write(out)
+        return store.results()
+
+
+def _about(
+    model: AnyClassifier, images: ImageSet, asked: Asked, bundles: Mapping[str, HeatmapSet], pool: ImageSet | None
+) -> dict[str, Any]:
+    """All that decides what the run is: a folder with another one is refused."""
+    what = None if asked.explanation is None else asked.explanation.fitting(model)
+    return {
+        "subject": subject(model, usable(images, model.card)[0]),
+        "policy": asked.policy.sha256,
+        "maps": None if what is None else {"method": what.name(), "labels": what.labels},
+        "bundles": {name: _content(bundle) for name, bundle in bundles.items()},
+        "pool": None if pool is None else pool.digest(),
+        "environment": environment(model),
+    }
+
+
+def _content(bundle: HeatmapSet) -> str:
+    """Digest of a bundle's maps, or why there is none."""
+    try:
+        return digest(bundle)
+    except BadInput as error:
+        return str(error)
+
+
+def _comparable(before: Mapping[str, Any], about: Mapping[str, Any], settings: Evaluation) -> None:
+    """Refuse a baseline that will not compare, before the work."""
+    infills(before, {"settings": settings.to_json(), "subject": about["subject"], "run": before["run"]})
+
+
+def _sitting(out: Path, command: tuple[str, ...]) -> str:
+    """Note that work begins, and say when it first did."""
+    path = out / SITTINGS
+    line = json.dumps({"started": provenance.now(), "command": list(command)})
+    try:
+        with path.open("ab") as stream:
+            stream.write(line.encode() + b"\n")
+            flush(stream)
+        return str(json.loads(path.read_text().splitlines()[0])["started"])
+    except (OSError, ValueError, KeyError) as error:
+        raise RuntimeFailure(f"{path} cannot be written or read ({error}); what was finished before is kept.") from None
+
+
+def _measured(
+    model: AnyClassifier, images: ImageSet, asked: Asked, store: Store, bundles: Mapping[str, HeatmapSet],
+    pool: ImageSet | None, phase: Phase,
+) -> dict[str, Any]:  # fmt: skip
+    """The results before they are judged."""
+    settings = asked.policy.evaluation()
+    others = pool if "random" in settings.infills else None
+    if asked.explanation is None:
+        given, explained = _checked(model, bundles), None
+    else:
+        what = replace(asked.explanation, labels=asked.explanation.labels or settings.labels).fitting(model)
+        with phase("explaining") as progress:
+            maps = explain(model, images, what, store.folder / MAPS, pool, progress)
+        given, record = Given({what.method: maps}, {}), Record.of(store.folder / MAPS)
+        explained = {"method": what.name(), "passes": record.passes, "gradients": record.gradients,
+                     "notes": list(record.notes)}  # fmt: skip
+    if not given.good:
+        about = subject(model, usable(images, model.card)[0])
+        found = without_figures(about, resolved(settings, model.signature.classes), environment(model))
+    else:
+        with phase("evaluating") as progress:
+            summary = evaluate(model, images, given.good, settings, store, progress, others)
+        found = results(summary)
+        showcase(model, usable(images, model.card)[0], given.good, summary, store.folder / GALLERY)
+    found["run"] |= _headers(bundles or given.good) | {
+        "refused_bundles": {k: list(v) for k, v in given.refused.items()}
+    }
+    found["run"]["bundle_paths"] = {name: str(bundle.path) for name, bundle in bundles.items()}  # of supplied ones
+    found["explained"] = explained
+    found["randomisation"] = _randomised(model, images, asked, store, given, pool, phase)
+    return found
+
+
+def _checked(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> Given:
+    """Supplied maps, each read once: evidence that cannot be used is a finding of the audit, not the end of it."""
+    identity = model.file.identity if isinstance(model, OnnxClassifier) else None
+    problems = {
+        name: tuple(problem.message for problem in bundle_check.check(bundle, None, identity, model.signature.classes)
+                    if problem.severity == "error")
+        for name, bundle in bundles.items()
+    }  # fmt: skip
+    refused = {name: found for name, found in problems.items() if found}
+    return Given({name: bundle for name, bundle in bundles.items() if name not in refused}, refused)
+
+
+def _headers(bundles: Mapping[str, HeatmapSet]) -> dict[str, Any]:
+    """What the bundles say of themselves."""
+    return {
+        "bundle_models": {name: bundle.header.model for name, bundle in bundles.items()},
+        "bundle_methods": {name: bundle.header.method for name, bundle in bundles.items()},
+    }
+
+
+def _randomised(
+    model: AnyClassifier, images: ImageSet, asked: Asked, store: Store, given: Given, pool: ImageSet | None,
+    phase: Phase,
+) -> dict[str, Any] | None:  # fmt: skip
+    """How maps fare when the model forgets, where the policy wants to know and the maps were made here."""
+    wanted, what = asked.policy.randomisation, asked.explanation
+    if wanted is None:
+        return None
+    if what is None:
+        return {"not_assessed": "the maps were supplied, so they cannot be made again for a re-initialised model"}
+    maps = next(iter(given.good.values()))
+    with phase("randomising") as progress:
+        return randomisation(
+            model, images, what, pool, maps, images_wanted=wanted.images, stages=wanted.stages,
+            confidence=asked.policy.evaluation().confidence, out=store.folder / RANDOMISED, progress=progress,
+        )  # fmt: skip

@@ -1,0 +1,187 @@
+"""One check of a policy against what was measured."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
+from auditkit.runs.figures import FAITHFUL
+from auditkit.verdict.flags import oddities
+from auditkit.verdict.measured import Figure, Measured, interval, largest, part
+from auditkit.verdict.rules import METRICS, Check, Policy, Suppression
+
+STATUSES = ("fail", "error", "inconclusive", "not assessed", "suppressed", "pass")  # the worst first
+FEWEST = 30  # images that an interval needs to be worth its name, see metrics.statistics
+NO_FIGURE = Figure("")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one check."""
+
+    id: str
+    title: str
+    metric: str
+    status: str  # one of STATUSES
+    severity: str
+    reason: str
+    figure: Figure = NO_FIGURE
+    limit: float | None = None
+    rule: str = ""
+    required: bool = True  # whether not being assessed holds the verdict up
+    part_of: str = ""  # the policy's check that it is a detail of, and that stands for it in the verdict
+    suppression: Suppression | None = None
+    would_be: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of results.json."""
+        figure = self.figure
+        entry: dict[str, Any] = {
+            "id": self.id, "title": self.title, "metric": self.metric, "status": self.status, "observed": figure.value,
+            "low": figure.low, "high": figure.high, "n": figure.n, "limit": self.limit, "rule": self.rule,
+            "severity": self.severity, "required": self.required, "reason": self.reason,
+        }  # fmt: skip
+        if self.part_of:
+            entry["part_of"] = self.part_of
+        if self.suppression is None:
+            return entry
+        return entry | {"suppression": self.suppression.to_json(), "would_be": self.would_be}
+
+
+def judged(check: Check, policy: Policy, measured: Measured, allowed: Collection[str] = ()) -> Finding:
+    """A check of every bundle under every infill; the worst counts.
+
+    A margin "over the control" must hold over every control that the policy has. The best one is among them, and none
+    was picked by looking at the figures, so the intervals keep their meaning. `allowed` are the cheats that are
+    suppressed by name.
+    """
+    figures, notes = _figures(check, policy, measured, allowed), ""
+    if len(check.over) > 1 and any(not figure.by_nature for figure in figures):
+        aside = next((figure for figure in figures if figure.by_nature), None)
+        notes = f"{aside.of.rpartition(' over ')[2]} is left out: {aside.reason}." if aside else ""
+        figures = [figure for figure in figures if not figure.by_nature]
+    sign = -1 if check.rule == "max" else 1
+    found = [_finding(check, policy, figure) for figure in figures]
+    worst = min(found, key=lambda one: (STATUSES.index(one.status), not one.required, sign * (one.figure.value or 0)))
+    return replace(worst, reason=f"{worst.reason} {notes}".strip())
+
+
+def _figures(check: Check, policy: Policy, measured: Measured, allowed: Collection[str]) -> list[Figure]:
+    if check.rule == "min_margin_over":
+        return [figure for control in check.over for figure in measured.margins(check.metric, control)]
+    special = {"runtime_error": _runtime, "randomisation": _randomised}
+    if check.metric == "flags":
+        return [_cheats(measured, allowed)]
+    if check.metric in special:
+        return [special[check.metric](measured, policy)]
+    return measured.figures(check.metric)
+
+
+def _cheats(measured: Measured, allowed: Collection[str]) -> Figure:
+    """How many kinds of cheat were flagged."""
+    of, flags = "kinds of cheat", measured.results.get("flags")
+    if not isinstance(flags, list):
+        return Figure(of, reason="the results hold no flags")
+    if not measured.bundles:
+        return Figure(of, reason="no heatmaps were measured")
+    found = [odd for odd in oddities(map(str, flags)) if odd.cheat and odd.id not in allowed]
+    return Figure(of, float(len(found)), exact=True, reason=", ".join(odd.id for odd in found))
+
+
+def _runtime(measured: Measured, _policy: Policy) -> Figure:
+    """The largest mean change of a figure against strict float32 on the CPU."""
+    of, found = "the runtime", part(measured.results, "runtime")
+    if found.get("reference") is None:
+        why = "there is no file to run on the CPU as a reference" if found else "the runtime was not checked"
+        return Figure(of, reason=why)
+    value = largest(found.get(name) for name in ("insertion", "alpha", "beta"))
+    rows = found.get("rows")
+    if value is None:
+        return Figure(of, reason="its entry in the results is damaged", broken=True)
+    return Figure(of, value, n=rows if isinstance(rows, int) else 0, exact=True)
+
+
+def _randomised(measured: Measured, policy: Policy) -> Figure:
+    """How alike the maps of the model and of the model that has forgotten most are."""
+    of, wanted = "rank correlation at the last stage", policy.randomisation
+    found = part(measured.results, "randomisation")
+    series = found.get("series")
+    if not isinstance(series, list) or not series or wanted is None:
+        return Figure(of, reason=str(found.get("not_assessed") or "the model was not randomised").removesuffix("."))
+    last = series[-1] if isinstance(series[-1], dict) else {}
+    figure = interval(of, last, "spearman", METRICS["randomisation"], policy.evaluation().confidence)
+    needed = min(wanted.images, policy.minimum_images)
+    if not figure.broken and figure.n < needed:
+        return replace(figure, short=f"{needed} images are needed")
+    whole = isinstance(last.get("layers"), list) and len(last["layers"]) == found.get("layers")
+    if not figure.broken and len(series) < wanted.stages and not whole:
+        return replace(figure, short=f"{wanted.stages} stages are asked for, {len(series)} were run")
+    return figure
+
+
+def _finding(check: Check, policy: Policy, figure: Figure) -> Finding:
+    status, why = _status(check, policy, figure)
+    # Completeness and soundness are missing for want of maps, unless the model's probabilities are the reason; those
+    # alone leave best effort with a value that rests on too few images.
+    by_nature = figure.by_nature or figure.value is not None
+    required = check.required or (check.metric in FAITHFUL and not by_nature)
+    told = _told(check, figure)
+    reason = f"{told}: {why}." if figure.value is None else f"{told}.{f' {why[:1].upper()}{why[1:]}.' if why else ''}"
+    return Finding(check.id, check.title, check.metric, status, check.severity, reason, figure, check.limit, check.said,
+                   required or status != "not assessed")  # fmt: skip
+
+
+def _status(check: Check, policy: Policy, figure: Figure) -> tuple[str, str]:
+    """The status, and what must be known beside the figure."""
+    if figure.broken:
+        return "error", figure.reason
+    if figure.value is None:
+        return "not assessed", figure.reason
+    if why := figure.short or _too_few(check, policy, figure):
+        few_by_nature = check.metric == "best_effort" and figure.images >= policy.minimum_images
+        return ("not assessed" if few_by_nature else "inconclusive"), why
+    if not figure.exact and (figure.low is None or figure.high is None):
+        return "inconclusive", figure.reason or "there is no interval"
+    status = _side(check, figure)
+    if figure.equal and status == "fail":
+        return status, "on every image it is that of the control"
+    return status, figure.reason
+
+
+def _too_few(check: Check, policy: Policy, figure: Figure) -> str:
+    """Why the images are too few to go by; empty when they are not."""
+    if figure.exact or check.metric == "randomisation":
+        return ""
+    if check.metric == "best_effort" and figure.images >= policy.minimum_images:
+        needed = min(FEWEST, policy.minimum_images)
+        said = (
+            f"so many of {figure.images} images have a second label with probability 0.01 or more, {needed} are needed"
+        )
+    else:
+        needed, said = policy.minimum_images, f"the policy needs {policy.minimum_images} images"
+    return said if figure.n < needed else ""
+
+
+def _side(check: Check, figure: Figure) -> str:
+    """On which side of the limit the whole interval lies."""
+    low, high, limit = figure.low, figure.high, check.limit
+    if figure.exact or low is None or high is None:
+        low = high = figure.value or 0.0
+    if check.rule == "max":
+        good, bad = high <= limit, low > limit
+    elif check.rule == "min":
+        good, bad = low >= limit, high < limit
+    else:
+        good, bad = low > limit + ROUNDING, high <= limit or (figure.equal and limit >= 0)
+    return "pass" if good else "fail" if bad else "inconclusive"
+
+
+def _told(check: Check, figure: Figure) -> str:
+    """The figure beside what is asked."""
+    if figure.value is None:
+        return figure.of
+    ends = "" if figure.low is None or figure.high is None else f" ({figure.low:.3f} to {figure.high:.3f})"
+    value = f"{figure.value:.3g}" if figure.exact else f"{figure.value:.3f}"
+    on = "" if not figure.n else f" on {figure.n} {'rows' if check.metric == 'runtime_error' else 'images'}"
+    asked = {"min": "at least", "max": "at most"}.get(check.rule, "more than")
+    return f"{figure.of}: {value}{ends}{on}; {asked} {check.limit:g} is asked"

@@ -1,0 +1,121 @@
+"""The verdict: what a policy asks, against what an evaluation found. Pure: results in, findings out.
+
+An expired suppression is not applied: its check counts again, as in other audit tools, and a finding for information
+says so. It does not fail the verdict by itself, since the check, which nobody answers for any more, speaks for itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from auditkit.errors import BadInput
+from auditkit.verdict.checks import Finding, judged
+from auditkit.verdict.evidence import evidence
+from auditkit.verdict.flags import oddities
+from auditkit.verdict.measured import Measured
+from auditkit.verdict.rules import FAIL_ON, Check, Policy, Suppression, at_least
+
+
+def judge(
+    policy: Policy, results: Mapping[str, Any], today: date, fail_on: str | None = None
+) -> tuple[list[dict[str, Any]], str, str]:
+    """The checks, the verdict and its reason; `fail_on` goes before the policy's."""
+    level = fail_on or policy.fail_on
+    if level not in FAIL_ON:
+        raise BadInput(f"a verdict cannot fail on '{level}'; the severities are {', '.join(FAIL_ON)}.")
+    measured = Measured(results, policy.evaluation().confidence)
+    active = {one.check: one for one in policy.suppressions if today <= one.expires}
+    asked = [_suppressed(judged(check, policy, measured, active), active) for check in policy.checks]
+    named = _odd(policy, measured, active) + _not_above(policy, measured, active)
+    found = evidence(policy, measured) + asked + named + _expired(policy, today)
+    verdict, reason = _verdict(found, asked, policy, level)
+    return [finding.to_json() for finding in found], verdict, reason
+
+
+def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
+    """The finding, suppressed where somebody answers for it or for the whole check; what holds needs nobody."""
+    suppression = active.get(finding.id) or active.get(finding.part_of)
+    if suppression is None:
+        return finding
+    if finding.status == "pass":
+        return replace(finding, reason=f"{finding.reason} Its suppression is not needed.")
+    return replace(finding, status="suppressed", would_be=finding.status, suppression=suppression)
+
+
+def _odd(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) -> list[Finding]:
+    """Named findings of what is odd about the maps; cheats weigh what the policy's check of flags weighs."""
+    check = next((check for check in policy.checks if check.metric == "flags"), None)
+    flags, found = measured.results.get("flags"), list[Finding]()
+    for odd in oddities(map(str, flags)) if isinstance(flags, list) else []:
+        severity = check.severity if odd.cheat and check else "info"
+        reason = "; ".join(odd.sentences) + "."
+        parent = check.id if odd.cheat and check else ""
+        status = "fail" if odd.cheat else "inconclusive"
+        one = Finding(odd.id, odd.title, "flags", status, severity, reason, part_of=parent)
+        found.append(_suppressed(one, active))
+    return found
+
+
+def _not_above(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) -> list[Finding]:
+    """Named findings of controls that the maps do not beat, by the policy's own margin or for information."""
+    ignoring = replace(policy, minimum_images=1)  # few images are no sign of anything
+    margins = [check for check in policy.checks if check.rule == "min_margin_over" and check.limit >= 0]
+    found: dict[str, Finding] = {}
+    for check in margins or _blind(policy, measured):
+        for control in check.over:
+            name = f"not-above-{control}"
+            title = f"{check.metric.replace('_', ' ')} not above control:{control}"
+            one = judged(replace(check, id=name, title=title, limit=0.0, over=(control,)), ignoring, measured)
+            if one.status in ("fail", "inconclusive"):
+                found.setdefault(name, _suppressed(replace(one, part_of=check.id if margins else ""), active))
+    return list(found.values())
+
+
+def _blind(policy: Policy, measured: Measured) -> list[Check]:
+    """What maps are set beside the controls by when the policy does not say: completeness, or else insertion."""
+    known = any(figure.value is not None for figure in measured.figures("worst_completeness"))
+    metric = "worst_completeness" if known else "insertion"
+    over = tuple(name for name in policy.controls if known or name != "one-map")
+    return [Check("not-above", metric, "min_margin_over", 0.0, "info", "", over=over)] if over else []
+
+
+def _expired(policy: Policy, today: date) -> list[Finding]:
+    return [
+        Finding(f"suppression-expired:{one.check}", f"the suppression of {one.check} is in force", "suppression",
+                "inconclusive", "info", f"It expired on {one.expires} and is not applied: {one.check} counts again. "
+                f"{one.approver} approved it because: {one.reason.removesuffix('.')}.")
+        for one in policy.suppressions if one.expires < today
+    ]  # fmt: skip
+
+
+def _verdict(found: Sequence[Finding], asked: Sequence[Finding], policy: Policy, level: str) -> tuple[str, str]:
+    """Fails closed: what was asked and is not known to hold never passes."""
+    weighed = [finding for finding in asked if at_least(finding.severity, level)]
+    if not weighed:
+        about = f"asks nothing of severity {level} or above" if policy.checks else "asks for nothing"
+        return "measured", f"The policy {policy.name} {about}: the figures are there, and nobody judged them."
+    counted = [finding for finding in found if at_least(finding.severity, level) and not finding.part_of]
+    failed = [finding for finding in counted if finding.status == "fail"]
+    open_ = [finding for finding in counted if finding.status in ("inconclusive", "error")
+             or (finding.status == "not assessed" and finding.required)]  # fmt: skip
+    held = [finding for finding in weighed if finding.status == "pass"]
+    if failed:
+        return "fail", _because(f"{len(failed)} of {len(counted)} checks failed", failed)
+    if open_:
+        return "inconclusive", _because(f"{len(open_)} of {len(counted)} checks are open", open_)
+    by_name = [finding for finding in found if finding.suppression and finding.suppression.check == finding.id]
+    aside = [*(finding for finding in weighed if finding.status == "not assessed"), *by_name]
+    if not held:
+        return "inconclusive", _because("No check of the policy was judged", aside)
+    said = f"All {len(held)} checks hold." if not aside else _because(
+        f"{len(held)} checks hold; {len(aside)} suppressed or not assessed", aside)  # fmt: skip
+    return "pass", said
+
+
+def _because(what: str, findings: Sequence[Finding]) -> str:
+    """How many, which, and why the first."""
+    first = findings[0]
+    until = f"suppressed until {first.suppression.expires} by {first.suppression.approver}" if first.suppression else ""
+    why = until or first.reason.partition(". ")[0].removesuffix(".")
+    return f"{what}: {', '.join(finding.id for finding in findings)}. Of {first.id}: {why}."

@@ -1,0 +1,75 @@
+"""What an evaluation found odd about maps: its sentences sorted into kinds, each with a name of its own."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of oddity: the word that an evaluation uses, the finding's name, and when it counts as a cheat."""
+
+    word: str
+    id: str
+    title: str
+    stray: float = 0.0  # share of the maps up to which it happens to honest methods; 1: it is never a cheat
+    honest_id: str = ""  # name of the finding while the share is no more than that
+
+
+# An honest Grad-CAM map of a label without evidence is all zero, hence constant; its and occlusion's maps are heavily
+# tied. No honest method gives one map to all labels, or to all images, but for a dead gradient here and there.
+KINDS = (
+    Kind("same-map-for-all-labels", "cheat-one-map-for-all-labels", "one map serves all labels of an image", 0.05,
+         "some-labels-share-a-map"),
+    Kind("position-only", "cheat-position-only", "all images have the same map"),
+    Kind("constant", "cheat-constant", "maps say nothing: every pixel has the same score", 0.5, "some-constant-maps"),
+    Kind("ties", "", "more than half of a map's pixels are tied", 1.0, "heavy-ties"),
+)  # fmt: skip
+CHEATS = tuple(kind.id for kind in KINDS if kind.id)
+_OF_MAPS = re.compile(
+    r"(?P<bundle>.*): (?P<word>[a-z-]+) \((?:(?P<some>\d+) of (?P<all>\d+) maps|the same map .*)\)", re.DOTALL
+)
+_OTHERS = (  # that say something of a bundle, and never that it cheats
+    ("tie-order-matters", "the order in ties moves a figure", re.compile(r".*: the order in ties moves .*", re.DOTALL)),
+    ("maps-missing", "maps are missing", re.compile(r".*: \d+ maps are missing", re.DOTALL)),
+)
+_LEFT_OUT = re.compile(r"(\d+) of \d+ images have no label in .* and are left out", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Oddity:
+    """Sentences of one kind."""
+
+    id: str
+    title: str
+    cheat: bool
+    sentences: tuple[str, ...]
+
+
+def oddities(flags: Iterable[str]) -> list[Oddity]:
+    """The sentences by finding, cheats first; those about the runtime or the images are no oddity of the maps."""
+    found: dict[tuple[bool, str, str], list[str]] = {}
+    for sentence in flags:
+        if named := _named(sentence):
+            found.setdefault(named, []).append(sentence)
+    ordered = sorted(found.items(), key=lambda item: not item[0][0])
+    return [Oddity(name, title, cheat, tuple(said)) for (cheat, name, title), said in ordered]
+
+
+def left_out(flags: Iterable[str]) -> int:
+    """Images that have no figure because none of their labels is in the label set."""
+    return sum(int(match[1]) for sentence in flags if (match := _LEFT_OUT.fullmatch(sentence)))
+
+
+def _named(sentence: str) -> tuple[bool, str, str] | None:
+    """Whether it is a cheat, its name and its title."""
+    for name, title, pattern in _OTHERS:
+        if pattern.fullmatch(sentence):
+            return False, name, title
+    match = _OF_MAPS.fullmatch(sentence)
+    kind = next((kind for kind in KINDS if match and kind.word == match["word"]), None)
+    if match is None or kind is None:
+        return None
+    share = int(match["some"]) / max(int(match["all"]), 1) if match["some"] else 1.0
+    cheat = share > kind.stray
+    return cheat, kind.id if cheat else kind.honest_id, kind.title

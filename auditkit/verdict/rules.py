@@ -1,0 +1,136 @@
+"""What a policy says: the settings of an evaluation, the checks on its results, and who answers for exceptions."""
+
+import hashlib
+from dataclasses import dataclass
+from datetime import date
+from importlib import resources
+from typing import Any
+
+from auditkit.methods.controls import CONTROLS as DRAWN
+from auditkit.runs.plan import Evaluation
+
+SHIPPED = ("explore", "standard", "strict")
+SEVERITIES = ("info", "low", "medium", "high", "critical")
+FAIL_ON = SEVERITIES[1:]  # what is for information never fails
+ONE_MAP = "one-map"  # the bundle's own map of the predicted label, posing for all labels
+CONTROLS = (*DRAWN, ONE_MAP)
+
+# Metric -> the least and the largest value it can have.
+SHARE = (0.0, 1.0)
+METRICS: dict[str, tuple[float, float]] = {
+    "insertion": SHARE, "deletion": SHARE, "saliency_metric": (-1e3, 1e3), "completeness": SHARE, "soundness": SHARE,
+    "worst_completeness": SHARE, "worst_soundness": SHARE, "best_effort": SHARE, "pointing_game": SHARE, "iou": SHARE,
+    "accuracy": SHARE, "flags": (0.0, 100.0), "runtime_error": SHARE, "randomisation": (-1.0, 1.0),
+}  # fmt: skip
+ONLY_MAX = ("flags", "runtime_error", "randomisation")
+RULES = ("min", "max", "min_margin_over")
+BUILT_IN = ("record", "settings", "images", "labels", "controls", "identity", "maps-usable")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold of every bundle under every infill."""
+
+    id: str
+    metric: str
+    rule: str  # one of RULES
+    limit: float
+    severity: str
+    title: str = ""
+    required: bool = True  # False: when it cannot be assessed, that does not hold the verdict up
+    over: tuple[str, ...] = ()  # controls that a margin is taken over: it must hold over each of them
+
+    @property
+    def said(self) -> str:
+        """The rule as results have it."""
+        if self.rule != "min_margin_over":
+            return self.rule
+        return f"margin over {self._controls()}"
+
+    @property
+    def asks(self) -> str:
+        """The check in words."""
+        about = self.metric.replace("_", " ")
+        if self.rule != "min_margin_over":
+            return f"{about} {'at least' if self.rule == 'min' else 'at most'} {self.limit:g}"
+        if self.limit < 0:
+            return f"{about} less than {-self.limit:g} below {self._controls()}"
+        return f"{about} above {self._controls()}" + (f" by more than {self.limit:g}" if self.limit else "")
+
+    def _controls(self) -> str:
+        return f"control:{self.over[0]}" if len(self.over) == 1 else "every control"
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """A finding that somebody answers for, up to and including a day."""
+
+    check: str
+    reason: str
+    approver: str
+    expires: date
+
+    def to_json(self) -> dict[str, str]:
+        """The entry of results.json."""
+        return {"reason": self.reason, "approver": self.approver, "expires": self.expires.isoformat()}
+
+
+@dataclass(frozen=True)
+class Randomisation:
+    """How the model is made to forget: how many images are looked at, in how many stages from the last layer on."""
+
+    images: int = 32
+    stages: int = 4
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Settings of an evaluation, and what must hold of its results."""
+
+    name: str
+    description: str
+    asked: Evaluation
+    minimum_images: int
+    max_failed_images: float  # share of the images that may have no figure
+    controls: tuple[str, ...]  # that must have been measured
+    randomisation: Randomisation | None
+    fail_on: str
+    checks: tuple[Check, ...]
+    suppressions: tuple[Suppression, ...]
+    text: str  # as it was given
+
+    def evaluation(self) -> Evaluation:
+        """The settings that evaluate is to be run with; what is None depends on the model."""
+        return self.asked
+
+    @property
+    def seed(self) -> int:
+        """Seed of all that is drawn."""
+        return self.asked.seed
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def shipped(self) -> bool:
+        """Whether it is a policy of this auditkit, word for word, and not just called like one."""
+        return self.name in SHIPPED and self.text == shipped_text(self.name)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of results.json."""
+        return {
+            "name": self.name, "description": self.description, "sha256": self.sha256, "shipped": self.shipped,
+            "text": self.text, "minimum_images": self.minimum_images, "fail_on": self.fail_on,
+        }  # fmt: skip
+
+
+def at_least(severity: str, least: str) -> bool:
+    """Whether a severity is so high, or higher."""
+    return SEVERITIES.index(severity) >= SEVERITIES.index(least)
+
+
+def shipped_text(name: str) -> str:
+    """The text of a policy that comes with auditkit."""
+    return (resources.files("auditkit.verdict") / "policies" / f"{name}.toml").read_text("utf-8")

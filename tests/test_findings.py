@@ -1,0 +1,835 @@
+"""Verdicts: what passes, what fails, what stays open, and that nothing is gained by leaving things out."""
+
+import copy
+import functools
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import auditkit
+from auditkit.demo.draw import draw
+from auditkit.demo.planted import bundled
+from auditkit.errors import BadInput
+from auditkit.methods.controls import centred_gaussian, edges
+from auditkit.runs.figures import FAITHFUL
+from auditkit.runs.plan import resolved
+from auditkit.runs.summary import COMPARED
+from auditkit.verdict.evidence import RECORD
+from auditkit.verdict.findings import judge
+from auditkit.verdict.measured import NO_SECOND_LABEL
+from auditkit.verdict.policy import parse_policy, read_policy
+from auditkit.verdict.rules import CONTROLS, Policy, shipped_text
+
+Results = dict[str, Any]
+TODAY = date(2026, 6, 1)
+MODEL = "ab" * 32
+VALUES = {"insertion": 0.9, "deletion": 0.2, "completeness": 0.95, "soundness": 0.8, "worst_completeness": 0.8,
+          "worst_soundness": 0.5, "best_effort": 0.6, "pointing_game": 0.7, "iou": 0.5}  # fmt: skip
+
+
+def entry(name: str, bundle: str | None, value: float | None, n: int = 1000, **more: Any) -> Results:
+    ends = {"low": None, "high": None} if value is None else {"low": value - 0.01, "high": value + 0.01}
+    base = {"name": name, "bundle": bundle, "infill": "gray", "value": value, "confidence": 0.95, "reason": None}
+    return base | ends | {"n": 0 if value is None else n} | more
+
+
+def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000) -> Results:
+    """What an evaluation by the policy could have found: all that it asks, with room to spare."""
+    controls = [*(name for name in CONTROLS if name != "one-map"), *(f"one-map:{bundle}" for bundle in bundles)]
+    infills = policy.evaluation().infills
+    listed: list[Results] = [entry("accuracy", None, 0.9, n, infill="")]
+    listed += [entry(name, bundle, value, n, infill=infill)
+               for infill in infills for bundle in bundles for name, value in VALUES.items()]  # fmt: skip
+    return {
+        "tool": {"name": "auditkit"}, "environment": {}, "limitations": [], "classes_are": "given", "classes": [],
+        "reliability": [], "flags": [], "failed_images": [],
+        "subject": {"model": {"identity": MODEL}, "card": {}, "classes": 10, "images": {"count": n}},
+        "run": {"bundles": dict.fromkeys(bundles, "cd"), "bundle_models": dict.fromkeys(bundles, MODEL)},
+        "settings": resolved(policy.evaluation(), 10).to_json(), "metrics": listed,
+        "controls": [entry(name, f"control:{control}", value - 0.2, n, infill=infill)
+                     for infill in infills for control in controls for name, value in VALUES.items()],
+        "comparisons": [entry(name, bundle, 0.2, n, infill=infill, against=f"control:{control}")
+                        for infill in infills for bundle in bundles for control in controls for name in COMPARED],
+        "runtime": {"reference": "the CPU", "rows": 18, "insertion": 1e-8, "alpha": 2e-4, "beta": 0.0, "note": None},
+        "randomisation": {"series": [{"stage": stage, "share": stage / 5, "spearman": 0.1, "low": 0.0, "high": 0.2,
+                                      "n": 100} for stage in range(1, 6)]},
+    }  # fmt: skip
+
+
+STRICT, STANDARD = read_policy("strict"), read_policy("standard")
+
+
+@pytest.fixture
+def good() -> Results:
+    """Results that strict passes."""
+    return results(STRICT)
+
+
+def verdict(policy: Policy, found: Results, fail_on: str | None = None) -> str:
+    return judge(policy, found, TODAY, fail_on)[1]
+
+
+def check(policy: Policy, found: Results, name: str, today: date = TODAY) -> Results:
+    (one,) = [one for one in judge(policy, found, today)[0] if one["id"] == name]
+    return one
+
+
+def statuses(policy: Policy, found: Results) -> dict[str, str]:
+    return {one["id"]: one["status"] for one in judge(policy, found, TODAY)[0]}
+
+
+def pick(found: Results, key: str, **like: Any) -> list[Results]:
+    return [one for one in found[key] if all(one.get(name) == value for name, value in like.items())]
+
+
+def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "") -> Policy:
+    """A policy of a few lines, each a check: id, metric, rule."""
+    text = f'schema_version = 1\nname = "few"\n{more}\n[evaluation]\n{evaluation}\n'
+    for line in checks.splitlines():
+        name, metric, rule, *rest = line.split("; ")
+        severity = "" if any("severity" in one for one in rest) else '\nseverity = "high"'
+        text += f'[[check]]\nid = "{name}"\nmetric = "{metric}"\n{rule}{severity}\n' + "\n".join(rest) + "\n"
+    return parse_policy(text, "few.toml")
+
+
+# Verdicts -------------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_asked_holds(good: Results) -> None:
+    checks, said, reason = judge(STRICT, good, TODAY)
+    assert said == "pass"
+    assert reason == "All 6 checks hold."
+    assert {one["status"] for one in checks} == {"pass"}
+    assert [one["id"] for one in checks][:6] == ["record", "settings", "images", "labels", "controls", "identity"]
+    assert check(STRICT, good, "completeness-above-controls") == {
+        "id": "completeness-above-controls", "metric": "worst_completeness", "status": "pass", "observed": 0.2,
+        "title": "The maps show clearly more of each label's evidence than any map that ignores the model",
+        "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
+        "severity": "high", "required": True,
+        "reason": "maps over control:random: 0.200 (0.190 to 0.210) on 1000 images; more than 0.05 is asked.",
+    }  # fmt: skip
+    json.dumps(checks, allow_nan=False)
+
+
+def test_judging_changes_nothing_and_says_the_same_again(good: Results) -> None:
+    before = copy.deepcopy(good)
+    assert judge(STRICT, good, TODAY) == judge(STRICT, good, TODAY)
+    assert good == before
+
+
+def test_explore_measures_whatever_it_finds() -> None:
+    explore = read_policy("explore")
+    found = results(explore)
+    assert verdict(explore, found) == "measured"
+    found["flags"] = ["maps: position-only (the same map for all 1000 images)"]
+    found["metrics"] = []
+    assert verdict(explore, found) == "measured"
+    assert verdict(explore, {}) == "measured"
+    assert statuses(explore, found)["cheat-position-only"] == "fail"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.47, "pass"), (0.33, "fail"), (0.395, "inconclusive")])
+def test_a_minimum(value: float, expected: str) -> None:
+    asked = policy("complete; worst_completeness; min = 0.4")
+    found = results(asked)
+    (one,) = pick(found, "metrics", name="worst_completeness")
+    one |= entry("worst_completeness", "maps", value)
+    assert check(asked, found, "complete")["status"] == expected
+    assert verdict(asked, found) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.33, "pass"), (0.47, "fail"), (0.395, "inconclusive")])
+def test_a_maximum(value: float, expected: str) -> None:
+    asked = policy("gone; deletion; max = 0.4")
+    found = results(asked)
+    pick(found, "metrics", name="deletion")[0].update(entry("deletion", "maps", value))
+    assert verdict(asked, found) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.07, "pass"), (0.03, "fail"), (0.055, "inconclusive")])
+def test_a_margin_must_hold_over_the_best_control(good: Results, value: float, expected: str) -> None:
+    """Which control is best is not chosen: the check is as good as over the worst of them for the maps."""
+    (one,) = pick(good, "comparisons", name="worst_completeness", against="control:edges")
+    one |= {"value": value, "low": value - 0.01, "high": value + 0.01}
+    found = check(STRICT, good, "completeness-above-controls")
+    assert (found["status"], found["observed"]) == (expected, value)
+    assert found["reason"].startswith("maps over control:edges: ")
+    assert verdict(STRICT, good) == expected
+
+
+def test_a_wide_interval_counts_before_a_small_margin(good: Results) -> None:
+    for control, value, low in (("edges", 0.1, 0.09), ("constant", 0.15, -0.01)):
+        (one,) = pick(good, "comparisons", name="worst_completeness", against=f"control:{control}")
+        one.update({"value": value, "low": low, "high": 0.3})
+    said = check(STRICT, good, "completeness-above-controls")
+    assert (said["status"], said["observed"]) == ("inconclusive", 0.15)
+    assert said["reason"].startswith("maps over control:constant: ")
+
+
+def test_a_margin_over_one_control_asks_nothing_of_the_others(good: Results) -> None:
+    for one in pick(good, "comparisons", name="worst_soundness"):
+        value = -0.03 if one["against"] == "control:random" else -0.5
+        one.update({"value": value, "low": value - 0.01, "high": value + 0.01})
+    assert verdict(STRICT, good) == "pass"
+    (one,) = pick(good, "comparisons", name="worst_soundness", against="control:random")
+    one |= {"value": -0.08, "low": -0.09, "high": -0.07}
+    assert verdict(STRICT, good) == "fail"
+
+
+def test_the_worst_bundle_under_the_worst_infill_counts() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4", 'minimum_images = 50\ninfill = ["gray", "blur"]')
+    found = results(asked, ("ours", "theirs"))
+    assert verdict(asked, found) == "pass"
+    (one,) = pick(found, "metrics", name="worst_completeness", bundle="theirs", infill="blur")
+    one |= {"value": 0.3, "low": 0.2, "high": 0.35}
+    said = check(asked, found, "complete")
+    assert (said["status"], said["observed"]) == ("fail", 0.3)
+    assert said["reason"].startswith("theirs (blur): 0.300 (0.200 to 0.350) on 1000 images")
+    found["metrics"].remove(one)
+    assert check(asked, found, "complete")["reason"] == "theirs (blur): worst completeness was not measured."
+    assert verdict(asked, found) == "inconclusive"
+
+
+def test_too_few_images_decide_nothing() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4\nright; accuracy; min = 0.95")
+    found = results(asked, n=49)
+    assert verdict(asked, found) == "inconclusive"
+    assert "needs 50 images" in check(asked, found, "complete")["reason"]
+    assert check(asked, found, "right")["status"] == "inconclusive"  # though the whole interval is below
+    assert check(asked, found, "images")["status"] == "inconclusive"
+    assert verdict(asked, results(asked, n=50)) == "fail"
+
+
+def test_a_figure_without_an_interval_decides_nothing() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4", "minimum_images = 1")
+    found = results(asked, n=1)
+    for one in found["metrics"]:
+        one.update({"low": None, "high": None, "reason": "one image shows no spread, so there is no interval"})
+    assert check(asked, found, "complete")["status"] == "inconclusive"
+    assert "One image shows no spread" in check(asked, found, "complete")["reason"]
+
+
+ALIKE = [
+    (1.0, 0.9, 1000, "pass"), (1.0, 0.9, 5, "inconclusive"), (0.5, 0.45, 50, "pass"), (0.5, 0.45, 5, "inconclusive"),
+    (0.3, 0.45, 50, "fail"), (0.3, 0.45, 5, "inconclusive"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "limit", "n", "expected"), ALIKE)
+def test_images_that_are_all_alike_are_not_certainty(value: float, limit: float, n: int, expected: str) -> None:
+    """The bootstrap of equal values has no width; what is judged allows for images that were not seen."""
+    asked = policy(f"complete; worst_completeness; min = {limit}", "minimum_images = 5")
+    found = results(asked, n=n)
+    pick(found, "metrics", name="worst_completeness")[0].update(value=value, low=value, high=value)
+    said = check(asked, found, "complete")
+    assert said["status"] == expected
+    share = 1 - 0.025 ** (1 / n)
+    assert said["low"] == pytest.approx(value * (1 - share))
+    assert said["high"] == pytest.approx(value + share * (1 - value))
+    assert "All images have the same value" in said["reason"]
+
+
+def test_an_interval_of_equal_images_holds_as_often_as_it_says() -> None:
+    """Of samples that show no failure at all, the widened interval misses the true mean in 2.5 of 100 at most."""
+    rng = np.random.default_rng(0)
+    asked = policy("complete; worst_completeness; min = 0.45", "minimum_images = 2")
+    for n, failures in ((20, 0.17), (100, 0.0363)):
+        found = results(asked, n=n)
+        pick(found, "metrics", name="worst_completeness")[0].update(value=1.0, low=1.0, high=1.0)
+        low = check(asked, found, "complete")["low"]
+        missed = np.mean((rng.random((20_000, n)) >= failures).all(axis=1)) if 1 - failures < low else 0.0
+        assert 0.02 < missed <= 0.0275
+
+
+def test_maps_that_equal_a_control_on_every_image_are_not_above_it() -> None:
+    found = results(STANDARD)
+    (one,) = pick(found, "comparisons", name="worst_completeness", against="control:edges")
+    one |= {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert check(STANDARD, found, "completeness-above-controls")["status"] == "fail"
+    said = check(STANDARD, found, "not-above-edges")
+    assert (said["status"], said["severity"], said["part_of"]) == ("fail", "high", "completeness-above-controls")
+    assert "On every image it is that of the control" in said["reason"]
+
+
+def test_a_margin_that_float32_cannot_resolve_is_none() -> None:
+    found = results(STANDARD)
+    (one,) = pick(found, "comparisons", name="worst_completeness", against="control:random")
+    one |= {"value": 0.01, "low": 4e-8, "high": 0.04}
+    assert verdict(STANDARD, found) == "inconclusive"
+    one["low"] = 1e-4
+    assert verdict(STANDARD, found) == "pass"
+
+
+def test_runtime_and_flags_have_no_interval(good: Results) -> None:
+    assert check(STRICT, good, "runtime-error")["observed"] == 2e-4
+    good["runtime"]["beta"] = 1.1e-3
+    assert check(STRICT, good, "runtime-error")["status"] == "fail"
+    good["runtime"] |= {"reference": None, "insertion": None, "alpha": None, "beta": None}
+    assert check(STRICT, good, "runtime-error")["status"] == "not assessed"
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_randomised_models_must_have_other_maps(good: Results) -> None:
+    last = good["randomisation"]["series"][-1]
+    for high, expected in ((0.49, "pass"), (0.55, "inconclusive")):
+        last["high"] = high
+        assert check(STRICT, good, "depends-on-the-model")["status"] == expected
+    last |= {"spearman": 0.9, "low": 0.85, "high": 0.95}
+    assert verdict(STRICT, good) == "fail"
+    good["randomisation"] = {"not_assessed": "the maps were supplied"}
+    assert check(STRICT, good, "depends-on-the-model")["reason"].endswith("the maps were supplied.")
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_stages_and_images_of_the_randomisation_cannot_be_saved(good: Results) -> None:
+    series = good["randomisation"]["series"]
+    good["randomisation"]["series"] = series[:2]
+    assert "5 stages are asked for, 2 were run" in check(STRICT, good, "depends-on-the-model")["reason"]
+    assert verdict(STRICT, good) == "inconclusive"
+    good["randomisation"]["layers"] = 3
+    series[1]["layers"] = ["fc", "conv2", "conv1"]  # two stages, but there was nothing left
+    assert verdict(STRICT, good) == "pass"
+    series[1]["n"] = 99
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+# What the verdict weighs ----------------------------------------------------------------------------------------------
+
+
+def test_severities_below_the_level_do_not_decide(good: Results) -> None:
+    good["runtime"]["alpha"] = 0.1  # of medium severity
+    assert verdict(STRICT, good) == "fail"
+    assert verdict(STRICT, good, "medium") == "fail"
+    assert verdict(STRICT, good, "high") == "pass"
+    assert check(STRICT, good, "runtime-error")["status"] == "fail"
+    with pytest.raises(BadInput, match="cannot fail on 'info'; the severities are low, medium, high, critical"):
+        verdict(STRICT, good, "info")
+
+
+def test_a_level_above_all_checks_asks_nothing() -> None:
+    asked = policy("complete; worst_completeness; min = 0.9")
+    assert judge(asked, results(asked), TODAY, "critical")[1:] == (
+        "measured",
+        "The policy few asks nothing of severity critical or above: the figures are there, and nobody judged them.",
+    )
+
+
+def test_evidence_counts_at_every_level() -> None:
+    asked = policy('complete; worst_completeness; min = 0.4; severity = "critical"')
+    found = results(asked)
+    del found["environment"]
+    assert verdict(asked, found, "critical") == "inconclusive"
+
+
+def test_a_failure_goes_before_what_is_open(good: Results) -> None:
+    good["randomisation"] = None
+    good["runtime"]["alpha"] = 0.1
+    assert judge(STRICT, good, TODAY)[1:] == (
+        "fail",
+        "1 of 12 checks failed: runtime-error. Of runtime-error: the runtime: 0.1 on 18 rows; at most 0.001 is asked.",
+    )
+
+
+# Very sure models -----------------------------------------------------------------------------------------------------
+
+
+def sure(found: Results) -> Results:
+    """The same of a model without a second label to speak of."""
+    why = f"{NO_SECOND_LABEL} 0.01 or more"
+    for one in pick(found, "metrics", name="best_effort") + pick(found, "controls", name="best_effort"):
+        one.update({"value": None, "low": None, "high": None, "n": 0, "reason": why})
+    found["comparisons"] = [one for one in found["comparisons"] if one["name"] != "best_effort"]
+    for one in found["comparisons"]:
+        if one["against"].startswith("control:one-map") and "completeness" in one["name"]:
+            one.update({"value": 0.0, "low": 0.0, "high": 0.0})
+    return found
+
+
+def test_a_sure_model_can_pass_and_the_reason_is_told(good: Results) -> None:
+    checks, said, reason = judge(STRICT, sure(good), TODAY)
+    assert said == "pass"
+    assert "best-effort" in reason
+    assert NO_SECOND_LABEL in reason
+    found = {one["id"]: one for one in checks}
+    assert (found["best-effort"]["status"], found["best-effort"]["required"]) == ("not assessed", False)
+    assert "control:one-map is left out: no image has a second label" in found["completeness-above-controls"]["reason"]
+    assert "not-above-one-map" not in found
+
+
+def test_the_model_must_be_the_reason(good: Results) -> None:
+    """Best effort that is missing for want of maps, or missing altogether, leaves the verdict open."""
+    (one,) = pick(good, "metrics", name="best_effort")
+    one |= {"value": None, "low": None, "high": None, "n": 0, "reason": "3 of 9 maps are missing"}
+    assert check(STRICT, good, "best-effort")["required"]
+    assert verdict(STRICT, good) == "inconclusive"
+    good["metrics"].remove(one)
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_one_bundle_cannot_hide_what_another_lacks() -> None:
+    found = sure(results(STANDARD, ("ours", "theirs")))
+    assert verdict(STANDARD, found) == "pass"
+    (one,) = pick(found, "metrics", name="best_effort", bundle="theirs")
+    one["reason"] = "3 of 9 maps are missing, and every label needs its own"
+    assert check(STANDARD, found, "best-effort")["reason"].startswith("theirs: 3 of 9 maps are missing")
+    assert check(STANDARD, found, "best-effort")["required"]
+    assert verdict(STANDARD, found) != "pass"
+
+
+def test_one_map_that_beats_a_sure_models_maps_counts(good: Results) -> None:
+    found = sure(good)
+    (one,) = pick(found, "comparisons", name="worst_completeness", against="control:one-map:maps")
+    one |= {"value": -0.1, "low": -0.2, "high": -0.05}
+    assert check(STRICT, found, "completeness-above-controls")["status"] == "fail"
+
+
+def test_one_map_counts_where_a_second_label_does(good: Results) -> None:
+    for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
+        one.update({"value": 0.0, "low": 0.0, "high": 0.0})
+    assert check(STRICT, good, "completeness-above-controls")["status"] == "fail"
+    assert "not-above-one-map" in statuses(STRICT, good)
+
+
+def test_best_effort_rests_on_the_images_that_have_a_second_label(good: Results) -> None:
+    (one,) = pick(good, "metrics", name="best_effort")
+    one["n"] = 60
+    assert verdict(STRICT, good) == "pass"
+    one["n"] = 29
+    said = check(STRICT, good, "best-effort")
+    assert (said["status"], said["required"]) == ("not assessed", False)
+    assert "So many of 1000 images have a second label with probability 0.01 or more" in said["reason"]
+    assert verdict(STRICT, good) == "pass"
+
+
+def test_few_second_labels_among_too_few_images_leave_the_verdict_open(good: Results) -> None:
+    pick(good, "metrics", name="worst_completeness")[0]["n"] = 999
+    for n in (29, 60):
+        pick(good, "metrics", name="best_effort")[0]["n"] = n
+        assert check(STRICT, good, "best-effort")["status"] == "inconclusive"
+
+
+def test_a_check_that_is_not_required_may_be_missing() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4\npoints; pointing_game; min = 0.5; required = false")
+    found = results(asked)
+    found["metrics"] = [one for one in found["metrics"] if one["name"] != "pointing_game"]
+    said = check(asked, found, "points")
+    assert (said["status"], said["required"]) == ("not assessed", False)
+    assert said["reason"] == "maps: pointing game was not measured."
+    assert verdict(asked, found) == "pass"
+    alone = policy("points; pointing_game; min = 0.5; required = false")
+    assert verdict(alone, found) == "inconclusive"  # nothing that was asked was judged
+
+
+# Suppressions ---------------------------------------------------------------------------------------------------------
+
+
+def suppressed(name: str, expires: str = "2026-06-01") -> Policy:
+    return parse_policy(
+        f'{shipped_text("standard")}\n[[suppression]]\ncheck = "{name}"\nreason = "Ticket 7."\napprover = "A. Person"\n'
+        f"expires = {expires}\n", "p.toml",
+    )  # fmt: skip
+
+
+def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
+    found = results(STANDARD)
+    found["runtime"]["alpha"] = 0.1
+    allowed = suppressed("runtime-error")
+    checks, said, reason = judge(allowed, found, TODAY)
+    one = next(one for one in checks if one["id"] == "runtime-error")
+    assert (one["status"], one["would_be"], one["observed"]) == ("suppressed", "fail", 0.1)
+    assert one["suppression"] == {"reason": "Ticket 7.", "approver": "A. Person", "expires": "2026-06-01"}
+    assert said == "pass"
+    assert reason.startswith("4 checks hold; 1 suppressed or not assessed: runtime-error. ")
+    assert reason.endswith("Of runtime-error: suppressed until 2026-06-01 by A. Person.")
+
+
+def test_an_expired_suppression_counts_no_more_and_is_seen() -> None:
+    found = results(STANDARD)
+    found["runtime"]["alpha"] = 0.1
+    allowed = suppressed("runtime-error")
+    assert judge(allowed, found, date(2026, 6, 2))[1] == "fail"
+    said = check(allowed, found, "suppression-expired:runtime-error", date(2026, 6, 2))
+    assert (said["status"], said["severity"]) == ("inconclusive", "info")
+    assert "expired on 2026-06-01 and is not applied" in said["reason"]
+    assert "Ticket 7" in said["reason"]
+    found["runtime"]["alpha"] = 0.0
+    assert judge(allowed, found, date(2026, 6, 2))[1] == "pass"
+
+
+def test_a_suppression_of_what_holds_is_said_to_be_idle() -> None:
+    said = check(suppressed("runtime-error"), results(STANDARD), "runtime-error")
+    assert said["status"] == "pass"
+    assert said["reason"].endswith("Its suppression is not needed.")
+
+
+def test_a_single_cheat_is_suppressed_and_the_others_count() -> None:
+    found = results(STANDARD)
+    found["flags"] = ["maps: constant (900 of 1000 maps)"]
+    assert verdict(STANDARD, found) == "fail"
+    allowed = suppressed("cheat-constant")
+    assert verdict(allowed, found) == "pass"
+    assert statuses(allowed, found)["cheat-constant"] == "suppressed"
+    assert "cheat-constant" in judge(allowed, found, TODAY)[2]
+    found["flags"].append("maps: position-only (the same map for all 1000 images)")
+    assert verdict(allowed, found) == "fail"
+    assert statuses(suppressed("no-cheat-flag"), found)["cheat-position-only"] == "suppressed"
+
+
+def test_when_every_check_is_suppressed_nothing_was_judged() -> None:
+    asked = policy("complete; worst_completeness; min = 0.9", more="")
+    text = asked.text + '[[suppression]]\ncheck = "complete"\nreason = "x"\napprover = "y"\nexpires = 2030-01-01\n'
+    assert verdict(parse_policy(text, "p.toml"), results(asked)) == "inconclusive"
+
+
+# Named findings -------------------------------------------------------------------------------------------------------
+
+FLAGS = {
+    "maps: same-map-for-all-labels (60 of 1000 maps)": ("cheat-one-map-for-all-labels", "fail"),
+    "maps: same-map-for-all-labels (50 of 1000 maps)": ("some-labels-share-a-map", "pass"),
+    "maps: position-only (the same map for all 40 images)": ("cheat-position-only", "fail"),
+    "maps: constant (501 of 1000 maps)": ("cheat-constant", "fail"),
+    "maps: constant (500 of 1000 maps)": ("some-constant-maps", "pass"),
+    "maps: ties (1000 of 1000 maps)": ("heavy-ties", "pass"),
+    "maps: the order in ties moves insertion (gray) by 0.123 on average": ("tie-order-matters", "pass"),
+    "maps: 10 maps are missing": ("maps-missing", "pass"),
+    "a: b\nc: position-only (the same map for all 40 images)": ("cheat-position-only", "fail"),
+}
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_every_flag_has_a_finding_of_its_own(flag: str) -> None:
+    found = results(STANDARD)
+    found["flags"] = [flag]
+    name, expected = FLAGS[flag]
+    said = check(STANDARD, found, name)
+    assert flag in said["reason"]
+    assert verdict(STANDARD, found) == expected
+    assert said["severity"] == ("critical" if expected == "fail" else "info")
+    counted = check(STANDARD, found, "no-cheat-flag")
+    assert (counted["observed"], counted["status"]) == (expected == "fail", expected)
+
+
+def test_flags_about_the_runtime_and_the_images_are_no_cheats() -> None:
+    found = results(STANDARD)
+    found["flags"] = ["tf32 changes insertion by 0.0031 on average, so strict float32 is used"]
+    assert verdict(STANDARD, found) == "pass"
+    assert not [name for name in statuses(STANDARD, found) if name.startswith(("cheat", "not-above"))]
+
+
+def test_a_policy_may_bear_a_kind_of_cheat() -> None:
+    asked = policy("few; flags; max = 1")
+    found = results(asked)
+    found["flags"] = ["maps: position-only (the same map for all 40 images)"]
+    assert statuses(asked, found)["cheat-position-only"] == "fail"
+    assert verdict(asked, found) == "pass"
+    found["flags"].append("maps: constant (40 of 40 maps)")
+    assert verdict(asked, found) == "fail"
+
+
+def test_kinds_are_counted_once() -> None:
+    found = results(STANDARD, ("a", "b"))
+    found["flags"] = [f"{name}: position-only (the same map for all 40 images)" for name in "ab"]
+    assert check(STANDARD, found, "no-cheat-flag")["observed"] == 1
+    assert check(STANDARD, found, "cheat-position-only")["reason"].count("position-only") == 2
+
+
+def test_maps_of_another_model_fail(good: Results) -> None:
+    good["run"]["bundle_models"] = {"maps": "12" * 32}
+    said = check(STRICT, good, "identity")
+    assert (said["status"], said["severity"]) == ("fail", "critical")
+    assert "made for the model 121212121212" in said["reason"]
+    assert verdict(STRICT, good) == "fail"
+    good["run"]["bundle_models"] = {"maps": None}
+    said = check(STRICT, good, "identity")
+    assert (said["status"], said["severity"]) == ("not assessed", "info")
+    assert "maps: the bundle does not say" in said["reason"]
+    assert verdict(STRICT, good) == "pass"
+
+
+def test_bundles_that_could_not_be_used_are_findings(good: Results) -> None:
+    good["run"]["refused_bundles"] = {"theirs": ["image 'a', label 3: a colour picture, not a map: give the scores."]}
+    assert statuses(STRICT, good)["cheat-colour-pictures"] == "fail"
+    assert verdict(STRICT, good) == "fail"
+    good["run"]["refused_bundles"] = {"theirs": ["the map of image 'a' has NaN"]}
+    assert statuses(STRICT, good)["maps-usable"] == "error"
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_few_images_alone_raise_no_suspicion() -> None:
+    found = results(STANDARD, n=10)
+    assert not [name for name in statuses(STANDARD, found) if name.startswith("not-above")]
+
+
+def test_controls_that_are_not_beaten_are_named_even_when_nobody_asks() -> None:
+    asked = policy("right; accuracy; min = 0.5")
+    found = results(asked)
+    (one,) = pick(found, "comparisons", name="worst_completeness", against="control:random")
+    one |= {"value": 0.0, "low": -0.01, "high": 0.01}
+    said = check(asked, found, "not-above-random")
+    assert (said["status"], said["severity"]) == ("inconclusive", "info")
+    assert verdict(asked, found) == "pass"
+    for one in found["metrics"]:
+        one.update({"value": None} if one["name"] in FAITHFUL else {})
+    (one,) = pick(found, "comparisons", name="insertion", against="control:edges")
+    one |= {"value": -0.2, "low": -0.3, "high": -0.1}
+    assert check(asked, found, "not-above-edges")["metric"] == "insertion"
+
+
+# Nothing is gained by leaving things out ------------------------------------------------------------------------------
+
+
+def drop(key: str, **like: Any) -> Callable[[Results], None]:
+    """Remove the entries that are like that."""
+
+    def change(found: Results) -> None:
+        gone = pick(found, key, **like)
+        assert gone
+        found[key] = [one for one in found[key] if one not in gone]
+
+    return change
+
+
+def without_other_labels(found: Results) -> None:
+    """What maps for the predicted label alone leave of an evaluation."""
+    why = "9000 of 10000 maps are missing, and every label needs its own"
+    for one in found["metrics"]:
+        one.update({"value": None, "low": None, "high": None, "n": 0, "reason": why} if one["name"] in FAITHFUL else {})
+    found["comparisons"] = [one for one in found["comparisons"] if one["name"] not in FAITHFUL]
+
+
+def with_fewer_labels(found: Results) -> None:
+    found["settings"]["labels"] = "top2"
+
+
+def with_fewer_images(found: Results) -> None:
+    for one in found["metrics"] + found["comparisons"] + found["controls"]:
+        one["n"] = min(one["n"], 999)
+    found["subject"]["images"]["count"] = 999
+
+
+def with_images_without_maps(found: Results) -> None:
+    """A bundle without maps for the images that would pull it down."""
+    found["subject"]["images"]["count"] = 1100
+
+
+def with_unreadable_images(found: Results) -> None:
+    found["failed_images"] = [{"image": "a.png", "reason": "not a picture"}]
+
+
+def with_a_wider_net(found: Results) -> None:
+    found["settings"]["confidence"] = 0.5
+
+
+def without_the_controls(found: Results) -> None:
+    found["controls"] = []
+    found["comparisons"] = []
+    found["settings"]["controls"] = False
+
+
+def with_another_start(found: Results) -> None:
+    found["settings"]["range"] = [0.5, 1.0]
+
+
+LEFT_OUT: dict[str, Callable[[Results], None]] = {
+    "maps for other labels": without_other_labels, "labels": with_fewer_labels, "images": with_fewer_images,
+    "maps of some images": with_images_without_maps, "files": with_unreadable_images, "width": with_a_wider_net,
+    "all controls": without_the_controls, "half of the curve": with_another_start,
+    "comparisons": lambda found: found.update(comparisons=[]), "controls": lambda found: found.update(controls=[]),
+    "runtime": lambda found: found.update(runtime=None), "stages": lambda found: found.update(randomisation=None),
+    "reference": lambda found: found["runtime"].pop("reference"), "metrics": lambda found: found.update(metrics=[]),
+    "series": lambda found: found["randomisation"].update(series=[]), "flags": lambda found: found.update(flags=None),
+    "bundles": lambda found: found["run"].update(bundles={}), "classes": lambda found: found["subject"].pop("classes"),
+    "count": lambda found: found["subject"]["images"].pop("count"),
+    "model": lambda found: found["subject"].pop("model"),
+    **{f"control {name}": drop("controls", bundle=f"control:{name}") for name in (*CONTROLS[:-1], "one-map:maps")},
+    **{f"comparison {name}": drop("comparisons", name="worst_completeness", against=f"control:{name}")
+       for name in (*CONTROLS[:-1], "one-map:maps")},
+    **{f"metric {name}": drop("metrics", name=name) for name in ("soundness", "best_effort")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_leaving_out(what: str, good: Results) -> None:
+    LEFT_OUT[what](good)
+    checks, said, reason = judge(STRICT, good, TODAY)
+    assert said in ("inconclusive", "fail")
+    assert reason
+    assert any(one["status"] not in ("pass", "suppressed") for one in checks)
+
+
+@pytest.mark.parametrize("key", RECORD)
+def test_leaving_out_a_key(key: str, good: Results) -> None:
+    assert set(good) == set(RECORD)
+    del good[key]
+    assert check(STRICT, good, "record")["status"] == "error"
+    assert key in check(STRICT, good, "record")["reason"]
+    assert verdict(STRICT, good) in ("inconclusive", "fail")
+
+
+@pytest.mark.parametrize("nothing", [None, [], {}, "", 3, "text"])
+def test_emptying_a_key_is_no_better_and_never_an_error_of_ours(nothing: Any, good: Results) -> None:
+    harmless = {"tool", "environment", "classes_are", "classes", "reliability", "limitations", "failed_images"}
+    for key in RECORD:
+        changed = copy.deepcopy(good) | {key: nothing}
+        said = verdict(STRICT, changed)
+        assert said != "pass" or key in harmless or (key, nothing) == ("flags", []), key
+    assert verdict(STRICT, dict.fromkeys(RECORD, nothing)) == "inconclusive"
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), "0.9", True, [], {}])
+def test_a_damaged_figure_is_an_error(wrong: Any, good: Results) -> None:
+    for key in ("value", "low", "high"):
+        changed = copy.deepcopy(good)
+        (one,) = pick(changed, "metrics", name="best_effort")
+        one[key] = wrong
+        assert check(STRICT, changed, "best-effort")["status"] == "error", key
+        assert verdict(STRICT, changed) == "inconclusive"
+    (one,) = pick(good, "metrics", name="best_effort")
+    one |= {"low": 0.7, "high": 0.5}
+    assert check(STRICT, good, "best-effort")["status"] == "error"
+
+
+def test_every_setting_of_the_policy_is_held_to(good: Results) -> None:
+    for name in good["settings"]:
+        changed = copy.deepcopy(good)
+        changed["settings"][name] = "something else"
+        said = check(STRICT, changed, "settings")
+        assert said["status"] == "error"
+        assert said["reason"].startswith(f"{name} was 'something else', the policy asks for ")
+        assert verdict(STRICT, changed) == "inconclusive"
+        del changed["settings"][name]
+        assert verdict(STRICT, changed) == "inconclusive"
+
+
+def test_images_may_fail_up_to_the_share_that_the_policy_bears() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4", "minimum_images = 50\nmax_failed_images = 0.1")
+    for failed, expected in ((0, "pass"), (10, "pass"), (12, "inconclusive")):
+        found = results(asked, n=100 - failed)
+        found["failed_images"] = [{"image": str(number), "reason": "torn"} for number in range(failed)]
+        assert verdict(asked, found) == expected
+        assert "100 images have figures" in check(asked, found, "images")["reason"]
+
+
+def test_images_are_counted_under_every_infill() -> None:
+    asked = policy("right; accuracy; min = 0.5", 'minimum_images = 50\ninfill = ["gray", "blur"]')
+    found = results(asked, n=60)
+    assert verdict(asked, found) == "pass"
+    for one in pick(found, "metrics", infill="blur"):
+        one["n"] = 40
+    assert check(asked, found, "images")["observed"] == 40
+    assert verdict(asked, found) == "inconclusive"
+
+
+def test_images_without_a_label_in_the_set_are_not_lost() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4", 'minimum_images = 50\nlabels = "f>=0.3"')
+    found = results(asked, n=90)
+    found["subject"]["images"]["count"] = 100
+    assert verdict(asked, found) == "inconclusive"
+    found["flags"] = ["10 of 100 images have no label in 'f>=0.3' and are left out"]
+    assert verdict(asked, found) == "pass"
+
+
+def test_a_policy_that_asks_nothing_of_other_labels_does_not_need_them() -> None:
+    asked = policy('shown; insertion; min = 0.5\nabove; insertion; min_margin_over = "control:0"')
+    found = results(asked)
+    without_other_labels(found)
+    found["controls"] = [one for one in found["controls"] if "one-map" not in one["bundle"]]
+    assert check(asked, found, "labels")["severity"] == "info"
+    assert verdict(asked, found) == "pass"
+
+
+# Planted cheats, measured ---------------------------------------------------------------------------------------------
+
+SIZE, COUNT, LABELS = 64, 12, 10
+PLANTED = policy('above; worst_completeness; min_margin_over = "control:0"\nhonest; flags; max = 0',
+                 f'minimum_images = {COUNT}\nlabels = "top2"\nsteps = 6')  # fmt: skip
+
+
+def one_map(rng: np.random.Generator, _pixels: np.ndarray) -> np.ndarray:
+    return np.repeat(rng.standard_normal((1, SIZE, SIZE)), LABELS, axis=0)
+
+
+def gaussian(_rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+    return np.repeat(centred_gaussian(pixels, 0)[None], LABELS, axis=0)
+
+
+def noise(rng: np.random.Generator, _pixels: np.ndarray) -> np.ndarray:
+    return rng.standard_normal((LABELS, SIZE, SIZE))
+
+
+def outlines(_rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+    return np.stack([edges(pixels, 0) * (label + 1) for label in range(LABELS)])
+
+
+def flat(_rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+    return np.stack([np.full((SIZE, SIZE), float(label)) for label in range(LABELS)])
+
+
+CHEATS: dict[str, tuple[Callable[..., np.ndarray], set[str]]] = {
+    "one map for all labels": (one_map, {"cheat-one-map-for-all-labels"}),
+    "a bump in the middle": (gaussian, {"cheat-position-only", "not-above-centred-gaussian"}),
+    "random maps": (noise, {"not-above-random"}),
+    "an edge detector": (outlines, {"not-above-edges"}),
+    "maps that say nothing": (flat, {"cheat-constant"}),
+}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Results]:
+    """Results of maps for the images of the planted truth, by the policy's own settings."""
+    folder = tmp_path_factory.mktemp("planted")
+    images = draw(COUNT, seed=3, tags="random").images
+    model = auditkit.load(bundled("honest"), settings=auditkit.Settings(device="cpu"))
+    settings = PLANTED.evaluation()
+
+    @functools.cache
+    def measured(make: Any) -> Results:
+        name = make if isinstance(make, str) else make.__name__
+        if isinstance(make, str):
+            auditkit.explain(model, images, folder / name, make, labels=settings.labels)
+        else:
+            rng, bundle = np.random.default_rng(5), auditkit.Bundle(folder / name, model=str(bundled("honest")))
+            for index, pixels in enumerate(images):
+                bundle.add([str(index)] * LABELS, list(range(LABELS)), make(rng, pixels).astype(np.float32))
+        out = folder / f"run {name}"
+        auditkit.evaluate(model, images, folder / name, out=out, steps=6, labels=settings.labels)
+        found: Results = json.loads((out / "results.json").read_text())
+        found["run"]["bundle_models"] = {name: found["subject"]["model"]["identity"]}
+        return found | {"randomisation": None}
+
+    return measured
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_planted_cheats_are_named(name: str, planted: Callable[[Any], Results]) -> None:
+    make, names = CHEATS[name]
+    found = planted(make)
+    said = statuses(PLANTED, found)
+    assert names <= set(said)
+    assert verdict(PLANTED, found) != "pass"
+    assert [said[one] for one in ("record", "settings", "images", "labels", "controls", "identity")] == ["pass"] * 6
+
+
+@pytest.mark.parametrize("method", ["gradient-input", "grad-cam"])
+def test_honest_maps_are_not_called_cheats(method: str, planted: Callable[[Any], Results]) -> None:
+    said = statuses(PLANTED, planted(method))
+    assert not [name for name in said if name.startswith("cheat")]
+    assert said["honest"] == "pass"
+
+
+def test_the_reason_that_lies_with_the_model_is_the_evaluations_own(planted: Callable[[Any], Results]) -> None:
+    """Findings know it by its words: the planted model is that sure of its images."""
+    found = planted(noise)
+    (one,) = pick(found, "metrics", name="best_effort")
+    assert one["reason"].startswith(NO_SECOND_LABEL)
+
+
+def test_a_stored_run_is_judged_like_one_in_memory(planted: Callable[[Any], Results], tmp_path: Path) -> None:
+    found = planted(noise)
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    assert judge(PLANTED, json.loads((tmp_path / "results.json").read_text()), TODAY) == judge(PLANTED, found, TODAY)
