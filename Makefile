@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-peers lint clean
+.PHONY: help demo test test-peers test-browser lint clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -28,6 +28,10 @@ test: $(VENV)/.made-dev  ## run the tests
 test-peers: $(VENV)/.made-dev  ## run the tests against real Captum, SHAP and torchcam
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]'
 	$(BIN)/python -m pytest tests/peers
+
+test-browser: $(VENV)/.made-dev  ## look at the reports in a headless Chromium
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,browser]'
+	$(BIN)/python -m pytest tests/test_browser.py
 
 lint: $(VENV)/.made-dev  ## style and types
 	$(BIN)/ruff check .

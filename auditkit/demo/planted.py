@@ -1,24 +1,31 @@
-"""The planted-truth demo: two models that look alike, on images whose truth is known because they were drawn here."""
+"""The planted-truth demo: two models that look alike, audited on images whose truth is known, being drawn here."""
 
 import importlib.resources
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
 
-from auditkit.demo.draw import CLASSES, Planted, draw
-from auditkit.errors import BadInput
+from auditkit.data.durable import write_whole
+from auditkit.data.heatmaps import HeatmapSet, open_bundle
+from auditkit.data.images import open_images
+from auditkit.data.ranks import ranks
+from auditkit.demo.draw import TAG_SIDE_PX, Planted, draw
+from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.metrics.localisation import pointing_hit, share_inside
+from auditkit.metrics.statistics import Interval, mean_interval
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
+from auditkit.runs.explain import Explanation
+from auditkit.verdict.audit import Asked, Phase, audit
+from auditkit.verdict.policy import read_policy
 
 Array = np.ndarray[Any, Any]
 MODELS = ("honest", "shortcut")
 CHUNK = 64
-SHOWN = 6  # example images of each kind in the picture
-ZOOM, GAP, LINE = 3, 14, 17
+FIRST = TAG_SIDE_PX**2  # pixels that evidence is looked for in: as many as the tag has
+MASKS = (("infill", "gray"), ("steps", "150"))
 
 
 def bundled(name: str) -> Path:
@@ -31,99 +38,121 @@ def bundled(name: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """How one model did on images whose tags agree with the shape, and on images whose tags disagree."""
+class Place:
+    """How much of a model's evidence lies in one place."""
+
+    share: Interval  # of the most important pixels
+    pointed: Interval  # share of the images whose most important pixel it holds
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """What was found about one model."""
 
     model: str
+    verdict: str
     correct_when_agree: float
     correct_when_disagree: float
     followed_tag: float  # share of the disagreeing images on which the answer is what the tag says
+    on_object: Place
+    on_tag: Place
 
-    def sentence(self) -> str:
-        """The three shares in words."""
-        return (
-            f"{self.correct_when_agree:.1%} right when the tag tells the truth, {self.correct_when_disagree:.1%} when "
-            f"it lies ({self.followed_tag:.1%} follow the tag)"
-        )
+    @property
+    def reads_the_tag(self) -> bool:
+        """Whether more of its evidence lies on the tag than on the object, beyond chance."""
+        low, high = self.on_tag.share.low, self.on_object.share.high
+        return low is not None and high is not None and low > high
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain object for --json."""
+        places = {name: {"share": _object(place.share), "pointing_game": _object(place.pointed)}
+                  for name, place in (("object", self.on_object), ("tag", self.on_tag))}  # fmt: skip
+        return {
+            "model": self.model, "verdict": self.verdict, "reads_the_tag": self.reads_the_tag, "evidence": places,
+            "correct_when_agree": self.correct_when_agree, "correct_when_disagree": self.correct_when_disagree,
+            "followed_tag": self.followed_tag,
+        }  # fmt: skip
+
+
+def _object(found: Interval) -> dict[str, float | int | None]:
+    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found and where its picture lies."""
+    """What the demo found and where its files lie."""
 
-    answers: tuple[Answers, ...]
-    count: int
+    vendors: tuple[Vendor, ...]
+    folder: Path
+    audited: Planted  # tags agree with shapes, as in the pictures that a vendor shows
+    answered: int  # images that the answers were counted on, of each kind
     seed: int
-    picture: Path
+
+    @property
+    def cheats(self) -> list[str]:
+        """The models that read the tag."""
+        return [vendor.model for vendor in self.vendors if vendor.reads_the_tag]
 
     def to_json(self) -> dict[str, Any]:
         """Plain object for --json."""
         return {
-            "schema_version": 1, "count": self.count, "seed": self.seed, "picture": str(self.picture),
-            "models": [asdict(answer) for answer in self.answers],
+            "schema_version": 1, "images": len(self.audited.images), "answered": self.answered, "seed": self.seed,
+            "report": str(self.folder / "report.html"), "cheats": self.cheats,
+            "models": [vendor.to_json() for vendor in self.vendors],
         }  # fmt: skip
 
-    def rows(self) -> list[tuple[str, str]]:
-        """The same as lines of a table."""
-        cheats = [answer.model for answer in self.answers if answer.followed_tag > 0.5]
-        return [
-            ("images", f"{self.count} with true tags and {self.count} with false ones, seed {self.seed}"),
-            *((answer.model, answer.sentence()) for answer in self.answers),
-            ("so", f"{', '.join(cheats) or 'neither model'} reads the tag instead of the shape"),
-            ("picture", str(self.picture)),
-        ]
 
-
-def run(out: Path, count: int, seed: int, settings: Settings, progress: Callable[[int], Callable[[int], None]]) -> Demo:
-    """Ask both bundled models about images with true and with false tags, and paint examples."""
-    tick = progress(2 * len(MODELS) * count)
-    truthful, lying = draw(count, seed=seed, tags="agree"), draw(count, seed=seed, tags="disagree")
-    answers: list[Answers] = []
-    choices: dict[str, tuple[Array, Array]] = {}
-    for name in MODELS:
-        model = open_file(bundled(name), Opening(), settings)
-        agree, disagree = _chosen(model, truthful, tick), _chosen(model, lying, tick)
-        choices[name] = agree, disagree
-        answers.append(Answers(
-            name, float(np.mean(agree == truthful.labels)), float(np.mean(disagree == lying.labels)),
-            float(np.mean(disagree == lying.tags)),
-        ))  # fmt: skip
+def run(out: Path, count: int, answered: int, seed: int, settings: Settings, phase: Phase) -> Demo:
+    """Audit both bundled models on images with true tags, and ask both about images whose tags lie."""
+    audited = draw(count, seed=seed, tags="agree")
+    kinds = draw(answered, seed=seed + 1, tags="agree"), draw(answered, seed=seed + 1, tags="disagree")
+    path = out / "images.npz"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        paint(truthful, lying, choices).save(out / "examples.png")
+        if not path.exists():
+            _save(path, audited)
     except OSError as error:
-        raise BadInput(f"the picture cannot be written to {out}: {error.strerror}.") from None
-    return Demo(tuple(answers), count, seed, out / "examples.png")
+        raise RuntimeFailure(f"{path} cannot be written: {error.strerror}.") from None
+    vendors = tuple(_vendor(name, path, audited, kinds, settings, phase) for name in MODELS)
+    return Demo(vendors, out, audited, answered, seed)
 
 
-def _chosen(model: OnnxClassifier, planted: Planted, tick: Callable[[int], None]) -> Array:
+def _save(path: Path, planted: Planted) -> None:
+    import io  # noqa: PLC0415
+
+    content = io.BytesIO()
+    np.savez_compressed(content, images=planted.images, labels=planted.labels, masks=planted.objects)
+    write_whole(path, content.getvalue())
+
+
+def _vendor(
+    name: str, images: Path, audited: Planted, kinds: tuple[Planted, Planted], settings: Settings, phase: Phase
+) -> Vendor:
+    """One model, audited as a user would and looked at where the truth is known."""
+    model = open_file(bundled(name), Opening(), settings)
+    policy = read_policy(Path(str(importlib.resources.files("auditkit") / "demo" / "policy.toml")))
+    asked = Asked(policy, Explanation("mask", None, MASKS), command=("auditkit", "demo"))
+    chosen = open_images(images, model.signature.classes, model.card.names)
+    found = audit(model, chosen, asked, images.parent / name, {}, None, lambda what: phase(f"{name}: {what}"))
+    maps = open_bundle(images.parent / name / "maps")
+    agree, disagree = (_answers(model, planted) for planted in kinds)
+    return Vendor(
+        name, found["verdict"], float(np.mean(agree == kinds[0].labels)), float(np.mean(disagree == kinds[1].labels)),
+        float(np.mean(disagree == kinds[1].tags)), *(_place(maps, audited, region)
+                                                     for region in (audited.objects, audited.tag_regions)),
+    )  # fmt: skip
+
+
+def _answers(model: OnnxClassifier, planted: Planted) -> Array:
     """The label that the model finds likeliest for each image."""
-    chosen: list[Array] = []
-    for start in range(0, len(planted.images), CHUNK):
-        part = planted.images[start : start + CHUNK]
-        chosen.append(model.predict(part).argmax(axis=1))
-        tick(len(part))
-    return np.concatenate(chosen)
+    starts = range(0, len(planted.images), CHUNK)
+    return np.concatenate([model.predict(planted.images[start : start + CHUNK]).argmax(axis=1) for start in starts])
 
 
-def paint(truthful: Planted, lying: Planted, choices: dict[str, tuple[Array, Array]]) -> Image.Image:
-    """A sheet of examples: the same shapes with true and with false tags, and what each model answers."""
-    side = 64 * ZOOM
-    step = side + GAP
-    block = side + LINE * (1 + len(choices)) + GAP
-    sheet = Image.new("RGB", (GAP + SHOWN * step, 2 * (block + 2 * LINE) + GAP), "white")
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
-    for row, (planted, title) in enumerate(((truthful, "the tag tells the truth"), (lying, "the tag lies"))):
-        top = GAP + row * (block + 2 * LINE)
-        pen.text((GAP, top), title, "black", ImageFont.load_default(16))
-        for column in range(min(SHOWN, len(planted.images))):
-            left, under = GAP + column * step, top + 2 * LINE + side + 4
-            tile = Image.fromarray(planted.images[column]).resize((side, side), Image.Resampling.NEAREST)
-            sheet.paste(tile, (left, top + 2 * LINE - 6))
-            truth, tag = CLASSES[planted.labels[column]], CLASSES[planted.tags[column]]
-            pen.text((left, under - 4), f"{truth}, tag says {tag}", "black", font)
-            for line, (name, answers) in enumerate(choices.items(), start=1):
-                answer = int(answers[row][column])
-                colour = "#1a7f37" if answer == planted.labels[column] else "#c0231a"
-                pen.text((left, under - 4 + LINE * line), f"{name}: {CLASSES[answer]}", colour, font)
-    return sheet
+def _place(maps: HeatmapSet, planted: Planted, regions: Array) -> Place:
+    """How much of the evidence for the true label lies in a region of each image."""
+    values = [maps.get(str(index), int(label)) for index, label in enumerate(planted.labels)]
+    order = np.stack([ranks(one, "random", seed=index) for index, one in enumerate(values)])
+    shares = share_inside(order, regions, FIRST)
+    hits = np.array([float(pointing_hit(one, region)) for one, region in zip(values, regions, strict=True)])
+    return Place(mean_interval(shares), mean_interval(hits))

@@ -1,0 +1,60 @@
+"""A newcomer's way: the demo, then the commands of the README's first audit, as they stand there."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from auditkit.demo.planted import bundled
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def _typed(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """A line as typed in a folder."""
+    words = shlex.split(line)
+    assert words[0] == "auditkit"
+    return subprocess.run([sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the demo was run, beside the bundled models."""
+    made = tmp_path_factory.mktemp("newcomer")
+    (made / "models").symlink_to(bundled("honest").parent)
+    done = _typed("auditkit demo -o demo-output --count 20 --answered 60 --device cpu --json", made)
+    assert (done.returncode, done.stderr) == (0, "")
+    (made / "said.json").write_text(done.stdout)
+    return made
+
+
+def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
+    said = json.loads((folder / "said.json").read_text())
+    assert said["cheats"] == ["shortcut"]
+    honest, shortcut = said["models"]
+    assert (honest["verdict"], shortcut["verdict"]) == ("pass", "fail")
+    assert honest["correct_when_agree"] == shortcut["correct_when_agree"] == 1
+    assert honest["correct_when_disagree"] > 0.9 > 0.1 > shortcut["correct_when_disagree"]
+    assert honest["evidence"]["object"]["share"]["low"] > 0.6 > 0.1 > honest["evidence"]["tag"]["share"]["high"]
+    assert shortcut["evidence"]["tag"]["share"]["low"] > 0.6 > 0.1 > shortcut["evidence"]["object"]["share"]["high"]
+    page = (folder / "demo-output" / "report.html").read_text()
+    assert "“shortcut” reads the tag instead of the shape" in page
+    assert page.count("data:image/png") == 18
+    assert "http" not in page.replace("http-equiv", "")
+    for name in ("honest", "shortcut"):
+        assert f'href="{name}/report.html"' in page
+        assert (folder / "demo-output" / name / "report.html").is_file()
+
+
+def test_the_first_audit_of_the_readme_works_as_written(folder: Path) -> None:
+    block = README.read_text().partition("## A first audit")[2].partition("\n\n    ")[2].partition("\n\n")[0]
+    lines = [line.strip() for line in block.splitlines()]
+    assert [line.split()[1] for line in lines] == ["inspect", "audit", "verify", "report"]
+    for line in lines:
+        done = _typed(line, folder)
+        assert (done.returncode, done.stderr) == (0, ""), line
+    assert "shortcut.onnx" in done.stdout
+    assert (folder / "first-audit" / "report.html").is_file()
