@@ -114,7 +114,7 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
     return [
         ("Model", last(model["path"]) if isinstance(model, Mapping) else "a function (no file)"),
         ("Images", f"{count(images['count'], 'image')} from {last(images['source'])}"),
-        ("Heatmaps", f"made by this run: {name(made)}" if made else ", ".join(maps) or "none"),
+        ("Heatmaps", f"made by this run: {name(made.partition('(')[0])}" if made else ", ".join(maps) or "none"),
         ("Policy", name(policy["name"]) if policy else "none was applied"),
     ]
 

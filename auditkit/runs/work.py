@@ -78,6 +78,7 @@ def subject(model: AnyClassifier, images: ImageSet) -> dict[str, Any]:
         "model": {"path": str(file.path), "sha256": file.sha256, "identity": file.identity} if file else "callable",
         "input": signature.input, "output": signature.output, "kind": signature.kind, "classes": signature.classes,
         "card": {key: value for key, value in model.card.to_json().items() if key != "source"},
+        "class_names": list(model.card.names),
         "images": {"source": str(images.source), "count": len(images), "digest": images.digest()},
     }  # fmt: skip
 
