@@ -229,7 +229,7 @@ def test_two_at_once_are_not(planted: Path, whole: Path) -> None:
         _refused(command(*_words(planted, whole)), "in use by another process")
 
 
-def test_a_read_only_folder_is_said(planted: Path, tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder_is_said(planted: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     _refused(command(*_words(planted, tmp_path / "file")), "not a folder")
 
@@ -244,6 +244,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("no small disk can be made here")
     yield disk
     subprocess.run([shutil.which("umount") or "umount", "-l", str(disk)], check=True)
+
+
+def test_a_read_only_folder_is_said(planted: Path, small_disk: Path) -> None:
+    subprocess.run([shutil.which("mount") or "mount", "-o", "remount,ro", str(small_disk)], check=True)
+    done = command(*_words(planted, small_disk / "run"))
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert "Read-only file system" in line
 
 
 def test_a_full_disk_loses_nothing(planted: Path, whole: Path, small_disk: Path) -> None:
