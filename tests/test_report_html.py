@@ -178,9 +178,9 @@ def test_every_section_is_there_in_order_and_can_be_linked_to(page: str) -> None
 
 def test_the_first_screen_says_verdict_reason_subject_and_limits(page: str) -> None:
     first = Page(page[: page.index("<nav")]).text
-    for said in ("Fail", "✕", "One check was failed.", "model.onnx", "12 images from test", "made by this run: gradient",
-                 "standard", "not proof that the model is right", "not adversarial bounds", "worst completeness",
-                 "random map", "1 flag raised"):  # fmt: skip
+    for said in ("Fail", "✕", "One check was failed.", "model.onnx", "12 images from test",
+                 "made by this run: gradient", "standard", "not proof that the model is right",
+                 "not adversarial bounds", "worst completeness", "random map", "1 flag raised"):  # fmt: skip
         assert said in first, said
 
 
