@@ -11,13 +11,15 @@ from onnx import TensorProto, helper
 
 import auditkit
 import build
-from auditkit.demo.draw import draw
+from auditkit.data.ranks import ranks
+from auditkit.demo.draw import Planted, draw
 from auditkit.demo.planted import bundled
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.methods import mask_batch
 from auditkit.methods.mask import MaskOptions, mask
 from auditkit.methods.mask_batch import Ending
 from auditkit.methods.request import Found, Pool, Request
+from auditkit.metrics.localisation import pointing_hit, share_inside, tolerance_at
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Settings
 
@@ -134,7 +136,7 @@ def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
 
 def test_settled_masks_make_room_for_others(model: OnnxClassifier) -> None:
     """With one infill the loss falls smoothly, until it does not."""
-    options = replace(QUICK, infill="gray", steps=2000, settled=0.01)
+    options = replace(QUICK, infill="gray", steps=2000, settled=0.01, patience=4)
     found = mask(asked(model), options)
     assert 0 < found.passes < 4 * 600
     assert found.notes == ()
@@ -267,10 +269,10 @@ def test_requests_are_refused_with_one_sentence(model: OnnxClassifier) -> None:
 # The planted truth
 
 
-def planted(name: str, count: int, options: MaskOptions, seed: int = 3) -> tuple[Found, Any]:
-    """Masks for the label that the model predicts, tags telling the truth."""
+def planted(name: str, count: int, options: MaskOptions, seed: int = 3) -> tuple[Found, Planted]:
+    """Masks for the label that the model predicts, tags naming a class by chance."""
     model = auditkit.load(bundled(name), settings=CPU)
-    drawn, others = draw(count, seed=seed, tags="agree"), draw(40, seed=seed + 1, tags="agree")
+    drawn, others = draw(count, seed=seed, tags="random"), draw(40, seed=seed + 1, tags="random")
     shown = model.preprocess(drawn.images)
     labels = model.probabilities(shown).argmax(axis=1)
     pool = Pool(tuple(f"other{i}" for i in range(40)), model.preprocess(others.images))
@@ -280,17 +282,36 @@ def planted(name: str, count: int, options: MaskOptions, seed: int = 3) -> tuple
     return mask(request, options), drawn
 
 
-def pointing(found: Found, regions: Array) -> float:
-    """Share of the images in which most of the 2 % most important pixels lie in the region."""
-    hits = []
-    for maps, region in zip(found.maps, regions, strict=True):
-        (scores,) = maps.values()
-        hits.append(region.ravel()[np.argsort(-scores, axis=None, kind="stable")[: region.size // 50]].mean() > 0.5)
-    return float(np.mean(hits))
+def density(scores: Array, region: Array) -> float:
+    """Share of the first pixels in a region, as many as it has, over the region's share of the image."""
+    return float(share_inside(ranks(scores), region, int(region.sum())) / region.mean())
+
+
+def regions(name: str, drawn: Planted) -> tuple[Array, Array]:
+    """What the model reads, and what it does not."""
+    return (drawn.objects, drawn.tag_regions) if name == "honest" else (drawn.tag_regions, drawn.objects)
 
 
 @pytest.mark.parametrize("name", ["honest", "shortcut"])
 def test_masks_point_at_what_was_planted(name: str) -> None:
-    """Over gray: over other images a mask must also hide their shapes and tags, and is large where those lie."""
-    found, drawn = planted(name, 8, MaskOptions(steps=150, infill="gray"))
-    assert pointing(found, drawn.objects if name == "honest" else drawn.tag_regions) >= 7 / 8
+    """Over gray, in 95 % of the images: their maximum, within the usual tolerance, and most of their first pixels."""
+    found, drawn = planted(name, 20, MaskOptions(steps=100, infill="gray"))
+    hits, most, astray = [], [], []
+    for maps, read, other in zip(found.maps, *regions(name, drawn), strict=True):
+        (scores,) = maps.values()
+        hits.append(pointing_hit(scores, read, tolerance_at(64)))
+        astray.append(pointing_hit(scores, other, tolerance_at(64)))
+        most.append(share_inside(ranks(scores), read, read.size // 50) > 0.5)
+    assert np.mean(hits) >= 0.95
+    assert np.mean(most) >= 0.95
+    assert np.mean(astray) <= 0.05
+
+
+@pytest.mark.parametrize("name", ["honest", "shortcut"])
+def test_over_other_images_masks_prefer_what_was_planted(name: str) -> None:
+    """There a mask must also hide the others' shapes and tags, so that its maximum may lie where those are."""
+    found, drawn = planted(name, 6, MaskOptions(steps=50, distractors=5))
+    read, other = regions(name, drawn)
+    for maps, there, elsewhere in zip(found.maps, read, other, strict=True):
+        (scores,) = maps.values()
+        assert density(scores, there) > max(1.0, density(scores, elsewhere))

@@ -9,8 +9,8 @@ import typer
 from auditkit.cli import options, show
 
 ALL_METHODS = (
-    "mask, differences, gradient, gradient-input, smoothgrad, integrated-gradients, grad-cam, rise, occlusion, masker, "
-    "random, centred-gaussian, constant or edges."
+    "mask, differences, gradient, gradient-input, smoothgrad, integrated-gradients, grad-cam, fong, igos++, rise, "
+    "occlusion, masker, random, centred-gaussian, constant or edges."
 )
 
 
@@ -53,7 +53,7 @@ def explain(
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs import explain as runs  # noqa: PLC0415
 
-    what = runs.Explanation(method, labels, tuple(_option(text) for text in option or []), seed, gradient)
+    what = runs.Explanation(method, labels, options.pairs(option), seed, gradient)
     what.chosen()  # told before the model is opened
     opening = options.opening(card, preset, memory_limit, time_limit, size, input=input_, output=output, layout=layout,
                               kind=kind)  # fmt: skip
@@ -79,10 +79,3 @@ def explain(
     else:
         notes = [("warning", text) for text in opened.card.warnings] + [("note", note) for note in said]
         show.table([*((name, str(value)) for name, value in told.items()), *notes])
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"--option {text} is not like steps=300")
-    return name.strip().replace("-", "_"), value.strip()

@@ -43,6 +43,8 @@ class Recipe:
     code_loss: bool = False  # cross-entropy of averaged probabilities taken for logits, as the paper's code has it
     pairs: int | None = None  # images with labels in a batch; None: any number
     scale: float = 1.0  # of gradients inside the network, so that half precision can hold them
+    start: float = 0.0  # the weights before the first step
+    clamped: bool = False  # weights are masks themselves, kept between 0 and 1
 
     @property
     def rows(self) -> int:
@@ -101,7 +103,7 @@ class Objective(build.Builder):
 
     def _upsampled(self, small: str) -> str:
         """Bilinear; the last rows and columns are cut off where the factor does not divide the image's."""
-        factor, many = self.recipe.factor, self.recipe.masks
+        factor, many = self.recipe.factor, self.shapes[small][1]
         if factor == 1:
             return small
         height, width = (size * factor for size in self.recipe.grid(self.ends))
@@ -118,13 +120,19 @@ class Objective(build.Builder):
         bounds = [self.constant([number]) for number in (start, end, axis)]
         return self.put("Slice", [x, *bounds], tuple(shape))
 
+    def steps(self, x: str, axis: int) -> str:
+        """Each number less the one before it."""
+        size = self.shapes[x][axis] or 1
+        later, earlier = self._slice(x, axis, 1, size), self._slice(x, axis, 0, size - 1)
+        return self.put("Sub", [later, earlier], self.shapes[later])
+
     def composed(self) -> str:
         """The masks; masked images, infill + mask (image - infill), get the name of the network's input."""
         ends, masks = self.ends, self.masks()
         many, infills, pixels = self.recipe.masks, self.recipe.infills, ends.height * ends.width
         flat = (pixels, ends.channels) if ends.channels_last else (ends.channels, pixels)
         shares = self.reshaped(masks, (*self.pair, many, 1, *((pixels, 1) if ends.channels_last else (1, pixels))))
-        image, infill = (self.node("Gather", [PICTURES, places], axis=0) for places in (IMAGE, INFILLS))
+        image, infill = (self.picture(places) for places in (IMAGE, INFILLS))
         image = self.reshaped(image, (*self.pair, 1, 1, *flat))
         infill = self.reshaped(infill, (*self.pair, 1, infills, *flat))
         difference = self.put("Sub", [image, infill], (*self.pair, 1, infills, *flat))
@@ -132,6 +140,10 @@ class Objective(build.Builder):
         mixed = self.put("Add", [infill, shown], (*self.pair, many, infills, *flat))
         self.reshaped(mixed, (*self.rows, *picture_shape(ends)), ends.input)
         return masks
+
+    def picture(self, places: str) -> str:
+        """Pictures of the bank, which have no gradient."""
+        return self.node("Gather", [PICTURES, places], axis=0)
 
     def penalties(self, masks: str) -> str:
         """tv TV + l1 |M|, averaged over disjoint masks; the masks' sum goes out."""
@@ -141,9 +153,7 @@ class Objective(build.Builder):
         weights = [self.recipe.l1]
         for axis, size in ((2, self.ends.height), (3, self.ends.width)):
             if self.recipe.tv and size > 1:
-                later, earlier = self._slice(masks, axis, 1, size), self._slice(masks, axis, 0, size - 1)
-                steps = self.put("Sub", [later, earlier], self.shapes[later])
-                terms.append(self.put("ReduceSumSquare", [steps, plane], each, keepdims=0))
+                terms.append(self.put("ReduceSumSquare", [self.steps(masks, axis), plane], each, keepdims=0))
                 weights.append(self.recipe.tv)
         weighted = [self.put("Mul", [x, self.number(w)], each) for x, w in zip(terms, weights, strict=True)]
         self.node("ReduceSum", [masks, self.constant([1])], MASK, keepdims=0)
@@ -174,12 +184,12 @@ class Objective(build.Builder):
         equal = self.node("Equal", [column, self.constant(np.arange(classes).reshape(1, 1, -1), np.int32)])
         return self.put("Cast", [equal], (*self.pair, 1, classes), to=TensorProto.FLOAT)
 
-    def _picked(self, scores: str, wanted: str) -> str:
-        """Minus the mean over rows of [M, rows, classes], at the label."""
+    def _picked(self, scores: str, wanted: str, sign: float = -1.0) -> str:
+        """The mean over rows of [M, rows, classes] at the label, with a sign."""
         shape = self.shapes[scores]
         kept = self.put("Mul", [scores, wanted], shape)
         summed = self.put("ReduceSum", [kept, self.constant([1, 2])], self.pair, keepdims=0)
-        return self.put("Mul", [summed, self.number(-1 / (shape[1] or 1))], self.pair, DATA_LOSS)
+        return self.put("Mul", [summed, self.number(sign / (shape[1] or 1))], self.pair, DATA_LOSS)
 
     def log_probabilities(self, scores: str) -> str:
         """Logarithms of probabilities [rows, labels], from scores of any kind; one number is two labels, (1-p, p)."""
@@ -202,7 +212,12 @@ def masks_of(weights: Array, ends: Ends, factor: int) -> Array:
     background = np.zeros_like(weights[:, :1])
     top = np.maximum(weights.max(axis=1, keepdims=True), background)
     shares = np.exp(weights - top)
-    small = (shares / (shares.sum(axis=1, keepdims=True) + np.exp(background - top))).sum(axis=1)
+    small = shares / (shares.sum(axis=1, keepdims=True) + np.exp(background - top))
+    return upsampled(small.sum(axis=1), ends, factor)
+
+
+def upsampled(small: Array, ends: Ends, factor: int) -> Array:
+    """Masks [M, H, W] of coarse ones [M, h, w], as the graph makes them."""
     rows, columns = (
         _bilinear(size, wide, factor) for size, wide in zip(small.shape[1:], (ends.height, ends.width), strict=True)
     )

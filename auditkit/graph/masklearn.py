@@ -39,13 +39,24 @@ NAMES = frozenset({PICTURES, IMAGE, LABEL, INFILLS, *STATE, *STATE.values(), DAT
 MEMORY_1, MEMORY_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's
 
 
-def step(network: onnx.ModelProto, ends: Ends, recipe: Recipe) -> onnx.ModelProto:
+def step(
+    network: onnx.ModelProto, ends: Ends, recipe: Recipe, objective: type[Objective] = Objective
+) -> onnx.ModelProto:
     """The graph of one step over a network that takes a seed and returns its gradient too."""
+    fresh, b, slope = with_slope(network, ends, objective, recipe)
+    _adam(b, slope, recipe)
+    return closed(fresh, b, ends, _inputs(ends, recipe), _outputs(ends, recipe))
+
+
+def with_slope(
+    network: onnx.ModelProto, ends: Ends, objective: type[Objective], recipe: Recipe, own: frozenset[str] = NAMES
+) -> tuple[onnx.ModelProto, Builder, str]:
+    """The network between masked images and their loss, a builder for what follows, and the weights' gradient."""
     fresh = edit.copy(network)
     graph = fresh.graph
-    if clash := edit.all_names(graph) & NAMES:
+    if clash := edit.all_names(graph) & own:
         raise BadInput(f"the model already has a tensor named '{clash.pop()}', a name that auditkit adds itself.")
-    head, tail = (Objective(graph, ends, recipe, prefix) for prefix in ("auditkit_head", "auditkit_tail"))
+    head, tail = (objective(graph, ends, recipe, prefix) for prefix in ("auditkit_head", "auditkit_tail"))
     penalty = head.penalties(head.composed())
     scores = tail.scores()
     data = tail.data_loss(scores)
@@ -61,13 +72,21 @@ def step(network: onnx.ModelProto, ends: Ends, recipe: Recipe) -> onnx.ModelProt
     b.node("Mul", [seed, b.number(recipe.scale)], SEED)
     b.nodes.extend(after)
     arriving = {ends.input: b.mul(GRADIENT, 1 / recipe.scale), penalty: ones}
-    _adam(b, backward(b, graph, arriving, [WEIGHTS])[WEIGHTS], recipe)
+    return fresh, b, backward(b, graph, arriving, [WEIGHTS])[WEIGHTS]
+
+
+def closed(
+    model: onnx.ModelProto, b: Builder, ends: Ends, inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+) -> onnx.ModelProto:  # fmt: skip
+    """The model with what was built, between its new ends."""
+    graph = model.graph
     b.into(graph)
     kept = [value for value in edit.real_inputs(graph) if value.name not in (ends.input, SEED)]
-    _replace(graph.input, [*_inputs(ends, recipe), *kept])
-    _replace(graph.output, _outputs(ends, recipe))
+    _replace(graph.input, [*inputs, *kept])
+    _replace(graph.output, outputs)
     del graph.value_info[:]
-    return fresh
+    return model
 
 
 def _replace(entries: Any, others: Sequence[Any]) -> None:
@@ -98,7 +117,11 @@ def _adam(b: Builder, gradient: str, recipe: Recipe) -> None:
     first = b.node("Add", [b.mul(FIRST, MEMORY_1), b.mul(gradient, 1 - MEMORY_1)], STATE[FIRST])
     second = b.node("Add", [b.mul(SECOND, MEMORY_2), b.mul(b.square(gradient), 1 - MEMORY_2)], STATE[SECOND])
     length = b.add(b.op("Sqrt", corrected(second, MEMORY_2)), EPSILON)
-    b.node("Sub", [WEIGHTS, b.mul(b.div(corrected(first, MEMORY_1), length), recipe.rate)], STATE[WEIGHTS])
+    move = b.mul(b.div(corrected(first, MEMORY_1), length), recipe.rate)
+    if recipe.clamped:
+        b.node("Clip", [b.sub(WEIGHTS, move), b.number(0.0), b.number(1.0)], STATE[WEIGHTS])
+    else:
+        b.node("Sub", [WEIGHTS, move], STATE[WEIGHTS])
 
 
 def _declared(name: str, kind: int, first: int | str, *sizes: int) -> onnx.ValueInfoProto:
@@ -136,7 +159,8 @@ def _state(names: Iterable[str], ends: Ends, recipe: Recipe) -> list[onnx.ValueI
 
 
 def start(pairs: int, ends: Ends, recipe: Recipe) -> dict[str, Array]:
-    """The state before the first step: every mask is one half."""
+    """The state before the first step; weights of 0 make every mask one half."""
     shape = (pairs, recipe.masks, *recipe.grid(ends))
-    zeros = {name: np.zeros(shape, np.float32) for name in (WEIGHTS, FIRST, SECOND)}
-    return zeros | {COUNT: np.zeros((pairs, 1, 1, 1))}
+    begin = {WEIGHTS: recipe.start, FIRST: 0.0, SECOND: 0.0}
+    state: dict[str, Array] = {name: np.full(shape, number, np.float32) for name, number in begin.items()}
+    return state | {COUNT: np.zeros((pairs, 1, 1, 1))}

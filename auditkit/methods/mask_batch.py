@@ -124,19 +124,10 @@ class Batch:
             raise OutOfMemory("not even one mask fits into memory; use fewer distractors, or a device with more.")
         self.room //= 2
 
-    def _width(self, pairs: int) -> int:
-        """Pairs in a run: the graph's own number; on CUDA, which sets every size up anew, one of a few."""
-        if self.recipe.pairs is not None or self.session.settings.device == "cpu":
-            return self.recipe.pairs or pairs
-        width = self.room
-        while width // 2 >= pairs:
-            width //= 2
-        return width
-
     def _window(self, pairs: list[Pair], pictures: Any, tick: Tick) -> list[Pair]:
         """Steps to the end of the first window that ends; returns the pairs that are done."""
         count = min(pair.left(self.ending) for pair in pairs)
-        filled = pairs + pairs[-1:] * (self._width(len(pairs)) - len(pairs))
+        filled = pairs + pairs[-1:] * (width(len(pairs), self.room, self.recipe, self.session) - len(pairs))
         draws = np.stack([self._draws(pair, count) for pair in filled], axis=1).astype(np.int32)
         begin = {name: np.stack([pair.state[name] for pair in filled]) for name in STATE}
         feeds = {
@@ -158,6 +149,15 @@ class Batch:
         into = len(pair.losses) % self.ending.window
         table = pair.drawn(self.recipe.infills, len(pair.losses) - into, self.ending.window)
         return table[into : into + count]
+
+
+def width(pairs: int, room: int, recipe: Recipe, session: Session) -> int:
+    """Pairs in a run: the graph's own number; on CUDA, which sets every size up anew, one of a few."""
+    if recipe.pairs is not None or session.settings.device == "cpu":
+        return recipe.pairs or pairs
+    while room // 2 >= pairs:
+        room //= 2
+    return room
 
 
 def fresh_states(count: int, ends: Ends, recipe: Recipe) -> list[dict[str, Array]]:

@@ -36,6 +36,18 @@ def bank(request: Request, infill: str) -> Bank:
     return Bank(np.concatenate([request.shown, new]).astype(np.float32), tuple(places))
 
 
+def over_blur(request: Request, sigma: float) -> Bank:
+    """Each image over itself out of focus; sigma is in pixels up to 224 on the shorter side, then in proportion."""
+    from scipy import ndimage  # noqa: PLC0415 - slow to import
+
+    signature, count = request.model.signature, len(request.ids)
+    width = sigma * max(min(signature.height, signature.width) / 224, 1)
+    axes = (2, 3) if signature.layout == "NCHW" else (1, 2)
+    soft = ndimage.gaussian_filter(request.shown.astype(np.float64), width, axes=axes)
+    places = tuple(np.array([count + place]) for place in range(count))
+    return Bank(np.concatenate([request.shown, soft]).astype(np.float32), places)
+
+
 def _others(request: Request) -> list[Array]:
     """For each image the pictures of the pool that are not that image, by whatever name it is there."""
     first = len(request.ids)

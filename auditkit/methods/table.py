@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from auditkit.data.ranks import map_seed
-from auditkit.methods import blackbox, cam, controls, differences, gradients, mask, masker
+from auditkit.methods import blackbox, cam, controls, differences, fong, gradients, igos, mask, masker
 from auditkit.methods.request import Found, Request
 
 Array = np.ndarray[Any, Any]
@@ -48,6 +48,8 @@ METHODS: dict[str, Method] = {
     "integrated-gradients": Method("gradient along the way from gray", gradients.integrated_gradients,
                                    gradients.Integrated),
     "grad-cam": Method("channels of the last layer with a height and a width", cam.grad_cam, cam.Cam),
+    "fong": Method("the smallest smooth part that, blurred, loses the label", fong.fong, fong.FongOptions),
+    "igos++": Method("masks for deletion and insertion along the way from a blur", igos.igos, igos.IgosOptions),
     "occlusion": Method("drop behind a sliding gray square", blackbox.occlusion, blackbox.Occlusion, "passes", 4),
     "rise": Method("mean of random masks by what they show", blackbox.rise, blackbox.Rise, "passes", 4),
     "masker": Method("an exported masking network, path=FILE", masker.masker, masker.MaskingNetwork, "passes"),
