@@ -129,14 +129,3 @@ def test_doctor_says_that_cuda_is_ready() -> None:
     assert done.returncode == 0, done
     assert "ready" in done.stdout
     assert "passed on cuda" in done.stdout
-
-
-def test_demo_tells_the_models_apart_and_paints(tmp_path: Path) -> None:
-    done = auditkit("demo", "-o", tmp_path / "out", "--count", "200", "--json")
-    assert done.returncode == 0, done
-    honest, shortcut = json.loads(done.stdout)["models"]
-    assert honest["correct_when_agree"] >= 0.97
-    assert honest["correct_when_disagree"] >= 0.97
-    assert shortcut["correct_when_agree"] >= 0.97
-    assert shortcut["followed_tag"] >= 0.97
-    assert (tmp_path / "out" / "examples.png").stat().st_size > 10_000

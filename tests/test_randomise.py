@@ -414,7 +414,7 @@ def test_images_without_a_map_for_the_prediction_are_left_out(linear: Any, tmp_p
 
 def test_a_constant_map_of_a_changed_model_counts_as_no_correlation() -> None:
     ramp = np.arange(16, dtype=np.float32).reshape(4, 4)
-    found = checking._figures([ramp, ramp, ramp, ramp], [ramp, -ramp, ramp**2, np.zeros_like(ramp)], 0.9)
+    found = checking.figures([ramp, ramp, ramp, ramp], [ramp, -ramp, ramp**2, np.zeros_like(ramp)], 0.9)
     assert (found["spearman"], found["absolute"], found["constant"], found["n"]) == (0.25, 0.75, 1, 4)
 
 
