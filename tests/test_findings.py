@@ -546,9 +546,24 @@ def test_maps_of_another_model_fail(good: Results) -> None:
     assert verdict(STRICT, good) == "fail"
     good["run"]["bundle_models"] = {"maps": None}
     said = check(STRICT, good, "identity")
-    assert (said["status"], said["severity"]) == ("not assessed", "info")
+    assert (said["status"], said["severity"]) == ("not assessed", "critical")
     assert "maps: the bundle does not say" in said["reason"]
-    assert verdict(STRICT, good) == "pass"
+    assert verdict(STRICT, good) == "inconclusive"  # else taking the digest out would be the way round it
+
+
+def test_copies_of_an_image_do_not_count(good: Results) -> None:
+    good["run"]["copies"] = 1
+    assert "1 of them are copies" in check(STRICT, good, "images")["reason"]
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_what_failed_below_the_level_is_said(good: Results) -> None:
+    for entry in good["metrics"]:
+        if entry["name"] == "best_effort":
+            entry.update(value=0.1, low=0.05, high=0.15)
+    _, found, reason = judge(STANDARD, good, TODAY, "high")
+    assert found == "pass"
+    assert "below the severity high that decides: best-effort" in reason
 
 
 def test_bundles_that_could_not_be_used_are_findings(good: Results) -> None:

@@ -23,6 +23,7 @@ PRECISION = {
     "beta": "mean change of β", "repeated": "largest change when repeated", "note": "note",
 }  # fmt: skip
 COUNTED = ("flags", "images")  # checks of whole numbers
+OWN = " (not one that auditkit ships)"
 
 
 def bundles(results: Results) -> list[str]:
@@ -115,7 +116,10 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
         ("Model", last(model["path"]) if isinstance(model, Mapping) else "a function (no file)"),
         ("Images", f"{count(images['count'], 'image')} from {last(images['source'])}"),
         ("Heatmaps", f"made by this run: {name(made.partition('(')[0])}" if made else ", ".join(maps) or "none"),
-        ("Policy", name(policy["name"]) if policy else "none was applied"),
+        (
+            "Policy",
+            f"{name(policy['name'])}{OWN if policy.get('shipped') is False else ''}" if policy else "none was applied",
+        ),
     ]
 
 
@@ -181,7 +185,9 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
         ("Heatmaps", _maps(results)),
         ("Policy", [("name", policy["name"], False), ("about", policy.get("description"), False),
                     ("sha256", policy["sha256"], True), ("least images", policy.get("minimum_images"), False),
-                    ("fails on", policy.get("fail_on"), False)] if policy else [("name", "none was applied", False)]),
+                    ("as shipped", policy.get("shipped"), False),
+                    ("fails on", run.get("fail_on") or policy.get("fail_on"), False)]
+         if policy else [("name", "none was applied", False)]),
         ("Settings", _facts(results["settings"])),
         ("Software and device", _facts({**results["environment"], **(results.get("software") or {})})),
         ("Precision, measured", _precision(results["runtime"])),

@@ -14,6 +14,7 @@ NUMBERS = (
     "pointing_hit", "iou",
 )  # fmt: skip
 LISTS = ("saliency_by_delta", "degenerate_by_delta")
+EDGES = "control:edges"
 DIGEST = "map_digest"  # of which 60 bits tell maps apart
 
 
@@ -85,6 +86,15 @@ class Items:
     def prediction(self) -> Array:
         """The label that the model gives each image, by number of the image."""
         return self._by_image("prediction")
+
+    @cached_property
+    def copies(self) -> int:
+        """Images that look like another one, by the order of their edges; 0 where those were not measured."""
+        if EDGES not in self.sources:
+            return 0
+        rows = self.source == self.sources.index(EDGES)
+        pairs = np.unique(np.stack([self.image[rows], self.column(DIGEST)[rows]]), axis=1)
+        return int(pairs.shape[1] - len(np.unique(pairs[1])))
 
     def _by_image(self, name: str) -> Array:
         found = np.full(len(self.images), np.nan)

@@ -172,7 +172,8 @@ def summarise(
     assessed = {key: {metric.name: metric for metric in listed if isinstance(metric, Values)}
                 for key, listed in found.items()}  # fmt: skip
     unusable = [Failed(**one) for one in about["failed_images"]]
-    flags = left_out(unusable, len(items.images)) + _without_label(items, settings) + _doubts(runtime)
+    copies = [f"{items.copies} of {len(items.images)} images are copies of others"] if items.copies else []
+    flags = copies + left_out(unusable, len(items.images)) + _without_label(items, settings) + _doubts(runtime)
     for (source, infill), group in groups.items():
         if source.startswith(CONTROL):  # odd on purpose
             continue

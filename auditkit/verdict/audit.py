@@ -105,6 +105,7 @@ def _about(
     return {
         "subject": subject(model, usable(images, model.card)[0]),
         "policy": asked.policy.sha256,
+        "fail_on": asked.fail_on,
         "maps": None if what is None else {"method": what.name(), "labels": what.labels},
         "bundles": {name: _content(bundle) for name, bundle in bundles.items()},
         "pool": None if pool is None else pool.digest(),

@@ -19,6 +19,7 @@ RECORD = (
     "classes", "reliability", "flags", "failed_images", "randomisation", "limitations",
 )  # fmt: skip
 FILED = {"subject": ("model", "images", "card", "classes"), "run": ("bundles",)}  # without which nobody knows of what
+MOST_COPIES = 0.9  # with fewer different images among them than this share, intervals are narrower than they may be
 COLOUR = "colour picture"  # how a refused map is told from a damaged one
 
 
@@ -68,17 +69,20 @@ def _images(policy: Policy, measured: Measured) -> Finding:
     if not isinstance(count, int) or not measured.bundles:
         return _finding("images", title, "not assessed", "No image has a figure.", **limits)
     evaluated = min(measured.evaluated(bundle) for bundle in measured.bundles)
+    copies = part(results, "run").get("copies")
+    different = evaluated - copies if isinstance(copies, int) and copies > 0 else evaluated
     flags = results.get("flags")
     aside = left_out(map(str, flags)) if isinstance(flags, list) else 0  # none of their labels is in the label set
     given = max(count, evaluated + aside + failed)
     lost = given - evaluated - aside
-    figure = Figure("", float(evaluated), n=evaluated, exact=True)
+    figure = Figure("", float(different), n=evaluated, exact=True)
     said = [f"{evaluated} of {given} images have figures, {policy.minimum_images} are needed."]
+    said += [f"{evaluated - different} of them are copies of others, which prove nothing more."] if copies else []
     said += [f"{failed} could not be read."] if failed else []
     said += [f"{aside} have no label in the label set."] if aside else []
     too_many = lost > policy.max_failed_images * given
     said += [f"{lost} have none; the policy bears {policy.max_failed_images:.1%}."] if too_many else []
-    good = evaluated >= policy.minimum_images and not too_many
+    good = different >= policy.minimum_images and different > MOST_COPIES * evaluated and not too_many
     return _finding("images", title, "pass" if good else "inconclusive", " ".join(said), figure, **limits)
 
 
@@ -124,7 +128,7 @@ def _identity(_policy: Policy, measured: Measured) -> Finding:
         return _finding("identity", title, "fail", reason)
     if silent := [name for name in {**dict.fromkeys(measured.bundles), **said} if said.get(name) is None]:
         reason = f"{', '.join(silent)}: the bundle does not say which model it explains."
-        return _finding("identity", title, "not assessed", reason, severity="info", required=False)
+        return _finding("identity", title, "not assessed", reason)
     return _finding("identity", title, "pass", "Every bundle names this model's digest.")
 
 

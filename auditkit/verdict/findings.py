@@ -110,7 +110,9 @@ def _verdict(found: Sequence[Finding], asked: Sequence[Finding], policy: Policy,
         return "inconclusive", _because("No check of the policy was judged", aside)
     said = f"All {len(held)} checks hold." if not aside else _because(
         f"{len(held)} checks hold; {len(aside)} suppressed or not assessed", aside)  # fmt: skip
-    return "pass", said
+    below = [finding.id for finding in asked if finding.status == "fail" and not at_least(finding.severity, level)]
+    more = f" Failed, but below the severity {level} that decides: {', '.join(below)}." if below else ""
+    return "pass", said + more
 
 
 def _because(what: str, findings: Sequence[Finding]) -> str:
