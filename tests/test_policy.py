@@ -424,4 +424,9 @@ def test_the_wheel_holds_the_policies(tmp_path: Path) -> None:
     root = Path(__file__).parent.parent
     (built,) = wheel.WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
     names = set(zipfile.ZipFile(built).namelist())
-    assert {f"auditkit/audit/policies/{name}.toml" for name in SHIPPED} <= names
+    assert {f"auditkit/verdict/policies/{name}.toml" for name in SHIPPED} <= names
+    assert {
+        "auditkit/demo/policy.toml",
+        "auditkit/demo/templates/demo.html",
+        "auditkit/report/templates/report.css",
+    } <= names
