@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
+from threading import Lock
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -28,6 +29,7 @@ OWN_PRODUCER = "auditkit "  # begins the producer's name in bundles written here
 MOST_HEADER_BYTES = 2**20
 MOST_MANIFEST_BYTES = 2**28
 MOST_PIXELS = 2**26  # of one map
+PARSING = Lock()  # Python 3.11's parser, which numpy reads headers with, fails when threads use it at once
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,8 @@ def mapped(stream: BinaryIO, name: str) -> Array:
     try:
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, fortran, dtype = read(stream)
+        with PARSING:
+            shape, fortran, dtype = read(stream)
     except KeyError:
         raise BadInput(f"{name} is .npy of version {version}, which plain numbers do not need; refused.") from None
     except (ValueError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError) as error:
