@@ -199,8 +199,9 @@ def kill_and_go_on(folder: Path, out: Path, kills: int, seed: int = 0) -> int:
     for _ in range(kills):
         child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         time.sleep(chance.uniform(0.3, 4.0))
-        met += child.poll() is None and out.exists()
-        os.killpg(child.pid, signal.SIGKILL)
+        if child.poll() is None:
+            met += out.exists()
+            os.killpg(child.pid, signal.SIGKILL)  # it has not been waited for: the group is there, if only as a zombie
         child.wait()
     assert command(*_words(folder, out)).returncode == 0
     return met
