@@ -76,3 +76,9 @@ def test_when_none_is_good_the_first_reason_is_given(given: tuple[Path, Path], t
     said = command("evaluate", model, folder, "-o", tmp_path / "run", "--preset", "unit")
     _refused(said, "none of the 6 images can be used")
     assert "0.png" in said.stderr
+
+
+def test_no_images_at_all_are_said(given: tuple[Path, Path]) -> None:
+    model, folder = given
+    with pytest.raises(auditkit.BadInput, match="holds no images"):
+        auditkit.evaluate(auditkit.load(model, preset="unit"), open_images(folder, 4).only([]))

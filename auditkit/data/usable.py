@@ -34,6 +34,8 @@ def usable(images: ImageSet, card: Card) -> tuple[ImageSet, tuple[Failed, ...]]:
             return str(error)
         return ""
 
+    if not len(images):
+        raise BadInput(f"{images.source} holds no images.")
     if not images.of_files:
         return images, ()
     with ThreadPoolExecutor(os.cpu_count()) as threads:
