@@ -1,0 +1,83 @@
+"""Measure the paper's tables again.
+
+    python -m benchmarks.paper cifar10 -o FOLDER --assets FOLDER [--images 300] [--all-labels 100] [--device cuda]
+    python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20] [--wide 5]
+    python -m benchmarks.paper corners|forgotten|ensembles -o FOLDER --assets FOLDER
+
+Every part goes on where it was cut short: the same command again takes what is in FOLDER. Each writes a JSON object and
+Markdown into FOLDER, with the machine, the versions and the command.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import auditkit
+from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.machine import describe
+from benchmarks.paper import cifar10, imagenet, tables, work
+
+PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
+    "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.settling),
+    "photographs": lambda study, asked: imagenet.main_table(study, asked.wide),
+    "corners": lambda study, _asked: imagenet.corner_table(study),
+    "forgotten": lambda study, asked: imagenet.forgotten(study, asked.few, asked.stages),
+    "ensembles": lambda study, asked: imagenet.ensembles(study, asked.few),
+}
+
+
+def study_of(asked: argparse.Namespace) -> work.Study:
+    """The model and the images of a part."""
+    settings = auditkit.Settings(device=asked.device, precision=asked.precision)
+    if asked.part == "cifar10":
+        name, preset, choose = asked.model or "cifar10_resnet56", "imagenet", work.cifar
+        images = asked.assets / "images" / "cifar10_test_1000.npz"
+    else:
+        name, preset, choose = asked.model or "resnet50", asked.preset, work.photographs
+        images = asked.assets / "images" / "nips17_150"
+    model = auditkit.load(asked.assets / "models" / f"{name}.onnx", preset=preset, settings=settings)
+    assert isinstance(model, OnnxClassifier)
+    chosen, pool = choose(model, images, asked.images or (300 if asked.part == "cifar10" else 20))
+    return work.Study(model, chosen, pool, asked.out, asked.steps)
+
+
+def main() -> None:
+    """Measure a part, write and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--assets", type=Path, required=True, help="folder with models/ and images/")
+    parser.add_argument("--model", help="name of another model in it")
+    parser.add_argument("--preset", default="caffe", help="how photographs are prepared for it")
+    parser.add_argument("--images", type=int)
+    parser.add_argument("--steps", type=int, default=2000, help="that a mask may take")
+    parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
+    parser.add_argument("--settling", type=int, default=50, help="images whose masks also take all their steps")
+    parser.add_argument("--wide", type=int, default=5, help="photographs with maps for their ten likeliest labels")
+    parser.add_argument("--few", type=int, default=8, help="photographs for forgotten and ensembles")
+    parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto")
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    begin, study = time.perf_counter(), study_of(asked)
+    found = PARTS[asked.part](study, asked)
+    model = study.model
+    head = {
+        "date": datetime.now(UTC).date().isoformat(), "machine": describe(),
+        "command": ["python", "-m", "benchmarks.paper", *sys.argv[1:]], "model": model.file.path.name,
+        "model_sha256": model.file.identity, "device": model.settings.device, "precision": model.settings.precision,
+        "images": len(study.images), "seconds": round(time.perf_counter() - begin, 1), "maps": study.account,
+    }  # fmt: skip
+    (asked.out / f"{asked.part}.json").write_text(json.dumps(head | found, indent=1) + "\n")
+    (asked.out / f"{asked.part}.md").write_text(tables.markdown(found) + "\n")
+    print(tables.markdown(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The paper's tables on CIFAR-10.
+
+Masks are learned over other test images, at the images' own resolution, with several weights of the penalty on their
+variation. Three tables: completeness and soundness of the two likeliest labels, over gray and over other images; the
+same of all labels with areas over 0.2 to 0.6 of the pixels; and the metrics of the predicted label alone, beside
+gradients and noise. Whether the masks had settled is looked at on some images: the same masks with all their steps.
+"""
+
+from typing import Any
+
+from benchmarks.paper import published
+from benchmarks.paper.published import TV
+from benchmarks.paper.work import Figure, Study, change, figure, first
+
+FAITHFUL = ("worst_completeness", "worst_soundness")
+COLUMNS = (("deletion", "gray"), ("insertion", "blur"), ("insertion", "gray"), ("saliency_metric_tuned", "gray"))
+SETTLING = (0.0, 0.01)
+BARE: dict[str, Any] = {"deletion": False, "saliency": "none"}
+
+
+def measured(study: Study, all_labels: int, settling: int) -> dict[str, Any]:
+    """All tables, over all labels for so many images; settling is looked at on so many."""
+    few = first(study.images, all_labels)
+    maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "top2", tv=tv) for tv in TV}
+    found = {"top_two": _top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
+    found["settling"] = _settling(study, maps, settling)
+    maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "all", few, tv=tv) for tv in TV}
+    return found | {"partial": _partial(study, maps, few)}
+
+
+def _top_two(study: Study, maps: dict[str, Any]) -> list[Figure]:
+    results = study.scored("top-two", maps, labels="top2", eps1=0.0, eps2=0.1, infill=("gray", "random"), **BARE)
+    return _by_weight(results, published.TOP_TWO)
+
+
+def _partial(study: Study, maps: dict[str, Any], few: Any) -> list[Figure]:
+    settings: dict[str, Any] = {
+        "labels": "all",
+        "eps1": 0.01,
+        "eps2": 0.1,
+        "range": (0.2, 0.6),
+        "infill": "gray",
+        **BARE,
+    }
+    return _by_weight(study.scored("partial", maps, few, **settings), published.PARTIAL)
+
+
+def _by_weight(results: Any, paper: published.Published) -> list[Figure]:
+    """Figures of every weight, the paper's beside, and how they differ from those without a penalty."""
+    found = []
+    for (infill, name), theirs in paper.items():
+        for tv, value in zip(TV, theirs, strict=True):
+            one = figure(results, name, f"tv{tv:g}", infill) | {"tv": tv, "paper": value}
+            if tv:
+                one["less_tv0"] = change(results, name, f"tv{tv:g}", "tv0", infill)
+            found.append(one)
+    return found
+
+
+def _intrinsic(study: Study, maps: dict[str, Any]) -> list[Figure]:
+    """Metrics that look at the predicted label alone."""
+    rows = {"gradient-input": study.made("gradient-input", "gradient-input", "top1"), "ours TV 0.01": maps["tv0.01"],
+            "ours TV 0": maps["tv0"], "smoothgrad": study.made("smoothgrad", "smoothgrad", "top1")}  # fmt: skip
+    results = study.scored("intrinsic", rows, labels="top1", infill=("gray", "blur"), saliency="both")
+    found = []
+    for row, theirs in published.INTRINSIC.items():
+        for (name, infill), value in zip(COLUMNS, theirs, strict=True):
+            source = row if row in rows else f"control:{row}"
+            found.append(figure(results, name, source, infill) | {"row": row, "paper": value})
+    return found
+
+
+def _settling(study: Study, maps: dict[str, Any], count: int) -> list[Figure]:
+    """How the figures of masks that stopped when they had settled differ from those that took every step."""
+    some, found = first(study.images, count), list[Figure]()
+    for tv in SETTLING:
+        whole = study.made(f"tv{tv:g} all steps", "mask", "top2", some, tv=tv, settled=-1.0)
+        both = {"stopped": maps[f"tv{tv:g}"], "whole": whole}
+        settings = {"labels": "top2", "eps1": 0.0, "eps2": 0.1, "infill": "gray", **BARE}
+        results = study.scored(f"settling-tv{tv:g}", both, some, **settings)
+        found += [change(results, name, "stopped", "whole", "gray") | {"tv": tv} for name in FAITHFUL]
+    return found

@@ -1,0 +1,76 @@
+"""The paper's main table, on photographs: its rows and columns, corner crops, the cheat, randomisation, ensembles."""
+
+from dataclasses import replace
+from typing import Any
+
+from auditkit.runs.explain import Explanation
+from auditkit.runs.randomise import randomisation
+from benchmarks.paper import published
+from benchmarks.paper.work import Figure, Study, corners, figure, first
+
+Row = tuple[str, dict[str, Any]]  # a method and its options
+OURS: Row = ("mask", {})
+ROWS: dict[str, Row] = {
+    "gradient-input": ("gradient-input", {}), "igos++": ("igos++", {}), "fong": ("fong", {}), "ours": OURS,
+    "ours s=1": ("mask", {"factor": 1}), "ours TV 0.001": ("mask", {"tv": 0.001}),
+    "ours gray": ("mask", {"infill": "gray"}),
+}  # fmt: skip
+ON_CORNERS = ("gradient-input", "fong", "ours")
+ENSEMBLES = (1, 2, 4)
+FAITHFUL = ("worst_completeness", "worst_soundness")
+COLUMNS = ("deletion", "insertion", "saliency_metric_tuned", *FAITHFUL, "best_effort")
+CONTROLS = ("random", "centred-gaussian", "one-map:ours")
+GRAY = "gray"
+
+
+def main_table(study: Study, wide: int) -> dict[str, Any]:
+    """Every row over the two likeliest labels, and for so many images over the ten likeliest, renormalised."""
+    maps = {name: study.made(name, method, "top2", **options) for name, (method, options) in ROWS.items()}
+    two = study.scored("two", maps, labels="top2", saliency="both")
+    found = {"two": _rows(two, published.PHOTOGRAPHS)}
+    if wide:
+        few = first(study.images, wide)
+        maps = {name: study.made(name, method, "top10", few, **options) for name, (method, options) in ROWS.items()}
+        ten = study.scored("ten", maps, few, labels="top10", renormalise=True, saliency="both")
+        found["ten"] = _rows(ten, published.PHOTOGRAPHS)
+    return found
+
+
+def corner_table(study: Study) -> dict[str, Any]:
+    """The same over the two likeliest labels of one corner of each photograph."""
+    cut = replace(study, images=corners(study.images), out=study.out / "corners")
+    maps = {name: cut.made(name, ROWS[name][0], "top2", **ROWS[name][1]) for name in ON_CORNERS}
+    study.account |= {f"corner {name}": cut.account[name] for name in maps}
+    return {"corners": _rows(cut.scored("two", maps, labels="top2", saliency="both"), published.CORNERS)}
+
+
+def _rows(results: Any, paper: published.Published) -> list[Figure]:
+    """Every column of every bundle and of the controls that the paper has, its own figures beside."""
+    bundles = list(results["run"]["bundles"])
+    sources = {**{name: name for name in bundles}, **{name: f"control:{name}" for name in CONTROLS}}
+    return [
+        figure(results, column, source, GRAY) | {"row": row, "paper": dict(enumerate(paper.get(row, ()))).get(place)}
+        for row, source in sources.items() for place, column in enumerate(COLUMNS)
+    ]  # fmt: skip
+
+
+def forgotten(study: Study, count: int, stages: int) -> dict[str, Any]:
+    """How alike our maps stay when the model's layers are re-initialised, from the last on."""
+    some = first(study.images, count)
+    maps = study.made("ours", "mask", "top2")
+    what = Explanation("mask", "top2", (("steps", str(study.steps)),))
+    told = randomisation(study.model, some, what, study.pool, maps, images_wanted=count, stages=stages,
+                         out=study.out / "forgotten")  # fmt: skip
+    return {"randomisation": told}
+
+
+def ensembles(study: Study, count: int) -> dict[str, Any]:
+    """Maps that are sums of several disjoint masks, at the images' own resolution, with no penalty on variation."""
+    some = first(study.images, count)
+    maps = {
+        f"K={masks}": study.made(f"K={masks}", "mask", "top2", some, masks=masks, factor=1, l1=2e-5, tv=0.0)
+        for masks in ENSEMBLES
+    }
+    results = study.scored("ensembles", maps, some, labels="top2", saliency="none")
+    columns = [column for column in COLUMNS if column in ("deletion", "insertion", *FAITHFUL)]
+    return {"ensembles": [figure(results, column, name, GRAY) for name in maps for column in columns]}

@@ -1,0 +1,78 @@
+"""The studies' figures as Markdown, the paper's own beneath ours."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from auditkit.report.markdown import table
+from benchmarks.paper.published import TV
+from benchmarks.paper.work import Figure
+
+INFILLS = {"gray": "gray", "random": "other images", "blur": "blur"}
+
+
+def told(one: Figure, form: str = ".2f") -> str:
+    """A figure with its interval, or a dash."""
+    if one["value"] is None:
+        return "-"
+    if one["low"] is None:
+        return f"{one['value']:{form}}"
+    return f"{one['value']:{form}} ({one['low']:{form}} to {one['high']:{form}})"
+
+
+def by_weight(figures: Sequence[Figure]) -> str:
+    """A line for each figure, a column for each weight of the penalty."""
+    rows = list[list[str]]()
+    for infill, name in dict.fromkeys((one["infill"], one["name"]) for one in figures):
+        mine = [one for one in figures if (one["infill"], one["name"]) == (infill, name)]
+        rows.append([INFILLS[infill], name.replace("_", " "), *(told(one) for one in mine)])
+        rows.append(["", "less that of TV 0", "", *(told(one["less_tv0"], "+.2f") for one in mine[1:])])
+        rows.append(["", "the paper's", *(f"{one['paper']:.2f}" for one in mine)])
+    return table(["infill", "figure", *(f"TV {tv:g}" for tv in TV)], rows)
+
+
+def by_row(figures: Sequence[Figure]) -> str:
+    """A line for each kind of maps, a column for each metric."""
+    kinds = list(dict.fromkeys((one["name"], one["infill"]) for one in figures))
+    several = {name for name, infill in kinds if sum(other == name for other, _ in kinds) > 1}
+    head = [f"{name.replace('_', ' ')}{f' ({infill})' if name in several else ''}" for name, infill in kinds]
+    rows = list[list[str]]()
+    for row in dict.fromkeys(str(one.get("row", one["bundle"])) for one in figures):
+        by = {(one["name"], one["infill"]): one for one in figures if one.get("row", one["bundle"]) == row}
+        rows.append([row, *(told(by[kind]) if kind in by else "" for kind in kinds)])
+        papers = [by[kind].get("paper") if kind in by else None for kind in kinds]
+        if any(value is not None for value in papers):
+            rows.append(["the paper's", *("" if value is None else f"{value:.2f}" for value in papers)])
+    return table(["maps", *head], rows)
+
+
+def settling(figures: Iterable[Figure]) -> str:
+    """What the steps left out when masks had settled would have changed."""
+    rows = [[f"TV {one['tv']:g}", one["name"].replace("_", " "), told(one, "+.3f"), str(one["n"])] for one in figures]
+    return table(["masks", "figure", "stopped less all steps", "images"], rows)
+
+
+def stages(found: Figure) -> str:
+    """Rank correlation of the maps with those of the true model, stage by stage."""
+    if "series" not in found:
+        return str(found["not_assessed"])
+    rows = [[str(len(one["layers"])), f"{one['share']:.1%}", told({**one, "value": one["spearman"]})]
+            for one in found["series"]]  # fmt: skip
+    return table(["layers forgotten", "parameters", "Spearman"], rows)
+
+
+TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "top_two": ("The two likeliest labels, eps 0 and 0.1", by_weight),
+    "partial": ("All labels, areas over 0.2 to 0.6 of the pixels, eps 0.01 and 0.1", by_weight),
+    "intrinsic": ("The predicted label alone", by_row),
+    "settling": ("Masks that stopped when they had settled, against all their steps", settling),
+    "two": ("The two likeliest labels", by_row),
+    "ten": ("The ten likeliest labels, renormalised", by_row),
+    "corners": ("One corner of each photograph, the two likeliest labels", by_row),
+    "randomisation": ("Maps of a model whose layers are re-initialised, from the last on", stages),
+    "ensembles": ("Sums of K disjoint masks", by_row),
+}
+
+
+def markdown(found: dict[str, Figure]) -> str:
+    """Every table that there are figures for."""
+    return "\n\n".join(f"**{title}**\n\n{draw(found[key])}" for key, (title, draw) in TABLES.items() if key in found)

@@ -1,0 +1,121 @@
+"""Images of the studies, maps made for them, and what an evaluation says of those maps."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import auditkit
+from auditkit.data.heatmaps import HeatmapSet
+from auditkit.data.images import ImageSet, open_images
+from auditkit.model.classifier import OnnxClassifier
+
+Array = np.ndarray[Any, Any]
+Figure = dict[str, Any]
+POOL = 64  # pictures to stand in for hidden pixels
+SEED = 2022
+RESIZED, CUT = 256, 180  # of a photograph's shorter side, and of the corner taken from it
+CARD_CROP = 224
+
+
+@dataclass
+class Study:
+    """A model, images that it gets right, others to hide them behind, and the folder that all goes into."""
+
+    model: OnnxClassifier
+    images: ImageSet
+    pool: ImageSet
+    out: Path
+    steps: int  # that a mask may take
+    account: dict[str, Figure] = field(default_factory=dict)  # what making each kind of maps took
+
+    def made(self, name: str, method: str, labels: str, images: ImageSet | None = None, **options: Any) -> HeatmapSet:
+        """The maps of that name; those that are there already are kept."""
+        images, place, begin = images or self.images, self.out / "maps" / name.replace(" ", "-"), time.perf_counter()
+        if method == "mask":
+            options = {"steps": self.steps, **options}
+        maps = auditkit.explain(self.model, images, place, method, labels=labels, pool=self.pool, **options)
+        told = json.loads((place / "explained.json").read_bytes())
+        self.account[name] = {"maps": len(maps), "seconds": round(time.perf_counter() - begin, 1),
+                              **{key: told[key] for key in ("passes", "gradients", "notes")}}  # fmt: skip
+        return maps
+
+    def scored(self, name: str, maps: Mapping[str, HeatmapSet], images: ImageSet | None = None, **settings: Any) -> Any:
+        """results.json of an evaluation of that name, which goes on where it was cut short."""
+        place = self.out / name
+        pool = self.pool if "random" in settings.get("infill", ()) else None
+        auditkit.evaluate(self.model, images or self.images, maps, out=place, pool=pool, **settings)
+        return json.loads((place / "results.json").read_bytes())
+
+
+def cifar(model: OnnxClassifier, path: Path, count: int) -> tuple[ImageSet, ImageSet]:
+    """Images that the model gets right, and as a pool others; the first of them do not depend on how many there are."""
+    with np.load(path) as held:
+        pictures, labels = held["images"], held["labels"]
+    order = np.random.default_rng(SEED).permutation(len(pictures))
+    pool, rest = order[:POOL], order[POOL:]
+    right = rest[model.probabilities(pictures[rest]).argmax(axis=1) == labels[rest]]
+    return _some(path, pictures, right[:count]), _some(path, pictures, pool)
+
+
+def photographs(model: OnnxClassifier, path: Path, count: int) -> tuple[ImageSet, ImageSet]:
+    """The same of photographs in a folder."""
+    every = open_images(path, model.signature.classes, model.card.names)
+    if every.labels is None:
+        raise SystemExit(f"{path} has no labels.csv.")
+    order = np.random.default_rng(SEED).permutation(len(every))
+    pool, right = order[:POOL], list[int]()
+    for place in order[POOL:]:
+        if len(right) < count and model.probabilities([every.picture(place)]).argmax() == every.labels[place]:
+            right.append(int(place))
+    return every.only(right), every.only([int(place) for place in pool])
+
+
+def first(images: ImageSet, count: int) -> ImageSet:
+    """The first few of some images."""
+    return ImageSet(images.source, images.ids[:count], images.picture)
+
+
+def corners(images: ImageSet) -> ImageSet:
+    """One corner of each photograph, by chance, as large as the whole (the paper's Imagenette-Corner)."""
+    which = np.random.default_rng(SEED).integers(0, 4, len(images))
+    return ImageSet(images.source, images.ids, lambda index: _corner(images.picture(index), int(which[index])))
+
+
+def _corner(picture: "Image.Image | Array", which: int) -> Array:
+    """A corner of the photograph with a border that the model's own centre crop takes off again."""
+    whole = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+    square = whole.convert("RGB").resize((RESIZED, RESIZED), Image.Resampling.BICUBIC)
+    left, top = (which % 2) * (RESIZED - CUT), (which // 2) * (RESIZED - CUT)
+    stretched = square.crop((left, top, left + CUT, top + CUT)).resize((CARD_CROP,) * 2, Image.Resampling.BICUBIC)
+    border = (RESIZED - CARD_CROP) // 2
+    return np.pad(np.asarray(stretched), ((border, border), (border, border), (0, 0)), mode="edge")
+
+
+def _some(source: Path, pictures: Array, places: Array) -> ImageSet:
+    return ImageSet(source, tuple(str(place) for place in places), lambda index: pictures[places[index]])
+
+
+def figure(results: Any, name: str, bundle: str, infill: str) -> Figure:
+    """One figure of an evaluation, of a bundle or a control."""
+    for one in (*results["metrics"], *results["controls"]):
+        if (one["name"], one["bundle"], one["infill"]) == (name, bundle, infill):
+            return {key: one[key] for key in ("name", "bundle", "infill", "value", "low", "high", "n", "reason")}
+    raise SystemExit(f"the evaluation has no {name} of {bundle} over {infill}.")
+
+
+def change(results: Any, name: str, bundle: str, against: str, infill: str) -> Figure:
+    """A bundle's figure less another's, on the same images."""
+    for one in results["comparisons"]:
+        if (one["name"], one["infill"]) == (name, infill) and {one["bundle"], one["against"]} == {bundle, against}:
+            kept = {key: one[key] for key in ("value", "low", "high")}
+            if one["bundle"] != bundle:
+                kept = {key: None if one[other] is None else -one[other]
+                        for key, other in zip(kept, ("value", "high", "low"), strict=True)}  # fmt: skip
+            return {"name": name, "bundle": bundle, "against": against, "infill": infill, "n": one["n"], **kept}
+    raise SystemExit(f"the evaluation does not compare {name} of {bundle} with {against} over {infill}.")

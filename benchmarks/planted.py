@@ -1,0 +1,136 @@
+"""Where learned masks lie on images whose truth is known.
+
+    python benchmarks/planted.py -o FOLDER [--images 40] [--infill gray] [--infill distractors] [--device cuda]
+
+Masks are learned for what the two bundled models predict on drawn images whose tags name a class by chance. Whether the
+maximum is in the region that the model reads (its shape, or its tag), the same with the usual tolerance, whether most
+of the first pixels are, as many as the region has, and in which of the two regions they are denser, against the
+region's share of the image. Controls stand beside: shapes are often in the middle.
+
+Goes on where it was cut short, and writes a JSON object and a table in Markdown into FOLDER.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import auditkit
+from auditkit.data.heatmaps import open_bundle
+from auditkit.data.images import ImageSet
+from auditkit.data.ranks import ranks
+from auditkit.demo.draw import Planted, draw
+from auditkit.demo.planted import MODELS, bundled
+from auditkit.metrics.localisation import pointing_hit, share_inside, tolerance_at
+from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.machine import describe
+
+Array = np.ndarray[Any, Any]
+Figures = dict[str, Any]
+CONTROLS = ("random", "centred-gaussian")
+POOL = 64  # pictures to stand in for hidden pixels
+SEED = 2022
+DRAWN_SEED = 20220
+
+
+def learned(model: OnnxClassifier, images: ImageSet, pool: ImageSet, out: Path, **options: Any) -> Figures:
+    """The bundle's own account of what it took, made if it is not there; masks settle at different steps."""
+    begin = time.perf_counter()
+    maps = auditkit.explain(model, images, out, "mask", pool=pool, **options)
+    account = json.loads((out / "explained.json").read_bytes())
+    count = sum(len(labels) for labels in maps.labels.values())
+    rows = 10 if options.get("infill", "distractors") == "distractors" else 1
+    return {
+        "masks": count, "steps": round(account["passes"] / count / rows), "passes": account["passes"],
+        "notes": account["notes"], "seconds": round(time.perf_counter() - begin, 1),
+    }  # fmt: skip
+
+
+def planted(asked: argparse.Namespace) -> tuple[Figures, str]:
+    """Where the masks of the bundled models lie."""
+    drawn, others = (draw(count, seed=seed, tags="random")
+                     for count, seed in ((asked.images, DRAWN_SEED), (POOL, DRAWN_SEED + 1)))  # fmt: skip
+    images, pool = (
+        ImageSet(Path(name), tuple(f"{name}{index}" for index in range(len(some.images))), some.images.__getitem__)
+        for name, some in (("drawn", drawn), ("other", others))
+    )
+    lines, settings = [], auditkit.Settings(device=asked.device, precision=asked.precision)
+    for name in MODELS:
+        model = auditkit.load(bundled(name), settings=settings)
+        for infill in asked.infill or ["gray"]:
+            out = asked.out / f"masks-{name}-{infill}"
+            took = learned(model, images, pool, out, labels="top1", infill=infill, steps=asked.steps)
+            lines.append({"model": name, "maps": infill, **located(out, images, drawn, name), "learned": took})
+        for control in CONTROLS:
+            out = asked.out / f"{control}-{name}"
+            auditkit.explain(model, images, out, control, labels="top1")
+            lines.append({"model": name, "maps": control, **located(out, images, drawn, name)})
+    return {"images": asked.images, "lines": lines}, planted_table(lines)
+
+
+def located(bundle: Path, images: ImageSet, drawn: Planted, name: str) -> Figures:
+    """Shares of the images whose map points at the region that the model reads, in several senses."""
+    both = (drawn.objects, drawn.tag_regions)
+    read, other = both if name == "honest" else both[::-1]
+    maps = open_bundle(bundle)
+    tolerance = tolerance_at(drawn.objects.shape[1])
+    found: dict[str, list[float]] = {key: [] for key in ("strict", "tolerant", "most", "denser", "share", "other")}
+    for place, image in enumerate(images.ids):
+        (label,) = maps.labels[image]
+        heat = maps.get(image, label)
+        order = ranks(heat[None], seed=SEED)[0]
+        dense, dense_other = (density(order, region[place]) for region in (read, other))
+        found["strict"].append(pointing_hit(heat, read[place]))
+        found["tolerant"].append(pointing_hit(heat, read[place], tolerance))
+        found["share"].append(dense * read[place].mean())
+        found["most"].append(found["share"][-1] > 0.5)
+        found["denser"].append(dense > dense_other)
+        found["other"].append(pointing_hit(heat, other[place], tolerance))
+    return {key: round(float(np.mean(values)), 4) for key, values in found.items()}
+
+
+def density(order: Array, region: Array) -> float:
+    """Share of the first pixels that lie in the region, as many as it has, over its share of the image."""
+    return float(share_inside(order, region, int(region.sum())) / region.mean())
+
+
+def planted_table(lines: list[Figures]) -> str:
+    """Per cent of the images."""
+    titles = {
+        "strict": "maximum in it", "tolerant": "with the usual tolerance", "most": "most of the first pixels in it",
+        "denser": "denser there than in the other", "share": "mean share", "other": "maximum in the other",
+    }  # fmt: skip
+    table = ["| model | reads | maps | " + " | ".join(titles.values()) + " |", "|---|---|---|" + "---|" * len(titles)]
+    for line in lines:
+        reads = "shape" if line["model"] == "honest" else "tag"
+        shares = " | ".join(f"{100 * line[key]:.1f} %" for key in titles)
+        table.append(f"| {line['model']} | {reads} | {line['maps']} | {shares} |")
+    return "\n".join(table)
+
+
+def main() -> None:
+    """Measure, write and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=2000, help="at most, for each mask")
+    parser.add_argument("--infill", action="append", choices=("gray", "blur", "distractors"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto")
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    begin = time.perf_counter()
+    found, table = planted(asked)
+    command = ["python", "benchmarks/planted.py", *sys.argv[1:]]
+    whole = {"machine": describe(), "command": command, "seconds": round(time.perf_counter() - begin, 1), **found}
+    (asked.out / "planted.json").write_text(json.dumps(whole, indent=2) + "\n")
+    (asked.out / "planted.md").write_text(f"{table}\n")
+    print(table)
+
+
+if __name__ == "__main__":
+    main()

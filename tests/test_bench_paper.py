@@ -1,0 +1,106 @@
+"""The script of the paper's tables, on networks and images that are made up: every figure finds its place."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+import auditkit
+import build
+from auditkit.model.pictures import as_picture, pixels
+from benchmarks.paper import __main__ as script
+from benchmarks.paper import imagenet, published, work
+
+SIZES = {"cifar10_resnet56": (32, 10), "resnet50": (32, 12)}
+
+
+@pytest.fixture(scope="module")
+def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Networks without a hidden truth, and images that are labelled as they see them."""
+    folder = tmp_path_factory.mktemp("assets")
+    for part in ("models", "images/nips17_150"):
+        (folder / part).mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for name, (size, classes) in SIZES.items():
+        build.save(_unsure(build.convnet(size=size, classes=classes)), folder / "models", f"{name}.onnx")
+    pictures = rng.integers(0, 256, (work.POOL + 6, 32, 32, 3), dtype=np.uint8)
+    labels = _seen(folder, "cifar10_resnet56", "imagenet", pictures)
+    np.savez(folder / "images" / "cifar10_test_1000.npz", images=pictures, labels=labels)
+    photographs = rng.integers(0, 256, (work.POOL + 4, 40, 40, 3), dtype=np.uint8)
+    names = [f"{number}.png" for number in range(len(photographs))]
+    for name, picture in zip(names, photographs, strict=True):
+        Image.fromarray(picture).save(folder / "images/nips17_150" / name)
+    labels = _seen(folder, "resnet50", "caffe", photographs)
+    lines = [f"{name},{label}" for name, label in zip(names, labels, strict=True)]
+    (folder / "images/nips17_150/labels.csv").write_text("\n".join(["image,label", *lines]) + "\n")
+    return folder
+
+
+def _unsure(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The network with logits so small that no label is out of the question, also for pixels up to 255."""
+    last = next(tensor for tensor in proto.graph.initializer if tensor.name == "g")
+    last.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(last) * np.float32(0.01), "g"))
+    return proto
+
+
+def _seen(folder: Path, name: str, preset: str, pictures: Any) -> Any:
+    model = auditkit.load(folder / "models" / f"{name}.onnx", preset=preset)
+    return model.probabilities(list(pictures)).argmax(axis=1)
+
+
+def run(assets: Path, out: Path, part: str, *words: str) -> dict[str, Any]:
+    given = [part, "-o", str(out), "--assets", str(assets), "--steps", "2", "--device", "cpu", *words]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["paper", *given])
+        patch.setitem(imagenet.ROWS, "fong", ("fong", {"steps": 2}))
+        patch.setitem(imagenet.ROWS, "igos++", ("igos++", {"steps": 1, "points": 2}))
+        script.main()
+    found: dict[str, Any] = json.loads((out / f"{part}.json").read_bytes())
+    assert (out / f"{part}.md").read_text().startswith("**")
+    return found
+
+
+def test_cifar10(assets: Path, tmp_path: Path) -> None:
+    found = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "2", "--settling", "2")
+    by = {(one["infill"], one["name"], one["tv"]): one for one in found["top_two"]}
+    assert len(by) == 4 * len(published.TV)
+    assert all(one["n"] == 3 for one in by.values())
+    change = by["gray", "worst_soundness", 0.1]["less_tv0"]
+    difference = by["gray", "worst_soundness", 0.1]["value"] - by["gray", "worst_soundness", 0.0]["value"]
+    assert change["value"] == pytest.approx(difference)
+    assert change["low"] <= change["value"] <= change["high"]
+    assert {one["n"] for one in found["partial"]} == {2}
+    assert {one["row"] for one in found["intrinsic"]} == set(published.INTRINSIC)
+    assert {one["bundle"] for one in found["intrinsic"] if one["row"] == "random"} == {"control:random"}
+    assert found["maps"]["tv0"]["maps"] == 1 * 2 + 2 * 10
+    assert [one["n"] for one in found["settling"]] == [2] * 4
+
+
+def test_photographs_corners_and_the_rest(assets: Path, tmp_path: Path) -> None:
+    found = run(assets, tmp_path, "photographs", "--images", "3", "--wide", "2")
+    assert {one["row"] for one in found["two"]} == {*published.PHOTOGRAPHS, "one-map:ours"}
+    assert {one["n"] for one in found["ten"] if one["name"] == "worst_soundness"} == {2}
+    whole = {one["row"]: one["value"] for one in found["two"] if one["name"] == "insertion"}
+    found = run(assets, tmp_path, "corners", "--images", "3")
+    cut = {one["row"]: one["value"] for one in found["corners"] if one["name"] == "insertion"}
+    assert set(published.CORNERS) < set(cut)
+    assert cut["ours"] != whole["ours"]
+    found = run(assets, tmp_path, "forgotten", "--images", "3", "--few", "2", "--stages", "2")
+    assert len(found["randomisation"]["series"]) == 2
+    found = run(assets, tmp_path, "ensembles", "--images", "3", "--few", "2")
+    assert {one["bundle"] for one in found["ensembles"]} == {"K=1", "K=2", "K=4"}
+
+
+def test_a_corner_is_what_the_network_sees(assets: Path) -> None:
+    model = auditkit.load(build.save(build.convnet(size=224), assets, "large.onnx"), preset="caffe")
+    photograph = np.random.default_rng(1).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    square = Image.fromarray(photograph).resize((256, 256), Image.Resampling.BICUBIC)
+    wanted = square.crop((76, 0, 256, 180)).resize((224, 224), Image.Resampling.BICUBIC)
+    seen = pixels(model.card, as_picture(work._corner(photograph, 1), 3))
+    np.testing.assert_array_equal(seen, np.asarray(wanted))
