@@ -1,5 +1,6 @@
 """The audit as its users run it: whole, cut short, on a full disk, over hostile or broken evidence."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from PIL import Image
 import auditkit
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled
-from auditkit.runs import sums
+from auditkit.runs import provenance, sums
 from test_cli import _refused
 from test_cli import auditkit as command
 
@@ -30,7 +31,7 @@ description = "for tests"
 
 [evaluation]
 labels = "top2"
-steps = 8
+steps = "auto"
 minimum_images = 12
 
 [randomisation]
@@ -46,7 +47,7 @@ severity = "high"
 [[check]]
 id = "above-controls"
 metric = "worst_completeness"
-min_margin_over = "control:-0.9"
+min_margin_over = "control:random:-0.5"
 severity = "medium"
 
 [[check]]
@@ -92,6 +93,10 @@ def whole(planted: Path) -> Path:
     return planted / "whole"
 
 
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _status(found: dict[str, Any]) -> dict[str, str]:
     return {check["id"]: check["status"] for check in found["checks"]}
 
@@ -117,6 +122,35 @@ def test_a_run_holds_all_that_is_filed(whole: Path) -> None:
     assert "gradient-input" in text
     assert "http://" not in text.replace("http://www.w3.org/", "")
     assert sums.check(whole) == []
+
+
+def test_every_result_says_where_it_comes_from(whole: Path, planted: Path) -> None:
+    found = _results(whole)
+    subject, run, settings = found["subject"], found["run"], found["settings"]
+    model, card = bundled("honest"), bundled("honest").with_suffix(".toml")
+    digests = [subject["model"]["sha256"], subject["card_origin"]["sha256"], found["policy"]["sha256"]]
+    assert digests == [_sha256(path) for path in (model, card, planted / "policy.toml")]
+    assert (subject["model"]["path"], subject["card_origin"]["source"]) == (str(model), str(card))
+    assert (subject["layout"], subject["dtype"], subject["kind"]) == ("NCHW", "float32", "logits")
+    assert subject["card"]["mean"] == auditkit.load(model, settings=CPU).card.to_json()["mean"]
+    assert len(subject["images"]["digest"]) == len(run["bundles"]["gradient-input"]) == 64
+    assert found["explained"]["request"] == {
+        "method": "gradient-input", "labels": "top2", "options": {}, "seed": 0, "gradient": "auto", "pool": None,
+    }  # fmt: skip
+    assert (settings["seed"], settings["labels"], settings["steps"]) == (0, "top2", "auto:0.005")
+    software, runtime = found["software"], found["runtime"]
+    assert (software["provider"], software["device"], software["precision"]) == (
+        "CPUExecutionProvider",
+        "cpu",
+        "strict",
+    )
+    assert {"auditkit", "python", "onnxruntime", "numpy", "onnx", "pillow", "pyarrow", "scipy", "platform",
+            "device_name"} <= set(software)  # fmt: skip
+    assert runtime["rows"] > 0
+    assert 0 <= runtime["largest"] < 1e-5
+    assert run["command"][1:3] == ["audit", str(model)]
+    assert run["started"] <= run["ended"]
+    assert run["git_commit"] == provenance.commit(Path.cwd())
 
 
 def test_the_same_command_again_changes_nothing(whole: Path, planted: Path) -> None:
@@ -275,6 +309,30 @@ def test_a_damaged_part_is_measured_again(planted: Path, whole: Path, tmp_path: 
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
+    assert command(*_words(planted, out)).returncode == 0
+    assert _timeless(out) == _timeless(whole)
+
+
+def _turned(bundle: Path) -> None:
+    """Every map of a bundle upside down, under the same names."""
+    for path in (bundle / "maps").glob("*.npy"):
+        np.save(path, np.load(path)[:, ::-1])
+
+
+@pytest.mark.parametrize("where", ["maps", "randomised/stage-2"])
+def test_maps_swapped_between_two_sittings_are_refused(planted: Path, whole: Path, tmp_path: Path, where: str) -> None:
+    """As if the run had been cut short before it was finished, and its maps replaced meanwhile."""
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    for name in ("results.json", "report.html", "SHA256SUMS"):
+        (out / name).unlink()
+    _turned(out / where)
+    done = command(*_words(planted, out))
+    assert done.returncode == 5
+    (line,) = done.stderr.splitlines()
+    assert f"{out / where}/maps/000000.npy was changed since it was made" in line
+    assert not (out / "results.json").exists()
+    shutil.rmtree(out / where)  # as the sentence says
     assert command(*_words(planted, out)).returncode == 0
     assert _timeless(out) == _timeless(whole)
 

@@ -1,7 +1,10 @@
 """Explanations as users make them: by the command and from Python, whole, cut short and gone on with."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +12,13 @@ from PIL import Image
 
 import auditkit
 import build
-from auditkit.errors import BadInput
+from auditkit.data import heatmaps
+from auditkit.data.heatmaps import HeatmapSet
+from auditkit.errors import BadInput, IntegrityFailure
+from auditkit.methods.request import Found, Request
+from auditkit.methods.table import METHODS
+from auditkit.model import gradient
+from auditkit.runs import made
 from test_cli import _refused
 from test_cli import auditkit as command
 
@@ -98,6 +107,8 @@ def test_a_function_is_explained_too(given: tuple[Path, Path], tmp_path: Path) -
     (("--method", "gradient", "--labels", "top9"), "top9"),
     (("--method", "gradient", "--seed", "-1"), "seed -1"),
     (("--method", "masker"), "needs the option path"),
+    (("--method", "grad-cam", "--option", "layer=nope"), "layer=nope names no tensor"),
+    (("--method", "grad-cam", "--option", "layer=image"), "layer=image names no tensor"),
 ])  # fmt: skip
 def test_bad_input_is_one_sentence(given: tuple[Path, Path], tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     model, images = given
@@ -150,3 +161,119 @@ def test_pictures_to_look_at(given: tuple[Path, Path], tmp_path: Path) -> None:
     kept = pixels[18:, 2 * 228 : 2 * 228 + 224]
     share = (kept == np.array([128, 128, 128])).all(axis=2).mean()
     assert share == pytest.approx(0.7, abs=0.02)
+
+
+# Maps that are there already ------------------------------------------------------------------------------------------
+
+
+def _explained(given: tuple[Path, Path], out: Path) -> HeatmapSet:
+    model, images = given
+    return auditkit.explain(auditkit.load(model, preset="unit", settings=CPU), images, out, "gradient", labels="top1")
+
+
+def _swapped(maps: Path) -> None:
+    """Two maps of a stack change places; every other byte stays."""
+    stack = np.load(maps / "maps" / "000000.npy")
+    stack[[0, 1]] = stack[[1, 0]]
+    np.save(maps / "maps" / "000000.npy", stack)
+
+
+def _pointing_elsewhere(maps: Path) -> None:
+    lines = (maps / "manifest.csv").read_text().splitlines()
+    first, second = (line.rpartition(",") for line in lines[1:3])
+    lines[1:3] = [f"{first[0]},{second[2]}", f"{second[0]},{first[2]}"]
+    (maps / "manifest.csv").write_text("\n".join(lines) + "\n")
+
+
+def _torn(maps: Path) -> None:
+    path = maps / "maps" / "000000.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+@pytest.mark.parametrize("change", [_swapped, _pointing_elsewhere, _torn])
+def test_a_map_that_was_changed_is_not_gone_on_with(
+    given: tuple[Path, Path], tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    _explained(given, tmp_path / "maps")
+    change(tmp_path / "maps")
+    with pytest.raises(
+        IntegrityFailure, match=r"000000.npy was changed since it was made \(image '0'.*; delete .*maps"
+    ):
+        _explained(given, tmp_path / "maps")
+
+
+def test_a_map_that_came_from_elsewhere_is_not_gone_on_with(given: tuple[Path, Path], tmp_path: Path) -> None:
+    known = _explained(given, tmp_path / "maps")
+    label = next(label for label in range(4) if label not in known.labels["0"])
+    fitting = auditkit.Bundle(tmp_path / "maps", model=str(given[0]), method=known.header.method)
+    fitting.add(["0"], [label], np.ones((1, 8, 8), np.float32))
+    with pytest.raises(IntegrityFailure, match="was not made here"):
+        _explained(given, tmp_path / "maps")
+
+
+def test_a_map_that_is_changed_meanwhile_is_found_in_the_end(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = METHODS["gradient"].run, 0
+
+    def late(request: Request, options: Any) -> Found:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # sixteen images were explained before
+            _swapped(tmp_path / "maps")
+        return real(request, options)
+
+    monkeypatch.setitem(METHODS, "gradient", replace(METHODS["gradient"], run=late))
+    with pytest.raises(IntegrityFailure, match="was changed since it was made"):
+        _explained(given, tmp_path / "maps")
+
+
+class _Killed(BaseException):
+    """Nothing after this is run."""
+
+
+@pytest.mark.parametrize("moment", ["the record", "the maps", "the manifest"])
+def test_killed_while_maps_are_written_it_goes_on_to_the_same(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A digest without a map is of one that is made again; a map without a digest cannot be."""
+    whole = _explained(given, tmp_path / "whole")
+
+    def stop(*_arguments: Any, **_settings: Any) -> None:
+        raise _Killed
+
+    with monkeypatch.context() as patch:
+        target = {"the record": (made, "write_whole"), "the maps": (heatmaps.Bundle, "_store"),
+                  "the manifest": (heatmaps, "_append")}[moment]  # fmt: skip
+        patch.setattr(*target, stop)
+        with pytest.raises(_Killed):
+            _explained(given, tmp_path / "maps")
+    assert (tmp_path / "maps" / "explained.json").exists() == (moment != "the record")
+    again = _explained(given, tmp_path / "maps")
+    assert again.labels == whole.labels
+    for first, second in zip(again, whole, strict=True):
+        np.testing.assert_array_equal(first.values, second.values)
+    written = [json.loads((tmp_path / name / "explained.json").read_text()) for name in ("maps", "whole")]
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"images": {}, "spent": {}, "maps": {"0": "x"}}', "torn"])
+def test_a_record_that_is_none_is_one_sentence(given: tuple[Path, Path], tmp_path: Path, text: str) -> None:
+    _explained(given, tmp_path / "maps")
+    (tmp_path / "maps" / "explained.json").write_text(text)
+    with pytest.raises(BadInput, match=r"cannot be read: .*make a new bundle"):
+        _explained(given, tmp_path / "maps")
+
+
+# The gradient ---------------------------------------------------------------------------------------------------------
+
+
+def test_learning_masks_prepares_the_graph_once(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, prepared = gradient.ready, list[None]()
+    monkeypatch.setattr(gradient, "ready", lambda *words: [prepared.append(None), real(*words)][1])
+    with np.load(given[1]) as arrays:
+        opened = auditkit.load(given[0], preset="unit", settings=CPU)
+        auditkit.explain(opened, arrays["images"], tmp_path / "maps", "mask", labels="top1", steps=2)
+    assert len(prepared) == 1

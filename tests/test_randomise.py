@@ -19,6 +19,7 @@ from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph.randomise import Layer, drawn, layers, parameters, randomised
 from auditkit.methods.request import Found, Request
 from auditkit.methods.table import METHODS
+from auditkit.model import gradient
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session, Settings
 from auditkit.runs import randomise as checking
@@ -320,6 +321,25 @@ def test_images_are_chosen_by_seed_and_name_alone(linear: Any, tmp_path: Path) -
 ])  # fmt: skip
 def test_stages_go_from_one_layer_to_all(found: int, stages: int, counts: list[int]) -> None:
     assert checking._counts(found, stages) == counts
+
+
+def test_the_gradient_is_checked_once_for_the_model_and_all_its_stages(
+    deep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stages differ in weights, not in nodes; a graph with other nodes is checked for itself."""
+    real, checked = gradient._checked, list[OnnxClassifier]()
+
+    def watched(classifier: OnnxClassifier, *words: Any) -> Any:
+        checked.append(classifier)
+        return real(classifier, *words)
+
+    monkeypatch.setattr(gradient, "_checked", watched)
+    fresh = auditkit.load(deep[0].file.path, preset="unit", settings=CPU), deep[1]
+    found = measured(fresh, made(fresh, tmp_path))  # type: ignore[arg-type]
+    assert len(found["series"]) == 2
+    assert checked == [fresh[0]]
+    gradient.differentiate(fresh[0], "t")  # type: ignore[arg-type]
+    assert len(checked) == 2
 
 
 # --- going on -------------------------------------------------------------------------------------------------------

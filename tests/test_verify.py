@@ -3,6 +3,8 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,18 @@ import pytest
 import auditkit
 import build
 from auditkit.errors import BadInput, IntegrityFailure
+from auditkit.methods.controls import CONTROLS
+from auditkit.methods.request import Found, Request
+from auditkit.methods.table import METHODS
+from auditkit.report.html import render_html
+from auditkit.report.load import load
 from auditkit.runs import parts, provenance, sums
+from auditkit.runs.evaluate import silent
 from auditkit.runs.record import results
 from auditkit.runs.store import Store
 from auditkit.runs.summary import summarise
-from auditkit.verdict.verify import Originals, Verification, again, recorded, verify
+from auditkit.verdict.verify import Originals, Verification, again, maps, recorded, sample, verify
+from auditkit.verdict.verify.originals import opened
 from test_cli import _refused
 from test_cli import auditkit as command
 
@@ -100,11 +109,12 @@ def test_an_honest_run_holds_from_the_command(given: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert (found["holds"], found["not_checked"]) == (True, [])
+    assert (found["holds"], found["not_checked"]) == (True, [maps.SUPPLIED])
     assert [check["name"] for check in found["checks"]] == [
         "files", "settings", "parts", "rows", "results", "originals", "sample", "runtime",
     ]  # fmt: skip
     assert (found["sample"]["images"], found["sample"]["seed"], found["sample"]["tolerance"]) == (20, 3, 1e-5)
+    assert (found["sample"]["deciding"], found["sample"]["escape"]) == (0, "every image is computed anew")
     assert _content(given) == before  # nothing is written, not even a lock
 
 
@@ -217,16 +227,16 @@ def _flattened(row: dict[str, Any]) -> dict[str, Any]:
 
 FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any] | None], str]] = {
     "1": (lambda row: _flattened(row) if row["bundle"] == "maps" and row["predicted"] else row,
-          "insertion of 1 of 18 rows differs"),
+          "insertion of 1 of {rows} rows differs"),
     "2": (lambda row: None if row["bundle"] == "maps" and row["label"] == 1 else row, "1 rows are missing"),
-    "3": (lambda row: row | {"deletion": 0.0} if row["predicted"] else row, "deletion of 6 of 18 rows"),
-    "4": (lambda row: row | {"prediction": (row["prediction"] + 1) % 3}, "prediction of 18 of 18"),
+    "3": (lambda row: row | {"deletion": 0.0} if row["predicted"] else row, "deletion of {sources} of {rows} rows"),
+    "4": (lambda row: row | {"prediction": (row["prediction"] + 1) % 3}, "prediction of {rows} of {rows}"),
     "5": (lambda row: row | {"flags": ["ties"]}, "flags of"),
-    "6": (lambda row: row | {"truth": (row["truth"] + 1) % 3}, "truth of 18"),
-    "7": (lambda row: row | {"map_digest": "0" * 32}, "map_digest of 18"),
+    "6": (lambda row: row | {"truth": (row["truth"] + 1) % 3}, "truth of {rows}"),
+    "7": (lambda row: row | {"map_digest": "0" * 32}, "map_digest of {rows}"),
     "8": (lambda row: row | {"saliency_metric": -1.0} if row["predicted"] else row, "saliency_metric of"),
     "9": (lambda row: row | {"image": "strange"}, "has no row"),
-    "10": (lambda row: row | {"label": row["label"] + 1} if row["label"] == 2 else row, "12 rows are missing or too"),
+    "10": (lambda row: row | {"label": row["label"] + 1} if row["label"] == 2 else row, "{twice} rows are missing"),
 }  # fmt: skip
 
 
@@ -238,11 +248,13 @@ def test_rows_forged_through_and_through_do_not_come_out_again(given: Path) -> N
     _forged_rows(given / "run", change)
     assert [said for said in _inside(given) if "stands there twice" not in said] == []
     found = _verify(given, share=1.0, seed=0)
+    sources = len(CONTROLS) + 2  # and the maps, and one of them for all labels
+    counts = {"rows": 3 * sources, "sources": sources, "twice": 2 * sources}
     (sample,) = (check for check in found.checks if check.name == "sample")
     assert len(sample.problems) == len(FORGERIES)
     for image, (_, named) in FORGERIES.items():
         (said,) = (problem for problem in sample.problems if problem.startswith(f"image '{image}': "))
-        assert named in said
+        assert named.format(**counts) in said
 
 
 def test_rows_that_contradict_themselves_are_found_wherever_they_are(given: Path) -> None:
@@ -351,7 +363,8 @@ def test_an_evaluation_without_a_list_says_so(given: Path) -> None:
 
 def test_without_recomputing_that_is_said(given: Path) -> None:
     found = _verify(given, depth="digests")
-    assert (found.problems, found.not_checked, found.sample) == ([], ["whether rows come out again"], None)
+    assert (found.problems, found.sample) == ([], None)
+    assert found.not_checked == ["whether rows and maps come out again"]
 
 
 def test_a_card_is_taken_from_the_run_not_from_beside_the_model(given: Path) -> None:
@@ -374,10 +387,51 @@ def test_another_version_is_given_more_room_and_said(given: Path, monkeypatch: p
 
 
 def test_samples_are_drawn_by_seed_and_never_empty() -> None:
-    assert again.drawn(20, 0.05, 1) != again.drawn(20, 0.05, 2) or again.drawn(20, 0.5, 1) != again.drawn(20, 0.5, 2)
-    assert again.drawn(20, 0.3, 7) == again.drawn(20, 0.3, 7)
-    assert len(again.drawn(20, 0.001, 0)) == 1
-    assert again.drawn(5, 1.0, 0) == [0, 1, 2, 3, 4]
+    assert sample.drawn(20, 0.5, 1) != sample.drawn(20, 0.5, 2)
+    assert sample.drawn(20, 0.3, 7) == sample.drawn(20, 0.3, 7)
+    assert len(sample.drawn(20, 0.001, 0)) == 1
+    assert sorted(sample.drawn(5, 1.0, 0)) == [0, 1, 2, 3, 4]
+    assert sample.drawn(20, 1.0, 3)[:6] == sample.drawn(20, 0.3, 3)  # a smaller sample is the beginning of a larger one
+
+
+def test_the_chance_to_escape_is_that_of_the_draw() -> None:
+    """Against every way to draw three of eight images."""
+    for changed in range(1, 9):
+        missed = [not set(chosen) & set(range(changed)) for chosen in combinations(range(8), 3)]
+        assert sample.escape(8, 3, changed) == pytest.approx(np.mean(missed))
+    drawn = [sample.drawn(8, 0.3, seed) for seed in range(3000)]
+    assert np.mean([not {0, 1} & set(one) for one in drawn]) == pytest.approx(sample.escape(8, 3, 2), abs=0.03)
+    assert "of 200, none of those that decide, escapes this sample with probability 0.95, 10 of them with 0.591" in (
+        sample.told(200, 10)
+    )
+
+
+def test_an_image_that_was_lifted_is_always_computed_again(given: Path) -> None:
+    """One forged image out of twenty, which chance alone would miss in nineteen of twenty draws."""
+
+    def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [_flattened(row) if (row["image"], row["bundle"]) == ("1", "maps") else row for row in rows]
+
+    _forged_rows(given / "run", change)
+    assert _inside(given) == []
+    seed = next(seed for seed in range(99) if sample.drawn(20, 0.05, seed) != [1])
+    (problem,) = _verify(given, seed=seed).problems
+    assert problem.startswith("image '1': ")
+
+
+def test_few_images_decide_and_each_is_the_highest_or_the_lowest_of_a_figure(made: Path) -> None:
+    said = recorded.Recorded.of(made / "run")
+    rows = [row for table in said.store.tables(said.units.values()) for row in table.to_pylist()]
+    worst: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = row["bundle"], row["image"]
+        worst[key] = min(worst.get(key, 1.0), row["alpha"])
+    controls = {bundle for bundle, _ in worst if bundle != "maps"}
+    over = {image: worst["maps", image] - max(worst[control, image] for control in controls)
+            for bundle, image in worst if bundle == "maps"}  # fmt: skip
+    found = sample.deciding(said)
+    assert {max(over, key=over.__getitem__), min(over, key=over.__getitem__)} <= set(found)
+    assert len(found) <= 2 * len(sample.JUDGED)
 
 
 def test_a_run_over_files_holds_with_its_failed_image_and_random_infill(made: Path, tmp_path: Path) -> None:
@@ -390,7 +444,7 @@ def test_a_run_over_files_holds_with_its_failed_image_and_random_infill(made: Pa
         Image.fromarray(pixels).save(folder / ("cat", "dog")[place % 2] / f"{place}.png")
     (folder / "cat" / "2.png").write_bytes(b"torn")
     opened = auditkit.load(made / "model.onnx", settings=CPU)
-    auditkit.evaluate(opened, folder, out=tmp_path / "run", steps="8", infill="random", labels="top2")
+    auditkit.evaluate(opened, folder, out=tmp_path / "run", steps="8", infill="random", labels="top2", draws=3)
     assert verify(tmp_path / "run", Originals(device="cpu"), share=1.0).problems == []
     Image.fromarray(pixels).save(folder / "cat" / "2.png")
     found = verify(tmp_path / "run", Originals(device="cpu"))
@@ -444,7 +498,95 @@ def test_an_audit_holds_with_its_own_maps_wherever_it_lies(audited: Path, tmp_pa
     found = verify(Path(shutil.copytree(audited, tmp_path / "moved")), Originals(device="cpu"), seed=0)
     assert found.problems == []
     assert {"files", "verdict", "stages", "report", "sample"} <= {check.name for check in found.checks}
-    assert any("how the maps were made" in said for said in found.not_checked)
+    (check,) = (check for check in found.checks if check.name == "maps")
+    assert check.about.startswith("6 maps of 2 of 20 images, made again by gradient-input(seed=0), rank pixels alike")
+    assert "least rank correlation 1.0000" in check.about
+    assert any("maps of re-initialised models" in said for said in found.not_checked)
+
+
+def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, Any]], Any]) -> Path:
+    """The same audit over changed maps, by someone who can write the whole folder and forgets nothing."""
+    from auditkit.data.images import open_images
+    from auditkit.runs.explain import Explanation
+    from auditkit.verdict.audit import Asked, audit
+    from auditkit.verdict.policy import parse_policy
+
+    real = METHODS["gradient-input"].run
+
+    def forge(request: Request, options: Any) -> Found:
+        found = real(request, options)
+        forged = [{label: np.asarray(change(int(image), values), np.float32) for label, values in own.items()}
+                  for image, own in zip(request.ids, found.maps, strict=True)]  # fmt: skip
+        return replace(found, maps=tuple(forged))
+
+    folder = audited.parent
+    opened = auditkit.load(folder / "model.onnx", settings=CPU)
+    asked = Asked(parse_policy(POLICY, "small.toml"), Explanation("gradient-input"), command=("auditkit", "audit"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "gradient-input", replace(METHODS["gradient-input"], run=forge))
+        audit(opened, open_images(folder / "images.npz", 3, opened.card.names), asked, run, {})
+    return run
+
+
+def test_maps_forged_through_and_through_are_not_made_again(audited: Path, tmp_path: Path) -> None:
+    run = _with_maps(audited, tmp_path / "run", lambda _image, values: values[::-1])
+    assert verify(run, depth="run").problems == []
+    found = verify(run, Originals(device="cpu"), seed=0)
+    (check,) = (check for check in found.checks if check.problems)
+    assert (check.name, len(check.problems)) == ("maps", 6)
+    assert "is not the one that gradient-input(seed=0) makes: their rank correlation is " in check.problems[0]
+    found = verify(run, Originals(device="cpu"), seed=0, images_mapped=0)
+    assert found.problems == []
+    assert "whether the maps are those that gradient-input(seed=0) makes" in found.not_checked
+    done = command("verify", run, "--device", "cpu", "--seed", 0, "--maps", 1)
+    assert done.returncode == 5
+    assert "made again" not in done.stdout
+    assert "DOES NOT HOLD" in done.stdout
+
+
+def test_maps_whose_ranks_hardly_differ_hold(audited: Path, tmp_path: Path) -> None:
+    run = _with_maps(audited, tmp_path / "run", lambda _image, values: values * (1 + 1e-6))
+    assert verify(run, Originals(device="cpu"), seed=0, images_mapped=20).problems == []
+
+
+@pytest.mark.parametrize(("change", "named"), [
+    (lambda said: said["request"].update(seed=1), "what was asked for is gradient-input(seed=1)"),
+    (lambda said: said["request"].update(labels="top2"), ""),
+    (lambda said: said.pop("request"), "KeyError"),
+    (lambda said: said.update(request=[]), "TypeError"),
+    (lambda said: said["request"].update(pool="0" * 64), "--maps 0"),
+])  # fmt: skip
+def test_a_forged_request_is_found(
+    audited: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], named: str
+) -> None:
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    _forged(run, lambda found: change(found["explained"]))
+    (run / "report.html").write_text(render_html(load(run)))
+    sums.write(run)
+    if named == "--maps 0":
+        with pytest.raises(BadInput, match=named):
+            verify(run, Originals(device="cpu"), seed=0)
+        return
+    problems = verify(run, Originals(device="cpu"), seed=0).problems
+    assert [named in said for said in problems] == ([True] if named else [])
+
+
+def test_a_label_without_a_map_is_missed(audited: Path, tmp_path: Path) -> None:
+    """An honest request for all labels, of which the bundle has two."""
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    said, work = recorded.Recorded.of(run), opened(recorded.Recorded.of(run), Originals(device="cpu")).work
+    assert work is not None
+    (name, bundle) = next(iter(work.bundles.items()))
+    fewer = replace(bundle, entries=tuple(entry for entry in bundle.entries if entry.label))
+    found = maps.again(said, replace(work, bundles={name: fewer}), [0, 1], 2, None, True, silent)
+    assert found.problems == [f"image '{image}' has no map for label 0, which was asked for" for image in (0, 1)]
+    assert (found.maps, found.images, found.least) == (4, 2, 1.0)
+
+
+def test_maps_that_rank_nothing_are_alike() -> None:
+    ramp, flat = np.arange(4.0).reshape(2, 2), np.ones((2, 2))
+    assert [maps.correlation(*pair) for pair in ((flat, 2 * flat), (flat, ramp), (ramp, ramp[:1]))] == [1, 0, 0]
+    assert maps.correlation(ramp, -ramp) == pytest.approx(-1)
 
 
 @pytest.mark.parametrize(

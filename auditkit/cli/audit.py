@@ -89,10 +89,17 @@ def _print(found: dict[str, Any], out: Path) -> None:
     why = [(check["status"], f"{check['id']}: {check['reason']}") for check in found["checks"]
            if check["status"] != "pass" and check["reason"]]  # fmt: skip
     show.table([
-        ("verdict", found["verdict"].upper()), ("because", found["verdict_reason"]), *why,
+        ("verdict", _headline(found)), ("because", found["verdict_reason"]), *why,
         *(("flag", text) for text in found["flags"]),
         ("report", str(out / "report.html")), ("results", str(out / "results.json")),
     ])  # fmt: skip
+
+
+def _headline(found: dict[str, Any]) -> str:
+    from auditkit.report.story import headline  # noqa: PLC0415
+
+    word, comma, aside = headline(found).word.partition(",")
+    return f"{word.upper()}{comma}{aside}"
 
 
 def _figure(check: dict[str, Any]) -> str:

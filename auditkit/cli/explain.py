@@ -10,7 +10,7 @@ from auditkit.cli import options, show
 
 ALL_METHODS = (
     "mask, differences, gradient, gradient-input, smoothgrad, integrated-gradients, grad-cam, fong, igos++, rise, "
-    "occlusion, masker, random, centred-gaussian, constant or edges."
+    "occlusion, masker, random, centred-gaussian, constant, edges or blurred-edges."
 )
 
 
@@ -52,6 +52,7 @@ def explain(
     from auditkit.data.images import open_images  # noqa: PLC0415
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs import explain as runs  # noqa: PLC0415
+    from auditkit.runs.made import Record  # noqa: PLC0415
 
     what = runs.Explanation(method, labels, options.pairs(option), seed, gradient)
     what.chosen()  # told before the model is opened
@@ -68,7 +69,7 @@ def explain(
         from auditkit.runs import gallery  # noqa: PLC0415
 
         gallery.draw(opened, chosen, found, drawn)
-    record = runs.Record.of(out)
+    record = Record.of(out)
     told = {"bundle": str(out), "method": found.header.method, "maps": len(found), "images": len(found.labels),
             "passes": record.passes, "gradients": record.gradients}  # fmt: skip
     said = [*record.notes, *found.notes]

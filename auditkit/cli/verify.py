@@ -23,6 +23,7 @@ def verify(
         rich_help_panel=MOVED)] = None,
     pool: Annotated[Path | None, typer.Option(help="Images for random infill.", rich_help_panel=MOVED)] = None,
     sample: Annotated[float, typer.Option(help="Share of the images whose rows are computed again.")] = 0.05,
+    maps: Annotated[int, typer.Option(help="Images whose maps are made again, where the audit made them.")] = 2,
     seed: Annotated[int | None, typer.Option(help="Seed of the sample; else drawn anew, and told.")] = None,
     recompute: Annotated[bool, typer.Option(help="Compute the sample again, not digests alone.")] = True,
     run_only: Annotated[bool, typer.Option(
@@ -34,7 +35,10 @@ def verify(
     memory_limit: options.MemoryLimit = 1.0,
     time_limit: options.TimeLimit = 45.0,
 ) -> None:  # fmt: skip
-    """Check that a run is what it says: no file changed, figures that follow from the rows, rows that come out again.
+    """Check that a run is what it says: no file changed, figures follow from rows, rows and maps come out again.
+
+    Rows are computed again for a sample of the images and for those that decide most; maps that the audit made itself
+    are made again for the first images of the sample. Maps that were supplied cannot be.
 
     Nothing is written. All that does not hold is listed, with exit code 5; so is what was not checked.
     """
@@ -47,7 +51,8 @@ def verify(
     where = Originals(model, images, named, pool, opening, options.settings(device).device)
     with show.progress("computing again") as progress:
         depth = "run" if run_only else "rows" if recompute else "digests"
-        found = verified(run, where, depth=depth, share=sample, seed=seed, progress=progress)  # type: ignore[arg-type]
+        found = verified(run, where, depth=depth, share=sample, images_mapped=maps, seed=seed,  # type: ignore[arg-type]
+                         progress=progress)  # fmt: skip
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
     else:
@@ -69,6 +74,7 @@ def _print(found: "Verification") -> None:
         told = [f"DOES NOT HOLD: {problem}" for problem in check.problems]
         rows += [(check.name, text) for text in told or [check.about]]
     if found.sample is not None:
+        rows.append(("chance", found.sample.escape))
         rows.append(("tolerance", f"{found.sample.tolerance:g} of a probability or area; {found.sample.why}"))
     end = "DOES NOT HOLD" if found.problems else "holds, as far as it was checked"
     show.table([*rows, *(("not checked", what) for what in found.not_checked), ("run", f"{found.run} {end}")])

@@ -9,6 +9,7 @@ import onnx
 
 from auditkit.data.frames import resized
 from auditkit.errors import BadInput
+from auditkit.graph import edit
 from auditkit.graph.gradient import Facts
 from auditkit.methods.gradients import notes, pairs_of
 from auditkit.methods.request import Found, Request
@@ -33,6 +34,11 @@ def grad_cam(request: Request, options: Cam) -> Found:
     model = request.model
     if not isinstance(model, OnnxClassifier):
         raise BadInput("grad-cam looks into the network, and a function shows nothing of it; use differences or rise.")
+    if options.layer and options.layer not in edit.producers(model.graph.graph):
+        raise BadInput(
+            f"layer={options.layer} names no tensor that '{model.signature.output}' is computed from; name one that a "
+            f"node of the graph returns, or leave the option out."
+        )
     layer, size = options.layer or last_spatial(model), (model.signature.height, model.signature.width)
     follow = slopes(model, layer)
     maps: list[dict[int, Array]] = [{} for _ in request.ids]

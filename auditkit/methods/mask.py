@@ -178,8 +178,7 @@ def differentiable(model: OnnxClassifier) -> Network:
             "the images of a batch change each other's scores in this model, so that masks cannot be learned together; "
             "use another method."
         )
-    gradient.differentiate(model)  # refuses a gradient that does not tell how the scores change
-    base = gradient.ready(model)
+    base = gradient.trusted(model).base  # refuses a gradient that does not tell how the scores change
     ends = before_squashing(base.model.graph, ends_of(model), base.facts.shapes)
     network = export.with_gradient(edit.with_outputs(base.model, [ends.output]), base.facts, ends.output, ends.input)
     network, weights = in_precision(network, base.weights, model.settings)

@@ -13,6 +13,7 @@ from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model import card as cards
 from auditkit.model import pictures, trial
 from auditkit.model.card import Card
+from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size, read
 from auditkit.model.session import MOST_ROWS, Session, Settings, in_batches, in_precision, measured_batch
@@ -78,8 +79,13 @@ class _WithCard:
 class OnnxClassifier(_WithCard):
     """An ONNX file that has passed its trial, ready to run."""
 
-    def __init__(self, file: OnnxFile, signature: Signature, card: Card, settings: Settings) -> None:
+    def __init__(
+        self, file: OnnxFile, signature: Signature, card: Card, settings: Settings,
+        gradient_checks: dict[str, Check] | None = None,
+    ) -> None:  # fmt: skip
+        """`gradient_checks` are those of a classifier with the same nodes and other weights, shared with it."""
         self.file, self.signature, self.card = file, signature, card
+        self.gradient_checks = {} if gradient_checks is None else gradient_checks  # by nodes, kept by model.gradient
         self.asked = settings  # with each `auto` as it was given
         made_dynamic = signature.batch == "made-dynamic"
         declared = signature.shape[0] if signature.shape else 1

@@ -1,5 +1,6 @@
 """From an opened classifier to a model that also returns its gradient, checked."""
 
+import hashlib
 import itertools
 import json
 from collections import Counter
@@ -60,6 +61,15 @@ class Differentiated:
             "nodes_after": self.nodes_after, "surrogate": self.surrogate, "vendors_own": self.vendors_own,
             "check": self.check.to_json(),
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """A graph made ready, and the same with its gradient, which was checked."""
+
+    base: Ready
+    joined: onnx.ModelProto
+    check: Check
 
 
 def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
@@ -127,14 +137,34 @@ def differentiate(
     brought = own.ends(classifier.file.proto, gradient_output)
     if brought is not None and target == classifier.signature.input:
         return _vendors_own(classifier, brought)
-    base = ready(classifier, wrt)
-    joined = export.with_gradient(base.model, base.facts, classifier.signature.output, target)
-    checked = _checked(classifier, base, joined, target)
-    model, weights = export.taking(joined, classifier.signature.input, _kind(classifier)), dict(base.weights)
+    found = trusted(classifier, wrt)
+    base = found.base
+    model, weights = export.taking(found.joined, classifier.signature.input, _kind(classifier)), dict(base.weights)
     if base.surrogate and target == classifier.signature.input:
         model = export.beside(prepare.raised(classifier.graph), model, classifier.signature.input)
         weights = {export.STAND_IN + name: array for name, array in weights.items()} | dict(classifier.weights)
-    return _told(classifier, model, weights, base, target, checked)
+    return _told(classifier, model, weights, base, target, found.check)
+
+
+def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> Trusted:
+    """The graph with the gradient that is made for it, checked.
+
+    A check is about rules and how they are put together, not about weights: graphs with the same nodes share one, as
+    far as their classifiers do.
+    """
+    target, known = wrt or classifier.signature.input, classifier.gradient_checks
+    base = ready(classifier, wrt)
+    joined = export.with_gradient(base.model, base.facts, classifier.signature.output, target)
+    nodes = _nodes(joined)
+    if nodes not in known:
+        known[nodes] = _checked(classifier, base, joined, target)
+    return Trusted(base, joined, known[nodes])
+
+
+def _nodes(model: onnx.ModelProto) -> str:
+    """Digest of a graph without its weights: which operators read and write what."""
+    listed = [(node.op_type, list(node.input), list(node.output)) for node in model.graph.node]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 def _kind(classifier: OnnxClassifier) -> int:

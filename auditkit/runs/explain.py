@@ -1,25 +1,23 @@
 """Heatmaps made for a set of images, some images at a time, into a bundle that grows and is gone on with."""
 
-import hashlib
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from auditkit.data.durable import write_whole
 from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
 from auditkit.data.images import ImageSet
 from auditkit.data.usable import left_out, usable
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
-from auditkit.methods.request import Found, Pool, Request
+from auditkit.methods.request import Pool, Request
 from auditkit.methods.table import METHODS, Method
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import pictures
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.runs import made
 from auditkit.runs.evaluate import Progress, silent
 from auditkit.runs.prepare import Seen, look
 from auditkit.runs.ready import probabilities
@@ -27,7 +25,6 @@ from auditkit.runs.ready import probabilities
 Array = np.ndarray[Any, Any]
 MOST_POOL = 64  # images that stand in for hidden pixels; more of them change nothing and fill the memory
 GRADIENTS = ("auto", "graph", "differences")
-RECORD = "explained.json"  # in the bundle
 
 
 @dataclass(frozen=True)
@@ -80,53 +77,16 @@ class Explanation:
         said = {**asdict(self.chosen()[1]), "seed": self.seed}
         return f"{self.method}({', '.join(f'{name}={value}' for name, value in said.items())})"
 
-
-@dataclass(frozen=True)
-class Record:
-    """What making a bundle's maps took, and what must be known of them."""
-
-    images: dict[str, str] = field(default_factory=dict)  # digest of what the network saw of each image
-    spent: dict[str, dict[str, Any]] = field(default_factory=dict)  # by what was asked for: passes, gradients, notes
+    def to_json(self) -> dict[str, Any]:
+        """What was asked for, so that the same can be asked for again."""
+        return asdict(self) | {"options": dict(self.options)}
 
     @classmethod
-    def of(cls, out: Path) -> "Record":
-        """That of a bundle; an empty one where it has none."""
-        try:
-            found = json.loads((out / RECORD).read_bytes())
-            record = cls(dict(found["images"]), dict(found["spent"]))
-            record.to_json()
-        except FileNotFoundError:
-            return cls()
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{out / RECORD} cannot be read: {error}; make a new bundle.") from None
-        return record
-
-    @property
-    def passes(self) -> int:
-        """Images that the model was asked about."""
-        return sum(int(one["passes"]) for one in self.spent.values())
-
-    @property
-    def gradients(self) -> int:
-        """Images that it was differentiated on."""
-        return sum(int(one["gradients"]) for one in self.spent.values())
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Each of them once."""
-        return tuple(dict.fromkeys(str(note) for one in self.spent.values() for note in one["notes"]))
-
-    def with_more(self, request: Request, found: Found) -> "Record":
-        """The same after some more maps; who is asked the same twice has spent it once."""
-        digests = {image: _digest(pixels) for image, pixels in zip(request.ids, request.pixels, strict=True)}
-        asked = hashlib.sha256(json.dumps([request.ids, request.labels]).encode()).hexdigest()
-        spent = {"passes": found.passes, "gradients": found.gradients, "notes": list(found.notes)}
-        return Record(self.images | digests, self.spent | {asked: spent})
-
-    def to_json(self) -> dict[str, Any]:
-        """The object of the file."""
-        totals = {"passes": self.passes, "gradients": self.gradients, "notes": list(self.notes)}
-        return {"images": self.images, "spent": self.spent, **totals}
+    def from_json(cls, said: Mapping[str, Any]) -> "Explanation":
+        """What `to_json` gave."""
+        given = {entry.name: said[entry.name] for entry in fields(cls)}
+        options = tuple((str(name), str(text)) for name, text in given.pop("options").items())
+        return cls(options=options, **given)
 
 
 def _typed(name: str, text: str, kind: str) -> Any:
@@ -151,21 +111,28 @@ def explain(
     model: AnyClassifier, images: ImageSet, what: Explanation, out: Path, pool: ImageSet | None = None,
     progress: Progress = silent,
 ) -> HeatmapSet:  # fmt: skip
-    """The bundle in `out` with a map for every label of every image; maps that it has already are kept."""
+    """The bundle in `out` with a map for every label of every image; maps that it has already are kept.
+
+    Those must be the ones that were made, and in the end all are looked at once more (runs.made).
+    """
     what = what.fitting(model)
     method, options = what.chosen()
     images, failed = usable(images, model.card)
     pool = None if pool is None else usable(pool, model.card)[0]
     bundle = Bundle(out, model=model if hasattr(model, "file") else None, method=what.name())
-    done = open_bundle(out).labels if len(bundle) else {}
-    record = Record.of(out)
+    record = made.Record.of(out)
+    done: Mapping[str, tuple[int, ...]] = {}
+    if len(bundle):
+        record.check(kept := open_bundle(out))
+        done = kept.labels
     rule = what.labels or str(default_labels(model.signature.classes))
     drawn = (
         drawn_pool(model, images if pool is None else pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
     )
     tick = progress(len(images))
-    for start in range(0, len(images), method.images):
-        unit = range(start, min(start + method.images, len(images)))
+    together = method.together(model)
+    for start in range(0, len(images), together):
+        unit = range(start, min(start + together, len(images)))
         seen = look(unit, images, model.card, model.signature)
         _same_images(seen, record.images, out)
         labels = choose_labels(probabilities(model, seen.shown), rule)
@@ -173,14 +140,10 @@ def explain(
                    for image, own in zip(seen.ids, labels, strict=True)]  # fmt: skip
         if any(missing):
             request = request_for(model, seen, missing, drawn, what.seed, lambda rows: tick(0, rows))
-            found = method.run(request, options)
-            record = record.with_more(request, found)
-            bundle.create()
-            write_whole(out / RECORD, (json.dumps(record.to_json(), indent=1, sort_keys=True) + "\n").encode())
-            add_maps(bundle, request, found.maps)
+            record = made.add(bundle, record, request, method.run(request, options))
         tick(len(unit))
-    made = open_bundle(out)
-    return replace(made, notes=(*made.notes, *left_out(failed, len(images))))
+    record.check(whole := open_bundle(out))
+    return replace(whole, notes=(*whole.notes, *left_out(failed, len(images))))
 
 
 def request_for(
@@ -196,13 +159,6 @@ def request_for(
     )  # fmt: skip
 
 
-def add_maps(bundle: Bundle, request: Request, maps: Sequence[dict[int, Array]]) -> None:
-    """Write the maps of a request into a bundle, all at once."""
-    pairs = [(image, label) for image, own in zip(request.ids, request.labels, strict=True) for label in own]
-    stack = np.stack([maps[place][label] for place, own in enumerate(request.labels) for label in own])
-    bundle.add([image for image, _ in pairs], [label for _, label in pairs], stack, layout="NHW")
-
-
 def drawn_pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
     """Some of the images, drawn once for the whole run."""
     rng = np.random.default_rng([seed, len(images)])
@@ -212,13 +168,9 @@ def drawn_pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
     return Pool(tuple(images.ids[int(index)] for index in chosen), shown)
 
 
-def _digest(pixels: Array) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
-
-
 def _same_images(seen: Seen, known: dict[str, str], out: Path) -> None:
     for place, image in enumerate(seen.ids):
-        if known.get(image, digest := _digest(seen.pixels[place])) != digest:
+        if known.get(image, digest := made.digest(seen.pixels[place])) != digest:
             raise BadInput(
                 f"image '{image}' is another picture than the one that {out} has maps for; use a new bundle."
             )

@@ -31,8 +31,9 @@ from auditkit.methods.request import Found, Pool, Request
 from auditkit.metrics.reliability import spearman
 from auditkit.metrics.statistics import mean_interval
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.runs import made
 from auditkit.runs.evaluate import Progress, Tick, silent
-from auditkit.runs.explain import Explanation, add_maps, drawn_pool, request_for
+from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.runs.prepare import look
 from auditkit.runs.ready import probabilities
 
@@ -78,12 +79,17 @@ class Check:
         return found.hexdigest()
 
     def changed(self, some: Sequence[Layer]) -> OnnxClassifier:
-        """The classifier with these layers re-initialised; what it has learned no longer keeps it within float16."""
+        """The classifier with these layers re-initialised; what it has learned no longer keeps it within float16.
+
+        Its gradient is not checked anew: rules and their order are checked, and the graph has the nodes of the true
+        model's, whose check it shares (model.gradient.trusted).
+        """
         model, file = self.model, self.model.file
         proto, weights = randomised(self.graph, some, self.what.seed, file.weights)
         precision = "strict" if model.settings.precision == "float16" else model.settings.precision
         fresh = replace(file, proto=proto, weights=weights, sha256=self.key(some), external={})
-        return OnnxClassifier(fresh, model.signature, model.card, replace(model.settings, precision=precision))
+        return OnnxClassifier(fresh, model.signature, model.card, replace(model.settings, precision=precision),
+                              model.gradient_checks)  # fmt: skip
 
 
 def randomisation(
@@ -189,13 +195,20 @@ def _series(
 
 
 def _maps(check: Check, some: Sequence[Layer], out: Path, tick: Tick) -> tuple[list[Array], str]:
-    """The maps of a stage, in the order of the originals; or why the changed model gives none."""
+    """The maps of a stage, in the order of the originals; or why the changed model gives none.
+
+    Maps that are there already must be the ones that were made (runs.made), here as for the true model.
+    """
     method, _ = check.what.chosen()
     bundle = Bundle(out, model=check.key(some), method=check.what.name())
-    done = open_bundle(out).labels if len(bundle) else {}
     changed: OnnxClassifier | None = None
-    for start in range(0, len(check.originals), method.images):
-        part = check.originals[start : start + method.images]
+    record, done = made.Record.of(out), set[str]()
+    if len(bundle):
+        record.check(there := open_bundle(out))
+        done = set(there.labels)
+    together = method.together(check.model)
+    for start in range(0, len(check.originals), together):
+        part = check.originals[start : start + together]
         missing = [one for one in part if one.image not in done]
         if missing:
             changed = changed or check.changed(some)
@@ -205,9 +218,9 @@ def _maps(check: Check, some: Sequence[Layer], out: Path, tick: Tick) -> tuple[l
             found, failure = _asked(check.what, request)
             if found is None:
                 return [], failure
-            add_maps(bundle, request, found.maps)
+            record = made.add(bundle, record, request, found)
         tick(len(part))
-    kept = open_bundle(out)
+    record.check(kept := open_bundle(out))
     return [kept.get(one.image, one.label) for one in check.originals], ""
 
 
@@ -229,7 +242,8 @@ def _asked(what: Explanation, request: Request) -> tuple[Found | None, str]:
 def figures(originals: Sequence[Array], maps: Sequence[Array], confidence: float) -> dict[str, Any]:
     """Mean rank correlation over the images, with its interval; a constant map has no ranks and counts as 0."""
     pairs = list(zip(originals, maps, strict=True))
-    mean = mean_interval([_correlation(first, second) for first, second in pairs], confidence=confidence)
+    ranks = [_correlation(first, second) for first, second in pairs]
+    mean = mean_interval(ranks, confidence=confidence, bounds=(-1.0, 1.0))
     by_size = np.mean([_correlation(abs(first), abs(second)) for first, second in pairs])
     constant = sum(map(_is_constant, maps))
     return {"spearman": mean.value, "low": mean.low, "high": mean.high, "n": mean.n, "absolute": float(by_size),

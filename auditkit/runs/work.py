@@ -5,6 +5,7 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,14 @@ from auditkit.data.images import ImageSet
 from auditkit.data.usable import Failed
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
+from auditkit.model.card import Card
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.session import runtime_version
 from auditkit.runs.curves import Span
 from auditkit.runs.infills import Infills, given_image
 from auditkit.runs.plan import CONTROL, GIVEN_IMAGE, Evaluation, Lane, lanes, resolved
+
+PRESET = "preset "  # begins the source of a card that is no file
 
 
 @dataclass(frozen=True)
@@ -71,16 +75,25 @@ def planned(
 
 
 def subject(model: AnyClassifier, images: ImageSet) -> dict[str, Any]:
-    """Which model, prepared how, on which images."""
+    """Which model, read how, prepared how and by whose word, on which images."""
     signature = model.signature
     file = model.file if isinstance(model, OnnxClassifier) else None
     return {
         "model": {"path": str(file.path), "sha256": file.sha256, "identity": file.identity} if file else "callable",
         "input": signature.input, "output": signature.output, "kind": signature.kind, "classes": signature.classes,
+        "layout": signature.layout, "dtype": signature.dtype, "card_origin": _origin(model.card),
         "card": {key: value for key, value in model.card.to_json().items() if key != "source"},
         "class_names": list(model.card.names),
         "images": {"source": str(images.source), "count": len(images), "digest": images.digest()},
     }  # fmt: skip
+
+
+def _origin(card: Card) -> dict[str, str | None]:
+    """Where a card comes from: the file with its digest, or the preset, which has none."""
+    path, digest = Path(card.source), None
+    if not card.source.startswith(PRESET) and path.is_file():
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"source": card.source, "sha256": digest}
 
 
 def environment(model: AnyClassifier) -> dict[str, Any]:
@@ -121,7 +134,7 @@ def check(work: Work) -> None:
             raise BadInput(f"bundle {name} has no map for any of the images; its first image is '{first}'.")
         if strange := [label for own in bundle.labels.values() for label in own if label >= classes]:
             raise BadInput(f"bundle {name} has a map for label {strange[0]}; the model has classes 0 to {classes - 1}.")
-        if identity and bundle.header.model and bundle.header.model != identity:
+        if identity and bundle.header.model and bundle.header.model.lower() != identity.lower():
             raise BadInput(
                 f"bundle {name} was made for the model {bundle.header.model[:12]}..., but this one is "
                 f"{identity[:12]}...; maps of another model say nothing about this one."

@@ -21,7 +21,8 @@ from auditkit.runs import provenance, sums
 from auditkit.runs.comparable import infills
 from auditkit.runs.compare import compare, read
 from auditkit.runs.evaluate import Progress, evaluate, silent
-from auditkit.runs.explain import Explanation, Record, explain
+from auditkit.runs.explain import Explanation, explain
+from auditkit.runs.made import Record
 from auditkit.runs.plan import Evaluation, resolved
 from auditkit.runs.randomise import randomisation
 from auditkit.runs.record import results, without_figures
@@ -153,8 +154,9 @@ def _measured(
         with phase("explaining") as progress:
             maps = explain(model, images, what, store.folder / MAPS, pool, progress)
         given, record = Given({what.method: maps}, {}), Record.of(store.folder / MAPS)
-        explained = {"method": what.name(), "passes": record.passes, "gradients": record.gradients,
-                     "notes": list(record.notes)}  # fmt: skip
+        request = what.to_json() | {"pool": None if pool is None else pool.digest()}
+        explained = {"method": what.name(), "request": request, "passes": record.passes,
+                     "gradients": record.gradients, "notes": list(record.notes)}  # fmt: skip
     if not given.good:
         about = subject(model, usable(images, model.card)[0])
         found = without_figures(about, resolved(settings, model.signature.classes), environment(model))
@@ -167,6 +169,7 @@ def _measured(
         "refused_bundles": {k: list(v) for k, v in given.refused.items()}
     }
     found["run"]["bundle_paths"] = {name: str(bundle.path) for name, bundle in bundles.items()}  # of supplied ones
+    found["run"]["pool_path"] = None if pool is None else str(pool.source)
     found["explained"] = explained
     found["randomisation"] = _randomised(model, images, asked, store, given, pool, phase)
     return found

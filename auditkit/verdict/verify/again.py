@@ -26,9 +26,10 @@ Name = tuple[int, str, str]  # label, bundle, infill
 SAME, OTHER = 1e-5, 1e-3  # of a probability: in the same strict float32, and between two machines or versions
 LOOSEST, FEW_SEEN = 0.05, 4  # in other precisions: the runtime's error is known of some dozens of rows alone
 LEAST_AREA = 0.05  # of a box, in the saliency metric
+ERROR_OFF = 0.2  # of an area's estimated error, which the odds of tiny probabilities go into
 NOISE = 1e-4  # of a runtime's error, below which it is rounding
 ALWAYS = ("truth", "prediction", "predicted", "error")
-EXACT = ("map_digest", "tied_fraction", "pointing_hit", "iou", "box_degenerate", "degenerate_by_delta")
+EXACT = ("map_digest", "map_top", "tied_fraction", "pointing_hit", "iou", "box_degenerate", "degenerate_by_delta")
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,6 @@ class Tolerance:
             return cls(SAME, True, "the same versions, device and precision as the run's")
         changed = [name for name in now | then if then.get(name) != now.get(name)]
         return cls(OTHER, False, ", ".join(f"{name} {then.get(name)} then, {now.get(name)} now" for name in changed))
-
-
-def drawn(images: int, share: float, seed: int) -> list[int]:
-    """Positions of the images whose rows are computed again, at least one."""
-    count = min(images, max(1, int(np.ceil(share * images))))
-    return sorted(np.random.default_rng(seed).permutation(images)[:count].tolist())
 
 
 def compared(
@@ -152,13 +147,16 @@ class _Image:
     def _areas(self, stored: Stored, made: Stored) -> Iterator[tuple[str, float]]:
         """The curve and what is taken from it; points that a rounding error moved bring the error between points."""
         most, steps = self.tolerance.value, self.work.settings.steps
+        fixed = steps is not None and steps.rule != "auto"
         moved, off = _on_curve(stored, made)
-        if not off <= most or (moved and steps is not None and steps.rule != "auto"):
+        if not off <= most or (moved and fixed):
             yield "curve", off
-        slack = 2 * made.get("insertion_error", 0.0) if moved else 0.0
+        error = made.get("insertion_error", 0.0)
         for name in ("insertion", "insertion_low", "insertion_high"):
-            yield from _apart(name, stored, made, most + slack)
-        settled = not list(_apart("deletion_error", stored, made, most))
+            yield from _apart(name, stored, made, most + (2 * error if moved else 0.0))
+        if not moved:
+            yield from _apart("insertion_error", stored, made, most + ERROR_OFF * error)
+        settled = fixed or not list(_apart("deletion_error", stored, made, most))
         yield from _apart("deletion", stored, made, most + (0.0 if settled else 2 * made.get("deletion_error", 0.0)))
 
 

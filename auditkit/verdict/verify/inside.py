@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.errors import AuditError
-from auditkit.metrics.curves import area
+from auditkit.metrics.curves import area, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import alpha, beta
 from auditkit.runs.plan import Lane
 from auditkit.runs.record import results, without_figures
@@ -16,6 +16,7 @@ from auditkit.verdict.verify.recorded import Recorded, differences
 Array = np.ndarray[Any, Any]
 FLOAT32 = 1e-6  # curves are stored in float32, their areas in float64
 FORMULA = 1e-9
+ROUNDED = 0.01  # of an error, which the odds of probabilities close to 1 go into
 NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict")  # entries of results.json that rows do not tell
 
 
@@ -66,7 +67,7 @@ def rows(recorded: Recorded) -> tuple[int, list[str]]:
         found += [f"{_told(row)} stands there twice" for row, name in zip(listed, names, strict=True)
                   if names.count(name) > 1] if len(set(names)) < len(names) else []  # fmt: skip
         found += [f"{_told(row)}: {said}" for row in listed for said in _contradictions(row, by_infill, recorded)]
-        found += _ratios(listed, recorded)
+        found += _ratios(listed, recorded) + _errors(listed, recorded)
     return count, found
 
 
@@ -111,6 +112,29 @@ def _ratios(listed: Sequence[Mapping[str, Any]], recorded: Recorded) -> list[str
         f"{_told(row)}: {name} is {row[name]}, its insertion and probability give {value:.6g}"
         for name, values in expected.items() for row, value in zip(good, values, strict=True)
         if row[name] is None or not abs(row[name] - value) <= FORMULA
+    ]  # fmt: skip
+
+
+def _errors(listed: Sequence[Mapping[str, Any]], recorded: Recorded) -> list[str]:
+    """Rows by a given number of steps whose points or error are not those of their curves; other rules ask more."""
+    steps, span = recorded.settings.steps, recorded.span
+    if steps is None or steps.rule == "auto" or recorded.settings.protocol is not None:
+        return []
+    width = span.high - span.low
+    counts = uniform_counts(width, steps.count if steps.rule == "uniform" else width) + span.low
+    good = [row for row in listed if row["error"] is None and row["curve"] is not None]
+    fits = [row["keep_counts"] == counts.tolist() and len(row["curve"]) == len(counts) for row in good]
+    whole = [row for row, fit in zip(good, fits, strict=True) if fit]
+    found = [f"{_told(row)}: its points are not those of steps {steps}"
+             for row, fit in zip(good, fits, strict=True) if not fit]  # fmt: skip
+    if not whole:
+        return found
+    expected = sampled_errors(counts, np.array([row["curve"] for row in whole])[..., None])[:, 0]
+    said = np.array([row["insertion_error"] for row in whole], np.float64)
+    off = ~np.isclose(said, expected, rtol=ROUNDED, atol=FLOAT32, equal_nan=True)
+    return found + [
+        f"{_told(row)}: its error is {row['insertion_error']}, its curve gives {value:.6g}"
+        for row, value, differs in zip(whole, expected, off, strict=True) if differs
     ]  # fmt: skip
 
 

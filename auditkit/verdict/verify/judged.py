@@ -54,9 +54,9 @@ def series(recorded: Recorded) -> list[str]:
 
 def beyond(recorded: Recorded) -> list[str]:
     """What an audit tells that is not computed again."""
-    made = "how the maps were made, of the model and of its re-initialised stages"
-    parts = {"explained": made, "baseline": "what has changed since the baseline"}
-    return [*(what for key, what in parts.items() if recorded.results.get(key)), "the pictures of the gallery"]
+    parts = [(stages(recorded), "how the maps of re-initialised models were made"),
+             (recorded.results.get("baseline"), "what has changed since the baseline")]  # fmt: skip
+    return [*(what for there, what in parts if there), "the pictures of the gallery"]
 
 
 def cannot_render(recorded: Recorded) -> str:

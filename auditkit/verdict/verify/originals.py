@@ -18,6 +18,7 @@ from auditkit.verdict.verify.recorded import Recorded, differences
 
 Given = TypeVar("Given")
 Images = tuple[ImageSet, tuple[Failed, ...]]
+BY_DIGEST = ("model", "images", "card_origin")  # parts of a subject: wherever they lie now, the content counts
 MAPS = "maps"  # in a run's folder: the bundle that the run made itself
 
 
@@ -131,9 +132,8 @@ def _model(found: Opened, recorded: Recorded, where: Originals, path: Path) -> O
     if _sha256(path) != told["model"]["sha256"]:
         found.note(f"the model {path}", holds=False)
         return None
-    said = Overrides(
-        told["input"], told["output"], where.opening.overrides.layout, told["kind"], recorded.card.size
-    )  # fmt: skip
+    layout = where.opening.overrides.layout or told.get("layout")
+    said = Overrides(told["input"], told["output"], layout, told["kind"], recorded.card.size)
     model = open_file(path, replace(where.opening, overrides=said), _settings(recorded, where.device))
     found.note(f"the data of the model {path}", holds=model.file.identity == told["model"]["identity"])
     names = model.card.names if told["card"]["class_names"] else ()
@@ -158,7 +158,7 @@ def _images(found: Opened, recorded: Recorded, model: OnnxClassifier, path: Path
         return None
     told, now = recorded.about["subject"], subject(model, images[0])
     found.note(f"the set of images {path}", holds=now["images"]["digest"] == told["images"]["digest"])
-    rest = {name: value for name, value in now.items() if name not in ("model", "images")}
+    rest = {name: value for name, value in now.items() if name not in BY_DIGEST}
     found.problems += [f"the model opens otherwise than in the run: {said}" for said in differences(told, rest)]
     left_out, said = {one.image for one in images[1]}, {one["image"] for one in recorded.about["failed_images"]}
     found.problems += [f"image '{image}' is left out by the run, but can be used" for image in sorted(said - left_out)]

@@ -12,15 +12,15 @@ from auditkit.errors import AuditError, BadInput
 from auditkit.runs import sums
 from auditkit.runs.evaluate import Progress, silent
 from auditkit.runs.store import RESULTS, RUN
-from auditkit.runs.work import Work
-from auditkit.verdict.verify import again, inside, judged
+from auditkit.runs.work import Work, environment
+from auditkit.verdict.verify import again, inside, judged, maps, sample
 from auditkit.verdict.verify.originals import Opened, Originals, opened
 from auditkit.verdict.verify.recorded import Recorded
 
 Depth = Literal["rows", "digests", "run"]
 Told = tuple[str, list[str]]  # what was looked at, and what does not hold
 STRANGE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)  # from files that others wrote
-SHARE = 0.05
+SHARE, MAPS = 0.05, 2  # of the images: those whose rows are computed again, and those whose maps are made again
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class Sample:
 
     share: float
     seed: int
-    images: int
+    images: int  # drawn
+    deciding: int  # and so many more, since they decide most
+    escape: str  # what such a sample misses, in a sentence
     tolerance: float
     why: str
 
@@ -61,11 +63,13 @@ class Verification:
         """Plain object for `verify --json`."""
         return {"schema_version": 1, "holds": not self.problems, **asdict(self)}
 
-    def look(self, name: str, step: Callable[[], Told]) -> bool:
-        """Do one check; whether all of it holds."""
+    def look(self, name: str, step: Callable[[], Told], *, asks: bool = False) -> bool:
+        """Do one check; whether all of it holds. `asks`: what it needs and lacks, the user can give."""
         try:
             about, problems = step()
         except (*STRANGE, AuditError) as error:
+            if asks and isinstance(error, BadInput) and not self.problems:
+                raise
             about, problems = "", [f"the {name} cannot be made sense of ({type(error).__name__}: {error})"]
         self.checks.append(Check(name, about, tuple(problems)))
         return not problems
@@ -73,14 +77,17 @@ class Verification:
 
 def verify(
     run: Path, originals: Originals | None = None, *, depth: Depth = "rows", share: float = SHARE,
-    seed: int | None = None, progress: Progress = silent,
+    images_mapped: int = MAPS, seed: int | None = None, progress: Progress = silent,
 ) -> Verification:  # fmt: skip
     """Whether the run's files are unchanged, follow from each other, and come out again from the originals.
 
-    Without a seed the sample is drawn anew each time: who changes a run cannot know where nobody will look.
+    Without a seed the sample is drawn anew each time: who changes a run cannot know where nobody will look. Of maps
+    that the audit made, those of `images_mapped` images are made again.
     """
     if not 0 < share <= 1:
         raise BadInput(f"a sample of {share:g} of the images is none; give a share above 0, up to 1.")
+    if images_mapped < 0:
+        raise BadInput(f"maps of {images_mapped} images cannot be made again; give a number from 0 up.")
     if seed is not None and seed < 0:
         raise BadInput(f"seed {seed} is negative.")
     if not any((run / name).is_file() for name in (RUN, RESULTS, sums.SUMS)):
@@ -88,7 +95,7 @@ def verify(
     found = Verification(str(run))
     recorded, whole = _inside(found, run)
     if recorded is None or depth == "run":
-        found.not_checked += ["whether model, images and heatmaps are the run's, and its rows come out again"]
+        found.not_checked += ["whether model, images and heatmaps are the run's, and its rows and maps come out again"]
         return found
     try:
         files = opened(recorded, originals or Originals())
@@ -101,11 +108,13 @@ def verify(
         files = Opened(problems=[f"what the run says of them makes no sense ({type(error).__name__}: {error})"])
     found.look("originals", lambda: (f"{files.count} have the digests that are recorded", files.problems))
     if depth == "digests":
-        found.not_checked.append("whether rows come out again")
+        found.not_checked.append("whether rows and maps come out again")
     elif files.work is None or not whole:
-        found.not_checked.append("whether rows come out again: first, originals and parts must hold")
+        found.not_checked.append("whether rows and maps come out again: first, originals and parts must hold")
     else:
-        _again(found, recorded, files.work, share, secrets.randbelow(2**32) if seed is None else seed, progress)
+        seed = secrets.randbelow(2**32) if seed is None else seed
+        _again(found, recorded, files.work, share, seed, progress)
+        _made_again(found, recorded, files.work, images_mapped, seed, (originals or Originals()).pool, progress)
     return found
 
 
@@ -164,11 +173,48 @@ def _again(
     if runtime is None:
         found.not_checked.append("rows: no map could be used, so there are none")
         return
-    positions, tolerance = again.drawn(len(work.images), share, seed), again.Tolerance.of(recorded, runtime, work)
-    found.sample = Sample(share, seed, len(positions), tolerance.value, tolerance.why)
-    text = f"{{:,}} rows of {len(positions)} images, drawn with seed {seed}, come out again"
+    count, tolerance = len(work.images), again.Tolerance.of(recorded, runtime, work)
+    drawn = sample.drawn(count, share, seed)
+    most = [place for place in _deciding(recorded, work) if place not in drawn]
+    found.sample = Sample(share, seed, len(drawn), len(most), sample.told(count, len(drawn)), tolerance.value,
+                          tolerance.why)  # fmt: skip
+    text = (
+        f"{{:,}} rows of {len(drawn)} images, drawn with seed {seed}, and {len(most)} that decide most come out again"
+    )
+    positions = sorted([*drawn, *most])
     found.look("sample", lambda: _told(text, again.compared(recorded, work, positions, tolerance, progress)))
     if tolerance.same:
         found.look("runtime", lambda: ("has the error that is recorded", again.runtime(runtime, work)))
     else:
         found.not_checked.append(f"the runtime's error: it was another ({tolerance.why})")
+
+
+def _deciding(recorded: Recorded, work: Work) -> list[int]:
+    """Positions of the images that decide most; rows that make no sense are a problem of the results already."""
+    places = {image: place for place, image in enumerate(work.images.ids)}
+    try:
+        with np.errstate(all="ignore"):
+            return [places[image] for image in sample.deciding(recorded) if image in places]
+    except (*STRANGE, AuditError):
+        return []
+
+
+def _made_again(
+    found: Verification, recorded: Recorded, work: Work, wanted: int, seed: int, pool: Path | None, progress: Progress
+) -> None:  # fmt: skip
+    """Maps of a few images, where the audit made them: the first ones of the sample."""
+    if not (method := maps.made_by(recorded)):
+        found.not_checked += [maps.SUPPLIED] if work.bundles else []
+        return
+    if not wanted:
+        found.not_checked.append(f"whether the maps are those that {method} makes")
+        return
+    order = sample.drawn(len(work.images), 1.0, seed)
+
+    def step() -> Told:
+        same = recorded.run["environment"] == environment(work.model)
+        made = maps.again(recorded, work, order, wanted, pool, same, progress)
+        about = f"{made.maps} maps of {made.images} of {len(order)} images, made again by {method}, rank pixels alike"
+        return f"{about} (least rank correlation {made.least:.4f}; {maps.ALIKE} is asked for)", made.problems
+
+    found.look("maps", step, asks=True)
