@@ -1,4 +1,4 @@
-"""How good `--steps auto` is on curves known at every point: python benchmarks/steps.py FILE.npz [...].
+"""How good `--steps auto` and a fixed number are on curves known at every point: benchmarks/steps.py FILE.npz [...].
 
 A file holds curves of one model, recorded once with `--steps exact` or on a fine regular grid:
 
@@ -10,7 +10,7 @@ The recorded grid stands for the pixels: the exact area is the mean over all poi
 for any of them. Each (image, map, label) is a curve of its own. `even` and `odd` images are also reported apart, so
 that constants tuned on one half can be checked on the other.
 
-Prints one JSON object, then the same as a Markdown table:
+Prints one JSON object, then the same as Markdown tables:
 
     holds       share of curves whose area is off by no more than the error reported
     passes      points between the two ends, median and mean over the curves
@@ -18,6 +18,11 @@ Prints one JSON object, then the same as a Markdown table:
     uniform     passes that the uniform trapezoid needs for the same 95 % error
     alpha, beta mean over the curves with `auto` less that of the exact areas
     ms          host time a curve, in milliseconds
+
+and for each fixed number of steps
+
+    holds       as above
+    off, said   mean over the curves of the true error and of the one reported
 """
 
 import json
@@ -28,11 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.metrics.curves import Refinement, area, needed_errors, uniform_counts
+from auditkit.metrics.curves import Refinement, area, needed_errors, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
 
 Array = np.ndarray[Any, Any]
 TOLERANCES = (5e-3, 1e-3)
+STEPS = (6, 7, 8, 9, 16, 17, 28, 32, 64, 128)
 MOST_POINTS = 512  # as in a run
 
 
@@ -87,6 +93,16 @@ def measure(curves: Array, prob: Array, tolerance: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def fixed(curves: Array, steps: int) -> dict[str, Any]:
+    """One row of the table of fixed numbers of steps."""
+    counts = uniform_counts(curves.shape[1] - 1, steps)
+    off = np.abs(area(counts, curves[:, counts]) - curves[:, 1:].mean(axis=1))
+    said = sampled_errors(counts, curves[:, counts][..., None])[:, 0]
+    holds = round(float((off <= said).mean()), 3)
+    means = [round(float(values.mean()), 5) for values in (off, said)]
+    return {"curves": len(curves), "steps": steps, "holds": holds, "off": means[0], "said": means[1]}
+
+
 def read(path: Path) -> tuple[Array, Array, Array]:
     """Curves [C, points], the whole image's probability of each curve's label [C], and each curve's image [C]."""
     with np.load(path) as file:
@@ -125,5 +141,6 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     found = [row for name in sys.argv[1:] for row in rows(Path(name))]
-    print(json.dumps({"results": found}, indent=2))
-    print(markdown(found))
+    few = [{"file": Path(name).stem, **fixed(read(Path(name))[0], steps)} for name in sys.argv[1:] for steps in STEPS]
+    print(json.dumps({"results": found, "fixed": few}, indent=2))
+    print(markdown(found), markdown(few), sep="\n\n")

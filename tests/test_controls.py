@@ -10,7 +10,7 @@ import pytest
 import auditkit
 from auditkit.data.images import ImageSet
 from auditkit.data.ranks import ranks
-from auditkit.methods.controls import CONTROLS, centred_gaussian, constant, edges, random
+from auditkit.methods.controls import CONTROLS, blurred_edges, centred_gaussian, constant, edges, random
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.signature import Overrides
 from auditkit.runs.evaluate import evaluate
@@ -103,6 +103,20 @@ def test_edges_weigh_the_colours_alike() -> None:
     for turn in (1, 2):
         np.testing.assert_allclose(edges(np.roll(picture, turn, axis=2), 0), edges(picture, 0))
     assert edges(picture, 0).max() == pytest.approx(4 * 120 / 3)
+
+
+def test_blurred_edges_spread_each_edge_around_it() -> None:
+    """A Gaussian of a tenth of the shorter side: the ring of edges around one bright pixel becomes a bump on it."""
+    picture = np.zeros((64, 96, 3), np.uint8)
+    picture[30, 40] = 255
+    found = blurred_edges(picture, 0)
+    y, x = np.mgrid[:64, :96]
+    distance = np.hypot(y - 30, x - 40)
+    assert found.argmax() == 30 * 96 + 40
+    np.testing.assert_allclose(found.sum(), edges(picture, 0).sum(), rtol=1e-3)
+    spread = np.sqrt((found * distance**2).sum() / found.sum() / 2)
+    assert spread == pytest.approx(6.4, abs=0.3)
+    assert not blurred_edges(np.full((8, 9, 3), 77, np.uint8), 0).any()
 
 
 # In an evaluation ----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from auditkit.metrics.curves import (
     area_weights,
     needed_errors,
     parse_steps,
+    sampled_errors,
     uniform_counts,
 )
 from auditkit.metrics.faithfulness import alpha, beta
@@ -163,6 +164,59 @@ def test_beta_falls_no_more_than_allowed(auc: float, prob: float, tolerance: flo
 def test_no_figure_asks_for_more_than_the_tolerance_where_ratios_are_calm() -> None:
     assert needed_errors(np.array([0.4]), np.array([0.9]), 5e-3, 0.01, 0.001).tolist() == [5e-3]
     assert needed_errors(np.array([0.0]), np.array([0.0]), 5e-3, 0.0, 0.0)[0] > 0
+
+
+# The error of a fixed number of points
+
+
+def sampled(curves: Array, steps: int) -> tuple[Array, Array]:
+    """How far the areas of curves [C, n+1, L] by so many steps are off, and how far they are said to be."""
+    counts = uniform_counts(curves.shape[1] - 1, steps)
+    areas = area(counts, np.swapaxes(curves[:, counts], 1, 2))
+    return np.abs(areas - curves[:, 1:].mean(axis=1)), sampled_errors(counts, curves[:, counts])
+
+
+@pytest.mark.parametrize("steps", [7, 8, 16, 33, 64])
+@pytest.mark.parametrize("kind", ["walk of the log-odds", "walk of the probability", "steps", "spikes"])
+def test_the_error_of_a_fixed_number_of_steps_holds(kind: str, steps: int) -> None:
+    off, said = sampled(rough(kind), steps)
+    assert (off <= said).mean() >= 0.93
+    assert said.mean() < 12 * off.mean()  # or nobody could use it
+
+
+@pytest.mark.parametrize("steps", [16, 33])
+def test_a_smaller_error_would_not_hold(steps: int) -> None:
+    off, said = sampled(rough("walk of the log-odds"), steps)
+    assert (off <= said / 4).mean() < 0.9
+
+
+def test_more_steps_are_said_to_be_better() -> None:
+    curves = rough("walk of the log-odds", 100)
+    means = [sampled(curves, steps)[1].mean() for steps in (8, 16, 32, 64, 128)]
+    assert all(fewer > more for fewer, more in itertools.pairwise(means))
+
+
+def test_a_refinement_that_stops_at_once_says_the_same_error() -> None:
+    """Its first look is at 24 equal steps."""
+    curves = rough("steps", 30)
+    refinement, asked = refine(curves, 1.0)
+    assert {len(rounds) for rounds in asked} == {1}
+    counts = uniform_counts(1024, 24)
+    assert np.array_equal(refinement.errors, np.maximum(sampled_errors(counts, curves[:, counts]), 0.1))
+
+
+def test_all_pixels_have_no_error_and_two_ends_have_none_that_is_known() -> None:
+    values = np.random.default_rng(0).random((3, 9, 2))
+    assert (sampled_errors(np.arange(4, 13), values) == np.zeros((3, 2))).all()
+    assert np.isnan(sampled_errors(np.array([4, 12]), values[:, :2])).all()
+    assert np.isfinite(sampled_errors(np.array([4, 7, 12]), values[:, :3])).all()
+
+
+def test_an_odd_last_step_is_not_forgotten() -> None:
+    """Flat until the last step, in which all of it happens: the point before it tells."""
+    counts, values = uniform_counts(700, 7), np.array([0.2] * 7 + [0.9])
+    assert sampled_errors(counts, values[None, :, None])[0, 0] > 0.02
+    assert sampled_errors(counts, np.full((1, 8, 1), 0.2))[0, 0] == pytest.approx(0, abs=1e-12)
 
 
 # Refinement

@@ -1,6 +1,7 @@
 """The evaluation as users run it: from the command and from Python, whole, cut short and gone on with."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,13 +49,14 @@ def test_a_run_holds_results_and_a_row_for_each_pair(given: tuple[Path, Path, Pa
     assert {m["name"] for m in results["metrics"]} == {*METRICS, *SALIENCY}
     assert {m["bundle"] for m in results["metrics"]} == {"maps"}
     assert {m["bundle"] for m in results["controls"]} == {
-        "control:random", "control:centred-gaussian", "control:constant", "control:edges", "control:one-map:maps",
+        "control:random", "control:centred-gaussian", "control:constant", "control:edges", "control:blurred-edges",
+        "control:one-map:maps",
     }  # fmt: skip
     for metric in results["metrics"]:
         assert metric["labels"] == "all"
         assert metric["low"] <= metric["value"] <= metric["high"]
     rows = pq.read_table(tmp_path / "run" / "items").to_pylist()
-    assert len(rows) == 40 * 4 * 6
+    assert len(rows) == 40 * 4 * 7
     assert all(len(row["curve"]) == len(row["keep_counts"]) == 11 for row in rows)
 
 
@@ -143,6 +145,16 @@ def test_maps_of_another_model_or_of_other_images_are_refused(given: tuple[Path,
     bundle.add(["cat.jpg"], [0], np.random.default_rng(0).random((1, 8, 8), dtype=np.float32))
     with pytest.raises(BadInput, match="no map for any of the images"):
         auditkit.evaluate(other, images, bundle)
+
+
+def test_a_models_digest_may_be_written_in_capitals(given: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    model, images, maps = given
+    shutil.copytree(maps, tmp_path / "capitals")
+    header = json.loads((tmp_path / "capitals" / "bundle.json").read_text())
+    (tmp_path / "capitals" / "bundle.json").write_text(json.dumps(header | {"model": header["model"].upper()}))
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    found = auditkit.evaluate(opened, images, tmp_path / "capitals", steps="4", controls=False)
+    assert found.value("insertion", "capitals") is not None
 
 
 def test_images_without_a_label_in_the_set_are_counted_not_lost(given: tuple[Path, Path, Path]) -> None:

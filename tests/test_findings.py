@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 import auditkit
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled
 from auditkit.errors import BadInput
-from auditkit.methods.controls import centred_gaussian, edges
+from auditkit.methods.controls import blurred_edges, centred_gaussian, edges
+from auditkit.metrics.statistics import mean_interval, paired_difference
 from auditkit.runs.figures import FAITHFUL
 from auditkit.runs.plan import resolved
 from auditkit.runs.summary import COMPARED
@@ -48,6 +50,9 @@ def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000)
     return {
         "tool": {"name": "auditkit"}, "environment": {}, "limitations": [], "classes_are": "given", "classes": [],
         "reliability": [], "flags": [], "failed_images": [],
+        "points": [{"bundle": source, "infill": infill, "error": 0.02, "errors": dict.fromkeys(VALUES, 0.001) |
+                    {"soundness": 0.02}, "n": n} for infill in infills
+                   for source in (*bundles, *(f"control:{control}" for control in controls))],
         "subject": {"model": {"identity": MODEL}, "card": {}, "classes": 10, "images": {"count": n}},
         "run": {"bundles": dict.fromkeys(bundles, "cd"), "bundle_models": dict.fromkeys(bundles, MODEL)},
         "settings": resolved(policy.evaluation(), 10).to_json(), "metrics": listed,
@@ -61,6 +66,7 @@ def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000)
     }  # fmt: skip
 
 
+EVIDENCE = ("record", "settings", "images", "labels", "controls", "points", "identity")
 STRICT, STANDARD = read_policy("strict"), read_policy("standard")
 
 
@@ -103,15 +109,15 @@ def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "")
 def test_all_that_is_asked_holds(good: Results) -> None:
     checks, said, reason = judge(STRICT, good, TODAY)
     assert said == "pass"
-    assert reason == "All 6 checks hold."
+    assert reason == "All 7 checks hold."
     assert {one["status"] for one in checks} == {"pass"}
-    assert [one["id"] for one in checks][:6] == ["record", "settings", "images", "labels", "controls", "identity"]
+    assert [one["id"] for one in checks][:7] == [*EVIDENCE]
     assert check(STRICT, good, "completeness-above-controls") == {
         "id": "completeness-above-controls", "metric": "worst_completeness", "status": "pass", "observed": 0.2,
         "title": "The maps show clearly more of each label's evidence than any map that ignores the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True,
-        "reason": "maps over control:random: 0.200 (0.190 to 0.210) on 1000 images; more than 0.05 is asked.",
+        "reason": "maps (gray) over control:random: 0.200 (0.190 to 0.210) on 1000 images; more than 0.05 is asked.",
     }  # fmt: skip
     json.dumps(checks, allow_nan=False)
 
@@ -126,7 +132,7 @@ def test_explore_measures_whatever_it_finds() -> None:
     explore = read_policy("explore")
     found = results(explore)
     assert verdict(explore, found) == "measured"
-    found["flags"] = ["maps: position-only (the same map for all 1000 images)"]
+    found["flags"] = ["maps: position-only (1000 of 1000 maps are those of other images)"]
     found["metrics"] = []
     assert verdict(explore, found) == "measured"
     assert verdict(explore, {}) == "measured"
@@ -154,21 +160,21 @@ def test_a_maximum(value: float, expected: str) -> None:
 @pytest.mark.parametrize(("value", "expected"), [(0.07, "pass"), (0.03, "fail"), (0.055, "inconclusive")])
 def test_a_margin_must_hold_over_the_best_control(good: Results, value: float, expected: str) -> None:
     """Which control is best is not chosen: the check is as good as over the worst of them for the maps."""
-    (one,) = pick(good, "comparisons", name="worst_completeness", against="control:edges")
+    (one,) = pick(good, "comparisons", name="worst_completeness", against="control:edges", infill="gray")
     one |= {"value": value, "low": value - 0.01, "high": value + 0.01}
     found = check(STRICT, good, "completeness-above-controls")
     assert (found["status"], found["observed"]) == (expected, value)
-    assert found["reason"].startswith("maps over control:edges: ")
+    assert found["reason"].startswith("maps (gray) over control:edges: ")
     assert verdict(STRICT, good) == expected
 
 
 def test_a_wide_interval_counts_before_a_small_margin(good: Results) -> None:
     for control, value, low in (("edges", 0.1, 0.09), ("constant", 0.15, -0.01)):
-        (one,) = pick(good, "comparisons", name="worst_completeness", against=f"control:{control}")
+        (one,) = pick(good, "comparisons", name="worst_completeness", against=f"control:{control}", infill="gray")
         one.update({"value": value, "low": low, "high": 0.3})
     said = check(STRICT, good, "completeness-above-controls")
     assert (said["status"], said["observed"]) == ("inconclusive", 0.15)
-    assert said["reason"].startswith("maps over control:constant: ")
+    assert said["reason"].startswith("maps (gray) over control:constant: ")
 
 
 def test_a_margin_over_one_control_asks_nothing_of_the_others(good: Results) -> None:
@@ -176,7 +182,7 @@ def test_a_margin_over_one_control_asks_nothing_of_the_others(good: Results) -> 
         value = -0.03 if one["against"] == "control:random" else -0.5
         one.update({"value": value, "low": value - 0.01, "high": value + 0.01})
     assert verdict(STRICT, good) == "pass"
-    (one,) = pick(good, "comparisons", name="worst_soundness", against="control:random")
+    (one,) = pick(good, "comparisons", name="worst_soundness", against="control:random", infill="gray")
     one |= {"value": -0.08, "low": -0.09, "high": -0.07}
     assert verdict(STRICT, good) == "fail"
 
@@ -214,42 +220,27 @@ def test_a_figure_without_an_interval_decides_nothing() -> None:
     assert "One image shows no spread" in check(asked, found, "complete")["reason"]
 
 
-ALIKE = [
-    (1.0, 0.9, 1000, "pass"), (1.0, 0.9, 5, "inconclusive"), (0.5, 0.45, 50, "pass"), (0.5, 0.45, 5, "inconclusive"),
-    (0.3, 0.45, 50, "fail"), (0.3, 0.45, 5, "inconclusive"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("value", "limit", "n", "expected"), ALIKE)
-def test_images_that_are_all_alike_are_not_certainty(value: float, limit: float, n: int, expected: str) -> None:
-    """The bootstrap of equal values has no width; what is judged allows for images that were not seen."""
-    asked = policy(f"complete; worst_completeness; min = {limit}", "minimum_images = 5")
-    found = results(asked, n=n)
-    pick(found, "metrics", name="worst_completeness")[0].update(value=value, low=value, high=value)
+def test_an_interval_without_width_is_no_certainty() -> None:
+    """Figures come with intervals that allow for images that were not seen; one that does not shows nothing."""
+    asked = policy("complete; worst_completeness; min = 0.4")
+    found = results(asked)
+    (one,) = pick(found, "metrics", name="worst_completeness")
+    one |= {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert check(asked, found, "complete")["status"] == "inconclusive"
+    alike = mean_interval(np.ones(1000), bounds=(0.0, 1.0))
+    one |= {"low": alike.low, "high": alike.high, "reason": alike.note}
     said = check(asked, found, "complete")
-    assert said["status"] == expected
-    share = 1 - 0.025 ** (1 / n)
-    assert said["low"] == pytest.approx(value * (1 - share))
-    assert said["high"] == pytest.approx(value + share * (1 - value))
+    assert (said["status"], said["low"], said["high"]) == ("pass", alike.low, 1.0)
     assert "All images have the same value" in said["reason"]
 
 
-def test_an_interval_of_equal_images_holds_as_often_as_it_says() -> None:
-    """Of samples that show no failure at all, the widened interval misses the true mean in 2.5 of 100 at most."""
-    rng = np.random.default_rng(0)
-    asked = policy("complete; worst_completeness; min = 0.45", "minimum_images = 2")
-    for n, failures in ((20, 0.17), (100, 0.0363)):
-        found = results(asked, n=n)
-        pick(found, "metrics", name="worst_completeness")[0].update(value=1.0, low=1.0, high=1.0)
-        low = check(asked, found, "complete")["low"]
-        missed = np.mean((rng.random((20_000, n)) >= failures).all(axis=1)) if 1 - failures < low else 0.0
-        assert 0.02 < missed <= 0.0275
+EQUAL = {"value": 0.0, "low": -0.004, "high": 0.004, "reason": paired_difference([0.5] * 9, [0.5] * 9).note}
 
 
 def test_maps_that_equal_a_control_on_every_image_are_not_above_it() -> None:
     found = results(STANDARD)
     (one,) = pick(found, "comparisons", name="worst_completeness", against="control:edges")
-    one |= {"value": 0.0, "low": 0.0, "high": 0.0}
+    one |= EQUAL
     assert check(STANDARD, found, "completeness-above-controls")["status"] == "fail"
     said = check(STANDARD, found, "not-above-edges")
     assert (said["status"], said["severity"], said["part_of"]) == ("fail", "high", "completeness-above-controls")
@@ -298,6 +289,115 @@ def test_stages_and_images_of_the_randomisation_cannot_be_saved(good: Results) -
     assert verdict(STRICT, good) == "inconclusive"
 
 
+# Margins that could not be missed, or not be met ----------------------------------------------------------------------
+
+
+def at(found: Results, metric: str, control: str, value: float, low: float) -> None:
+    """Set a control's own figure, under every infill."""
+    for one in pick(found, "controls", name=metric, bundle=f"control:{control}"):
+        one.update({"value": value, "low": low, "high": min(2 * value - low, 1.0)})
+
+
+def apart(found: Results, metric: str, control: str, value: float, width: float = 0.004) -> None:
+    """Set the margin of the maps over a control, under every infill."""
+    for one in pick(found, "comparisons", name=metric, against=f"control:{control}"):
+        one.update({"value": value, "low": value - width, "high": value + width})
+
+
+def test_a_check_that_cannot_fail_is_not_passed(good: Results) -> None:
+    """Nothing lies 0.05 below 0.02; the verdict names the check, and the others decide."""
+    at(good, "worst_soundness", "random", 0.02, 0.015)
+    apart(good, "worst_soundness", "random", -0.02)  # maps as unsound as can be
+    checks, said, reason = judge(STRICT, good, TODAY)
+    found = next(one for one in checks if one["id"] == "soundness-near-random")
+    assert (found["status"], found["required"], said) == ("not assessed", False, "pass")
+    assert "Control:random is at 0.02 itself, so nothing can be shown to lie 0.05 below it." in found["reason"]
+    assert reason.startswith("6 checks hold; 1 suppressed or not assessed: soundness-near-random.")
+
+
+@pytest.mark.parametrize(("low", "expected"), [(0.049, "not assessed"), (0.051, "pass")])
+def test_there_is_room_where_the_worst_maps_would_fail(low: float, expected: str, good: Results) -> None:
+    at(good, "worst_soundness", "random", 0.06, low)
+    assert check(STRICT, good, "soundness-near-random")["status"] == expected
+    apart(good, "worst_soundness", "random", -0.06, 0.06 - low)
+    assert check(STRICT, good, "soundness-near-random")["status"] == ("fail" if low >= 0.05 else "inconclusive")
+
+
+def test_what_fails_without_room_still_fails() -> None:
+    """Being optional is no way round: what is there was judged."""
+    asked = policy('sound; worst_soundness; min_margin_over = "control:random:-0.05"; required = false')
+    found = results(asked)
+    at(found, "worst_soundness", "random", 0.06, 0.045)
+    apart(found, "worst_soundness", "random", -0.06, 0.005)
+    assert verdict(asked, found) == "fail"
+    apart(found, "worst_soundness", "random", -0.06, 0.015)
+    assert verdict(asked, found) == "inconclusive"
+
+
+def test_a_policy_of_checks_that_cannot_fail_judges_nothing() -> None:
+    asked = policy('sound; worst_soundness; min_margin_over = "control:random:-0.05"')
+    found = results(asked)
+    assert verdict(asked, found) == "pass"
+    at(found, "worst_soundness", "random", 0.0, 0.0001)
+    assert verdict(asked, found) == "inconclusive"
+
+
+def test_one_infill_without_room_is_enough_not_to_pass(good: Results) -> None:
+    pick(good, "controls", name="worst_soundness", bundle="control:random", infill="blur")[0].update(value=0.01, low=0)
+    assert check(STRICT, good, "soundness-near-random")["reason"].startswith("maps (blur) over control:random")
+    assert check(STRICT, good, "soundness-near-random")["status"] == "not assessed"
+
+
+def test_room_that_is_not_known_is_none(good: Results) -> None:
+    drop("controls", name="worst_soundness", bundle="control:random")(good)
+    said = check(STRICT, good, "soundness-near-random")
+    assert (said["status"], said["required"]) == ("inconclusive", True)
+    assert "How control:random itself fares is not in the results" in said["reason"]
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+@pytest.mark.parametrize(("margin", "expected"), [(0.03, "inconclusive"), (0.0, "inconclusive"), (-0.1, "fail")])
+def test_a_margin_that_cannot_be_met_stays_open(margin: float, expected: str, good: Results) -> None:
+    """Nothing lies 0.05 above 0.97. What is far below the control itself needs no room to fail."""
+    at(good, "worst_completeness", "edges", 0.97, 0.965)
+    apart(good, "worst_completeness", "edges", margin)
+    said = check(STRICT, good, "completeness-above-controls")
+    assert (said["status"], verdict(STRICT, good)) == (expected, expected)
+    told = "Control:edges is at 0.97 itself, so there is no room to lie 0.05 above it." in said["reason"]
+    assert told == (expected == "inconclusive")
+
+
+def test_maps_that_equal_a_perfect_control_leave_the_verdict_open() -> None:
+    found = results(STANDARD)
+    at(found, "worst_completeness", "edges", 1.0, 0.99)
+    for one in pick(found, "comparisons", name="worst_completeness", against="control:edges"):
+        one.update(EQUAL)
+    said = check(STANDARD, found, "completeness-above-controls")
+    assert said["status"] == "inconclusive"
+    assert "so there is no room to lie 0.05 above it" in said["reason"]
+
+
+@pytest.mark.parametrize(("margin", "expected"), [(0.005, "pass"), (0.0, "not assessed"), (-0.02, "not assessed"),
+                                                  (-0.4, "fail")])  # fmt: skip
+def test_best_effort_beside_chance_is_told_only_where_chance_leaves_room(margin: float, expected: str) -> None:
+    found = results(STANDARD)
+    at(found, "best_effort", "random", 0.994, 0.99)
+    apart(found, "best_effort", "random", margin)
+    said = check(STANDARD, found, "best-effort-above-random")
+    assert (said["status"], said["required"]) == (expected, expected != "not assessed")
+    assert verdict(STANDARD, found) == ("fail" if expected == "fail" else "pass")
+
+
+def test_controls_without_room_are_left_out_where_others_have_it() -> None:
+    asked = policy('sound; worst_soundness; min_margin_over = "control:-0.05"')
+    found = results(asked)
+    at(found, "worst_soundness", "random", 0.01, 0.005)
+    said, reason = check(asked, found, "sound"), judge(asked, found, TODAY)[2]
+    assert said["status"] == "pass"
+    assert "control:random is left out: control:random is at 0.01 itself" in said["reason"]
+    assert "In sound, control:random was left out, not beaten." in reason
+
+
 # What the verdict weighs ----------------------------------------------------------------------------------------------
 
 
@@ -331,7 +431,7 @@ def test_a_failure_goes_before_what_is_open(good: Results) -> None:
     good["runtime"]["alpha"] = 0.1
     assert judge(STRICT, good, TODAY)[1:] == (
         "fail",
-        "1 of 12 checks failed: runtime-error. Of runtime-error: the runtime: 0.1 on 18 rows; at most 0.001 is asked.",
+        "1 of 14 checks failed: runtime-error. Of runtime-error: the runtime: 0.1 on 18 rows; at most 0.001 is asked.",
     )
 
 
@@ -346,7 +446,7 @@ def sure(found: Results) -> Results:
     found["comparisons"] = [one for one in found["comparisons"] if one["name"] != "best_effort"]
     for one in found["comparisons"]:
         if one["against"].startswith("control:one-map") and "completeness" in one["name"]:
-            one.update({"value": 0.0, "low": 0.0, "high": 0.0})
+            one.update({"value": None, "low": None, "high": None, "n": 0, "reason": f"{NO_SECOND_LABEL} above 0.01"})
     return found
 
 
@@ -359,11 +459,12 @@ def test_a_sure_model_can_pass_and_the_reason_is_told(good: Results) -> None:
     assert (found["best-effort"]["status"], found["best-effort"]["required"]) == ("not assessed", False)
     assert "control:one-map is left out: no image has a second label" in found["completeness-above-controls"]["reason"]
     assert "not-above-one-map" not in found
+    assert "In completeness-above-controls, control:one-map was left out, not beaten." in reason
 
 
 def test_the_model_must_be_the_reason(good: Results) -> None:
     """Best effort that is missing for want of maps, or missing altogether, leaves the verdict open."""
-    (one,) = pick(good, "metrics", name="best_effort")
+    (one,) = pick(good, "metrics", name="best_effort", infill="gray")
     one |= {"value": None, "low": None, "high": None, "n": 0, "reason": "3 of 9 maps are missing"}
     assert check(STRICT, good, "best-effort")["required"]
     assert verdict(STRICT, good) == "inconclusive"
@@ -381,28 +482,53 @@ def test_one_bundle_cannot_hide_what_another_lacks() -> None:
     assert verdict(STANDARD, found) != "pass"
 
 
-def test_one_map_that_beats_a_sure_models_maps_counts(good: Results) -> None:
-    found = sure(good)
-    (one,) = pick(found, "comparisons", name="worst_completeness", against="control:one-map:maps")
-    one |= {"value": -0.1, "low": -0.2, "high": -0.05}
-    assert check(STRICT, found, "completeness-above-controls")["status"] == "fail"
-
-
 def test_one_map_counts_where_a_second_label_does(good: Results) -> None:
     for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
-        one.update({"value": 0.0, "low": 0.0, "high": 0.0})
+        one.update(EQUAL)
     assert check(STRICT, good, "completeness-above-controls")["status"] == "fail"
     assert "not-above-one-map" in statuses(STRICT, good)
 
 
+@pytest.mark.parametrize(("n", "expected"), [(1, "pass"), (29, "pass"), (30, "fail")])
+def test_one_map_needs_images_that_can_tell_it_from_others(n: int, expected: str, good: Results) -> None:
+    """On the few images where the model is unsure, maps that are no better than one map prove nothing."""
+    for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
+        one.update(EQUAL | {"n": n})
+    checks, said, reason = judge(STRICT, good, TODAY)
+    assert said == expected
+    names = {one["id"]: one for one in checks}
+    left_out = f"{n} of 1000 images have a second label with probability above 0.01, 30 are needed"
+    assert (left_out in names["completeness-above-controls"]["reason"]) == (expected == "pass")
+    assert ("control:one-map was left out, not beaten" in reason) == (expected == "pass")
+    assert ("not-above-one-map" in names) == (expected == "fail")
+
+
+def test_one_map_is_not_left_out_where_images_are_missing(good: Results) -> None:
+    for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
+        one["n"] = 5
+    for one in pick(good, "metrics", name="worst_completeness"):
+        one["n"] = 999
+    assert check(STRICT, good, "completeness-above-controls")["status"] == "inconclusive"
+
+
+def test_best_effort_must_beat_chance() -> None:
+    found = results(STANDARD)
+    apart(found, "best_effort", "random", -0.1)
+    said = check(STANDARD, found, "best-effort-above-random")
+    assert (said["status"], said["severity"]) == ("fail", "medium")
+    assert not [name for name in statuses(STANDARD, found) if name.startswith("not-above")]
+    assert check(STANDARD, sure(found), "best-effort-above-random")["status"] == "not assessed"
+    assert verdict(STANDARD, found) == "pass"
+
+
 def test_best_effort_rests_on_the_images_that_have_a_second_label(good: Results) -> None:
-    (one,) = pick(good, "metrics", name="best_effort")
+    (one,) = pick(good, "metrics", name="best_effort", infill="gray")
     one["n"] = 60
     assert verdict(STRICT, good) == "pass"
     one["n"] = 29
     said = check(STRICT, good, "best-effort")
     assert (said["status"], said["required"]) == ("not assessed", False)
-    assert "So many of 1000 images have a second label with probability 0.01 or more" in said["reason"]
+    assert "29 of 1000 images have a second label with probability 0.01 or more" in said["reason"]
     assert verdict(STRICT, good) == "pass"
 
 
@@ -414,14 +540,14 @@ def test_few_second_labels_among_too_few_images_leave_the_verdict_open(good: Res
 
 
 def test_a_check_that_is_not_required_may_be_missing() -> None:
-    asked = policy("complete; worst_completeness; min = 0.4\npoints; pointing_game; min = 0.5; required = false")
+    asked = policy("complete; worst_completeness; min = 0.4\npointed; pointing_game; min = 0.5; required = false")
     found = results(asked)
     found["metrics"] = [one for one in found["metrics"] if one["name"] != "pointing_game"]
-    said = check(asked, found, "points")
+    said = check(asked, found, "pointed")
     assert (said["status"], said["required"]) == ("not assessed", False)
     assert said["reason"] == "maps: pointing game was not measured."
     assert verdict(asked, found) == "pass"
-    alone = policy("points; pointing_game; min = 0.5; required = false")
+    alone = policy("pointed; pointing_game; min = 0.5; required = false")
     assert verdict(alone, found) == "inconclusive"  # nothing that was asked was judged
 
 
@@ -444,7 +570,7 @@ def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
     assert (one["status"], one["would_be"], one["observed"]) == ("suppressed", "fail", 0.1)
     assert one["suppression"] == {"reason": "Ticket 7.", "approver": "A. Person", "expires": "2026-06-01"}
     assert said == "pass"
-    assert reason.startswith("4 checks hold; 1 suppressed or not assessed: runtime-error. ")
+    assert reason.startswith("5 checks hold; 1 suppressed or not assessed: runtime-error. ")
     assert reason.endswith("Of runtime-error: suppressed until 2026-06-01 by A. Person.")
 
 
@@ -475,7 +601,7 @@ def test_a_single_cheat_is_suppressed_and_the_others_count() -> None:
     assert verdict(allowed, found) == "pass"
     assert statuses(allowed, found)["cheat-constant"] == "suppressed"
     assert "cheat-constant" in judge(allowed, found, TODAY)[2]
-    found["flags"].append("maps: position-only (the same map for all 1000 images)")
+    found["flags"].append("maps: position-only (1000 of 1000 maps are those of other images)")
     assert verdict(allowed, found) == "fail"
     assert statuses(suppressed("no-cheat-flag"), found)["cheat-position-only"] == "suppressed"
 
@@ -491,13 +617,18 @@ def test_when_every_check_is_suppressed_nothing_was_judged() -> None:
 FLAGS = {
     "maps: same-map-for-all-labels (60 of 1000 maps)": ("cheat-one-map-for-all-labels", "fail"),
     "maps: same-map-for-all-labels (50 of 1000 maps)": ("some-labels-share-a-map", "pass"),
-    "maps: position-only (the same map for all 40 images)": ("cheat-position-only", "fail"),
+    "maps: position-only (600 of 1000 maps are those of other images)": ("cheat-position-only", "fail"),
+    "maps: position-only (50 of 1000 maps are those of other images)": ("some-images-share-a-map", "pass"),
+    "maps: same-map-for-all-labels (2 of 2 maps on images with several labels)": (
+        "cheat-one-map-for-all-labels",
+        "fail",
+    ),
     "maps: constant (501 of 1000 maps)": ("cheat-constant", "fail"),
     "maps: constant (500 of 1000 maps)": ("some-constant-maps", "pass"),
     "maps: ties (1000 of 1000 maps)": ("heavy-ties", "pass"),
     "maps: the order in ties moves insertion (gray) by 0.123 on average": ("tie-order-matters", "pass"),
     "maps: 10 maps are missing": ("maps-missing", "pass"),
-    "a: b\nc: position-only (the same map for all 40 images)": ("cheat-position-only", "fail"),
+    "a: b\nc: position-only (40 of 40 maps are those of other images)": ("cheat-position-only", "fail"),
 }
 
 
@@ -514,6 +645,48 @@ def test_every_flag_has_a_finding_of_its_own(flag: str) -> None:
     assert (counted["observed"], counted["status"]) == (expected == "fail", expected)
 
 
+def binary(*flags: str) -> Results:
+    """Results of a model with two classes."""
+    found = results(STANDARD)
+    found["subject"]["classes"] = 2
+    return found | {"flags": list(flags)}
+
+
+SHARED = "maps: same-map-for-all-labels (1000 of 1000 maps)"
+
+
+def test_two_classes_may_share_a_map_and_be_honest_which_leaves_the_verdict_open() -> None:
+    found = binary(SHARED)
+    said, asked = check(STANDARD, found, "labels-share-a-map"), check(STANDARD, found, "no-cheat-flag")
+    assert (said["status"], said["severity"], said["part_of"]) == ("inconclusive", "critical", "no-cheat-flag")
+    assert SHARED in said["reason"]
+    assert "signed maps, or another method, would tell them apart" in said["reason"]
+    assert (asked["status"], asked["observed"]) == ("inconclusive", 0)
+    assert "labels-share-a-map" in asked["reason"]
+    assert verdict(STANDARD, found) == "inconclusive"
+    assert not [name for name in statuses(STANDARD, found) if name.startswith("cheat")]
+
+
+def test_two_classes_do_not_excuse_another_cheat() -> None:
+    found = binary(SHARED, "maps: position-only (1000 of 1000 maps are those of other images)")
+    assert statuses(STANDARD, found)["cheat-position-only"] == "fail"
+    assert verdict(STANDARD, found) == "fail"
+
+
+def test_two_classes_with_a_stray_shared_map_pass() -> None:
+    found = binary("maps: same-map-for-all-labels (50 of 1000 maps)")
+    assert statuses(STANDARD, found)["some-labels-share-a-map"] == "inconclusive"
+    assert verdict(STANDARD, found) == "pass"
+
+
+@pytest.mark.parametrize("name", ["labels-share-a-map", "no-cheat-flag"])
+def test_somebody_may_answer_for_two_classes_that_share_a_map(name: str) -> None:
+    said = f'[[suppression]]\ncheck = "{name}"\nreason = "x"\napprover = "y"\nexpires = 2030-01-01\n'
+    asked = parse_policy(f"{shipped_text('standard')}\n{said}", "p.toml")
+    assert statuses(asked, binary(SHARED))["labels-share-a-map"] == "suppressed"
+    assert verdict(asked, binary(SHARED)) == "pass"
+
+
 def test_flags_about_the_runtime_and_the_images_are_no_cheats() -> None:
     found = results(STANDARD)
     found["flags"] = ["tf32 changes insertion by 0.0031 on average, so strict float32 is used"]
@@ -524,7 +697,7 @@ def test_flags_about_the_runtime_and_the_images_are_no_cheats() -> None:
 def test_a_policy_may_bear_a_kind_of_cheat() -> None:
     asked = policy("few; flags; max = 1")
     found = results(asked)
-    found["flags"] = ["maps: position-only (the same map for all 40 images)"]
+    found["flags"] = ["maps: position-only (40 of 40 maps are those of other images)"]
     assert statuses(asked, found)["cheat-position-only"] == "fail"
     assert verdict(asked, found) == "pass"
     found["flags"].append("maps: constant (40 of 40 maps)")
@@ -533,7 +706,7 @@ def test_a_policy_may_bear_a_kind_of_cheat() -> None:
 
 def test_kinds_are_counted_once() -> None:
     found = results(STANDARD, ("a", "b"))
-    found["flags"] = [f"{name}: position-only (the same map for all 40 images)" for name in "ab"]
+    found["flags"] = [f"{name}: position-only (40 of 40 maps are those of other images)" for name in "ab"]
     assert check(STANDARD, found, "no-cheat-flag")["observed"] == 1
     assert check(STANDARD, found, "cheat-position-only")["reason"].count("position-only") == 2
 
@@ -557,7 +730,8 @@ def test_copies_of_an_image_do_not_count(good: Results) -> None:
     assert verdict(STRICT, good) == "inconclusive"
 
 
-def test_what_failed_below_the_level_is_said(good: Results) -> None:
+def test_what_failed_below_the_level_is_said() -> None:
+    good = results(STANDARD)
     for entry in good["metrics"]:
         if entry["name"] == "best_effort":
             entry.update(value=0.1, low=0.05, high=0.15)
@@ -700,11 +874,11 @@ def test_emptying_a_key_is_no_better_and_never_an_error_of_ours(nothing: Any, go
 def test_a_damaged_figure_is_an_error(wrong: Any, good: Results) -> None:
     for key in ("value", "low", "high"):
         changed = copy.deepcopy(good)
-        (one,) = pick(changed, "metrics", name="best_effort")
+        (one,) = pick(changed, "metrics", name="best_effort", infill="gray")
         one[key] = wrong
         assert check(STRICT, changed, "best-effort")["status"] == "error", key
         assert verdict(STRICT, changed) == "inconclusive"
-    (one,) = pick(good, "metrics", name="best_effort")
+    (one,) = pick(good, "metrics", name="best_effort", infill="gray")
     one |= {"low": 0.7, "high": 0.5}
     assert check(STRICT, good, "best-effort")["status"] == "error"
 
@@ -758,6 +932,56 @@ def test_a_policy_that_asks_nothing_of_other_labels_does_not_need_them() -> None
     assert verdict(asked, found) == "pass"
 
 
+# Points of curves -----------------------------------------------------------------------------------------------------
+
+
+def test_figures_that_few_points_may_have_moved_decide_nothing(good: Results) -> None:
+    assert check(STRICT, good, "points")["observed"] == 0.001
+    pick(good, "points", bundle="control:one-map:maps")[0]["errors"]["worst_completeness"] = 0.013
+    good["settings"]["steps"] = "16"
+    said = check(STRICT, good, "points")
+    assert (said["status"], said["severity"], said["observed"]) == ("inconclusive", "critical", 0.013)
+    assert said["reason"] == (
+        "With 16 points a figure of control:one-map:maps may be off by 0.013; at most 0.005 is asked: steps = 'auto' "
+        "finds as many as it needs."
+    )
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_only_what_is_judged_needs_points() -> None:
+    asked = policy('complete; worst_completeness; min_margin_over = "control:random:0"')
+    found = results(asked)
+    pick(found, "points", bundle="control:edges")[0]["errors"]["worst_completeness"] = 0.5
+    assert verdict(asked, found) == "pass"
+    pick(found, "points", bundle="control:random")[0]["errors"]["worst_completeness"] = 0.5
+    assert verdict(asked, found) == "inconclusive"
+    located = policy("pointed; pointing_game; min = 0.5")
+    said = check(located, found, "points")
+    assert (said["status"], said["severity"], said["required"]) == ("not assessed", "info", False)
+    assert verdict(located, found) == "pass"
+
+
+def test_points_are_not_known_better_than_the_results_say(good: Results) -> None:
+    del good["points"][0]["errors"]
+    assert check(STRICT, good, "points")["observed"] == 0.02  # the largest of all figures
+
+
+@pytest.mark.parametrize(("error", "status"), [(None, "not assessed"), ("0.1", "error"), (float("nan"), "error")])
+def test_errors_that_nobody_knows_are_no_pass(error: Any, status: str, good: Results) -> None:
+    good["points"][0]["errors"] = {} if error is None else dict.fromkeys(VALUES, error)
+    good["points"][0]["error"] = error
+    assert check(STRICT, good, "points")["status"] == status
+    assert verdict(STRICT, good) == "inconclusive"
+    good["points"] = good["points"][1:]
+    assert check(STRICT, good, "points")["status"] == "not assessed"
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_points_cannot_be_suppressed() -> None:
+    with pytest.raises(BadInput, match="cannot be suppressed"):
+        suppressed("points")
+
+
 # Planted cheats, measured ---------------------------------------------------------------------------------------------
 
 SIZE, COUNT, LABELS = 64, 12, 10
@@ -785,7 +1009,31 @@ def flat(_rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
     return np.stack([np.full((SIZE, SIZE), float(label)) for label in range(LABELS)])
 
 
+def noisy(make: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """The same cheat, hidden under noise of 1 % of each map's range."""
+
+    def made(rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+        maps = make(rng, pixels)
+        return maps + 0.01 * np.ptp(maps, axis=(1, 2), keepdims=True) * rng.standard_normal(maps.shape)
+
+    made.__name__ = f"noisy {make.__name__}"
+    return made
+
+
+def smooth_map(rng: np.random.Generator, _pixels: np.ndarray) -> np.ndarray:
+    """Hills that differ from image to image and serve all labels of it."""
+    return np.stack([ndimage.gaussian_filter(rng.standard_normal((SIZE, SIZE)), 5)] * LABELS)
+
+
+def blobs(_rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+    return np.stack([blurred_edges(pixels, 0)] * LABELS)
+
+
 CHEATS: dict[str, tuple[Callable[..., np.ndarray], set[str]]] = {
+    "one map for all labels, with noise": (noisy(smooth_map), {"cheat-one-map-for-all-labels"}),
+    "a bump in the middle, with noise": (noisy(gaussian), {"cheat-position-only", "cheat-one-map-for-all-labels"}),
+    "blurred edges": (blobs, {"cheat-one-map-for-all-labels", "not-above-blurred-edges"}),
+    "blurred edges, with noise": (noisy(blobs), {"cheat-one-map-for-all-labels"}),
     "one map for all labels": (one_map, {"cheat-one-map-for-all-labels"}),
     "a bump in the middle": (gaussian, {"cheat-position-only", "not-above-centred-gaussian"}),
     "random maps": (noise, {"not-above-random"}),

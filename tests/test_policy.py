@@ -31,6 +31,7 @@ min = 0.4
 severity = "high"
 """
 CHECK = '\n[[check]]\nid = "more"\nmetric = "{}"\n{}\nseverity = "low"\n'
+ABOVE_CHANCE = "best-effort-above-random"
 SUPPRESSION = '\n[[suppression]]\ncheck = "complete"\nreason = "known"\napprover = "A. Person"\nexpires = 2030-01-31\n'
 
 
@@ -68,7 +69,8 @@ def test_explore_cannot_fail_and_the_others_can() -> None:
 
 
 def test_standard_and_strict_ask_what_they_promise() -> None:
-    standard, strict = ({check.metric: check for check in read_policy(name).checks} for name in ("standard", "strict"))
+    standard, strict = ({check.metric: check for check in read_policy(name).checks if check.id != ABOVE_CHANCE}
+                        for name in ("standard", "strict"))  # fmt: skip
     assert (read_policy("standard").minimum_images, read_policy("strict").minimum_images) == (200, 1000)
     assert read_policy("standard").evaluation().confidence == 0.95
     for policy, margin in ((standard, 0.0), (strict, 0.05)):
@@ -78,6 +80,13 @@ def test_standard_and_strict_ask_what_they_promise() -> None:
         assert (policy["flags"].limit, policy["runtime_error"].limit) == (0, 1e-3)
     assert (strict["randomisation"].rule, strict["randomisation"].limit) == ("max", 0.5)
     assert read_policy("standard").randomisation is None
+    assert [read_policy(name).evaluation().infills for name in ("standard", "strict")] == [("gray",), ("gray", "blur")]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_best_effort_is_also_set_beside_chance(name: str) -> None:
+    (check,) = (check for check in read_policy(name).checks if check.id == ABOVE_CHANCE)
+    assert (check.metric, check.over, check.limit, check.required) == ("best_effort", ("random",), 0, False)
 
 
 def test_the_text_and_its_digest_are_those_of_the_file(tmp_path: Path) -> None:
@@ -116,6 +125,13 @@ controls = []
     assert str(found.steps) == "28"
     assert small().evaluation() == Evaluation()
     assert small(settings).seed == 7
+
+
+def test_settings_that_leave_nothing_to_measure_are_for_policies_that_ask_nothing_of_it() -> None:
+    """What is measured for its own sake, or has no curve, may have any settings."""
+    text = SMALL.format(evaluation="eps1 = 0.9\nrange = [0.2, 0.3]").replace("worst_completeness", "pointing_game")
+    assert parse_policy(text, "small.toml").evaluation().eps1 == 0.9
+    assert small("eps1 = 0.1\neps2 = 0.1\nrange = [0.2, 0.3]").evaluation().range == (0.2, 0.3)
 
 
 def test_controls_are_all_or_those_listed() -> None:
@@ -172,6 +188,11 @@ EVALUATION = {
     "wavelength = 3": "unknown key 'wavelength'; known keys: labels, infill",
     "eps1 = 1.0": "eps1 1.0 must lie in [0, 1)",
     "eps2 = -0.1": "eps2 -0.1 must lie in [0, 1)",
+    "eps1 = 0.999": "with eps1 = 0.999 all maps come out alike, so that [[check]] complete shows nothing",
+    "eps2 = 0.11": "with eps2 = 0.11 all maps come out alike",
+    "range = [0.999, 1]": "over the range 0.999 to 1 all maps come out alike, so that [[check]] complete shows nothing",
+    "range = [0.2, 0.29]": "it must begin at 0.5 at most and be 0.1 wide or more",
+    "range = [0.6, 1]": "over the range 0.6 to 1",
     "eps1 = nan": "eps1 is nan",
     "eps1 = inf": "eps1 is inf",
     'eps1 = "0.1"': "eps1 is '0.1', expected a number from 0",
@@ -223,7 +244,7 @@ CHECKS = {
     ("insertion", 'min_margin_over = "control:nan"'): "expected 'control:MARGIN'",
     ("insertion", 'min_margin_over = "control:gauss:0.1"'): "over the control 'gauss' is asked, but for insertion",
     ("insertion", 'min_margin_over = "control:one-map:0"'): "'one-map' is asked, but for insertion",
-    ("deletion", 'min_margin_over = "control:0"'): "deletion is not compared with controls",
+    ("deletion", 'min_margin_over = "control:0"'): "deletion has no margin over controls",
     ("flags", "min = 1"): "give max, not min",
     ("flags", "max = 0.5"): "a whole number from 0 up",
     ("flags", "max = -1"): "a whole number from 0 up",
@@ -416,7 +437,7 @@ def test_list_names_those_that_come_along(command: Command) -> None:
 
 
 def test_every_flag_that_is_a_cheat_has_a_name() -> None:
-    assert len(set(CHEATS)) == len(CHEATS) == sum(bool(kind.id) for kind in KINDS)
+    assert len(set(CHEATS)) == len(CHEATS) == sum(bool(kind.id) + bool(kind.open_id) for kind in KINDS)
 
 
 def test_the_wheel_holds_the_policies(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import xmlschema
 from markdown_it import MarkdownIt
 
 from auditkit.errors import BadInput
+from auditkit.report import story
 from auditkit.report.formats import FORMATS, render
 from auditkit.report.load import load
 from auditkit.runs import sums
@@ -206,6 +207,26 @@ def test_a_check_named_verdict_is_told_from_the_verdict(made: Callable[..., Path
     cases = {(case.get("classname"), case.get("name")) for case in junit(folder).iter("testcase")}
     assert cases == {("auditkit", "verdict"), ("auditkit.standard", "verdict")}
     assert len({one["ruleId"] for one in sarif(folder)["results"]}) == 2
+
+
+def test_a_pass_that_rests_on_suppressions_says_so_wherever_it_is_read(made: Callable[..., Path]) -> None:
+    checks = [check("pass"), check("suppressed"), check("suppressed", id="single", part_of="pass"),
+              check("suppressed", id="detail", part_of="suppressed")]  # fmt: skip
+    folder = made(**AUDIT | {"verdict": "pass", "checks": checks})
+    said = "Pass, with 2 findings suppressed"
+    assert f"**✓ {said}.**" in render(load(folder), "md")
+    assert sarif(folder)["results"][0]["message"]["text"].startswith(f"{said}: ")
+    assert str(next(junit(folder).iter("system-out")).text).startswith(f"Verdict: {said}\n")
+    assert f"<title>{said}: " in render(load(folder), "html")
+    for verdict, expected in (("inconclusive", ", with 1 finding suppressed"), ("fail", ""), ("measured", "")):
+        found = story.headline({"verdict": verdict, "checks": [check("suppressed")]})
+        assert found == story.verdict(verdict)._replace(word=f"{verdict.capitalize()}{expected}")
+
+
+def test_what_may_be_missing_is_skipped_and_not_an_error(made: Callable[..., Path]) -> None:
+    """A verdict that passed without it would be red in a pipeline otherwise."""
+    suite = junit(made(**AUDIT | {"verdict": "pass", "checks": [check("pass"), check("not assessed", required=False)]}))
+    assert [suite.get(key) for key in ("failures", "errors", "skipped")] == ["0", "0", "1"]
 
 
 # SARIF ----------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from test_unit import photographs
 
 COUNT = 12
 FAITHFUL = ("completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort")
-COMPARED = ("insertion", *FAITHFUL)
+COMPARED = ("insertion", "deletion", "saliency_metric", *FAITHFUL, "pointing_game", "iou")
 LOWER = (
     "deletion",
     "tie_spread",
@@ -121,9 +121,12 @@ def image_of(key: Any) -> int:
 
 def same(metric: Metric, expected: dict[Any, float], found: Summary) -> None:
     """Value, count and interval of a mean over those values."""
+    bounds = None if metric.name.startswith("saliency") else (-1.0 if metric.against else 0.0, 1.0)
+    if metric.name in ("insertion", "deletion") and metric.against == f"control:one-map:{metric.bundle}":
+        bounds = None  # the very same map
     interval = mean_interval(
         list(expected.values()), [image_of(key) for key in expected], confidence=found.settings.confidence,
-        method=found.settings.interval, seed=3,
+        method=found.settings.interval, seed=3, bounds=bounds,
     )  # fmt: skip
     assert metric.interval.value == pytest.approx(np.mean(list(expected.values())))
     assert metric.interval.n == len({image_of(key) for key in expected})
@@ -134,7 +137,8 @@ def same(metric: Metric, expected: dict[Any, float], found: Summary) -> None:
 def test_every_metric_is_a_mean_over_its_rows(found: Summary) -> None:
     sources = {metric.bundle for metric in found.metrics} - {""}
     assert sources == {"a", "b", "c", *(f"control:one-map:{name}" for name in "abc"), "control:random",
-                       "control:centred-gaussian", "control:constant", "control:edges"}  # fmt: skip
+                       "control:centred-gaussian", "control:constant", "control:edges",
+                       "control:blurred-edges"}  # fmt: skip
     names = {"insertion", "deletion", *FAITHFUL, "saliency_metric", "saliency_metric_tuned", "degenerate_boxes",
              "degenerate_boxes_tuned", "pointing_game", "iou"}  # fmt: skip
     seen = set()
@@ -156,8 +160,42 @@ def test_paired_differences(found: Summary) -> None:
         first, second = (
             values(found, metric.name, source, metric.infill) for source in (metric.bundle, metric.against)
         )
+        if "completeness" in metric.name and metric.against == f"control:one-map:{metric.bundle}":
+            rows = [row for row in rows_of(found, metric.bundle, metric.infill) if not row["predicted"]]
+            told = {int(row["image"]) for row in rows if row["prob"] > 0.01}
+            first = {key: value for key, value in first.items() if image_of(key) in told}
         same(metric, {key: first[key] - second[key] for key in first if key in second}, found)
         assert metric.to_json(found.settings)["against"] == metric.against
+
+
+def unsure(pictures: Array) -> Array:
+    """Probabilities of two classes: bright images leave no doubt."""
+    first = np.where(pictures.mean(axis=(1, 2, 3)) > 0, 0.999, 0.7 + 0.1 * np.tanh(pictures[:, 0, 0, 0]))
+    return np.stack([first, 1 - first], axis=1).astype(np.float32)
+
+
+def evaluated(folder: Path, dark: int) -> Summary:
+    """Two labels' maps of eight images, of which some are dark."""
+    pictures = np.where(np.arange(8) < dark, 40, 220)[:, None, None, None] + np.random.default_rng(0).integers(
+        -30, 30, (8, 8, 8, 3))  # fmt: skip
+    writer = auditkit.Bundle(folder / "maps")
+    for index in range(8):
+        maps = np.random.default_rng(index).standard_normal((2, 8, 8)).astype(np.float32)
+        writer.add([str(index)] * 2, [0, 1], maps, layout="NHW")
+    model = auditkit.load(unsure, size=(8, 8), preset="imagenet")
+    return auditkit.evaluate(model, pictures.astype(np.uint8), folder / "maps", steps=9)
+
+
+@pytest.mark.parametrize("dark", [0, 3])
+def test_one_map_is_compared_where_another_label_counts(dark: int, tmp_path: Path) -> None:
+    """Where none does, one map is as complete as maps of their own, by definition: no image to compare on."""
+    found = {(m.name, m.against): m for m in evaluated(tmp_path, dark).comparisons}
+    for name in ("completeness", "worst_completeness"):
+        one = found[name, "control:one-map:maps"]
+        assert (one.interval.n if one.interval else 0) == dark
+        assert one.reason.startswith("no image has a second label with probability above 0.01") == (not dark)
+        assert found[name, "control:random"].interval.n == 8
+    assert found["worst_soundness", "control:one-map:maps"].interval.n == 8
 
 
 def test_figures_of_each_class(found: Summary) -> None:
@@ -261,7 +299,8 @@ def test_bundles_are_compared_on_what_both_have(model: Any, folder: Path, tmp_pa
     out = tuple((image, label) for image in (3, 7) for label in range(CLASSES))
     some = bundle(tmp_path, "some", 5, out)
     found = auditkit.evaluate(model, image_set(), [folder / "a", some], steps=4, controls=False, saliency="none")
-    (metric,) = found.comparisons
+    metric, *others = found.comparisons
+    assert [other.name for other in others] == ["deletion", "pointing_game", "iou"]
     assert (metric.name, metric.bundle, metric.against, metric.interval.n) == ("insertion", "a", "some", COUNT - 2)
     first, second = (values(found, "insertion", source, "gray") for source in ("a", "some"))
     assert metric.interval.value == pytest.approx(np.mean([first[key] - second[key] for key in second]))
@@ -325,7 +364,7 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
     results = json.loads((tmp_path / "run" / "results.json").read_text(), parse_constant=refuse)
     assert set(results) == {
         "schema_version", "tool", "run", "subject", "settings", "environment", "runtime", "metrics", "controls",
-        "comparisons", "classes", "classes_are", "reliability", "flags", "failed_images", "checks", "verdict",
+        "comparisons", "classes", "classes_are", "reliability", "points", "flags", "failed_images", "checks", "verdict",
         "limitations",
     }  # fmt: skip
     assert {entry["bundle"] for entry in results["metrics"]} == {None, "a", "b", "c"}
@@ -357,7 +396,7 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
 def test_tables_show_every_source_and_metric(found: Summary) -> None:
     head, rows = found.grid()
     assert head[:2] == ["maps", "infill"]
-    assert len(rows) == 2 * 10
+    assert len(rows) == 2 * 11
     assert all(cell for row in rows for cell in row)
     text, page = str(found), found._repr_html_()
     for source in {metric.bundle for metric in found.metrics}:

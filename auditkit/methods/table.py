@@ -9,8 +9,10 @@ import numpy as np
 from auditkit.data.ranks import map_seed
 from auditkit.methods import blackbox, cam, controls, differences, fong, gradients, igos, mask, masker
 from auditkit.methods.request import Found, Request
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 
 Array = np.ndarray[Any, Any]
+FILLS_GPU = 8  # times the images of a CPU: with two labels each and ten distractors, 2,560 rows a step
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,14 @@ class Method:
     run: Callable[[Request, Any], Found]
     options: type[Any] = gradients.Plain
     needs: Literal["gradient", "passes", "nothing"] = "gradient"
-    images: int = 16  # explained together
+    images: int = 16  # explained together; what is lost at most when a run is cut
     uses_pool: bool = False
+    learns: bool = False  # step by step, many masks at once: it takes more of them to fill a GPU
+
+    def together(self, model: AnyClassifier) -> int:
+        """How many images of this model are explained together."""
+        on_gpu = isinstance(model, OnnxClassifier) and model.settings.device == "cuda"
+        return self.images * FILLS_GPU if self.learns and on_gpu else self.images
 
 
 def _control(name: str) -> Callable[[Request, Any], Found]:
@@ -39,7 +47,8 @@ def _control(name: str) -> Callable[[Request, Any], Found]:
 
 
 METHODS: dict[str, Method] = {
-    "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions, uses_pool=True),
+    "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions, uses_pool=True,
+                   learns=True),
     "differences": Method("regression on random masks; needs no gradient", differences.differences,
                           differences.Differences, "passes", images=4, uses_pool=True),
     "gradient": Method("strongest gradient over the colours", gradients.gradient),
@@ -48,8 +57,9 @@ METHODS: dict[str, Method] = {
     "integrated-gradients": Method("gradient along the way from gray", gradients.integrated_gradients,
                                    gradients.Integrated),
     "grad-cam": Method("channels of the last layer with a height and a width", cam.grad_cam, cam.Cam),
-    "fong": Method("the smallest smooth part that, blurred, loses the label", fong.fong, fong.FongOptions),
-    "igos++": Method("masks for deletion and insertion along the way from a blur", igos.igos, igos.IgosOptions),
+    "fong": Method("the smallest smooth part that, blurred, loses the label", fong.fong, fong.FongOptions, learns=True),
+    "igos++": Method("masks for deletion and insertion along the way from a blur", igos.igos, igos.IgosOptions,
+                     learns=True),
     "occlusion": Method("drop behind a sliding gray square", blackbox.occlusion, blackbox.Occlusion, "passes", 4),
     "rise": Method("mean of random masks by what they show", blackbox.rise, blackbox.Rise, "passes", 4),
     "masker": Method("an exported masking network, path=FILE", masker.masker, masker.MaskingNetwork, "passes"),
@@ -57,4 +67,5 @@ METHODS: dict[str, Method] = {
     "centred-gaussian": Method("a bump in the middle, a control", _control("centred-gaussian"), needs="nothing"),
     "constant": Method("the same everywhere, a control", _control("constant"), needs="nothing"),
     "edges": Method("edges of the picture, a control", _control("edges"), needs="nothing"),
+    "blurred-edges": Method("the same, blurred; a control", _control("blurred-edges"), needs="nothing"),
 }  # fmt: skip

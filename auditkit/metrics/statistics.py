@@ -15,7 +15,7 @@ Hence "expanded" is the default. The last line is a score that saturates with ra
 failures that did not occur in the sample, so with few images such an interval is too narrow whatever the method.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +28,8 @@ Method = Literal["percentile", "bca", "expanded"]
 METHODS: tuple[Method, ...] = ("percentile", "bca", "expanded")
 DRAWS = 2000
 CHUNK = 1 << 17  # resampled images held at once
+SAME = "all images have the same value"  # how the note of such an interval begins
+Bounds = tuple[float, float]  # the least and the largest value there can be
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,13 @@ class Interval:
 
 def mean_interval(
     values: npt.ArrayLike, image_index: npt.ArrayLike | None = None, *, confidence: float = 0.95,
-    method: Method = "expanded", draws: int = DRAWS, seed: int = 0,
+    method: Method = "expanded", draws: int = DRAWS, seed: int = 0, bounds: Bounds | None = None,
 ) -> Interval:  # fmt: skip
     """The mean over all rows, with its bootstrap interval over images; each row is an image unless image_index says.
 
     "percentile" takes quantiles of the resampled means; "bca" corrects their bias and skew (Efron 1987); "expanded"
-    moves the percentiles outwards as far as Student's t reaches beyond the normal law (Hesterberg 2015).
+    moves the percentiles outwards as far as Student's t reaches beyond the normal law (Hesterberg 2015). Values that
+    are all the same have an interval of no width, unless `bounds` say between which others could lie.
     """
     _check_settings(confidence, method, draws)
     rows = _finite_rows(values)
@@ -60,8 +63,7 @@ def mean_interval(
         note = "one image shows no spread, so there is no interval"
         return Interval(value, None, None, confidence, 1, method, note)
     if _alike(sums, counts, value):
-        note = "all images have the same value, so the bootstrap sees no spread"
-        return Interval(value, value, value, confidence, len(sums), method, note)
+        return _of_equals(Interval(value, value, value, confidence, len(sums), method), bounds)
     means = _resampled_means(sums, counts, draws, seed)
     ends = np.quantile(means, _levels(means, sums, counts, value, confidence, method))
     # No resample leaves the range of the images, but rounding does: a share of 1.0000000000000002 is none.
@@ -71,13 +73,14 @@ def mean_interval(
 
 def paired_difference(
     first: npt.ArrayLike, second: npt.ArrayLike, image_index: npt.ArrayLike | None = None, *, confidence: float = 0.95,
-    method: Method = "expanded", draws: int = DRAWS, seed: int = 0,
+    method: Method = "expanded", draws: int = DRAWS, seed: int = 0, bounds: Bounds | None = None,
 ) -> Interval:  # fmt: skip
     """The mean of first - second with its interval; row by row both are of the same image and label."""
     a, b = _finite_rows(first), _finite_rows(second)
     if a.shape != b.shape:
         raise BadInput(f"a paired difference needs the same rows on both sides, found {len(a)} and {len(b)}.")
-    return mean_interval(a - b, image_index, confidence=confidence, method=method, draws=draws, seed=seed)
+    said: dict[str, Any] = {"confidence": confidence, "method": method, "draws": draws, "seed": seed, "bounds": bounds}
+    return mean_interval(a - b, image_index, **said)
 
 
 def by_class(
@@ -110,6 +113,20 @@ def share_interval(hits: int, n: int, confidence: float = 0.95) -> Interval:
     half = float(np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n)))) / (1 + z2 / n)
     low, high = (0.0 if hits == 0 else middle - half), (1.0 if hits == n else middle + half)
     return Interval(share, low, high, confidence, n, "wilson")
+
+
+def _of_equals(found: Interval, bounds: Bounds | None) -> Interval:
+    """The interval of a value that was the same on every image.
+
+    A bootstrap of equal values has no width, however few they are. What n equal images do show is that no more than a
+    share p of all images differs, where (1 - p)^n is the chance of seeing none; those could have any value there is.
+    """
+    if bounds is None:
+        return replace(found, note=f"{SAME}, so the bootstrap sees no spread")
+    share = 1 - ((1 - found.confidence) / 2) ** (1 / found.n)
+    low, high = found.value - share * (found.value - bounds[0]), found.value + share * (bounds[1] - found.value)
+    note = f"{SAME}; the interval allows for {share:.1%} of images that differ"
+    return replace(found, low=low, high=high, note=note)
 
 
 def _resampled_means(sums: Array, counts: Array, draws: int, seed: int) -> Array:

@@ -61,7 +61,7 @@ def _context(loaded: Loaded) -> dict[str, Any]:
     return {
         "results": results, "story": story, "sections": SECTIONS,
         "numbers": {key: place for place, key in enumerate(SECTIONS, start=1)},
-        "verdict": story.verdict(results["verdict"]), "ended": results["run"].get("ended"),
+        "verdict": story.headline(results), "ended": results["run"].get("ended"),
         "policy": {"name": "", "text": ""} | (results["policy"] or {}),
         "subject": view.subject_line(results), "images": count(results["subject"]["images"]["count"], "image"),
         "key_figures": view.key_figures(results),

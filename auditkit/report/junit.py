@@ -1,6 +1,7 @@
 """A run as JUnit XML: a test case for the verdict and for each check.
 
-Fails closed: all that is not a pass, a suppression or a policy without limits is a failure or an error.
+Fails closed: all that is not a pass, a suppression, a check that may be missing or a policy without limits is a failure
+or an error.
 """
 
 from datetime import UTC, datetime
@@ -55,7 +56,7 @@ def _time(text: Any) -> datetime | None:
 
 def _verdict(results: view.Results) -> Xml.Element:
     said = results["verdict"]
-    means = story.verdict(said)
+    means = story.headline(results)
     reason = results["verdict_reason"] or means.means
     outcome = VERDICTS.get(str(said), "error")
     return _case("verdict", "auditkit", outcome, str(said), f"{means.word}: {reason}", reason)
@@ -67,6 +68,8 @@ def _check(one: view.Results, results: view.Results) -> Xml.Element:
     if one["status"] == "suppressed" and (held := told["suppression"]):
         until = f" until {held['expires']}" if held.get("expires") else ""
         message, outcome = f"suppressed by {held['approver']}{until}: {held['reason']}", "skipped"
+    if one["status"] == "not assessed" and told["optional"]:
+        outcome = "skipped"
     facts = {key: told[key] for key in ("title", "metric", "severity", "observed", "interval", "limit", "n", "reason")}
     facts["without the suppression"] = told["would_be"].word if told["would_be"] else ""
     body = "\n".join(f"{what}: {value}" for what, value in facts.items() if value)
@@ -90,4 +93,4 @@ def _properties(loaded: Loaded) -> list[tuple[str, str]]:
 def _lines(results: view.Results) -> list[str]:
     """Every check on a line, and how far the figures reach."""
     checks = [f"{told['status'].word}: {told['title']}. {told['reason']}" for told in view.checks(results)]
-    return [*checks, *map(str, results["limitations"])]
+    return [f"Verdict: {story.headline(results).word}", *checks, *map(str, results["limitations"])]

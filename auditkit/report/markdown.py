@@ -36,7 +36,7 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _head(results: view.Results) -> str:
-    said = story.verdict(results["verdict"])
+    said = story.headline(results)
     model = results["subject"]["model"]
     subject = last(model["path"]) if isinstance(model, dict) else "a function"
     reason = results["verdict_reason"] or said.means

@@ -66,7 +66,7 @@ def _level(one: view.Results) -> str:
 
 
 def _verdict(results: view.Results) -> dict[str, Any]:
-    said = story.verdict(results["verdict"])
+    said = story.headline(results)
     kind = VERDICT_KINDS.get(str(results["verdict"]), "fail")
     return {
         "ruleId": VERDICT, "kind": kind, "level": "error" if kind == "fail" else "none", "suppressions": [],
@@ -130,7 +130,7 @@ def _invocation(results: view.Results) -> dict[str, Any]:
     command = [visible(str(word)) for word in run.get("command") or ()]
     found = {
         "executionSuccessful": True, "exitCode": 0 if "--exit-zero" in command else EXIT_CODES.get(said, 1),
-        "exitCodeDescription": story.verdict(results["verdict"]).word, "commandLine": shlex.join(command),
+        "exitCodeDescription": story.headline(results).word, "commandLine": shlex.join(command),
         "arguments": command[1:], "startTimeUtc": _utc(run.get("started")), "endTimeUtc": _utc(run.get("ended")),
         "toolExecutionNotifications": [*_notices(results)],
     }  # fmt: skip

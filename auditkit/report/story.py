@@ -1,6 +1,7 @@
 """What the report says in words: verdicts, definitions, limits, and where a regulator may file it."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Word(NamedTuple):
@@ -29,6 +30,16 @@ STATUSES = {
 def verdict(said: str | None) -> Word:
     """A verdict's looks; one that is not known is shown as it is and never as a pass."""
     return NO_VERDICT if said is None else VERDICTS.get(said, Word(said, "!", "fail", "This verdict is not known."))
+
+
+def headline(results: Mapping[str, Any]) -> Word:
+    """The looks of a run's verdict; findings that were suppressed and could have changed it are counted in its name."""
+    word = verdict(results["verdict"])
+    held = [one["id"] for one in results["checks"] if one["status"] == "suppressed"]
+    count = sum(one["id"] in held and one.get("part_of") not in held for one in results["checks"])
+    if not count or results["verdict"] not in ("pass", "inconclusive"):
+        return word
+    return word._replace(word=f"{word.word}, with {count} finding{'' if count == 1 else 's'} suppressed")
 
 
 def status(said: str | None) -> Word:
@@ -72,9 +83,9 @@ DEFINITIONS = (
                "means little. Lower is better."),
     Definition("Pointing game, overlap", "Whether the highest score lies in the object, and the overlap (IoU) of the "
                "object with as many of the most important pixels as it has. Measured where objects are marked."),
-    Definition("Controls", "Maps that know nothing of the model (random, centred Gaussian, constant, edges), measured "
-               "on the same images with the same settings; and the method's own map of the predicted label used for "
-               "all labels. A method that does not beat them shows nothing."),
+    Definition("Controls", "Maps that know nothing of the model (random, centred Gaussian, constant, edges, blurred "
+               "edges), measured on the same images with the same settings; and the method's own map of the predicted "
+               "label used for all labels. A method that does not beat them shows nothing."),
     Definition("Model randomisation", "Layers are re-initialised from the last to the first and maps made again. "
                "Spearman's rank correlation with the original maps must fall: a map that stays the same does not "
                "depend on the model."),

@@ -190,7 +190,7 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
          if policy else [("name", "none was applied", False)]),
         ("Settings", _facts(results["settings"])),
         ("Software and device", _facts({**results["environment"], **(results.get("software") or {})})),
-        ("Precision, measured", _precision(results["runtime"])),
+        ("Precision, measured", [*_precision(results["runtime"]), *_points(results.get("points") or ())]),
         ("Run", [("started", run.get("started"), False), ("ended", run.get("ended"), False),
                  ("command", _command(run.get("command")), True), ("git commit", run.get("git_commit"), True),
                  ("rows", run.get("rows"), False), ("pool", run.get("pool"), True),
@@ -223,6 +223,13 @@ def _precision(runtime: Results | None) -> list[tuple[str, Any, bool]]:
     if not runtime:
         return [("error", "not measured in this run", False)]
     return [(words, runtime.get(key), False) for key, words in PRECISION.items()]
+
+
+def _points(points: Iterable[Results]) -> list[tuple[str, Any, bool]]:
+    """How far a figure may be off because its curves have few points."""
+    return [(f"error by the number of points, {source(one['bundle'])}, {name(one['infill'])}",
+             "not known" if one["error"] is None else measured(one["error"]), False)
+            for one in points if not one["bundle"].startswith(CONTROL)]  # fmt: skip
 
 
 def _facts(told: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph.masking import BOTTOM, KEEP, MAP, TOP
-from auditkit.metrics.curves import Needed, Refinement, area, needed_errors, uniform_counts
+from auditkit.metrics.curves import Needed, Refinement, area, needed_errors, sampled_errors, uniform_counts
 from auditkit.model.masked import Masked
 from auditkit.runs.plan import Evaluation, Rule
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1024  # counts of a curve in one round: every pixel of every curve would be gigabytes of rows
+ROUNDING = 1e-12  # between two ways of summing the same points
 MOST_POINTS = 512  # of a curve that refuses to settle; its error then says so
 
 
@@ -32,7 +34,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Found:
-    """A curve's points, its area for each label, and the error of that (NaN where it is not estimated)."""
+    """A curve's points, its area for each label, and the error of that (NaN where the ends are all that is known)."""
 
     counts: Array  # [S]
     values: Array  # [S, L]
@@ -73,10 +75,10 @@ class _Sampling(Protocol):
 class _Fixed:
     """Curves that are known at the same counts, whatever they look like."""
 
-    def __init__(self, counts: Array, ends: dict[int, Array], error: float, areas: Callable[[Array], Array]) -> None:
+    def __init__(self, counts: Array, span: Span, ends: dict[int, Array], areas: Callable[[Array], Array]) -> None:
         """`ends` are values [C, L] known before; `areas` takes those at all counts, the points on the last axis."""
-        self.counts, self.error, self.areas = counts, error, areas
-        self.points = np.unique(counts)
+        self.counts, self.span, self.areas = counts, span, areas
+        self.points = np.union1d(counts, (span.low, span.high))
         some = next(iter(ends.values()))
         self.values = np.zeros((len(some), len(self.points), some.shape[1]))
         for count, known in ends.items():
@@ -93,8 +95,16 @@ class _Fixed:
         self.asked = self.asked[AT_ONCE:]
 
     def found(self, position: int) -> Found:
-        values = self.values[position][np.searchsorted(self.points, self.counts)]
-        return Found(self.counts, values, self.areas(values.T), np.full(values.shape[1], self.error))
+        known = self.values[position]
+        values = known[np.searchsorted(self.points, self.counts)]
+        areas = self.areas(values.T)
+        of_rule = np.abs(areas - area(self.points - self.span.low, known.T))  # a protocol's need not be the exact one's
+        return Found(self.counts, values, areas, self._hidden[position] + np.where(of_rule > ROUNDING, of_rule, 0.0))
+
+    @cached_property
+    def _hidden(self) -> Array:
+        """What the areas [C, L] may miss between the points."""
+        return sampled_errors(self.points, self.values)
 
 
 class _Adaptive:
@@ -150,13 +160,12 @@ class _Group:
         ends = {0: first, span.pixels: last}
         if (known := rule.protocol) is not None:
             counts = known.counts(span.pixels)
-            return _Fixed(counts, ends, 0.0 if known.points == "every" else np.nan, lambda v: known.area(counts, v))
+            return _Fixed(counts, span, ends, lambda values: known.area(counts, values))
         if rule.steps.rule == "auto":
             return _Adaptive(span, ends, self._needed(rule, settings))
         width = span.high - span.low
         steps = uniform_counts(width, rule.steps.count if rule.steps.rule == "uniform" else width)
-        error = 0.0 if len(steps) == width + 1 else np.nan
-        return _Fixed(steps + span.low, ends, error, lambda values: area(steps, values))
+        return _Fixed(steps + span.low, span, ends, lambda values: area(steps, values))
 
     def _needed(self, rule: Rule, settings: Evaluation) -> Needed:
         tolerance, eps1, eps2 = rule.steps.tolerance, settings.eps1 or 0.0, settings.eps2 or 0.0

@@ -1,15 +1,16 @@
 """Each metric of a source before it is averaged."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from auditkit.metrics.faithfulness import best_effort, worst_per_image
+from auditkit.metrics.likeness import repeated
 from auditkit.metrics.saliency import DELTAS, tune_delta
-from auditkit.runs.items import Items
+from auditkit.runs.items import CONSTANT, ONE_MAP, Items
 from auditkit.runs.plan import NO_LABEL, NO_MAP
 
 Array = np.ndarray[Any, Any]
@@ -107,14 +108,26 @@ class Group:
             if items.predicted[wanted].all():
                 why = "the label set holds no other label than the predicted one"
             return [Gap(name, why) for name in FAITHFUL]
+        rows, note = self._with_second_label(rows)
         alphas, betas = items.column("alpha")[rows], items.column("beta")[rows]
         pairs = (("completeness", alphas), ("soundness", betas))
         worst = [(name, worst_per_image(values, items.image[rows])) for name, values in pairs]
         return [
-            *(self._values(name, rows, values) for name, values in pairs),
-            *(_per_image(f"worst_{name}", least.images, least.values) for name, least in worst),
+            *(self._values(name, rows, values, note) for name, values in pairs),
+            *(_per_image(f"worst_{name}", least.images, least.values, note) for name, least in worst),
             self._best_effort(rows, alphas),
         ]
+
+    def _with_second_label(self, rows: Array) -> tuple[Array, str]:
+        """Rows of the images that were asked about a label other than the predicted one, and how many those are.
+
+        On the others no map was asked to show evidence against the prediction; they would only dilute the figures.
+        """
+        images = self.items.image
+        asked = np.unique(images[rows[~self.items.predicted[rows]]])
+        whole = len(np.unique(images[self.at]))
+        note = "" if len(asked) == whole else f"{len(asked)} of {whole} images have a second label in the label set"
+        return rows[np.isin(images[rows], asked)], note
 
     def _best_effort(self, rows: Array, alphas: Array) -> "Values | Gap":
         items, images = self.items, self.items.image[rows]
@@ -132,24 +145,49 @@ class Group:
         columns = (("pointing_game", "pointing_hit"), ("iou", "iou"))
         return [self._values(name, rows, self.items.column(column)[rows], note) for name, column in columns]
 
+    def unsure(self, floor: float) -> Array:
+        """Images with a label, not the predicted one, whose probability is above a floor."""
+        others = self._good[~self.items.predicted[self._good]]
+        return np.unique(self.items.image[others[self.items.column("prob")[others] > floor]])
+
     def flags(self) -> list[str]:
         """What is odd about the maps, counted."""
-        said = self.items.flags(self.at)
-        found = [f"{flag} ({count} of {len(self.at)} maps)" for flag, count in said.items()]
-        images = len(np.unique(self.items.image[self.at]))
-        if images > 1 and self._position_only():
-            found.append(f"position-only (the same map for all {images} images)")
+        whole, several, said = len(self._good), self._in_company(), self.items.flags(self._good)
+        found = [f"{flag} ({count} of {whole} maps)" for flag, count in said.items() if flag != ONE_MAP]
+        if count := said.get(ONE_MAP):
+            where = "" if several == whole else " on images with several labels"
+            found.insert(0, f"{ONE_MAP} ({count} of {several} maps{where})")
+        if repeats := self._repeats():
+            found.append(f"position-only ({repeats} of {whole} maps are those of other images)")
         missing = int(self.items.failed(NO_MAP)[self.at].sum())
         return found + ([f"{missing} maps are missing"] if missing else [])
 
-    def _position_only(self) -> bool:
-        labels = self.items.label[self._good]
-        pairs = np.stack([labels, self.items.column("map_digest")[self._good]])
-        return bool(len(self._good) > len(np.unique(labels)) == np.unique(pairs, axis=1).shape[1])
+    def _in_company(self) -> int:
+        """Maps on images that have another one."""
+        count = np.unique(self.items.image[self._good], return_counts=True)[1]
+        return int(count[count > 1].sum())
+
+    def _repeats(self) -> int:
+        """Maps that are those of the same label of other images; labels of one image alone are compared as one.
+
+        Maps of copies of an image may well be alike, and constant maps have a flag of their own.
+        """
+        items = self.items
+        rows, tops = items.tops(self._good[~items.flagged(CONSTANT)[self._good]])
+        labels = items.label[rows]
+        known, images = np.unique(labels, return_counts=True)
+        groups = np.where(np.isin(labels, known[images > 1]), labels, -1)
+        return int(repeated(tops, items.column("map_digest")[rows], groups, items.pictures[items.image[rows]]).sum())
 
 
-def _per_image(name: str, images: Array, values: Array) -> Values:
-    return Values(name, images * (2**31), images, values)
+def _per_image(name: str, images: Array, values: Array, note: str = "") -> Values:
+    return Values(name, images * (2**31), images, values, note)
+
+
+def on_images(metric: Values, images: Array) -> Values:
+    """A metric on some of its images."""
+    here = np.isin(metric.images, images)
+    return replace(metric, keys=metric.keys[here], images=metric.images[here], values=metric.values[here])
 
 
 def paired(first: Values, second: Values, take: Callable[[Array, Array, Array], Any]) -> Any:

@@ -82,6 +82,11 @@ class Infills:
                 break
         if not found:
             raise BadInput(f"the pool has no picture but that of '{image}' itself; random infill needs others.")
+        if len(found) < self.settings.draws:
+            raise BadInput(
+                f"random infill draws {self.settings.draws} pictures a point, but the pool has {len(found)} other than "
+                f"that of '{image}'; give a larger pool, or {len(found)} draws."
+            )
         return found
 
     def _of_pool(self, index: int) -> Array:

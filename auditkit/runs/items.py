@@ -1,21 +1,27 @@
 """All rows of a run as columns of numbers: thousands of images in some megabytes."""
 
 from collections.abc import Iterable
+from copy import copy
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from auditkit.metrics.likeness import BYTES
+from auditkit.runs.plan import CONTROL
+
 Array = np.ndarray[Any, Any]
 CODED = ("image", "bundle", "infill", "error", "flags")  # texts, kept once each
 SMALL = ("label", "predicted", "prediction", "truth", "box_degenerate")  # float32 holds them
 NUMBERS = (
-    "prob", "insertion", "insertion_low", "insertion_high", "deletion", "alpha", "beta", "saliency_metric",
-    "pointing_hit", "iou",
+    "prob", "insertion", "insertion_error", "insertion_low", "insertion_high", "deletion", "alpha", "beta",
+    "saliency_metric", "pointing_hit", "iou",
 )  # fmt: skip
 LISTS = ("saliency_by_delta", "degenerate_by_delta")
 EDGES = "control:edges"
 DIGEST = "map_digest"  # of which 60 bits tell maps apart
+ONE_MAP, CONSTANT, TIES = "same-map-for-all-labels", "constant", "ties"  # flags of a map
+TOP = "map_top"  # fingerprints, kept of the bundles' maps alone
 
 
 class Items:
@@ -26,6 +32,7 @@ class Items:
         self.named = named
         known: dict[str, dict[Any, int]] = {name: {} for name in CODED}
         parts: dict[str, list[Array]] = {name: [] for name in (*CODED, *SMALL, *NUMBERS, *LISTS, DIGEST)}
+        tops = list[tuple[Array, Array]]()
         for table in tables:
             for name in CODED:
                 parts[name].append(_codes(table.column(name), known[name]))
@@ -34,8 +41,12 @@ class Items:
             for name in LISTS:
                 parts[name].append(_lists(table.column(name)))
             parts[DIGEST].append(_shortened(table.column(DIGEST)))
+            tops.append(_tops(table))
         self._columns = {name: _joined(parts.pop(name)) for name in (*CODED, *SMALL, *NUMBERS, DIGEST)}
         self._lists = parts
+        has = np.concatenate([np.zeros(0, np.bool_), *(has for has, _ in tops)])
+        self._top_place = np.where(has, np.cumsum(has) - 1, -1)
+        self._tops = np.concatenate([np.zeros((0, BYTES), np.uint8), *(held for _, held in tops)])
         self.image, self.source, self.infill = (self._columns.pop(name).astype(np.int64) for name in CODED[:3])
         self.images, self.sources, self.infills = (list(known[name]) for name in CODED[:3])
         self._texts = {name: list(known[name]) for name in ("error", "flags")}
@@ -46,6 +57,12 @@ class Items:
     def column(self, name: str) -> Array:
         """A column of numbers, NaN where there is none."""
         return self._columns[name]
+
+    def with_columns(self, columns: dict[str, Array]) -> "Items":
+        """The same rows with other numbers in these columns."""
+        other = copy(self)
+        other._columns = self._columns | columns
+        return other
 
     def lists(self, name: str) -> Array:
         """A column of lists of equal length [rows, length] in float64, NaN where a row has none."""
@@ -69,6 +86,16 @@ class Items:
         wanted = [at for at, text in enumerate(self._texts["error"]) if (text == why if why else bool(text))]
         return np.isin(self._columns["error"], wanted)
 
+    def flagged(self, flag: str) -> Array:
+        """Whether a row has the flag."""
+        wanted = [at for at, flags in enumerate(self._texts["flags"]) if flag in flags]
+        return np.isin(self._columns["flags"], wanted)
+
+    def tops(self, rows: Array) -> tuple[Array, Array]:
+        """Those of the rows that have a fingerprint, and their fingerprints [rows, bytes]."""
+        places = self._top_place[rows]
+        return rows[places >= 0], self._tops[places[places >= 0]]
+
     def flags(self, rows: Array) -> dict[str, int]:
         """How many of these rows have each flag."""
         found: dict[str, int] = {}
@@ -88,13 +115,21 @@ class Items:
         return self._by_image("prediction")
 
     @cached_property
+    def pictures(self) -> Array:
+        """What each image shows, by number of the image: one number for all copies of a picture.
+
+        Copies are told by the order of their edges; where those were not measured, every image is a picture.
+        """
+        found = -1 - np.arange(len(self.images), dtype=np.int64)
+        if EDGES in self.sources:
+            rows = (self.source == self.sources.index(EDGES)) & ~self.failed()
+            found[self.image[rows]] = self.column(DIGEST)[rows]
+        return found
+
+    @property
     def copies(self) -> int:
-        """Images that look like another one, by the order of their edges; 0 where those were not measured."""
-        if EDGES not in self.sources:
-            return 0
-        rows = self.source == self.sources.index(EDGES)
-        pairs = np.unique(np.stack([self.image[rows], self.column(DIGEST)[rows]]), axis=1)
-        return int(pairs.shape[1] - len(np.unique(pairs[1])))
+        """Images that look like another one."""
+        return len(self.images) - len(np.unique(self.pictures))
 
     def _by_image(self, name: str) -> Array:
         found = np.full(len(self.images), np.nan)
@@ -123,6 +158,14 @@ def _joined(parts: list[Array]) -> Array:
 
 def _shortened(column: Any) -> Array:
     return np.array([int((text or "0")[:15], 16) for text in column.to_pylist()], np.int64)
+
+
+def _tops(table: Any) -> tuple[Array, Array]:
+    """Which rows are of a bundle and have a fingerprint, and the fingerprints."""
+    pairs = zip(table.column("bundle").to_pylist(), table.column(TOP).to_pylist(), strict=True)
+    held = [None if bundle.startswith(CONTROL) else top for bundle, top in pairs]
+    joined = np.frombuffer(b"".join(filter(None, held)), np.uint8)
+    return np.array([top is not None for top in held], np.bool_), joined.reshape(-1, BYTES)
 
 
 def _lists(column: Any) -> Array:

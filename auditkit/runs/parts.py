@@ -4,6 +4,8 @@ import hashlib
 from functools import cache
 from typing import Any
 
+from auditkit.metrics.likeness import BYTES
+
 SCHEMA_VERSION = 1
 COLUMNS = {
     "image": "string", "label": "int32", "bundle": "string", "infill": "string", "prob": "float64", "predicted": "bool",
@@ -13,7 +15,7 @@ COLUMNS = {
     "keep_counts": "list<int32>", "curve": "list<float32>", "error": "string", "map_digest": "string", "truth": "int32",
     "prediction": "int32",
     "insertion_low": "float64", "insertion_high": "float64", "saliency_by_delta": "list<float64>",
-    "degenerate_by_delta": "list<bool>",
+    "degenerate_by_delta": "list<bool>", "map_top": f"binary[{BYTES}]",
 }  # fmt: skip
 SEAL, BLANK = b"auditkit:sha256:", b"0" * 64  # the part's digest stands after the mark, over zeros while it is taken
 
@@ -22,10 +24,16 @@ SEAL, BLANK = b"auditkit:sha256:", b"0" * 64  # the part's digest stands after t
 def _items() -> Any:
     import pyarrow as pa  # noqa: PLC0415 - slow to import
 
-    plain = {name: pa.type_for_alias(name.removeprefix("list<").removesuffix(">")) for name in COLUMNS.values()}
-    return pa.schema([
-        (column, pa.list_(plain[name]) if name.startswith("list<") else plain[name]) for column, name in COLUMNS.items()
-    ])  # fmt: skip
+    return pa.schema([(column, _type(name)) for column, name in COLUMNS.items()])
+
+
+def _type(name: str) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    kind, _, inner = name.rstrip(">]").replace("<", "[").partition("[")
+    if kind == "list":
+        return pa.list_(_type(inner))
+    return pa.binary(int(inner)) if kind == "binary" else pa.type_for_alias(kind)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,12 +15,14 @@ from auditkit.data.images import ImageSet
 from auditkit.data.ranks import Order, Ties, map_seed
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS
+from auditkit.metrics.likeness import fingerprint, one_map
 from auditkit.metrics.localisation import box_region, iou, kept_first, pointing_hit
 from auditkit.metrics.saliency import Box, box, boxes
 from auditkit.model import pictures
 from auditkit.model.card import Card
 from auditkit.model.signature import Signature
 from auditkit.runs.infills import Infills, Places
+from auditkit.runs.items import CONSTANT, ONE_MAP, TIES
 from auditkit.runs.plan import CONTROL, NO_LABEL, NO_MAP, Evaluation, Lane
 
 Array = np.ndarray[Any, Any]
@@ -35,6 +37,7 @@ class Placed:
     others: tuple[int, ...]  # further shuffles of the ties; none where nothing is tied
     tied: float
     digest: str  # of the order that the map gives, ties and all: maps that differ in scale are alike
+    top: bytes  # fingerprint, by which maps that differ by noise are alike
 
 
 @dataclass(frozen=True)
@@ -158,17 +161,21 @@ class _Maps:
         order = Order(values)
         digest = order.digest()
         if (image, digest) not in self._known:
-            self._known[image, digest] = self._placed(image, order, digest)
+            self._known[image, digest] = self._placed(image, values, order, digest)
         return self._known[image, digest]
 
-    def _placed(self, image: str, order: Order, digest: str) -> Placed:
+    def _placed(self, image: str, values: Array, order: Order, digest: str) -> Placed:
         if not order.tied:
-            return Placed(dict.fromkeys(self.rules, self._add(order.ranks("first"))), (), 0.0, digest)
+            place = self._add(order.ranks("first"))
+            return Placed(dict.fromkeys(self.rules, place), (), 0.0, digest, self._top(values, place))
         # The shuffle within ties depends on the order, not on the label: equal maps stay equal.
         seeds = [map_seed(self.settings.seed, image + digest, number) for number in range(self.settings.tie_orders + 1)]
         orders = {rule: self._add(order.ranks(rule, seeds[0])) for rule in self.rules}
         others = tuple(self._add(order.ranks("random", seed)) for seed in seeds[1:])
-        return Placed(orders, others, order.tied, digest)
+        return Placed(orders, others, order.tied, digest, self._top(values, orders[self.rules[0]]))
+
+    def _top(self, values: Array, place: int) -> bytes:
+        return fingerprint(values, self.stack[place], self.settings.seed)
 
     def _add(self, order: Array) -> int:
         self.stack.append(order)
@@ -193,7 +200,8 @@ class _User:
         }  # a map that serves several labels is looked at once
         known = {key: (self.bank.place(self.image, values), self._boxes(values, key, maps))
                  for key, values in distinct.items()}  # fmt: skip
-        alike = len(maps) > 1 and len({placed.digest for placed, _ in known.values()}) == 1
+        first = maps.get(self.predicted, next(iter(maps.values()), None))
+        alike = len(maps) > 1 and one_map(known[id(first)][0].top, [placed.top for placed, _ in known.values()])
         return [self._use(source, label, values, *known[id(values)], alike) for label, values in maps.items()]
 
     def _chief(self, label: int) -> bool:
@@ -204,9 +212,9 @@ class _User:
         return _boxes(values, self.bank.settings.saliency) if wanted else ()
 
     def _use(self, source: str, label: int, values: Array, placed: Placed, boxes: tuple[Box, ...], alike: bool) -> Use:
-        flags = ["same-map-for-all-labels"] if alike else []
-        flags += ["constant"] if values.min() == values.max() else []
-        flags += ["ties"] if placed.tied > HEAVY_TIES else []
+        flags = [ONE_MAP] if alike else []
+        flags += [CONSTANT] if values.min() == values.max() else []
+        flags += [TIES] if placed.tied > HEAVY_TIES else []
         chief = self._chief(label)
         use = (self.place, label, source, placed, tuple(flags), chief, boxes if chief else ())
         if self.region is None or label != (self.predicted if self.truth is None else self.truth):

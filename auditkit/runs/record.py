@@ -16,7 +16,7 @@ LIMITATIONS = (
     "listed; lower is better in the last two.",
     "A faithful map of a cheating model can be complete and sound: where the evidence lies is another question.",
 )
-FIGURES = ("metrics", "controls", "comparisons", "classes", "reliability", "flags", "failed_images", "checks")
+FIGURES = ("metrics", "controls", "comparisons", "classes", "reliability", "points", "flags", "failed_images", "checks")
 
 
 def without_figures(subject: Mapping[str, Any], settings: Evaluation, environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,6 +53,7 @@ def results(summary: Summary) -> dict[str, Any]:
         "classes_are": "predicted" if np.isnan(summary.items.truth).all() else "given",
         "classes": [metric.to_json(summary.settings) for metric in summary.classes],
         "reliability": list(summary.reliability),
+        "points": list(summary.points),
         "flags": list(summary.flags),
         "failed_images": about["failed_images"],
         "checks": [],

@@ -18,14 +18,20 @@ from auditkit.metrics.reliability import (
     mean_off_diagonal,
 )
 from auditkit.metrics.statistics import Interval, mean_interval, paired_difference, share_interval
-from auditkit.runs.figures import Gap, Group, Values, image_means, paired
+from auditkit.runs.figures import Gap, Group, Values, image_means, on_images, paired
 from auditkit.runs.items import Items
 from auditkit.runs.plan import CONTROL, NO_LABEL, Evaluation
+from auditkit.runs.points import by_points, remarks
 from auditkit.runs.sanity import Runtime
 
 Array = np.ndarray[Any, Any]
 MODEL = ""  # the bundle of figures that are about no map
-COMPARED = ("insertion", "completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort")
+COMPARED = (
+    "insertion", "deletion", "saliency_metric", "completeness", "soundness", "worst_completeness", "worst_soundness",
+    "best_effort", "pointing_game", "iou",
+)  # fmt: skip
+OWN_MAPS = ("completeness", "worst_completeness")  # where no second label counts, one map for all has the same
+SHARE, DIFFERENCE = (0.0, 1.0), (-1.0, 1.0)  # between which figures lie, but saliency metrics, and their differences
 BY_CLASS = ("insertion", "worst_completeness", "worst_soundness")
 LOWER_IS_BETTER = (
     "deletion", "tie_spread", "saliency_metric", "saliency_metric_tuned", "degenerate_boxes", "degenerate_boxes_tuned",
@@ -80,6 +86,7 @@ class Summary:
     comparisons: tuple[Metric, ...]
     classes: tuple[Metric, ...]
     reliability: tuple[dict[str, Any], ...]
+    points: tuple[dict[str, Any], ...]  # how far figures may be off by the number of points
     flags: tuple[str, ...]
     items: Items
     settings: Evaluation
@@ -150,7 +157,8 @@ class Summary:
         return "\n".join(line.rstrip() for line in [*text, *self._below()])
 
     def _below(self) -> list[str]:
-        return [self.measured(), *(f"{kind}: {said}" for kind, said in self.remarks()), *self.flags]
+        points = remarks(self.points, self.settings)
+        return [self.measured(), *(f"{kind}: {said}" for kind, said in self.remarks()), *points, *self.flags]
 
     def _repr_html_(self) -> str:
         head, rows = self.grid()
@@ -183,20 +191,23 @@ def summarise(
         if spread is not None and (moved := spread.values.mean()) > SPREAD_THAT_MATTERS:
             flags.append(f"{source}: the order in ties moves insertion ({infill}) by {moved:.3f} on average")
     return Summary(
-        tuple(_accuracy(items, settings) + metrics), tuple(_compared(assessed, settings)),
-        tuple(_by_class(items, assessed, settings)), tuple(_reliability(items, assessed)), tuple(flags), items,
-        settings, runtime, tables, about,
+        tuple(_accuracy(items, settings) + metrics), tuple(_compared(assessed, groups, settings)),
+        tuple(_by_class(items, assessed, settings)), tuple(_reliability(items, assessed)),
+        tuple(by_points(groups, found, items, settings)), tuple(flags), items, settings, runtime, tables, about,
     )  # fmt: skip
 
 
 def _metric(metric: "Values | Gap", source: str, infill: str, settings: Evaluation) -> Metric:
     if isinstance(metric, Gap):
         return Metric(metric.name, source, infill, None, metric.reason)
-    return Metric(metric.name, source, infill, _interval(metric.values, metric.images, settings), metric.note)
+    found = _interval(metric.name, metric.values, metric.images, settings)
+    return Metric(metric.name, source, infill, found, metric.note)
 
 
-def _interval(values: Array, images: Array, settings: Evaluation) -> Interval:
-    return mean_interval(values, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed)
+def _interval(name: str, values: Array, images: Array, settings: Evaluation) -> Interval:
+    bounds = None if name.startswith("saliency") else SHARE
+    return mean_interval(values, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed,
+                         bounds=bounds)  # fmt: skip
 
 
 def _without_label(items: Items, settings: Evaluation) -> list[str]:
@@ -226,7 +237,7 @@ def _accuracy(items: Items, settings: Evaluation) -> list[Metric]:
 Assessed = dict[tuple[str, str], dict[str, Values]]
 
 
-def _compared(assessed: Assessed, settings: Evaluation) -> Iterator[Metric]:
+def _compared(assessed: Assessed, groups: Mapping[tuple[str, str], Group], settings: Evaluation) -> Iterator[Metric]:
     """Paired differences of every bundle to the bundles after it and to every control, on what both have."""
     for first, second in combinations(assessed, 2):
         if first[1] != second[1] or (first[0].startswith(CONTROL) and second[0].startswith(CONTROL)):
@@ -235,11 +246,27 @@ def _compared(assessed: Assessed, settings: Evaluation) -> Iterator[Metric]:
             first, second = second, first  # noqa: PLW2901
         for name in COMPARED:
             if name in assessed[first] and name in assessed[second]:
-                found = paired(assessed[first][name], assessed[second][name], lambda a, b, images: paired_difference(
-                    a, b, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed
-                ))  # fmt: skip
-                if found is not None:
-                    yield Metric(name, first[0], first[1], found, against=second[0])
+                both = assessed[first][name], assessed[second][name]
+                yield from _difference(*both, first, second[0], groups[first], settings)
+
+
+def _difference(
+    mine: Values, theirs: Values, of: tuple[str, str], against: str, group: Group, settings: Evaluation
+) -> Iterator[Metric]:
+    """A paired difference, over the bundle's own map of one label on the images where another label counts."""
+    own = against == f"{CONTROL}one-map:{of[0]}"
+    if own and mine.name in OWN_MAPS and settings.eps1 is not None:
+        mine = on_images(mine, group.unsure(settings.eps1))
+        if not len(mine.keys):
+            why = f"no image has a second label with probability above {settings.eps1:g}, so one map does for all"
+            yield Metric(mine.name, *of, None, why, against)
+    same = own and mine.name in ("insertion", "deletion") and not settings.named  # the very same map
+    bounds = None if same or mine.name == "saliency_metric" else DIFFERENCE
+    found = paired(mine, theirs, lambda a, b, images: paired_difference(
+        a, b, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed, bounds=bounds
+    ))  # fmt: skip
+    if found is not None:
+        yield Metric(mine.name, *of, found, against=against)
 
 
 def _by_class(items: Items, assessed: Assessed, settings: Evaluation) -> Iterator[Metric]:
@@ -250,7 +277,7 @@ def _by_class(items: Items, assessed: Assessed, settings: Evaluation) -> Iterato
             own = classes[metric.images]
             for group in np.unique(own[np.isfinite(own)]):
                 mine = own == group
-                found = _interval(metric.values[mine], metric.images[mine], settings)
+                found = _interval(metric.name, metric.values[mine], metric.images[mine], settings)
                 yield Metric(metric.name, source, infill, found, by_class=int(group))
 
 

@@ -88,6 +88,7 @@ def _row(
     row = _base(ready, use.image, use.label, use.source, lane) | {
         "insertion": shown, "insertion_error": float(found.errors[label]), "tied_fraction": use.map.tied,
         "flags": list(use.flags), "keep_counts": found.counts.astype(np.int32), "map_digest": use.map.digest,
+        "map_top": use.map.top,
         "curve": found.values[:, label].astype(np.float32),
     }  # fmt: skip
     if np.isfinite(use.pointing):

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
 from auditkit.runs.figures import FAITHFUL
@@ -12,7 +12,17 @@ from auditkit.verdict.rules import METRICS, Check, Policy, Suppression
 
 STATUSES = ("fail", "error", "inconclusive", "not assessed", "suppressed", "pass")  # the worst first
 FEWEST = 30  # images that an interval needs to be worth its name, see metrics.statistics
+LEAST_ROOM = 0.05  # above a control, for maps that are no better than it to be told from maps that could not be
 NO_FIGURE = Figure("")
+
+
+class Status(NamedTuple):
+    """What became of one figure."""
+
+    word: str  # one of STATUSES
+    why: str = ""
+    by_nature: bool = False  # nobody could have supplied what it lacks
+    no_room: bool = False  # it could not have come out otherwise
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class Finding:
     limit: float | None = None
     rule: str = ""
     required: bool = True  # whether not being assessed holds the verdict up
+    left_out: tuple[str, ...] = ()  # controls that could not be told from the maps, by the model's nature
     part_of: str = ""  # the policy's check that it is a detail of, and that stands for it in the verdict
     suppression: Suppression | None = None
     would_be: str = ""
@@ -55,15 +66,16 @@ def judged(check: Check, policy: Policy, measured: Measured, allowed: Collection
     was picked by looking at the figures, so the intervals keep their meaning. `allowed` are the cheats that are
     suppressed by name.
     """
-    figures, notes = _figures(check, policy, measured, allowed), ""
-    if len(check.over) > 1 and any(not figure.by_nature for figure in figures):
-        aside = next((figure for figure in figures if figure.by_nature), None)
-        notes = f"{aside.of.rpartition(' over ')[2]} is left out: {aside.reason}." if aside else ""
-        figures = [figure for figure in figures if not figure.by_nature]
+    every = [(figure, _status(check, policy, figure)) for figure in _figures(check, policy, measured, allowed)]
+    kept = [(figure, status) for figure, status in every if not status.by_nature]
+    aside: dict[str, str] = {}
+    if len(check.over) > 1 and kept:
+        aside = {figure.of.rpartition(" over ")[2]: status.why for figure, status in every if status.by_nature}
     sign = -1 if check.rule == "max" else 1
-    found = [_finding(check, policy, figure) for figure in figures]
+    found = [_finding(check, figure, status) for figure, status in (kept if aside else every)]
     worst = min(found, key=lambda one: (STATUSES.index(one.status), not one.required, sign * (one.figure.value or 0)))
-    return replace(worst, reason=f"{worst.reason} {notes}".strip())
+    said = [worst.reason, *(f"{control} is left out: {why}." for control, why in aside.items())]
+    return replace(worst, reason=" ".join(said), left_out=tuple(aside))
 
 
 def _figures(check: Check, policy: Policy, measured: Measured, allowed: Collection[str]) -> list[Figure]:
@@ -71,21 +83,23 @@ def _figures(check: Check, policy: Policy, measured: Measured, allowed: Collecti
         return [figure for control in check.over for figure in measured.margins(check.metric, control)]
     special = {"runtime_error": _runtime, "randomisation": _randomised}
     if check.metric == "flags":
-        return [_cheats(measured, allowed)]
+        return [_cheats(measured, allowed, check.limit)]
     if check.metric in special:
         return [special[check.metric](measured, policy)]
     return measured.figures(check.metric)
 
 
-def _cheats(measured: Measured, allowed: Collection[str]) -> Figure:
-    """How many kinds of cheat were flagged."""
-    of, flags = "kinds of cheat", measured.results.get("flags")
-    if not isinstance(flags, list):
+def _cheats(measured: Measured, allowed: Collection[str], limit: float) -> Figure:
+    """How many kinds of cheat were flagged; what may be one leaves it open, unless there are too many anyway."""
+    of = "kinds of cheat"
+    if not isinstance(measured.results.get("flags"), list):
         return Figure(of, reason="the results hold no flags")
     if not measured.bundles:
         return Figure(of, reason="no heatmaps were measured")
-    found = [odd for odd in oddities(map(str, flags)) if odd.cheat and odd.id not in allowed]
-    return Figure(of, float(len(found)), exact=True, reason=", ".join(odd.id for odd in found))
+    odd = [odd for odd in oddities(measured.results) if odd.id not in allowed]
+    found, maybe = [one.id for one in odd if one.cheat], [one.id for one in odd if one.open]
+    short = f"there may be one more: {', '.join(maybe)}" if maybe and len(found) <= limit else ""
+    return Figure(of, float(len(found)), exact=True, reason=", ".join(found), short=short)
 
 
 def _runtime(measured: Measured, _policy: Policy) -> Figure:
@@ -109,7 +123,7 @@ def _randomised(measured: Measured, policy: Policy) -> Figure:
     if not isinstance(series, list) or not series or wanted is None:
         return Figure(of, reason=str(found.get("not_assessed") or "the model was not randomised").removesuffix("."))
     last = series[-1] if isinstance(series[-1], dict) else {}
-    figure = interval(of, last, "spearman", METRICS["randomisation"], policy.evaluation().confidence)
+    figure = interval(of, last, "spearman")
     needed = min(wanted.images, policy.minimum_images)
     if not figure.broken and figure.n < needed:
         return replace(figure, short=f"{needed} images are needed")
@@ -119,47 +133,64 @@ def _randomised(measured: Measured, policy: Policy) -> Figure:
     return figure
 
 
-def _finding(check: Check, policy: Policy, figure: Figure) -> Finding:
-    status, why = _status(check, policy, figure)
-    # Completeness and soundness are missing for want of maps, unless the model's probabilities are the reason; those
-    # alone leave best effort with a value that rests on too few images.
-    by_nature = figure.by_nature or figure.value is not None
-    required = check.required or (check.metric in FAITHFUL and not by_nature)
-    told = _told(check, figure)
+def _finding(check: Check, figure: Figure, status: Status) -> Finding:
+    told, why = _told(check, figure), status.why
+    # Completeness and soundness are missing for want of maps, unless the model's probabilities are the reason.
+    required = not status.no_room and (check.required or (check.metric in FAITHFUL and not status.by_nature))
     reason = f"{told}: {why}." if figure.value is None else f"{told}.{f' {why[:1].upper()}{why[1:]}.' if why else ''}"
-    return Finding(check.id, check.title, check.metric, status, check.severity, reason, figure, check.limit, check.said,
-                   required or status != "not assessed")  # fmt: skip
+    return Finding(check.id, check.title, check.metric, status.word, check.severity, reason, figure, check.limit,
+                   check.said, required or status.word != "not assessed")  # fmt: skip
 
 
-def _status(check: Check, policy: Policy, figure: Figure) -> tuple[str, str]:
+def _status(check: Check, policy: Policy, figure: Figure) -> Status:
     """The status, and what must be known beside the figure."""
     if figure.broken:
-        return "error", figure.reason
+        return Status("error", figure.reason)
     if figure.value is None:
-        return "not assessed", figure.reason
-    if why := figure.short or _too_few(check, policy, figure):
-        few_by_nature = check.metric == "best_effort" and figure.images >= policy.minimum_images
-        return ("not assessed" if few_by_nature else "inconclusive"), why
+        return Status("not assessed", figure.reason, figure.by_nature)
+    if figure.short:
+        return Status("inconclusive", figure.short)
+    if why := _too_few(check, policy, figure):
+        few = bool(figure.resting_on) and figure.images >= policy.minimum_images  # by the model's probabilities
+        return Status("not assessed" if few else "inconclusive", why, few)
     if not figure.exact and (figure.low is None or figure.high is None):
-        return "inconclusive", figure.reason or "there is no interval"
-    status = _side(check, figure)
-    if figure.equal and status == "fail":
-        return status, "on every image it is that of the control"
-    return status, figure.reason
+        return Status("inconclusive", figure.reason or "there is no interval")
+    side, full = _side(check, figure), _no_room(check, figure)
+    if full and side == "pass" and check.limit < 0:
+        return Status("not assessed", full, by_nature=True, no_room=True)
+    if full and side != "pass" and check.limit >= 0:
+        return Status("inconclusive" if check.required else "not assessed", full, by_nature=not check.required)
+    if figure.equal and side == "fail":
+        return Status(side, "on every image it is that of the control")
+    return Status(side, figure.reason)
 
 
 def _too_few(check: Check, policy: Policy, figure: Figure) -> str:
     """Why the images are too few to go by; empty when they are not."""
     if figure.exact or check.metric == "randomisation":
         return ""
-    if check.metric == "best_effort" and figure.images >= policy.minimum_images:
+    needed, said = policy.minimum_images, f"the policy needs {policy.minimum_images} images"
+    if figure.resting_on and figure.images >= policy.minimum_images:
         needed = min(FEWEST, policy.minimum_images)
-        said = (
-            f"so many of {figure.images} images have a second label with probability 0.01 or more, {needed} are needed"
-        )
-    else:
-        needed, said = policy.minimum_images, f"the policy needs {policy.minimum_images} images"
+        said = f"{figure.n} of {figure.images} images {figure.resting_on}, {needed} are needed"
     return said if figure.n < needed else ""
+
+
+def _no_room(check: Check, figure: Figure) -> str:
+    """Why no map, however bad or good, could come out on the other side of the margin; empty when some could.
+
+    The worst there is lies at the least value, and is shown to be too far below a control only when the lower end of
+    the control's own interval is that far above it. Near the largest value, maps and control alike, nothing is told.
+    """
+    if figure.control is None or figure.control.value is None or figure.control.low is None:
+        return ""
+    (least, most), of, at = METRICS[check.metric], figure.control.of, figure.control.value
+    if check.limit < 0 and figure.control.low + check.limit < least:
+        return f"{of} is at {at:.3g} itself, so nothing can be shown to lie {-check.limit:g} below it"
+    near = most - max(check.limit, LEAST_ROOM) - ROUNDING
+    if check.limit >= 0 and at >= near and at + (figure.value or 0) >= near:
+        return f"{of} is at {at:.3g} itself, so there is no room to lie {check.limit or LEAST_ROOM:g} above it"
+    return ""
 
 
 def _side(check: Check, figure: Figure) -> str:

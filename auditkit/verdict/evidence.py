@@ -8,24 +8,26 @@ from typing import Any
 
 from auditkit.errors import BadInput
 from auditkit.runs.figures import FAITHFUL
-from auditkit.runs.plan import resolved
+from auditkit.runs.plan import CONTROL, resolved
+from auditkit.runs.points import MATTERS, MOVED
 from auditkit.verdict.checks import NO_FIGURE, Finding
 from auditkit.verdict.flags import left_out
-from auditkit.verdict.measured import Figure, Measured, entries_of, part
+from auditkit.verdict.measured import Figure, Measured, entries_of, largest, part
 from auditkit.verdict.rules import ONE_MAP, Policy
 
 RECORD = (
     "tool", "run", "subject", "settings", "environment", "runtime", "metrics", "controls", "comparisons", "classes_are",
-    "classes", "reliability", "flags", "failed_images", "randomisation", "limitations",
+    "classes", "reliability", "points", "flags", "failed_images", "randomisation", "limitations",
 )  # fmt: skip
 FILED = {"subject": ("model", "images", "card", "classes"), "run": ("bundles",)}  # without which nobody knows of what
 MOST_COPIES = 0.9  # with fewer different images among them than this share, intervals are narrower than they may be
+CURVES = (*MOVED, "deletion")  # metrics that points of curves make up
 COLOUR = "colour picture"  # how a refused map is told from a damaged one
 
 
 def evidence(policy: Policy, measured: Measured) -> list[Finding]:
     """What the checks of the policy can rest on."""
-    found = [_record, _settings, _images, _labels, _controls, _identity]
+    found = [_record, _settings, _images, _labels, _controls, _points, _identity]
     return [check(policy, measured) for check in found] + list(_refused(measured))
 
 
@@ -110,6 +112,56 @@ def _controls(policy: Policy, measured: Measured) -> Finding:
         said = f"No figures of {', '.join(dict.fromkeys(missing)) or 'any control'}."
         return _finding("controls", title, "not assessed", said)
     return _finding("controls", title, "pass", f"{len(wanted)} controls were measured.")
+
+
+def _points(policy: Policy, measured: Measured) -> Finding:
+    """Whether curves have points enough: what too few of them miss is no smaller on more images."""
+    title = "curves have enough points"
+    limits: dict[str, Any] = {"limit": MATTERS, "rule": "max"}
+    if not any(check.metric in CURVES for check in policy.checks):
+        said = "The policy asks nothing of curves."
+        return _finding("points", title, "not assessed", said, severity="info", required=False)
+    judged = list(_errors(policy, measured))
+    unknown = [source for source, error in judged if error is None]
+    if unknown or not judged:
+        said = f"How far the figures of {unknown[0] if unknown else 'the run'} may be off is not known."
+        return _finding("points", title, "not assessed", said, **limits)
+    error = largest(error for _, error in judged)
+    if error is None:
+        return _finding("points", title, "error", "An entry in the results is damaged.", **limits)
+    of = next(source for source, found in judged if found == error)
+    said = f"With {_steps(measured)} a figure of {of} may be off by {error:.2g}; at most {MATTERS:g} is asked"
+    said += "." if error <= MATTERS else f": {_more_points(measured)}"
+    status = "pass" if error <= MATTERS else "inconclusive"
+    return _finding("points", title, status, said, Figure("", error, exact=True), **limits)
+
+
+def _errors(policy: Policy, measured: Measured) -> Iterator[tuple[str, Any]]:
+    """Whose figures are judged, and how far each may be off; None where the results do not say."""
+    said = {(one.get("bundle"), one.get("infill")): one for one in entries_of(measured.results, "points")}
+    for check in (check for check in policy.checks if check.metric in CURVES):
+        for bundle, infill in measured.sources:
+            controls = (f"{CONTROL}{name}{f':{bundle}' if name == ONE_MAP else ''}" for name in check.over)
+            for source in (bundle, *controls):
+                entry = said.get((source, infill), {})
+                known = part(entry, "errors")
+                metric = "insertion" if check.metric == "deletion" else check.metric  # both have the same steps
+                if not known:
+                    yield source, entry.get("error")
+                elif metric in known:  # else it has no such figure
+                    yield source, known[metric]
+
+
+def _steps(measured: Measured) -> str:
+    said = str(part(measured.results, "settings").get("steps"))
+    return f"{said} points" if said.isdecimal() else f"steps = '{said}'"
+
+
+def _more_points(measured: Measured) -> str:
+    """What would give better figures."""
+    said = str(part(measured.results, "settings").get("steps"))
+    return "a smaller tolerance, such as steps = 'auto:0.001', asks for more points." if said.startswith("auto") else (
+        "steps = 'auto' finds as many as it needs.")  # fmt: skip
 
 
 def _identity(_policy: Policy, measured: Measured) -> Finding:

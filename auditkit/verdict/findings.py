@@ -10,7 +10,7 @@ from datetime import date
 from typing import Any
 
 from auditkit.errors import BadInput
-from auditkit.verdict.checks import Finding, judged
+from auditkit.verdict.checks import FEWEST, Finding, judged
 from auditkit.verdict.evidence import evidence
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measured import Measured
@@ -24,7 +24,7 @@ def judge(
     level = fail_on or policy.fail_on
     if level not in FAIL_ON:
         raise BadInput(f"a verdict cannot fail on '{level}'; the severities are {', '.join(FAIL_ON)}.")
-    measured = Measured(results, policy.evaluation().confidence)
+    measured = Measured(results)
     active = {one.check: one for one in policy.suppressions if today <= one.expires}
     asked = [_suppressed(judged(check, policy, measured, active), active) for check in policy.checks]
     named = _odd(policy, measured, active) + _not_above(policy, measured, active)
@@ -44,15 +44,13 @@ def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
 
 
 def _odd(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) -> list[Finding]:
-    """Named findings of what is odd about the maps; cheats weigh what the policy's check of flags weighs."""
-    check = next((check for check in policy.checks if check.metric == "flags"), None)
-    flags, found = measured.results.get("flags"), list[Finding]()
-    for odd in oddities(map(str, flags)) if isinstance(flags, list) else []:
-        severity = check.severity if odd.cheat and check else "info"
-        reason = "; ".join(odd.sentences) + "."
-        parent = check.id if odd.cheat and check else ""
+    """Named findings of what is odd about the maps; what is or may be a cheat weighs what the check of flags weighs."""
+    check, found = next((check for check in policy.checks if check.metric == "flags"), None), list[Finding]()
+    for odd in oddities(measured.results):
+        parent = check if odd.cheat or odd.open else None
+        severity, name = (parent.severity, parent.id) if parent else ("info", "")
         status = "fail" if odd.cheat else "inconclusive"
-        one = Finding(odd.id, odd.title, "flags", status, severity, reason, part_of=parent)
+        one = Finding(odd.id, odd.title, "flags", status, severity, odd.reason, part_of=name)
         found.append(_suppressed(one, active))
     return found
 
@@ -60,14 +58,17 @@ def _odd(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) 
 def _not_above(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) -> list[Finding]:
     """Named findings of controls that the maps do not beat, by the policy's own margin or for information."""
     ignoring = replace(policy, minimum_images=1)  # few images are no sign of anything
-    margins = [check for check in policy.checks if check.rule == "min_margin_over" and check.limit >= 0]
+    few = min(FEWEST, policy.minimum_images)
+    margins = [check for check in policy.checks
+               if check.rule == "min_margin_over" and check.limit >= 0 and check.metric != "best_effort"]  # fmt: skip
     found: dict[str, Finding] = {}
     for check in margins or _blind(policy, measured):
         for control in check.over:
             name = f"not-above-{control}"
             title = f"{check.metric.replace('_', ' ')} not above control:{control}"
             one = judged(replace(check, id=name, title=title, limit=0.0, over=(control,)), ignoring, measured)
-            if one.status in ("fail", "inconclusive"):
+            scarce = bool(one.figure.resting_on) and one.figure.n < few
+            if one.status in ("fail", "inconclusive") and not scarce:
                 found.setdefault(name, _suppressed(replace(one, part_of=check.id if margins else ""), active))
     return list(found.values())
 
@@ -112,6 +113,9 @@ def _verdict(found: Sequence[Finding], asked: Sequence[Finding], policy: Policy,
         f"{len(held)} checks hold; {len(aside)} suppressed or not assessed", aside)  # fmt: skip
     below = [finding.id for finding in asked if finding.status == "fail" and not at_least(finding.severity, level)]
     more = f" Failed, but below the severity {level} that decides: {', '.join(below)}." if below else ""
+    for finding in held:
+        if finding.left_out:
+            more += f" In {finding.id}, {', '.join(finding.left_out)} was left out, not beaten."
     return "pass", said + more
 
 

@@ -1,8 +1,9 @@
 """What an evaluation found odd about maps: its sentences sorted into kinds, each with a name of its own."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -14,20 +15,27 @@ class Kind:
     title: str
     stray: float = 0.0  # share of the maps up to which it happens to honest methods; 1: it is never a cheat
     honest_id: str = ""  # name of the finding while the share is no more than that
+    open_id: str = ""  # name of the finding above that share where a model with two classes leaves it open
 
 
 # An honest Grad-CAM map of a label without evidence is all zero, hence constant; its and occlusion's maps are heavily
-# tied. No honest method gives one map to all labels, or to all images, but for a dead gradient here and there.
+# tied. No honest method gives one map to all labels, but for a dead gradient here and there, or to most images, but
+# where the model looks at the same place of them.
 KINDS = (
     Kind("same-map-for-all-labels", "cheat-one-map-for-all-labels", "one map serves all labels of an image", 0.05,
-         "some-labels-share-a-map"),
-    Kind("position-only", "cheat-position-only", "all images have the same map"),
+         "some-labels-share-a-map", "labels-share-a-map"),
+    Kind("position-only", "cheat-position-only", "the maps do not depend on the image", 0.5,
+         "some-images-share-a-map"),
     Kind("constant", "cheat-constant", "maps say nothing: every pixel has the same score", 0.5, "some-constant-maps"),
     Kind("ties", "", "more than half of a map's pixels are tied", 1.0, "heavy-ties"),
 )  # fmt: skip
-CHEATS = tuple(kind.id for kind in KINDS if kind.id)
+CHEATS = tuple(name for kind in KINDS for name in (kind.id, kind.open_id) if name)  # and what may be one
+TWO_CLASSES = (
+    "with two classes an unsigned gradient is the same for both labels; signed maps, or another method, would tell "
+    "them apart"
+)
 _OF_MAPS = re.compile(
-    r"(?P<bundle>.*): (?P<word>[a-z-]+) \((?:(?P<some>\d+) of (?P<all>\d+) maps|the same map .*)\)", re.DOTALL
+    r"(?P<bundle>.*): (?P<word>[a-z-]+) \((?P<some>\d+) of (?P<all>\d+) maps(?: [a-z ]+)?\)", re.DOTALL
 )
 _OTHERS = (  # that say something of a bundle, and never that it cheats
     ("tie-order-matters", "the order in ties moves a figure", re.compile(r".*: the order in ties moves .*", re.DOTALL)),
@@ -45,12 +53,24 @@ class Oddity:
     cheat: bool
     sentences: tuple[str, ...]
 
+    @property
+    def open(self) -> bool:
+        """Whether it may be a cheat, and may not."""
+        return any(self.id == kind.open_id for kind in KINDS)
 
-def oddities(flags: Iterable[str]) -> list[Oddity]:
-    """The sentences by finding, cheats first; those about the runtime or the images are no oddity of the maps."""
+    @property
+    def reason(self) -> str:
+        """What was seen and, where it is open, why."""
+        return "; ".join([*self.sentences, *([TWO_CLASSES] if self.open else [])]) + "."
+
+
+def oddities(results: Mapping[str, Any]) -> list[Oddity]:
+    """The flags of results by finding, cheats first; those about the runtime or the images are no oddity of maps."""
+    flags, subject = results.get("flags"), results.get("subject")
+    binary = isinstance(subject, Mapping) and subject.get("classes") == 2
     found: dict[tuple[bool, str, str], list[str]] = {}
-    for sentence in flags:
-        if named := _named(sentence):
+    for sentence in map(str, flags if isinstance(flags, list) else ()):
+        if named := _named(sentence, binary=binary):
             found.setdefault(named, []).append(sentence)
     ordered = sorted(found.items(), key=lambda item: not item[0][0])
     return [Oddity(name, title, cheat, tuple(said)) for (cheat, name, title), said in ordered]
@@ -61,7 +81,7 @@ def left_out(flags: Iterable[str]) -> int:
     return sum(int(match[1]) for sentence in flags if (match := _LEFT_OUT.fullmatch(sentence)))
 
 
-def _named(sentence: str) -> tuple[bool, str, str] | None:
+def _named(sentence: str, *, binary: bool) -> tuple[bool, str, str] | None:
     """Whether it is a cheat, its name and its title."""
     for name, title, pattern in _OTHERS:
         if pattern.fullmatch(sentence):
@@ -70,6 +90,6 @@ def _named(sentence: str) -> tuple[bool, str, str] | None:
     kind = next((kind for kind in KINDS if match and kind.word == match["word"]), None)
     if match is None or kind is None:
         return None
-    share = int(match["some"]) / max(int(match["all"]), 1) if match["some"] else 1.0
-    cheat = share > kind.stray
-    return cheat, kind.id if cheat else kind.honest_id, kind.title
+    if int(match["some"]) <= kind.stray * int(match["all"]):
+        return False, kind.honest_id, kind.title
+    return (False, kind.open_id, kind.title) if binary and kind.open_id else (True, kind.id, kind.title)

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from auditkit.metrics.faithfulness import FLOOR
+from auditkit.metrics.statistics import SAME
 from auditkit.runs.plan import CONTROL
-from auditkit.verdict.rules import METRICS, ONE_MAP
+from auditkit.runs.summary import OWN_MAPS
+from auditkit.verdict.rules import ONE_MAP
 
 Results = Mapping[str, Any]
-Bounds = tuple[float, float]
-DIFFERENCE = (-1.0, 1.0)  # of two shares
 NO_SECOND_LABEL = "no image has a second label with probability"  # how a reason begins that lies with the model
-COMPLETE = ("completeness", "worst_completeness", "best_effort")
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,20 @@ class Figure:
     broken: bool = False  # the results are damaged
     equal: bool = False  # on every image it is that of the control
     images: int = 0  # that could have had the figure
+    resting_on: str = ""  # what images must have to count, where not all of them do
     short: str = ""  # why too little was measured to go by
+    control: "Figure | None" = None  # of a margin: the control's own figure
 
 
 class Measured:
     """What an evaluation found, by bundle and infill."""
 
-    def __init__(self, results: Results, confidence: float) -> None:
-        self.results, self.confidence = results, confidence
+    def __init__(self, results: Results) -> None:
+        self.results = results
         self.bundles = bundles(results)
         self.infills = _infills(results)
         self._metrics = _by_source(results, "metrics")
+        self._controls = _by_source(results, "controls")
         self._comparisons = _by_source(results, "comparisons")
 
     @property
@@ -59,10 +62,9 @@ class Measured:
 
     def _figures(self, metric: str, bundle: str, infill: str) -> list[Figure]:
         of = self._of(bundle, infill)
-        entries = self._metrics.get((metric, bundle, infill, ""), [])
-        found = [_figure(entry, of, METRICS[metric], self.confidence) for entry in entries]
+        found = [_figure(entry, of) for entry in self._metrics.get((metric, bundle, infill, ""), [])]
         if metric == "best_effort":
-            found = [replace(figure, images=self._images(bundle, infill)) for figure in found]
+            found = [self._of_unsure(figure, f"{FLOOR:g} or more", bundle, infill) for figure in found]
         return found or [Figure(of, reason=f"{metric.replace('_', ' ')} was not measured")]
 
     def margins(self, metric: str, control: str) -> list[Figure]:
@@ -73,32 +75,30 @@ class Measured:
     def _margins(self, metric: str, control: str, bundle: str, infill: str) -> list[Figure]:
         against = f"{CONTROL}{control}" + (f":{bundle}" if control == ONE_MAP else "")
         of = f"{self._of(bundle, infill)} over {CONTROL}{control}"
-        entries = self._comparisons.get((metric, bundle, infill, against), [])
-        found = [_figure(entry, of, DIFFERENCE, self.confidence) for entry in entries]
-        found = [replace(figure, equal=(entry.get("value") == entry.get("low") == entry.get("high") == 0))
-                 for figure, entry in zip(found, entries, strict=True)]  # fmt: skip
-        if metric == "best_effort":
-            found = [replace(figure, images=self._images(bundle, infill)) for figure in found]
+        found = [_figure(entry, of) for entry in self._comparisons.get((metric, bundle, infill, against), [])]
         if not found:
             own = [figure for figure in self._figures(metric, bundle, infill) if figure.value is None]
             why = own[0] if own else Figure(of, reason=f"it was not compared with {CONTROL}{control}")
             return [replace(why, of=of)]
-        if control == ONE_MAP and metric in COMPLETE and self.one_label(bundle, infill):
-            return [self._nothing_to_tell(figure) if figure.equal else figure for figure in found]
-        return found
+        unsure = control == ONE_MAP and metric in OWN_MAPS
+        least = f"above {part(self.results, 'settings').get('eps1')}" if unsure else f"{FLOOR:g} or more"
+        if unsure or metric == "best_effort":
+            found = [self._of_unsure(figure, least, bundle, infill) for figure in found]
+        # One map on all images says nothing of those where another label counts; its best effort is about just them.
+        beside = self._control("best_effort" if unsure else metric, against, infill)
+        short = "" if unsure or beside.low is not None else f"how {CONTROL}{control} itself fares is not in the results"
+        named = replace(beside, of=f"{CONTROL}{control}")
+        return [replace(figure, control=named, short=short) for figure in found]
 
-    @staticmethod
-    def _nothing_to_tell(figure: Figure) -> Figure:
-        """Where no second label counts, one map for all labels is as complete as any, whoever made the maps."""
-        why = f"{NO_SECOND_LABEL} 0.01 or more, so one map for all labels cannot be told from maps of their own"
-        return Figure(figure.of, reason=why, by_nature=True)
+    def _control(self, metric: str, source: str, infill: str) -> Figure:
+        """A control's own figure; none should there be several."""
+        found = [_figure(entry, source) for entry in self._controls.get((metric, source, infill, ""), [])]
+        return found[0] if len(found) == 1 else Figure(source)
 
-    def one_label(self, bundle: str, infill: str) -> bool:
-        """Whether the model is so sure of every image that its other labels do not count."""
-        return any(figure.by_nature for figure in self._figures("best_effort", bundle, infill))
-
-    def _images(self, bundle: str, infill: str) -> int:
-        return max(figure.n for figure in self._figures("worst_completeness", bundle, infill))
+    def _of_unsure(self, figure: Figure, least: str, bundle: str, infill: str) -> Figure:
+        """A figure that rests on the images with a second label that counts."""
+        images = max(figure.n for figure in self._figures("worst_completeness", bundle, infill))
+        return replace(figure, images=images, resting_on=f"have a second label with probability {least}")
 
     def evaluated(self, bundle: str) -> int:
         """Images of which a bundle has any figure, under the infill that has least of them."""
@@ -155,38 +155,23 @@ def _by_source(results: Results, key: str) -> dict[tuple[str, str, str, str], li
     return found
 
 
-def _figure(entry: Mapping[str, Any], of: str, bounds: Bounds, confidence: float) -> Figure:
+def _figure(entry: Mapping[str, Any], of: str) -> Figure:
     reason = str(entry.get("reason") or "")
     if entry.get("value") is None:
         return Figure(of, reason=reason or "it was not measured", by_nature=reason.startswith(NO_SECOND_LABEL))
-    return interval(of, entry, "value", bounds, confidence, reason)
+    return interval(of, entry, "value", reason)
 
 
-def interval(
-    of: str, entry: Mapping[str, Any], key: str, bounds: Bounds, confidence: float, reason: str = ""
-) -> Figure:
-    """A figure with its interval, widened where the images showed no spread."""
+def interval(of: str, entry: Mapping[str, Any], key: str, reason: str = "") -> Figure:
+    """A figure with its interval; one without any width shows nothing, and is left out."""
     value, low, high = (_number(entry.get(name)) for name in (key, "low", "high"))
     missing = [name for name in ("low", "high") if entry.get(name) is None]
     n = _count(entry)
     if value is None or n < 1 or (len(missing) < 2 and (low is None or high is None or low > high)):
         return Figure(of, reason="its entry in the results is damaged", broken=True)
-    if low is None or high is None or low < high:
-        return Figure(of, value, low, high, n, reason)
-    return _widened(Figure(of, value, low, high, n), bounds, confidence)
-
-
-def _widened(figure: Figure, bounds: Bounds, confidence: float) -> Figure:
-    """The interval of a figure that was the same on every image.
-
-    A bootstrap of equal values has no width, however few they are. What n equal images do show is that no more than a
-    share p of all images differs, where (1 - p)^n is the chance of seeing none; those could have any value there is.
-    """
-    value = figure.value or 0.0
-    share = 1 - ((1 - confidence) / 2) ** (1 / figure.n)
-    low, high = value - share * (value - bounds[0]), value + share * (bounds[1] - value)
-    note = f"all images have the same value; the interval allows for {share:.1%} of images that differ"
-    return replace(figure, low=low, high=high, reason=note)
+    if low == high:  # of a single image, or of images that are all alike in what has no bounds
+        return Figure(of, value, n=n, reason=reason)
+    return Figure(of, value, low, high, n, reason, equal=value == 0 and reason.startswith(SAME))
 
 
 def _number(value: Any) -> float | None:

@@ -16,7 +16,8 @@ from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.runs.figures import FAITHFUL
 from auditkit.runs.plan import Evaluation
-from auditkit.runs.summary import COMPARED
+from auditkit.runs.summary import COMPARED, LOWER_IS_BETTER
+from auditkit.verdict.evidence import CURVES
 from auditkit.verdict.flags import CHEATS
 from auditkit.verdict.rules import (
     BUILT_IN,
@@ -39,6 +40,11 @@ from auditkit.verdict.tables import Table, nearest
 __all__ = ["Policy", "parse_policy", "read_policy"]
 SCHEMA_VERSION = 1
 MOST_BYTES = 1 << 20
+# Every map of a label is complete when eps1 is above the label's probability, and sound when eps2 is above what the map
+# reaches; near 1 that is so of all maps. 0.1 is the most that is published.
+MOST_EPS = 0.1
+# Near its ends a curve hardly depends on the map: all pixels are hidden, or all shown. 0.2 to 0.6 is published.
+LEAST_RANGE, LAST_START = 0.1, 0.5
 _RESERVED = re.compile(r"cheat-.*|not-above-.*|some-.*|suppression-expired.*|heavy-ties|tie-order-matters|maps-missing")
 _MARGIN = re.compile(r"control:(?:([a-z-]*[a-z]):)?([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)")
 
@@ -174,13 +180,22 @@ def _checks(top: Table, controls: tuple[str, ...], randomised: bool) -> tuple[Ch
 
 
 def _assessable(checks: Sequence[Check], settings: Evaluation, where: str) -> None:
-    """Refuse checks that no map could ever meet or miss under the policy's own label set."""
+    """Refuse checks that no map could ever meet or miss under the policy's own settings."""
     labels = None if settings.labels is None else parse_labels(settings.labels)
     alone = labels is not None and (labels.top == 1 or len(labels.listed or ()) == 1)
     for check in checks:
         if alone and check.metric in FAITHFUL:
             raise BadInput(f"{where} [[check]] {check.id}: {check.metric} needs maps for more labels than labels = "
                            f"'{settings.labels}' has.")  # fmt: skip
+        for name, value in (("eps1", settings.eps1), ("eps2", settings.eps2)):
+            if check.metric in FAITHFUL and value is not None and value > MOST_EPS:
+                raise BadInput(f"{where} [evaluation]: with {name} = {value:g} all maps come out alike, so that "
+                               f"[[check]] {check.id} shows nothing; it may be {MOST_EPS:g} at most.")  # fmt: skip
+        start, end = settings.range
+        if check.metric in CURVES and (end - start < LEAST_RANGE - 1e-9 or start > LAST_START):
+            raise BadInput(f"{where} [evaluation]: over the range {start:g} to {end:g} all maps come out alike, so "
+                           f"that [[check]] {check.id} shows nothing; it must begin at {LAST_START:g} at most and be "
+                           f"{LEAST_RANGE:g} wide or more.")  # fmt: skip
 
 
 def _check(table: Table, controls: tuple[str, ...], randomised: bool) -> Check:
@@ -218,14 +233,15 @@ def _limit(table: Table, metric: str, rule: str) -> float:
 
 def _margin(table: Table, metric: str, controls: tuple[str, ...]) -> tuple[tuple[str, ...], float]:
     """The controls that a margin is taken over, and the margin."""
-    if metric not in COMPARED:
-        raise BadInput(f"{table.where}: {metric} is not compared with controls; those are {', '.join(COMPARED)}.")
+    if metric in LOWER_IS_BETTER or metric not in COMPARED:
+        known = ", ".join(name for name in COMPARED if name not in LOWER_IS_BETTER)
+        raise BadInput(f"{table.where}: {metric} has no margin over controls; those that have are {known}.")
     expected = "'control:MARGIN', over every control, or 'control:NAME:MARGIN', such as 'control:random:-0.05'"
     match = _MARGIN.fullmatch(table.text("min_margin_over", expected=expected))
     if match is None or not -1 < float(match[2]) < 1:
         raise table.refuse("min_margin_over", f"{expected}, with a margin between -1 and 1")
-    # The one map is the bundle's own of the predicted label: of that label's insertion it says nothing.
-    there = tuple(name for name in controls if (name, metric) != (ONE_MAP, "insertion"))
+    # The one map is the bundle's own of the predicted label: of what is about one label alone it says nothing.
+    there = tuple(name for name in controls if name != ONE_MAP or metric in FAITHFUL)
     if match[1] is None and there:
         return there, float(match[2])
     if match[1] not in there:

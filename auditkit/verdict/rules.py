@@ -24,7 +24,7 @@ METRICS: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 ONLY_MAX = ("flags", "runtime_error", "randomisation")
 RULES = ("min", "max", "min_margin_over")
-BUILT_IN = ("record", "settings", "images", "labels", "controls", "identity", "maps-usable")
+BUILT_IN = ("record", "settings", "images", "labels", "controls", "points", "identity", "maps-usable")
 
 
 @dataclass(frozen=True)
