@@ -11,7 +11,7 @@ from auditkit.report.text import exact, interval, name, number, percent, source,
 from auditkit.report.view import Results, better, bundles, difference, figure, first_infill
 from auditkit.runs.plan import CONTROL
 
-COLUMNS = 6  # sources of a table: what a sheet of paper has room for
+COLUMNS = 7  # sources of a table: what a sheet of paper has room for
 MOST_CLASSES, MOST_FAILED = 100, 200
 BY_CLASS = ("insertion", "worst_completeness", "worst_soundness")
 

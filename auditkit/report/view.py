@@ -178,8 +178,9 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
         ("Model", [("file", file["path"], True), ("sha256", file.get("sha256"), True),
                    *([("identity", file["identity"], True)] if file.get("identity") != file.get("sha256") else []),
                    ("input, output", f"{subject.get('input')}, {subject.get('output')}", True),
+                   ("input's layout, type", _joined(subject.get("layout"), subject.get("dtype")), False),
                    ("scores", subject.get("kind"), False), ("classes", subject.get("classes"), False)]),
-        ("Preprocessing (card)", _facts(subject.get("card") or {})),
+        ("Preprocessing (card)", [*_card_origin(subject.get("card_origin")), *_facts(subject.get("card") or {})]),
         ("Images", [("source", images["source"], True), ("count", images["count"], False),
                     ("digest", images["digest"], True), ("left out", len(results["failed_images"]), False)]),
         ("Heatmaps", _maps(results)),
@@ -198,6 +199,15 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
     ]  # fmt: skip
     return [(head, [(what, _said(value), mono) for what, value, mono in facts if value not in (None, "")])
             for head, facts in groups]  # fmt: skip
+
+
+def _card_origin(told: Results | None) -> list[tuple[str, Any, bool]]:
+    """Where the card comes from; results of old do not say."""
+    return [("from", told.get("source"), True), ("sha256", told.get("sha256"), True)] if told else []
+
+
+def _joined(*parts: Any) -> str:
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _maps(results: Results) -> list[tuple[str, Any, bool]]:

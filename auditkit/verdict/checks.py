@@ -160,7 +160,7 @@ def _status(check: Check, policy: Policy, figure: Figure) -> Status:
         return Status("not assessed", full, by_nature=True, no_room=True)
     if full and side != "pass" and check.limit >= 0:
         return Status("inconclusive" if check.required else "not assessed", full, by_nature=not check.required)
-    if figure.equal and side == "fail":
+    if figure.equal and side == "fail" and check.over:
         return Status(side, "on every image it is that of the control")
     return Status(side, figure.reason)
 
