@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-peers test-browser lint clean
+.PHONY: help demo test test-peers test-browser bench bench-gpu lint clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -33,10 +33,26 @@ test-browser: $(VENV)/.made-dev  ## look at the reports in a headless Chromium
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,browser]'
 	$(BIN)/python -m pytest tests/test_browser.py
 
+bench: $(VENV)/.made  ## measure speed on this CPU, and the paper's linear theorem; a few minutes
+	@mkdir -p bench-output
+	$(BIN)/python benchmarks/opening.py models/honest.onnx models/shortcut.onnx > bench-output/opening.json
+	$(BIN)/python benchmarks/evaluate.py models/honest.onnx --device cpu --batch 64 --images 64 --steps 64 > bench-output/evaluate-cpu.json
+	$(BIN)/python -m benchmarks.linear --plot bench-output/linear.svg > bench-output/linear.json
+	$(BIN)/python -m benchmarks.tables bench-output > bench-output/README.md
+	@echo bench-output/README.md
+
+bench-gpu: $(VENV)/.made-dev  ## the same on a GPU, against torch (installs it)
+	@mkdir -p bench-output
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]' torchvision
+	$(BIN)/python benchmarks/evaluate.py --device cuda --precision tf32 --precision float16 --images 512 --peers > bench-output/evaluate-gpu.json
+	$(BIN)/python benchmarks/explain.py --device cuda --precision tf32 --precision float16 --peer eager --peer compile > bench-output/explain-gpu.json
+	$(BIN)/python -m benchmarks.tables bench-output > bench-output/README.md
+	@echo bench-output/README.md
+
 lint: $(VENV)/.made-dev  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) demo-output
+	rm -rf $(VENV) demo-output bench-output

@@ -49,5 +49,5 @@ def measure(path: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     paths = [Path(name) for name in sys.argv[1:]] or [bundled("honest")]
-    facts = describe()
-    print(json.dumps({"machine": facts, "command": sys.argv, "results": [measure(path) for path in paths]}, indent=2))
+    found = {"machine": describe(), "command": ["python", *sys.argv], "results": [measure(path) for path in paths]}
+    print(json.dumps(found, indent=2))

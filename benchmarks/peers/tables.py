@@ -1,0 +1,65 @@
+"""Markdown from the results."""
+
+from typing import Any
+
+from benchmarks.peers.turns import AUTO, OURS
+
+Figure = dict[str, Any]
+NAMES = {
+    "auditkit": "auditkit", "paper": "the paper's loop", "rise": "RISE's loop", "torchcam": "torchcam",
+    "quantus": "Quantus", "xplique": "Xplique", "openvino": "OpenVINO-XAI", "openvino-f32": "OpenVINO-XAI, float32",
+    "dianna": "DIANNA's runner",
+}  # fmt: skip
+
+
+def markdown(found: Figure) -> str:
+    """All tables of a result."""
+    parts = [_main(found), _growth(found), *([_large(found["pixels"])] if "pixels" in found else [])]
+    if left := {**found["skipped"], **found.get("failed", {})}:
+        parts.append("Left out: " + "; ".join(f"{NAMES[name]}: {why}" for name, why in left.items()) + ".")
+    return "\n\n".join(parts)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|", *("| " + " | ".join(row) + " |" for row in rows)]
+    return "\n".join(lines)
+
+
+def _main(found: Figure) -> str:
+    head = ["", "rows/s", "seconds", "× ours", "rows per CPU second", "CPU × ours", "to a known error: points",
+            "seconds", "× ours", "start-up s", "MB", "largest difference"]  # fmt: skip
+    rows = []
+    for name, one in found["main"]["peers"].items():
+        known, start = found["known_error"]["peers"][name], found["start_up"][name]
+        rows.append([
+            NAMES[name], f"{one['rows_s']:.0f}", f"{one['seconds']:.3g}", times(name, one), f"{one['rows_cpu_s']:.0f}",
+            f"{one['times_the_cpu']:.2f}", f"{known['points']:g}", f"{known['seconds']:.3g}", times(name, known),
+            f"{start['seconds']:.2f}", f"{start['peak_mb']}", _difference(found["agreement"].get(name)),
+        ])  # fmt: skip
+    auto = found["known_error"]["peers"][AUTO]
+    rows.append(["auditkit, steps auto", "", "", "", "", "", f"{auto['points']:g}", f"{auto['seconds']:.3g}",
+                 f"{auto['times_slower']:.2f}", "", "", ""])  # fmt: skip
+    return f"{found['model']}, {found['main']['case']}:\n\n" + _table(head, rows)
+
+
+def times(name: str, one: Figure) -> str:
+    """How much longer than auditkit."""
+    return "1" if name == OURS else f"{one['times_slower']:.2f}"
+
+
+def _difference(one: Figure | None) -> str:
+    return "" if one is None else f"{one['largest']:.1g} ({one['protocol'] or 'points'})"
+
+
+def _growth(found: Figure) -> str:
+    cases = [(what, case) for what, some in found["growth"].items() for case in some]
+    head = ["seconds", *(f"{case['case'][what]} {what}" for what, case in cases)]
+    rows = [[NAMES[name], *(f"{case['peers'][name]['seconds']:.3g}" for _, case in cases)]
+            for name in found["main"]["peers"]]  # fmt: skip
+    return "How it grows:\n\n" + _table(head, rows)
+
+
+def _large(found: Figure) -> str:
+    rows = [[NAMES[name], f"{one['rows_s']:.1f}", f"{one['seconds']:.3g}", times(name, one)]
+            for name, one in found["peers"].items()]  # fmt: skip
+    return f"{found['model']}, {found['case']}:\n\n" + _table(["", "rows/s", "seconds", "× ours"], rows)

@@ -1,0 +1,127 @@
+"""Results as Markdown: python -m benchmarks.tables benchmarks/results > benchmarks/README.md.
+
+Every table comes from one file of results, which also says the machine, the versions and the command that made it.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from auditkit.report.markdown import table
+from benchmarks.paper.tables import markdown as of_paper
+from benchmarks.peers.tables import markdown as of_peers
+
+Results = dict[str, Any]
+HEAD = """# Measured
+
+Made from `benchmarks/results/` by `python -m benchmarks.tables benchmarks/results > benchmarks/README.md`. `make bench`
+runs the small ones on this machine's CPU, `make bench-gpu` those that need a GPU; both leave their results, and the
+tables made of them, in `bench-output/`. Where a target is missed, the table shows it.
+"""
+
+
+def speed(found: Results) -> str:
+    """Rows a second beside the bare session and, where they were run, beside torch loops."""
+    rows = [[mode["device"], mode["precision"], f"{mode['bare_rows_s']:,.0f}", f"{mode['evaluate_rows_s']:,.0f}",
+             f"{mode['ratio']:.3f}"] for mode in found["modes"]]  # fmt: skip
+    head = ["device", "precision", "bare session, rows/s", "evaluate, rows/s", "ratio"]
+    text = [f"{found['model']}, {found['images']} images, {found['maps']} maps each, {found['steps']} points a curve.",
+            table(head, rows)]  # fmt: skip
+    if "times_peers" in found:
+        rates = found["peers_rows_s"]
+        peers = [[name, f"{rates[name]:,.0f}", f"{times:.1f}"] for name, times in found["times_peers"].items()]
+        text.append(table(["on the same device, in torch (TF32)", "rows/s", "evaluate is times as fast"], peers))
+    return "\n\n".join(text)
+
+
+def learning(found: Results) -> str:
+    """A step of mask learning beside torch."""
+    peers = list(dict.fromkeys(peer for one in found["lines"] for peer in one["times_peers"]))
+    rows = [
+        [one["precision"], str(one["masks"]), str(one["pixels"]), f"{one['step']['auditkit']['ms']:.3g}",
+         f"{one['rows_s']:,.0f}", *(f"{one['times_peers'].get(peer, float('nan')):.2f}" for peer in peers)]
+        for one in found["lines"]
+    ]  # fmt: skip
+    head = [
+        "precision",
+        "masks",
+        "pixels",
+        "ms a step",
+        "rows/s",
+        *(f"× torch, {peer}" for peer in peers),
+    ]
+    return f"{found['network']}, {found['distractors']} distractors.\n\n{table(head, rows)}"
+
+
+def opening(found: Results) -> str:
+    """What opening a model costs."""
+    rows = [[one["model"], f"{one['opening_s']:.2f}", f"{one['bare_rows_s']:,.0f}", f"{one['predict_rows_s']:,.0f}",
+             f"{one['ratio']:.3f}"] for one in found["results"]]  # fmt: skip
+    return table(["model", "seconds to open", "bare session, rows/s", "predict, rows/s", "ratio"], rows)
+
+
+def linear(found: Results) -> str:
+    """The linear theorem: shares at the lengths that it claims."""
+
+    def share(one: Results | None) -> str:
+        return "the length exceeds d" if one is None else f"{one['value']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
+
+    rows = [
+        [f"{row['kind']}, margin {row['margin']:g}", f"{row['d']:,}", str(row["L1"]), str(row["L2"]),
+         share(row["at_L1"] and row["at_L1"]["fixed"]), share(row["at_L2"] and row["at_L2"]["sound"])]
+        for row in found["rows"]
+    ]  # fmt: skip
+    head = ["input", "d", "L1", "L2", "complete at L1", "sound at L2"]
+    told = (
+        f"Shares of {found['shuffles']:,} shuffles, at least {1 - found['delta']:.2f} is claimed: the first interval "
+        "of length L1 certifies the label, and no interval of length L2 certifies the other one. `linear.py` "
+        "says where the statement needs its appendix; `linear.svg` beside the results is a plot."
+    )
+    return f"{told}\n\n{table(head, rows)}"
+
+
+def suite(found: Results) -> str:
+    """Tests on a machine with a GPU."""
+    rows = [[f"`{run['command']}`", str(run["tests"]), str(run["failures"]), str(run["skipped"])]
+            for run in found["runs"]]  # fmt: skip
+    return f"{found['what'].capitalize()}.\n\n" + table(["command", "tests", "failures", "skipped"], rows)
+
+
+# How a file's name begins: the title, and what draws it.
+KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
+    "evaluate-": ("Scoring heatmaps against the bare session", speed),
+    "explain-": ("Learning masks", learning),
+    "peers-": ("Peers on the same work", of_peers),
+    "opening": ("Opening a model", opening),
+    "paper-": ("The paper's tables", of_paper),
+    "linear": ("The paper's linear theorem", linear),
+    "gpu-suite": ("The test suite on a GPU", suite),
+}
+
+
+def markdown(folder: Path) -> str:
+    """All results of a folder, in the order of KINDS."""
+    parts = [HEAD]
+    for start, (title, draw) in KINDS.items():
+        for path in sorted(folder.glob(f"{start}*.json")):
+            found = json.loads(path.read_bytes())
+            parts.append(f"## {title} ({path.name})\n\n{_origin(found)}\n\n{draw(found)}\n")
+    return "\n".join(parts)
+
+
+def _origin(found: Results) -> str:
+    """Machine, versions and command of a result."""
+    machine = found["machine"]
+    devices = ", ".join(machine["cuda"]["devices"]) or "no GPU"
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("auditkit", "onnxruntime", "numpy"))
+    told = [f"{machine['system']}, {machine['cores']} cores, {devices}; {versions}"]
+    told += [str(found["date"])[:10]] if "date" in found else []
+    told += [f"`{shlex.join(found['command'])}`"] if "command" in found else []
+    return "; ".join(told) + "."
+
+
+if __name__ == "__main__":
+    print(markdown(Path(sys.argv[1])), end="")
