@@ -50,13 +50,13 @@ def test_a_run_holds_results_and_a_row_for_each_pair(given: tuple[Path, Path, Pa
     assert {m["bundle"] for m in results["metrics"]} == {"maps"}
     assert {m["bundle"] for m in results["controls"]} == {
         "control:random", "control:centred-gaussian", "control:constant", "control:edges", "control:blurred-edges",
-        "control:one-map:maps",
+        "control:noisy-gaussian", "control:noisy-edges", "control:one-map:maps",
     }  # fmt: skip
     for metric in results["metrics"]:
         assert metric["labels"] == "all"
         assert metric["low"] <= metric["value"] <= metric["high"]
     rows = pq.read_table(tmp_path / "run" / "items").to_pylist()
-    assert len(rows) == 40 * 4 * 7
+    assert len(rows) == 40 * 4 * 9
     assert all(len(row["curve"]) == len(row["keep_counts"]) == 11 for row in rows)
 
 

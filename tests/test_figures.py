@@ -86,6 +86,18 @@ def test_copies_are_told_by_their_edges() -> None:
     assert len(set(items.pictures.tolist())) == 3
 
 
+def test_copies_that_differ_in_a_few_pixels_are_copies() -> None:
+    rows, rng = handmade.edges(range(4)), np.random.default_rng(0)
+    bits = {row["image"]: rng.random(2048) < 0.1 for row in rows}
+    first, last = rows[0]["image"], rows[-1]["image"]
+    bits[last] = bits[first].copy()
+    bits[last][np.flatnonzero(bits[first])[:2]] = False
+    for row in rows:
+        row["map_top"] = np.packbits(bits[row["image"]]).tobytes()
+    items = Items([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
+    assert items.copies == 1
+
+
 def with_maps(images: int, labels: int, template: int | None = None, noise: int = 0, seed: int = 0) -> list[Row]:
     """Rows with fingerprints of 100 pixels: their own, or a template's with some pixels moved."""
     rng = np.random.default_rng(seed)

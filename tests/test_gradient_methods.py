@@ -151,7 +151,7 @@ def test_impossible_options_are_refused(options: Any, wrong: dict[str, Any]) -> 
         options(**wrong)
 
 
-@pytest.mark.parametrize("name", ["random", "centred-gaussian", "constant", "edges", "blurred-edges"])
+@pytest.mark.parametrize("name", ["random", "centred-gaussian", "constant", "edges", "blurred-edges", "noisy-edges"])
 def test_controls_are_methods_too(tmp_path: Path, name: str) -> None:
     request = asked(opened(tmp_path, linear()))
     found = METHODS[name].run(request, METHODS[name].options())

@@ -8,7 +8,7 @@ import pytest
 from scipy import ndimage
 
 from auditkit.data.ranks import ranks
-from auditkit.metrics.likeness import ALIKE, BYTES, SAMPLE, fingerprint, likeness, one_map, repeated
+from auditkit.metrics.likeness import ALIKE, BYTES, SAMPLE, fingerprint, first_alike, likeness, one_map, repeated
 
 Array = np.ndarray
 
@@ -102,8 +102,18 @@ def test_other_maps_are_not_alike(make: Any) -> None:
 def test_one_map_for_all_is_one_map_whatever_noise_is_on_each() -> None:
     maps = noisy(np.repeat(smooth(1, (64, 64)), 5, axis=0), 0.01)
     held = [one.tobytes() for one in prints(maps)]
-    assert one_map(held[0], held)
-    assert not one_map(held[0], [*held, prints(smooth(1, (64, 64), seed=8))[0].tobytes()])
+    assert one_map(held[0], held[1:])
+    other = [prints(smooth(1, (64, 64), seed=seed))[0].tobytes() for seed in (8, 9, 10, 11)]
+    assert one_map(held[0], [*held[1:], other[0]])  # one label apart does not make it another method
+    assert not one_map(held[0], [*held[1:3], *other[:2]])  # half of them may be chance
+    assert not one_map(held[0], other)
+
+
+def test_copies_are_told_by_the_first_of_them() -> None:
+    maps = smooth(4, (64, 64))
+    tops = prints(np.concatenate([maps, noisy(maps[1:2], 0.001)]))
+    assert first_alike(tops, 0.95).tolist() == [0, 1, 2, 3, 1]
+    assert first_alike(tops[:0], 0.95).tolist() == []
 
 
 def test_a_fingerprint_costs_next_to_nothing_beside_ranking() -> None:

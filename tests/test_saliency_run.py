@@ -275,7 +275,8 @@ def test_every_source_is_tuned_by_itself(tmp_path: Path, toy: Toy) -> None:
     found = run(tmp_path, model, images, some_maps(6), controls=True)
     notes = {entry.bundle: entry.reason for entry in found.metrics if entry.name == "saliency_metric_tuned"}
     assert set(notes) == {"maps", "control:one-map:maps", "control:random", "control:centred-gaussian",
-                          "control:constant", "control:edges", "control:blurred-edges"}  # fmt: skip
+                          "control:constant", "control:edges", "control:blurred-edges", "control:noisy-gaussian",
+                          "control:noisy-edges"}  # fmt: skip
     assert notes["control:constant"] == "delta 0, tuned on 3 images"  # every delta leaves the whole image
     assert len({note.split(",")[0] for note in notes.values()}) > 1
     assert found.value("degenerate_boxes", "control:constant") == 1

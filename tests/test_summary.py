@@ -138,7 +138,7 @@ def test_every_metric_is_a_mean_over_its_rows(found: Summary) -> None:
     sources = {metric.bundle for metric in found.metrics} - {""}
     assert sources == {"a", "b", "c", *(f"control:one-map:{name}" for name in "abc"), "control:random",
                        "control:centred-gaussian", "control:constant", "control:edges",
-                       "control:blurred-edges"}  # fmt: skip
+                       "control:blurred-edges", "control:noisy-gaussian", "control:noisy-edges"}  # fmt: skip
     names = {"insertion", "deletion", *FAITHFUL, "saliency_metric", "saliency_metric_tuned", "degenerate_boxes",
              "degenerate_boxes_tuned", "pointing_game", "iou"}  # fmt: skip
     seen = set()
@@ -396,7 +396,7 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
 def test_tables_show_every_source_and_metric(found: Summary) -> None:
     head, rows = found.grid()
     assert head[:2] == ["maps", "infill"]
-    assert len(rows) == 2 * 11
+    assert len(rows) == 2 * 13
     assert all(cell for row in rows for cell in row)
     text, page = str(found), found._repr_html_()
     for source in {metric.bundle for metric in found.metrics}:

@@ -775,9 +775,9 @@ def test_equal_maps_of_two_bundles_and_the_control_are_run_once(tmp_path: Path) 
         counting.seen.clear()
         evaluate(model, image_set(photographs(count)), given, Evaluation(steps=EXACT, saliency="none"))
         asked.append(len(counting.seen))
-    controls = 2 + 4  # random: a map a label; gaussian, constant, edges, blurred edges: one for both
+    controls = 2 + 6  # random: a map a label; gaussian, constant, edges, blurred edges, two with noise: one for both
     insertions = 1 + controls
-    deletions = 1 + 1 + 4
+    deletions = 1 + 1 + 6
     assert asked == [count + 1 + count * (insertions + deletions) * (PIXELS - 1)] * 2
 
 

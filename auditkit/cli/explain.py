@@ -10,7 +10,7 @@ from auditkit.cli import options, show
 
 ALL_METHODS = (
     "mask, differences, gradient, gradient-input, smoothgrad, integrated-gradients, grad-cam, fong, igos++, rise, "
-    "occlusion, masker, random, centred-gaussian, constant, edges or blurred-edges."
+    "occlusion, masker, random, centred-gaussian, constant, edges, blurred-edges, noisy-gaussian or noisy-edges."
 )
 
 

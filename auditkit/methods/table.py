@@ -12,7 +12,7 @@ from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 
 Array = np.ndarray[Any, Any]
-FILLS_GPU = 8  # times the images of a CPU: with two labels each and ten distractors, 2,560 rows a step
+FILLS_GPU = 32  # times the images of a CPU: with two labels each and ten distractors, 2,560 rows a step
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def _control(name: str) -> Callable[[Request, Any], Found]:
 
 
 METHODS: dict[str, Method] = {
-    "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions, uses_pool=True,
-                   learns=True),
+    "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions, images=4,
+                   uses_pool=True, learns=True),
     "differences": Method("regression on random masks; needs no gradient", differences.differences,
                           differences.Differences, "passes", images=4, uses_pool=True),
     "gradient": Method("strongest gradient over the colours", gradients.gradient),
@@ -57,9 +57,10 @@ METHODS: dict[str, Method] = {
     "integrated-gradients": Method("gradient along the way from gray", gradients.integrated_gradients,
                                    gradients.Integrated),
     "grad-cam": Method("channels of the last layer with a height and a width", cam.grad_cam, cam.Cam),
-    "fong": Method("the smallest smooth part that, blurred, loses the label", fong.fong, fong.FongOptions, learns=True),
+    "fong": Method("the smallest smooth part that, blurred, loses the label", fong.fong, fong.FongOptions, images=4,
+                   learns=True),
     "igos++": Method("masks for deletion and insertion along the way from a blur", igos.igos, igos.IgosOptions,
-                     learns=True),
+                     images=4, learns=True),
     "occlusion": Method("drop behind a sliding gray square", blackbox.occlusion, blackbox.Occlusion, "passes", 4),
     "rise": Method("mean of random masks by what they show", blackbox.rise, blackbox.Rise, "passes", 4),
     "masker": Method("an exported masking network, path=FILE", masker.masker, masker.MaskingNetwork, "passes"),
@@ -68,4 +69,6 @@ METHODS: dict[str, Method] = {
     "constant": Method("the same everywhere, a control", _control("constant"), needs="nothing"),
     "edges": Method("edges of the picture, a control", _control("edges"), needs="nothing"),
     "blurred-edges": Method("the same, blurred; a control", _control("blurred-edges"), needs="nothing"),
+    "noisy-gaussian": Method("the bump with noise, a control", _control("noisy-gaussian"), needs="nothing"),
+    "noisy-edges": Method("blurred edges with noise, a control", _control("noisy-edges"), needs="nothing"),
 }  # fmt: skip

@@ -18,7 +18,8 @@ TICK_TARGET = 5
 MARKERS = {
     "disc": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z", "square": "M-4 -4h8v8h-8z",
     "triangle": "M0 -5L4.8 3.6H-4.8z", "diamond": "M0 -5.4L5.4 0L0 5.4L-5.4 0z", "saltire": "M-4 -4L4 4M-4 4L4 -4",
-    "wedge": "M0 5L4.8 -3.6H-4.8z", "ring": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",
+    "wedge": "M0 5L4.8 -3.6H-4.8z", "bar": "M-5 -2h10v4h-10z", "pillar": "M-2 -5h4v10h-4z",
+    "ring": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z",
 }  # fmt: skip
 
 

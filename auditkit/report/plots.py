@@ -16,7 +16,9 @@ MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables
 BINS = np.linspace(0, 1, 21)
 BUNDLE_SHAPES = ("disc", "square", "triangle", "diamond")
-SHAPES = dict(zip(CONTROLS, ("square", "triangle", "diamond", "saltire", "wedge", "ring"), strict=True))
+SHAPES = dict(
+    zip(CONTROLS, ("square", "triangle", "diamond", "saltire", "wedge", "bar", "pillar", "ring"), strict=True)
+)
 Metric = Mapping[str, Any]
 
 

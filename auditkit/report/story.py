@@ -84,7 +84,8 @@ DEFINITIONS = (
     Definition("Pointing game, overlap", "Whether the highest score lies in the object, and the overlap (IoU) of the "
                "object with as many of the most important pixels as it has. Measured where objects are marked."),
     Definition("Controls", "Maps that know nothing of the model (random, centred Gaussian, constant, edges, blurred "
-               "edges), measured on the same images with the same settings; and the method's own map of the predicted "
+               "edges, and the Gaussian and the blurred edges with noise), measured on the same images with the same "
+               "settings; and the method's own map of the predicted "
                "label used for all labels. A method that does not beat them shows nothing."),
     Definition("Model randomisation", "Layers are re-initialised from the last to the first and maps made again. "
                "Spearman's rank correlation with the original maps must fall: a map that stays the same does not "

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
 from auditkit.report import story
@@ -49,12 +50,17 @@ def figures(results: Results) -> list[Table]:
     listed, metrics = (list(dict.fromkeys(one[key] for one in every)) for key in ("bundle", "name"))
     found = []
     for infill in infills:
-        for start in range(0, len(listed), COLUMNS):
-            some = listed[start : start + COLUMNS]
+        for some in _in_turn(listed):
             rows = [(title(metric), better(metric), [_cell(by, bundle, metric, infill) for bundle in some])
                     for metric in metrics]  # fmt: skip
             found.append(Table(f"Means over images, infill {name(infill)}", [source(bundle) for bundle in some], rows))
     return found
+
+
+def _in_turn(sources: list[str]) -> list[list[str]]:
+    """The sources of each table, about as many in one as in another."""
+    count = -(-len(sources) // COLUMNS)
+    return [[str(one) for one in part] for part in np.array_split(np.array(sources, object), count)] if sources else []
 
 
 def _cell(by: Mapping[Any, Results], bundle: str, metric: str, infill: str) -> dict[str, Any] | None:

@@ -18,7 +18,8 @@ TITLES = {
     "degenerate_boxes_tuned": "degenerate boxes, tuned", "tie_spread": "spread by tie order",
 }  # fmt: skip
 CONTROLS = {"random": "random map", "centred-gaussian": "centred Gaussian", "constant": "constant map",
-            "edges": "edges", "blurred-edges": "blurred edges", "one-map": "one map for all labels"}  # fmt: skip
+            "edges": "edges", "blurred-edges": "blurred edges", "noisy-gaussian": "Gaussian with noise",
+            "noisy-edges": "edges with noise", "one-map": "one map for all labels"}  # fmt: skip
 
 
 def visible(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.metrics.likeness import BYTES
+from auditkit.metrics.likeness import BYTES, first_alike
 from auditkit.runs.plan import CONTROL
 
 Array = np.ndarray[Any, Any]
@@ -19,9 +19,10 @@ NUMBERS = (
 )  # fmt: skip
 LISTS = ("saliency_by_delta", "degenerate_by_delta")
 EDGES = "control:edges"
+COPIED = 0.95  # likeness of the edges of two images from which one is a copy of the other
 DIGEST = "map_digest"  # of which 60 bits tell maps apart
 ONE_MAP, CONSTANT, TIES = "same-map-for-all-labels", "constant", "ties"  # flags of a map
-TOP = "map_top"  # fingerprints, kept of the bundles' maps alone
+TOP = "map_top"  # fingerprints, kept of the bundles' maps and of edges
 
 
 class Items:
@@ -118,12 +119,15 @@ class Items:
     def pictures(self) -> Array:
         """What each image shows, by number of the image: one number for all copies of a picture.
 
-        Copies are told by the order of their edges; where those were not measured, every image is a picture.
+        Copies, also such as differ in a few pixels, are told by their edges; where those were not measured, every
+        image is a picture.
         """
         found = -1 - np.arange(len(self.images), dtype=np.int64)
         if EDGES in self.sources:
-            rows = (self.source == self.sources.index(EDGES)) & ~self.failed()
+            rows = np.flatnonzero((self.source == self.sources.index(EDGES)) & ~self.failed())
             found[self.image[rows]] = self.column(DIGEST)[rows]
+            rows, tops = self.tops(rows[np.unique(self.image[rows], return_index=True)[1]])
+            found[self.image[rows]] = found[self.image[rows[first_alike(tops, COPIED)]]]
         return found
 
     @property
@@ -161,9 +165,9 @@ def _shortened(column: Any) -> Array:
 
 
 def _tops(table: Any) -> tuple[Array, Array]:
-    """Which rows are of a bundle and have a fingerprint, and the fingerprints."""
+    """Which rows are of a bundle, or of edges, and have a fingerprint, and the fingerprints."""
     pairs = zip(table.column("bundle").to_pylist(), table.column(TOP).to_pylist(), strict=True)
-    held = [None if bundle.startswith(CONTROL) else top for bundle, top in pairs]
+    held = [None if bundle.startswith(CONTROL) and bundle != EDGES else top for bundle, top in pairs]
     joined = np.frombuffer(b"".join(filter(None, held)), np.uint8)
     return np.array([top is not None for top in held], np.bool_), joined.reshape(-1, BYTES)
 

@@ -201,7 +201,8 @@ class _User:
         known = {key: (self.bank.place(self.image, values), self._boxes(values, key, maps))
                  for key, values in distinct.items()}  # fmt: skip
         first = maps.get(self.predicted, next(iter(maps.values()), None))
-        alike = len(maps) > 1 and one_map(known[id(first)][0].top, [placed.top for placed, _ in known.values()])
+        others = [known[key][0].top for key in distinct if key != id(first)]
+        alike = len(maps) > 1 and (not others or one_map(known[id(first)][0].top, others))
         return [self._use(source, label, values, *known[id(values)], alike) for label, values in maps.items()]
 
     def _chief(self, label: int) -> bool:
