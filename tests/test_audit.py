@@ -204,6 +204,33 @@ def test_what_fails_may_be_told_by_severity(planted: Path, whole: Path, tmp_path
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_severity_that_is_none_is_told_before_the_work(planted: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere.onnx"
+    done = command("audit", nowhere, planted / "images.npz", "-o", tmp_path / "run", "--fail-on", "severe")
+    _refused(done, "cannot fail on 'severe'", "low, medium, high, critical")
+    with pytest.raises(auditkit.BadInput, match="cannot fail on 'severe'"):
+        auditkit.audit(nowhere, planted / "images.npz", tmp_path / "run", fail_on="severe")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("making", [
+    ("--method", "mask"), ("--option", "steps=3"), ("--gradient", "differences"), ("--gradient", "none"),
+])  # fmt: skip
+def test_options_for_making_maps_are_not_for_supplied_ones(
+    planted: Path, tmp_path: Path, making: tuple[str, str]
+) -> None:
+    _refused(command(*_words(planted, tmp_path / "run", "--heatmaps", tmp_path, *making)), "--heatmaps", making[0])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("making", "named"), [({"method": "mask"}, "mask"), ({"steps": 3}, "option steps")])
+def test_nor_are_they_in_python(planted: Path, tmp_path: Path, making: dict[str, Any], named: str) -> None:
+    maps = _bundle(tmp_path / "maps", auditkit.load(bundled("honest"), settings=CPU).file.identity, [0])
+    with pytest.raises(auditkit.BadInput, match=f"heatmaps or {named}, not both"):
+        auditkit.audit(bundled("honest"), planted / "images.npz", tmp_path / "run", maps, **making)
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_changed_since_the_baseline_is_shown(planted: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     policy = tmp_path / "policy.toml"

@@ -52,6 +52,22 @@ def test_write_card_then_use_it(tmp_path: Path) -> None:
     _refused(auditkit("inspect", path), "9", "8")
 
 
+def test_a_card_is_written_where_it_is_wanted(tmp_path: Path) -> None:
+    path, card = build.save(build.convnet(), tmp_path), tmp_path / "new.toml"
+    _refused(auditkit("inspect", path, "--card", card), "no card", f"--write-card --card {card}")
+    done = auditkit("inspect", path, "--write-card", "--card", card, "--preset", "tf", "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"written to {card}" in done.stdout
+    assert "scale = 0.00784" in card.read_text()
+    assert not path.with_suffix(".toml").exists()
+    found = auditkit("inspect", path, "--card", card, "--json", "--device", "cpu")
+    assert json.loads(found.stdout)["card"]["source"] == str(card)
+
+
+def test_a_folder_without_a_model_is_said_in_plain_words(tmp_path: Path) -> None:
+    _refused(auditkit("inspect", tmp_path), "is a folder, not an ONNX file; there is no .onnx file in it.")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -236,7 +236,7 @@ def test_what_a_reader_must_know_is_noted(made: Callable[..., Path]) -> None:
     a = made(rows(range(4), plus(0.0)))
     model = {"model": {"identity": digest("another")}, "card": {"gray": [0.0, 0.0, 0.0]}}
     b = made(rows(range(4), plus(0.0)), subject=model, environment={"device": "cuda", "precision": "tf32"},
-             policy={"sha256": digest("policy")})  # fmt: skip
+             policy={"name": "own", "sha256": digest("policy")})  # fmt: skip
     notes = compare(a, b).notes
     assert any(note.startswith("the models differ") for note in notes)
     assert "the gray infill is another colour: gray (127.5 127.5 127.5 / 0 0 0)" in notes
@@ -329,3 +329,12 @@ def test_the_command_refuses_in_one_line(made: Callable[..., Path], tmp_path: Pa
     (b / "results.json").write_text(json.dumps({"schema_version": 1, "settings": {}}))
     assert "says nothing of its run" in refused(a, b)
     assert "cannot be written" in refused(a, a, "-o", tmp_path / "no" / "such" / "file")
+    assert "cannot be written" in refused(a, a, "-o", tmp_path / "empty")
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("checks", [None, 5, "x", [5], [{}], {"id": "margin"}])
+def test_results_of_another_form_are_not_compared(made: Callable[..., Path], checks: object) -> None:
+    a, b = made(rows(range(3), plus(0.0))), made(rows(range(3), plus(0.0)), checks=checks)
+    with pytest.raises(BadInput, match=r"results\.json: checks .*; it is not what audit or evaluate wrote"):
+        compare(a, b)

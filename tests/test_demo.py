@@ -31,6 +31,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = _typed("auditkit demo -o file", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "auditkit: file is not a folder; give a new one.\n"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
     said = json.loads((folder / "said.json").read_text())
     assert said["cheats"] == ["shortcut"]

@@ -571,7 +571,36 @@ def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
     assert one["suppression"] == {"reason": "Ticket 7.", "approver": "A. Person", "expires": "2026-06-01"}
     assert said == "pass"
     assert reason.startswith("5 checks hold; 1 suppressed or not assessed: runtime-error. ")
-    assert reason.endswith("Of runtime-error: suppressed until 2026-06-01 by A. Person.")
+    assert reason.endswith("Of runtime-error: would have failed, suppressed until 2026-06-01 by A. Person.")
+
+
+def test_who_answers_for_what_would_have_failed_comes_first() -> None:
+    text = policy("complete; worst_completeness; min = 0.1\nother; iou; min = 0.1\nopen; accuracy; min = 0.1\n"
+                  "device; runtime_error; max = 0.01\nhonest; flags; max = 0").text  # fmt: skip
+    for name, who in (("other", "First"), ("device", "Second"), ("honest", "Third")):
+        text += f'[[suppression]]\ncheck = "{name}"\nreason = "x"\napprover = "{who}"\nexpires = 2026-06-01\n'
+    allowed = parse_policy(text.replace('metric = "accuracy"', 'metric = "accuracy"\nrequired = false'), "p.toml")
+    found = results(allowed)
+    found["metrics"] = [one for one in found["metrics"] if one["name"] not in ("iou", "accuracy")]
+    found["runtime"]["alpha"] = 0.1
+    found["flags"] = ["maps: constant (900 of 1000 maps)"]
+    _, said, reason = judge(allowed, found, TODAY)
+    assert said == "pass"
+    assert reason == (
+        "1 checks hold; 4 suppressed or not assessed: device, honest, other, open. Of device: would have failed, "
+        "suppressed until 2026-06-01 by Second. Of honest: would have failed, suppressed until 2026-06-01 by Third."
+    )
+
+
+def test_what_was_open_and_is_suppressed_is_not_said_to_have_failed() -> None:
+    text = policy("complete; worst_completeness; min = 0.1\nother; iou; min = 0.1").text
+    text += '[[suppression]]\ncheck = "other"\nreason = "x"\napprover = "First"\nexpires = 2026-06-01\n'
+    allowed = parse_policy(text, "p.toml")
+    found = results(allowed)
+    found["metrics"] = [one for one in found["metrics"] if one["name"] != "iou"]
+    assert judge(allowed, found, TODAY)[1:] == (
+        "pass", "1 checks hold; 1 suppressed or not assessed: other. Of other: suppressed until 2026-06-01 by First."
+    )  # fmt: skip
 
 
 def test_an_expired_suppression_counts_no_more_and_is_seen() -> None:

@@ -248,7 +248,10 @@ CHECKS = {
     ("flags", "min = 1"): "give max, not min",
     ("flags", "max = 0.5"): "a whole number from 0 up",
     ("flags", "max = -1"): "a whole number from 0 up",
+    ("flags", "max = 3"): "which no flags can miss",
+    ("flags", "max = 4"): "a number from 0 to 3",
     ("runtime_error", "max = 1"): "can miss",
+    ("runtime_error", "max = 0.06"): "a machine that far off computes something else; it may be 0.05 at most",
     ("randomisation", "max = 0.5"): "randomisation is not run; add a table [randomisation]",
     ("insertion", 'min = 0.4\nrequired = "no"'): "required is 'no', expected true or false",
     ("insertion", 'min = 0.4\ntitle = " "'): "title is ' '",
@@ -260,6 +263,11 @@ def test_checks_that_cannot_be_meant(metric: str, lines: str) -> None:
     said = refused(SMALL.format(evaluation="") + CHECK.format(metric, lines))
     assert CHECKS[metric, lines] in said
     assert "[[check]] more" in said
+
+
+@pytest.mark.parametrize(("metric", "most"), [("flags", 2), ("runtime_error", 0.05)])
+def test_limits_just_below_what_is_refused_are_read(metric: str, most: float) -> None:
+    assert small(more=CHECK.format(metric, f"max = {most}")).checks[1].limit == most
 
 
 def test_a_margin_over_a_control_that_is_not_run() -> None:

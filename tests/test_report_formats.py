@@ -411,6 +411,34 @@ def test_a_form_that_is_not_there_and_results_that_say_too_little_are_refused(ma
             render(load(folder), form)
 
 
+PARTS = (
+    "checks", "metrics", "controls", "comparisons", "classes", "reliability", "points", "failed_images", "flags",
+    "limitations", "verdict", "verdict_reason", "policy", "runtime", "subject", "settings", "software", "baseline",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_another_form_is_refused_in_a_sentence_or_shown(made: Callable[..., Path], name: str) -> None:
+    folder, count = made(**AUDIT), 0
+    held = json.loads((folder / "results.json").read_text())
+    for wrong in (None, 5, "x", [5], [None], [{}], {}):
+        (folder / "results.json").write_text(json.dumps(held | {name: wrong}))
+        for form in FORMATS:
+            try:
+                render(load(folder), form)
+            except BadInput as error:
+                assert name in str(error)  # noqa: PT017 - what is empty may be shown
+                assert "it is not what audit or evaluate wrote" in str(error)  # noqa: PT017
+                count += 1
+    assert count >= 4 * len(FORMATS)
+
+
+def test_figures_that_are_no_numbers_are_refused(made: Callable[..., Path]) -> None:
+    folder = made(**AUDIT | {"metrics": [figure("insertion", "maps", 0.5) | {"low": "0.4"}]})
+    with pytest.raises(BadInput, match="metrics has an entry, number 0, whose low is not a number"):
+        load(folder)
+
+
 # The command ----------------------------------------------------------------------------------------------------------
 
 
@@ -463,6 +491,8 @@ def test_the_command_refuses_in_one_line(made: Callable[..., Path], command: Com
     assert "is not a run" in refused(tmp_path / "empty")
     assert "there is no run" in refused(tmp_path / "nowhere")
     assert "cannot be written" in refused(folder, "-f", "md", "-o", tmp_path / "no" / "file.md")
+    assert "cannot be written" in refused(folder, "-f", "json", "-o", tmp_path / "empty")
+    assert not list(tmp_path.glob("*.part"))
     (folder / "results.json").write_text('{"schema_version": 99}')
     assert "schema_version 99" in refused(folder, "-f", "junit")
     (folder / "results.json").unlink()

@@ -125,6 +125,7 @@ def test_a_changed_run_ends_the_command_with_5(given: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("auditkit: ")
     assert "metrics[1]" in line
+    assert "does not hold (1 problem): " in line
     assert "DOES NOT HOLD" in done.stdout
     assert "not checked" in done.stdout
 

@@ -57,8 +57,9 @@ def audit(
     from auditkit.verdict import audit as whole  # noqa: PLC0415
     from auditkit.verdict.policy import read_policy  # noqa: PLC0415
 
-    if heatmaps and method:
-        raise typer.BadParameter("give --heatmaps or --method, not both")
+    making = {"--method": method, "--option": option, "--gradient": gradient != "auto"}
+    if heatmaps and (said := next((name for name, given in making.items() if given), None)):
+        raise typer.BadParameter(f"give --heatmaps or {said}, not both: supplied maps are not made again")
     rules = read_policy(policy)
     what = None if heatmaps else Explanation(method or "mask", None, options.pairs(option), rules.seed, gradient)
     if what:

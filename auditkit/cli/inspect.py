@@ -18,9 +18,8 @@ def inspect(
         help="Labelled images (folder of class folders, CSV image,label or .npz): measures accuracy, checks the card.")]
     = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    write_card: Annotated[bool, typer.Option("--write-card", help="Write a card to start from, beside the model.")] = (
-        False
-    ),
+    write_card: Annotated[bool, typer.Option(
+        "--write-card", help="Write a card to start from: to --card, or else beside the model.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Let --write-card overwrite a card.")] = False,
     card: options.Card = None,
     preset: options.Preset = None,
@@ -44,7 +43,8 @@ def inspect(
     from auditkit.model.card import path_beside  # noqa: PLC0415
     from auditkit.runs import inspection  # noqa: PLC0415
 
-    opening = options.opening(card, preset, memory_limit, time_limit, size, input=input_, output=output, layout=layout,
+    used = None if write_card and card is not None and not card.exists() else card
+    opening = options.opening(used, preset, memory_limit, time_limit, size, input=input_, output=output, layout=layout,
                               kind=kind)  # fmt: skip
     settings = options.settings(device, precision, batch, threads)
     with show.progress("measuring accuracy") as progress:

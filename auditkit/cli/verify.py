@@ -58,7 +58,9 @@ def verify(
     else:
         _print(found)
     if found.problems:
-        raise IntegrityFailure(f"{run} does not hold ({len(found.problems)} problems); the first: {found.problems[0]}.")
+        many = len(found.problems)
+        told = f"({many} problems); the first" if many > 1 else "(1 problem)"
+        raise IntegrityFailure(f"{run} does not hold {told}: {found.problems[0]}.")
 
 
 def _pair(text: str) -> tuple[str, Path]:

@@ -1,5 +1,6 @@
 """Writes that are still there after the power has gone."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ def flush(stream: Any) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file aside and then name it, so that it is there whole or as it was."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     aside = path.with_name(path.name + ".part")
     with aside.open("wb") as stream:
         stream.write(content)

@@ -1,6 +1,7 @@
 """The planted-truth demo: two models that look alike, audited on images whose truth is known, being drawn here."""
 
 import importlib.resources
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,8 @@ class Demo:
 
 def run(out: Path, count: int, answered: int, seed: int, settings: Settings, phase: Phase) -> Demo:
     """Audit both bundled models on images with true tags, and ask both about images whose tags lie."""
+    if os.path.lexists(out) and not out.is_dir():
+        raise BadInput(f"{out} is not a folder; give a new one.")
     audited = draw(count, seed=seed, tags="agree")
     kinds = draw(answered, seed=seed + 1, tags="agree"), draw(answered, seed=seed + 1, tags="disagree")
     path = out / "images.npz"

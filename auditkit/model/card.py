@@ -129,7 +129,9 @@ def parse(path: Path) -> dict[str, Any]:
     try:
         data = tomllib.loads(_text(path))
     except FileNotFoundError:
-        raise BadInput(f"there is no card {path}; write one with: auditkit inspect MODEL --write-card") from None
+        raise BadInput(
+            f"there is no card {path}; write one with: auditkit inspect MODEL --write-card --card {path}"
+        ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"the card {path} cannot be read: {error}.") from None
     if data.get("schema_version") != SCHEMA_VERSION:

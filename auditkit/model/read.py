@@ -133,7 +133,7 @@ def file_size(path: Path, limits: Limits) -> int:
             inside = sorted(p.name for p in path.iterdir() if p.suffix == ".onnx")[:3]
         except OSError:  # a folder that may not be listed
             inside = []
-        hint = f"; did you mean {', '.join(inside)} in it?" if inside else " with no .onnx file in it."
+        hint = f"; did you mean {', '.join(inside)} in it?" if inside else "; there is no .onnx file in it."
         raise BadInput(f"{path} is a folder, not an ONNX file{hint}")
     if not stat.S_ISREG(status.st_mode):
         raise BadInput(f"{path} is not a regular file; give the path of an .onnx file.")

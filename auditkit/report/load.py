@@ -15,6 +15,7 @@ from auditkit.metrics.faithfulness import parse_labels
 from auditkit.runs.items import Items
 from auditkit.runs.parts import SCHEMA_VERSION
 from auditkit.runs.store import RESULTS, Store
+from auditkit.runs.wellformed import well_formed
 
 GALLERY = "gallery"  # folder of a run
 PICTURES = {".jpg": ("image/jpeg", b"\xff\xd8\xff"), ".png": ("image/png", b"\x89PNG\r\n\x1a\n")}
@@ -78,7 +79,9 @@ def load(run: "str | Path") -> Loaded:
     folder = Path(run)
     if not folder.is_dir():
         raise BadInput(f"there is no run {folder}; give the folder that audit or evaluate wrote.")
-    return Loaded(folder, ABSENT | Store(folder).results(), _gallery(folder / GALLERY / "gallery.json"))
+    results = Store(folder).results()
+    well_formed(results, folder / RESULTS)
+    return Loaded(folder, ABSENT | results, _gallery(folder / GALLERY / "gallery.json"))
 
 
 def _gallery(path: Path) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from auditkit.runs.items import Items
 from auditkit.runs.plan import CONTROL, Evaluation
 from auditkit.runs.store import RESULTS, RUN, Store
 from auditkit.runs.summary import LOWER_IS_BETTER
+from auditkit.runs.wellformed import well_formed
 
 Array = np.ndarray[Any, Any]
 SCHEMA_VERSION = 1
@@ -135,6 +136,7 @@ def read(folder: Path) -> Run:
     results = store.results()
     if lacking := [name for name in NEEDED if not isinstance(results.get(name), dict)]:
         raise BadInput(f"{folder / RESULTS} says nothing of its {lacking[0]}; it is not what audit or evaluate wrote.")
+    well_formed(results, folder / RESULTS)
     keys, settings = store.keys(), results["settings"]
     if not keys:
         raise BadInput(f"{folder} has no rows to compare; its folder 'items' is missing or empty.")

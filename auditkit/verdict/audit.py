@@ -31,6 +31,7 @@ from auditkit.runs.store import Store
 from auditkit.runs.work import digest, environment, subject
 from auditkit.verdict.findings import judge
 from auditkit.verdict.policy import Policy
+from auditkit.verdict.rules import deciding
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
 POLICY, MAPS, GALLERY, RANDOMISED, REPORT, SITTINGS = (
@@ -49,6 +50,10 @@ class Asked:
     baseline: Path | None = None  # an earlier run
     command: tuple[str, ...] = ()
     today: date | None = None  # that suppressions are judged by
+
+    def __post_init__(self) -> None:
+        if self.fail_on is not None:
+            deciding(self.fail_on)  # told before the work
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,18 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from auditkit.errors import BadInput
 from auditkit.verdict.checks import FEWEST, Finding, judged
 from auditkit.verdict.evidence import evidence
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measured import Measured
-from auditkit.verdict.rules import FAIL_ON, Check, Policy, Suppression, at_least
+from auditkit.verdict.rules import Check, Policy, Suppression, at_least, deciding
 
 
 def judge(
     policy: Policy, results: Mapping[str, Any], today: date, fail_on: str | None = None
 ) -> tuple[list[dict[str, Any]], str, str]:
     """The checks, the verdict and its reason; `fail_on` goes before the policy's."""
-    level = fail_on or policy.fail_on
-    if level not in FAIL_ON:
-        raise BadInput(f"a verdict cannot fail on '{level}'; the severities are {', '.join(FAIL_ON)}.")
+    level = deciding(fail_on or policy.fail_on)
     measured = Measured(results)
     active = {one.check: one for one in policy.suppressions if today <= one.expires}
     asked = [_suppressed(judged(check, policy, measured, active), active) for check in policy.checks]
@@ -106,7 +103,8 @@ def _verdict(found: Sequence[Finding], asked: Sequence[Finding], policy: Policy,
     if open_:
         return "inconclusive", _because(f"{len(open_)} of {len(counted)} checks are open", open_)
     by_name = [finding for finding in found if finding.suppression and finding.suppression.check == finding.id]
-    aside = [*(finding for finding in weighed if finding.status == "not assessed"), *by_name]
+    by_name.sort(key=lambda finding: finding.would_be != "fail")  # what would have failed comes first
+    aside = [*by_name, *(finding for finding in weighed if finding.status == "not assessed")]
     if not held:
         return "inconclusive", _because("No check of the policy was judged", aside)
     said = f"All {len(held)} checks hold." if not aside else _because(
@@ -120,8 +118,14 @@ def _verdict(found: Sequence[Finding], asked: Sequence[Finding], policy: Policy,
 
 
 def _because(what: str, findings: Sequence[Finding]) -> str:
-    """How many, which, and why the first."""
-    first = findings[0]
-    until = f"suppressed until {first.suppression.expires} by {first.suppression.approver}" if first.suppression else ""
-    why = until or first.reason.partition(". ")[0].removesuffix(".")
-    return f"{what}: {', '.join(finding.id for finding in findings)}. Of {first.id}: {why}."
+    """How many, which, and why the first; or who answers for each that would have failed."""
+    told = [finding for finding in findings if finding.would_be == "fail"] or findings[:1]
+    why = " ".join(f"Of {finding.id}: {_why(finding)}." for finding in told)
+    return f"{what}: {', '.join(finding.id for finding in findings)}. {why}"
+
+
+def _why(finding: Finding) -> str:
+    if finding.suppression is None:
+        return finding.reason.partition(". ")[0].removesuffix(".")
+    failed = "would have failed, " if finding.would_be == "fail" else ""
+    return f"{failed}suppressed until {finding.suppression.expires} by {finding.suppression.approver}"

@@ -45,6 +45,7 @@ MOST_BYTES = 1 << 20
 MOST_EPS = 0.1
 # Near its ends a curve hardly depends on the map: all pixels are hidden, or all shown. 0.2 to 0.6 is published.
 LEAST_RANGE, LAST_START = 0.1, 0.5
+MOST_RUNTIME_ERROR = 0.05  # of a probability or area
 _RESERVED = re.compile(r"cheat-.*|not-above-.*|some-.*|suppression-expired.*|heavy-ties|tie-order-matters|maps-missing")
 _MARGIN = re.compile(r"control:(?:([a-z-]*[a-z]):)?([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)")
 
@@ -228,6 +229,9 @@ def _limit(table: Table, metric: str, rule: str) -> float:
         raise table.refuse(rule, f"a number from {least:g} to {most:g}, the values that {metric} can have")
     if limit == (least if rule == "min" else most):
         raise BadInput(f"{table.where}: {rule} is {limit:g}, which no {metric} can miss; a check must be able to fail.")
+    if metric == "runtime_error" and limit > MOST_RUNTIME_ERROR:
+        raise BadInput(f"{table.where}: {rule} is {limit:g}, but a machine that far off computes something else; it "
+                       f"may be {MOST_RUNTIME_ERROR:g} at most.")  # fmt: skip
     return limit
 
 

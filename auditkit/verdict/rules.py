@@ -6,8 +6,10 @@ from datetime import date
 from importlib import resources
 from typing import Any
 
+from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS as DRAWN
 from auditkit.runs.plan import Evaluation
+from auditkit.verdict.flags import KINDS
 
 SHIPPED = ("explore", "standard", "strict")
 SEVERITIES = ("info", "low", "medium", "high", "critical")
@@ -17,10 +19,11 @@ CONTROLS = (*DRAWN, ONE_MAP)
 
 # Metric -> the least and the largest value it can have.
 SHARE = (0.0, 1.0)
+MOST_FLAGS = float(sum(bool(kind.id) for kind in KINDS))  # every kind of cheat at once
 METRICS: dict[str, tuple[float, float]] = {
     "insertion": SHARE, "deletion": SHARE, "saliency_metric": (-1e3, 1e3), "completeness": SHARE, "soundness": SHARE,
     "worst_completeness": SHARE, "worst_soundness": SHARE, "best_effort": SHARE, "pointing_game": SHARE, "iou": SHARE,
-    "accuracy": SHARE, "flags": (0.0, 100.0), "runtime_error": SHARE, "randomisation": (-1.0, 1.0),
+    "accuracy": SHARE, "flags": (0.0, MOST_FLAGS), "runtime_error": SHARE, "randomisation": (-1.0, 1.0),
 }  # fmt: skip
 ONLY_MAX = ("flags", "runtime_error", "randomisation")
 RULES = ("min", "max", "min_margin_over")
@@ -124,6 +127,13 @@ class Policy:
             "name": self.name, "description": self.description, "sha256": self.sha256, "shipped": self.shipped,
             "text": self.text, "minimum_images": self.minimum_images, "fail_on": self.fail_on,
         }  # fmt: skip
+
+
+def deciding(severity: str) -> str:
+    """The severity, if a verdict can fail on it."""
+    if severity not in FAIL_ON:
+        raise BadInput(f"a verdict cannot fail on '{severity}'; the severities are {', '.join(FAIL_ON)}.")
+    return severity
 
 
 def at_least(severity: str, least: str) -> bool:
