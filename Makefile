@@ -36,7 +36,7 @@ test-browser: $(VENV)/.made-dev  ## look at the reports in a headless Chromium
 bench: $(VENV)/.made  ## measure speed on this CPU, and the paper's linear theorem; a few minutes
 	@mkdir -p bench-output
 	$(BIN)/python benchmarks/opening.py models/honest.onnx models/shortcut.onnx > bench-output/opening.json
-	$(BIN)/python benchmarks/evaluate.py models/honest.onnx --device cpu --batch 64 --images 64 --steps 64 > bench-output/evaluate-cpu.json
+	$(BIN)/python -m benchmarks.evaluate models/honest.onnx --device cpu --batch 64 --images 64 --steps 64 > bench-output/evaluate-cpu.json
 	$(BIN)/python -m benchmarks.linear --plot bench-output/linear.svg > bench-output/linear.json
 	$(BIN)/python -m benchmarks.tables bench-output > bench-output/README.md
 	@echo bench-output/README.md
@@ -44,7 +44,7 @@ bench: $(VENV)/.made  ## measure speed on this CPU, and the paper's linear theor
 bench-gpu: $(VENV)/.made-dev  ## the same on a GPU, against torch (installs it)
 	@mkdir -p bench-output
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]' torchvision
-	$(BIN)/python benchmarks/evaluate.py --device cuda --precision tf32 --precision float16 --images 512 --peers > bench-output/evaluate-gpu.json
+	$(BIN)/python -m benchmarks.evaluate --device cuda --precision tf32 --precision float16 --images 512 --peers > bench-output/evaluate-gpu.json
 	$(BIN)/python benchmarks/explain.py --device cuda --precision tf32 --precision float16 --peer eager --peer compile > bench-output/explain-gpu.json
 	$(BIN)/python -m benchmarks.tables bench-output > bench-output/README.md
 	@echo bench-output/README.md

@@ -1,6 +1,6 @@
 """Rows a second of a whole evaluation against the bare session, and against torch loops of the usual kind.
 
-    python benchmarks/evaluate.py [MODEL.onnx] --device cuda --precision tf32 --precision float16 [--peers]
+    python -m benchmarks.evaluate [MODEL.onnx] --device cuda --precision tf32 --precision float16 [--peers]
 
 Without a model, a torchvision ResNet-50 is exported on the spot (needs torch and torchvision; weights do not matter
 to speed). With --peers, the same network runs in torch, TF32 for all, on the same kind of rows: one image at a time
@@ -15,8 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.plan import Evaluation
+from benchmarks.peers.adapters import Given
 
 REPEATS = 3
 
@@ -87,23 +87,6 @@ def whole(model: OnnxClassifier, images: int, maps: int, steps: int, folder: Pat
     evaluate(model, ImageSet(folder, chosen.ids[:16], chosen.picture), given, settings)  # warm-up
     rows = images * maps * (steps - 1)
     return lambda: rate(rows, lambda: evaluate(model, chosen, given, settings))
-
-
-class Given:
-    """What torchcam takes for an extractor: maps that are there already."""
-
-    def __init__(self, model: Any, maps: Any) -> None:
-        self.model, self.maps = model, maps
-
-    def __call__(self, *_: Any, **__: Any) -> list[Any]:
-        return [self.maps]
-
-    def fuse_cams(self, cams: list[Any]) -> Any:
-        return cams[0]
-
-    @contextmanager
-    def _hooks_off(self) -> Iterator[None]:
-        yield
 
 
 def peers(steps: int) -> dict[str, float]:
@@ -198,7 +181,7 @@ def main() -> None:
         path = asked.model or export_resnet50(Path(name))
         modes = [measured(path, precision, asked) for precision in asked.precision or ["auto"]]
     found: dict[str, Any] = {
-        "machine": describe(), "command": ["python", "benchmarks/evaluate.py", *sys.argv[1:]],
+        "machine": describe(), "command": ["python", "-m", "benchmarks.evaluate", *sys.argv[1:]],
         "model": asked.model.name if asked.model else "torchvision ResNet-50, exported on the spot",
         "images": asked.images, "maps": asked.maps, "steps": asked.steps, "repeats": asked.repeats, "modes": modes,
     }  # fmt: skip

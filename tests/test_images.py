@@ -69,6 +69,13 @@ def test_wrong_npz_is_one_sentence(tmp_path: Path, arrays: dict[str, np.ndarray]
         open_images(tmp_path / "s.npz", 2)
 
 
+def test_a_file_that_is_no_npz_is_not_loaded_some_other_way(tmp_path: Path) -> None:
+    (tmp_path / "s.npz").write_bytes(b"\x80\x04not a zip file")
+    with pytest.raises(BadInput, match=r"is not an \.npz file") as refused:
+        open_images(tmp_path / "s.npz", 2)
+    assert "pickle" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -126,6 +126,8 @@ def _group_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, i
 
 
 def _from_npz(path: Path) -> ImageSet:
+    if not zipfile.is_zipfile(path):  # what numpy says of such a file is how to load it unsafely
+        raise BadInput(f"{path} is not an .npz file, whatever its name says.")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             images = np.asarray(arrays["images"])

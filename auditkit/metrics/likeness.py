@@ -43,18 +43,22 @@ def likeness(first: Array, second: Array) -> Array:
     The larger of the overlap of the most important tenths, 2 |a and b| / (|a| + |b|), and the correlation of what lies
     above the mean.
     """
-    (top, above), (other_top, other_above) = _halves(first), _halves(second)
+    return _likeness(*_halves(first), *_halves(second))
+
+
+def _likeness(top: Array, above: Array, other_top: Array, other_above: Array) -> Array:
     overlap = 2 * (top @ other_top.T) / np.maximum(np.add.outer(top.sum(axis=1), other_top.sum(axis=1)), 1)
-    return np.asarray(np.maximum(overlap, _centred(above) @ _centred(other_above).T))
+    return np.asarray(np.maximum(overlap, above @ other_above.T))
 
 
 def _halves(tops: Array) -> tuple[Array, Array]:
+    """The most important tenths, and what lies above the mean as rows whose products are correlations."""
     bits = np.unpackbits(tops, axis=1).astype(np.float32)
-    return bits[:, :SAMPLE], bits[:, SAMPLE:]
+    return bits[:, :SAMPLE], _centred(bits[:, SAMPLE:])
 
 
 def _centred(bits: Array) -> Array:
-    """Rows of mean 0 and length 1, whose products are correlations."""
+    """Rows of mean 0 and length 1."""
     rows = bits - bits.mean(axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
@@ -68,10 +72,12 @@ def one_map(first: bytes, others: Sequence[bytes]) -> bool:
 
 def first_alike(tops: Array, least: float) -> Array:
     """For each fingerprint, the place of the first that is so much like it; its own where none is before it."""
-    blocks = [tops[start : start + BLOCK] for start in range(0, len(tops), BLOCK)]
-    return np.concatenate(
-        [np.zeros(0, np.int64), *((likeness(block, tops) >= least).argmax(axis=1) for block in blocks)]
-    )
+    top, above = _halves(tops)
+    found = [np.zeros(0, np.int64)]
+    for start in range(0, len(tops), BLOCK):
+        block = slice(start, start + BLOCK)
+        found.append((_likeness(top[block], above[block], top, above) >= least).argmax(axis=1))
+    return np.concatenate(found)
 
 
 def repeated(tops: Array, digests: Array, groups: Array, pictures: Array) -> Array:

@@ -1,5 +1,6 @@
 """Small torch networks, one for each family of classifiers: every kind of layer that the large ones have."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -224,3 +225,10 @@ def families() -> dict[str, nn.Module]:
                 layer.running_var.uniform_(0.5, 2, generator=generator)
         net.eval()
     return found
+
+
+def export(net: Any, path: Path) -> None:
+    """The network as a file, by the older exporter, for any number of images."""
+    axes = {"image": {0: "N"}, "logits": {0: "N"}}
+    torch.onnx.export(net, (torch.randn(2, 3, SIZE, SIZE),), path, dynamo=False, dynamic_axes=axes, opset_version=17,
+                      input_names=["image"], output_names=["logits"])  # fmt: skip

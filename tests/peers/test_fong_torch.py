@@ -1,7 +1,6 @@
 """The steps of fong and igos++ give the masks that torch's autograd gives for the published objectives."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,18 +31,11 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Request]:
     torch.manual_seed(0)
     net = nets.families()["convnext"].eval()  # smooth: at kinks float32 is a matter of luck
     path = tmp_path_factory.mktemp("net") / "net.onnx"
-    _exported(net, path)
+    nets.export(net, path)
     model = auditkit.load(path, settings=Settings(device="cpu"))
     pixels = np.random.default_rng(0).integers(0, 256, (3, nets.SIZE, nets.SIZE, 3), dtype=np.uint8)
     shown = model.preprocess(pixels)
     return net, Request(model, ("a", "b", "c"), pixels, shown, (LABELS,) * 3, shown[:1], Pool((), shown[:0]))
-
-
-def _exported(net: Any, path: Path) -> None:
-    axes = {"image": {0: "N"}, "logits": {0: "N"}}
-    example = torch.randn(2, 3, nets.SIZE, nets.SIZE)
-    torch.onnx.export(net, (example,), path, dynamo=False, dynamic_axes=axes, opset_version=17,
-                      input_names=["image"], output_names=["logits"])  # fmt: skip
 
 
 def spread(request: Request, sigma: float) -> tuple[Any, Any, Any]:

@@ -1,7 +1,6 @@
 """Twenty steps of mask learning give the weights that torch's autograd and Adam give."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,15 +56,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     torch.manual_seed(0)
     net = nets.families()["convnext"].eval()  # smooth: at kinks float32 is a matter of luck
     path = tmp_path_factory.mktemp("net") / "net.onnx"
-    _exported(net, path)
+    nets.export(net, path)
     return net, auditkit.load(path, settings=Settings(device="cpu"))
-
-
-def _exported(net: Any, path: Path) -> None:
-    axes = {"image": {0: "N"}, "logits": {0: "N"}}
-    example = torch.randn(2, 3, nets.SIZE, nets.SIZE)
-    torch.onnx.export(net, (example,), path, dynamo=False, dynamic_axes=axes, opset_version=17,
-                      input_names=["image"], output_names=["logits"])  # fmt: skip
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)

@@ -1,7 +1,5 @@
 """The torchcam preset gives what the real torchcam gives, from 0.5 on, the first that has the metric."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 
 import auditkit
+from benchmarks.peers.adapters import Given
 from test_protocols import CLASSES, CLOSE, HEIGHT, SIZE, WIDTH, Pictures, run
 
 torch = pytest.importorskip("torch")
@@ -19,23 +18,6 @@ if not hasattr(metrics, "DeletionInsertionMetric"):
 
 SOFTMAX = partial(torch.softmax, dim=-1)
 pytestmark = pytest.mark.filterwarnings("default")  # what torchcam's own code warns of is not ours to mend
-
-
-class Given:
-    """An extractor whose maps are given, in the place of one that computes them."""
-
-    def __init__(self, model: Any, maps: Any) -> None:
-        self.model, self.maps = model, maps
-
-    def __call__(self, *_: Any, **__: Any) -> list[Any]:
-        return [self.maps]
-
-    def fuse_cams(self, cams: list[Any]) -> Any:
-        return cams[0]
-
-    @contextmanager
-    def _hooks_off(self) -> Iterator[None]:
-        yield
 
 
 @pytest.fixture(scope="module")
