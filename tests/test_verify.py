@@ -314,7 +314,7 @@ def _another_map(given: Path) -> None:
     [
         (_another_model, "the model "), (lambda given: _changed(given / "model.onnx", 40), "the model "),
         (_another_image, "the set of images "), (_another_label, "the set of images "),
-        (lambda given: (given / "images.npz").write_bytes(b"torn"), "cannot be read as .npz"),
+        (lambda given: (given / "images.npz").write_bytes(b"torn"), "is not an .npz file"),
         (_another_map, "the bundle "), (lambda given: (given / "maps" / "manifest.csv").write_text("x"), "manifest"),
     ],
 )  # fmt: skip
