@@ -15,7 +15,7 @@ import auditkit
 import build
 from auditkit.model.pictures import as_picture, pixels
 from benchmarks.paper import __main__ as script
-from benchmarks.paper import imagenet, published, work
+from benchmarks.paper import imagenet, precision, published, work
 
 SIZES = {"cifar10_resnet56": (32, 10), "resnet50": (32, 12)}
 
@@ -104,3 +104,13 @@ def test_a_corner_is_what_the_network_sees(assets: Path) -> None:
     wanted = square.crop((76, 0, 256, 180)).resize((224, 224), Image.Resampling.BICUBIC)
     seen = pixels(model.card, as_picture(work._corner(photograph, 1), 3))
     np.testing.assert_array_equal(seen, np.asarray(wanted))
+
+
+def test_precision(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "LOWER", ("strict",))  # a CPU has no other
+    monkeypatch.setattr(precision, "HALF", "strict")
+    found = run(assets, tmp_path, "precision", "--images", "2", "--few", "1")
+    assert {one["largest"] for one in found["precision"]["strict"]} == {0.0}
+    assert {"insertion", "worst_soundness"} <= {one["name"] for one in found["precision"]["strict"]}
+    assert {one["value"] for one in found["masks_in_half"]} == {0.0}
+    assert "| insertion" in (tmp_path / "precision.md").read_text()

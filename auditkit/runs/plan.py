@@ -17,6 +17,7 @@ SALIENCY = ("none", "component", "tuned", "both")
 NO_MAP = "no map for this label"
 NO_LABEL = "no label of the image is in the label set"
 UNIT_IMAGES = 16  # what is lost at most when a run is cut; also what must be prepared before the first pass
+LAST_UNIT_IMAGES = 4  # of the last units of a run on a GPU
 SLOW_UNIT_IMAGES, SLOW_PIXELS = 2, 96 * 96  # a unit of larger pictures takes minutes on a CPU
 
 
@@ -188,12 +189,15 @@ def lanes(settings: Evaluation) -> tuple[Lane, ...]:
 def units(images: int, pixels: int, device: str) -> list[range]:
     """Positions of the images of each unit, so that no more than minutes are lost when a run is cut.
 
-    A GPU is fast and waits for the first of them, so it begins with small ones: four of two images, four of four, ...
+    A GPU is fast and waits for the first of them, so it begins with small ones: four of two images, four of four, ...;
+    it ends with small ones too, so that two that run together come to their ends together.
     """
     most = SLOW_UNIT_IMAGES if device == "cpu" and pixels > SLOW_PIXELS else UNIT_IMAGES
     found, start = list[range](), 0
     while start < images:
-        size = min(2 ** (1 + len(found) // 4), most) if device == "cuda" else most
+        size = most
+        if device == "cuda":
+            size = min(2 ** (1 + len(found) // 4), most, max(LAST_UNIT_IMAGES, (images - start) // 4))
         found.append(range(start, min(start + size, images)))
         start += size
     return found

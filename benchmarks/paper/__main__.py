@@ -2,7 +2,7 @@
 
     python -m benchmarks.paper cifar10 -o FOLDER --assets FOLDER [--images 300] [--all-labels 100] [--device cuda]
     python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20] [--wide 5]
-    python -m benchmarks.paper corners|forgotten|ensembles -o FOLDER --assets FOLDER
+    python -m benchmarks.paper corners|forgotten|ensembles|precision -o FOLDER --assets FOLDER
 
 Every part goes on where it was cut short: the same command again takes what is in FOLDER. Each writes a JSON object and
 Markdown into FOLDER, with the machine, the versions and the command.
@@ -20,7 +20,7 @@ from typing import Any
 import auditkit
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
-from benchmarks.paper import cifar10, imagenet, tables, work
+from benchmarks.paper import cifar10, imagenet, precision, tables, work
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.settling),
@@ -28,21 +28,20 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "corners": lambda study, _asked: imagenet.corner_table(study),
     "forgotten": lambda study, asked: imagenet.forgotten(study, asked.few, asked.stages),
     "ensembles": lambda study, asked: imagenet.ensembles(study, asked.few),
+    "precision": lambda study, asked: precision.measured(study, asked.few),
 }
 
 
 def study_of(asked: argparse.Namespace) -> work.Study:
     """The model and the images of a part."""
     settings = auditkit.Settings(device=asked.device, precision=asked.precision)
-    if asked.part == "cifar10":
-        name, preset, choose = asked.model or "cifar10_resnet56", "imagenet", work.cifar
-        images = asked.assets / "images" / "cifar10_test_1000.npz"
-    else:
-        name, preset, choose = asked.model or "resnet50", asked.preset, work.photographs
-        images = asked.assets / "images" / "nips17_150"
+    name = asked.model or ("cifar10_resnet56" if asked.part == "cifar10" else "resnet50")
+    small = name.startswith("cifar10")
+    preset, choose = ("imagenet", work.cifar) if small else (asked.preset, work.photographs)
+    images = asked.assets / "images" / ("cifar10_test_1000.npz" if small else "nips17_150")
     model = auditkit.load(asked.assets / "models" / f"{name}.onnx", preset=preset, settings=settings)
     assert isinstance(model, OnnxClassifier)
-    chosen, pool = choose(model, images, asked.images or (300 if asked.part == "cifar10" else 20))
+    chosen, pool = choose(model, images, asked.images or (300 if small else 20))
     return work.Study(model, chosen, pool, asked.out, asked.steps)
 
 
@@ -57,9 +56,9 @@ def main() -> None:
     parser.add_argument("--images", type=int)
     parser.add_argument("--steps", type=int, default=2000, help="that a mask may take")
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
-    parser.add_argument("--settling", type=int, default=50, help="images whose masks also take all their steps")
+    parser.add_argument("--settling", type=int, default=50, help="images whose masks also take twice all the steps")
     parser.add_argument("--wide", type=int, default=5, help="photographs with maps for their ten likeliest labels")
-    parser.add_argument("--few", type=int, default=8, help="photographs for forgotten and ensembles")
+    parser.add_argument("--few", type=int, default=8, help="photographs for forgotten, ensembles and masks in half")
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")

@@ -46,9 +46,9 @@ def by_row(figures: Sequence[Figure]) -> str:
 
 
 def settling(figures: Iterable[Figure]) -> str:
-    """What the steps left out when masks had settled would have changed."""
+    """What more steps would have changed."""
     rows = [[f"TV {one['tv']:g}", one["name"].replace("_", " "), told(one, "+.3f"), str(one["n"])] for one in figures]
-    return table(["masks", "figure", "stopped less all steps", "images"], rows)
+    return table(["masks", "figure", "stopped less twice the steps", "images"], rows)
 
 
 def stages(found: Figure) -> str:
@@ -60,16 +60,33 @@ def stages(found: Figure) -> str:
     return table(["layers forgotten", "parameters", "Spearman"], rows)
 
 
+def precisions(found: Figure) -> str:
+    """By metric, what each lower precision changes."""
+    of = {name: {one["name"]: one for one in changes} for name, changes in found.items()}
+    rows = [[one["name"].replace("_", " "), str(one["figures"]),
+             *(f"{by[one['name']][kind]:.1e}" for by in of.values() for kind in ("mean", "largest"))]
+            for one in next(iter(found.values()))]  # fmt: skip
+    return table(["metric", "figures", *(f"{name}, {kind}" for name in of for kind in ("mean", "largest"))], rows)
+
+
+def in_half(figures: Iterable[Figure]) -> str:
+    """What learning masks in half precision changes in their scores."""
+    rows = [[one["name"].replace("_", " "), told(one, "+.3f"), str(one["n"])] for one in figures]
+    return table(["figure", "float16 less the other", "images"], rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "top_two": ("The two likeliest labels, eps 0 and 0.1", by_weight),
     "partial": ("All labels, areas over 0.2 to 0.6 of the pixels, eps 0.01 and 0.1", by_weight),
     "intrinsic": ("The predicted label alone", by_row),
-    "settling": ("Masks that stopped when they had settled, against all their steps", settling),
+    "settling": ("Masks that stopped when they had settled, against twice all their steps", settling),
     "two": ("The two likeliest labels", by_row),
     "ten": ("The ten likeliest labels, renormalised", by_row),
     "corners": ("One corner of each photograph, the two likeliest labels", by_row),
     "randomisation": ("Maps of a model whose layers are re-initialised, from the last on", stages),
     "ensembles": ("Sums of K disjoint masks", by_row),
+    "precision": ("Change of figures from strict float32", precisions),
+    "masks_in_half": ("Masks learned in float16", in_half),
 }
 
 
