@@ -13,11 +13,12 @@ time, to be looked at with `--threads 1` where other work is under way. Prints o
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,9 @@ def taking_turns(runs: dict[str, Steps], asked: argparse.Namespace) -> dict[str,
     }
 
 
-def measured(path: Path, masks: int, pixels: int, precision: str, asked: argparse.Namespace) -> dict[str, Any]:
+def measured(model: OnnxClassifier, masks: int, asked: argparse.Namespace) -> dict[str, Any]:
     """One line of the table."""
-    settings = auditkit.Settings(device=asked.device, precision=precision, threads=asked.threads)
-    model = auditkit.load(path, preset="imagenet", settings=settings)
-    decided = model.settings.precision
+    decided, pixels = model.settings.precision, model.signature.height
     runs = {"auditkit": ours(model, masks, asked)}
     for peer in asked.peer or []:
         runs[peer] = torchs(network(asked.network), masks, pixels, peer, decided, asked)
@@ -188,6 +187,18 @@ def measured(path: Path, masks: int, pixels: int, precision: str, asked: argpars
         "times_peers": {name: round(times["ms"] / mine["ms"], 3) for name, times in others.items()},
         "times_peers_cpu": {name: round(times["cpu_ms"] / mine["cpu_ms"], 3) for name, times in others.items()},
     }  # fmt: skip
+
+
+def every_line(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """All sizes, precisions and numbers of masks."""
+    with tempfile.TemporaryDirectory() as name:
+        for pixels in asked.pixels:
+            path = exported(network(asked.network), Path(name), pixels)
+            for precision in asked.precision or ["auto"]:
+                settings = auditkit.Settings(device=asked.device, precision=precision, threads=asked.threads)
+                model = auditkit.load(path, preset="imagenet", settings=settings)
+                for masks in asked.masks:
+                    yield measured(model, masks, asked)
 
 
 def main() -> None:
@@ -206,20 +217,18 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.threads:
         torch.set_num_threads(asked.threads)
-    with tempfile.TemporaryDirectory() as name:
-        paths = {pixels: exported(network(asked.network), Path(name), pixels) for pixels in asked.pixels}
-        lines = [
-            measured(paths[pixels], masks, pixels, precision, asked)
-            for pixels in asked.pixels
-            for precision in asked.precision or ["auto"]
-            for masks in asked.masks
-        ]
-    found = {
+    found: dict[str, Any] = {
         "machine": describe(), "torch": torch.__version__, "network": asked.network,
         "command": ["python", "benchmarks/explain.py", *sys.argv[1:]], "distractors": asked.distractors,
-        "steps": asked.steps, "repeats": asked.repeats, "lines": lines,
+        "steps": asked.steps, "repeats": asked.repeats, "lines": [],
     }  # fmt: skip
-    print(json.dumps(found, indent=2))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("cut short"))
+    try:
+        for line in every_line(asked):
+            found["lines"].append(line)
+            print(json.dumps(line), file=sys.stderr, flush=True)
+    finally:  # what was measured before it was cut short is worth having
+        print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

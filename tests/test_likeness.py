@@ -8,7 +8,19 @@ import pytest
 from scipy import ndimage
 
 from auditkit.data.ranks import ranks
-from auditkit.metrics.likeness import ALIKE, BYTES, SAMPLE, fingerprint, first_alike, likeness, one_map, repeated
+from auditkit.metrics.likeness import (
+    ALIKE,
+    BYTES,
+    SAMPLE,
+    _at_all_pixels,
+    _sampled,
+    fingerprint,
+    first_alike,
+    likeness,
+    one_map,
+    outline,
+    repeated,
+)
 
 Array = np.ndarray
 
@@ -25,8 +37,12 @@ def noisy(maps: Array, share: float, seed: int = 1) -> Array:
     return (maps + share * np.ptp(maps, axis=(-2, -1), keepdims=True) * noise).astype(np.float32)
 
 
+def outlines(maps: Array) -> list[Array]:
+    return [outline(one, order) for one, order in zip(maps, ranks(maps), strict=True)]
+
+
 def prints(maps: Array, seed: int = 0) -> Array:
-    held = [fingerprint(one, order, seed) for one, order in zip(maps, ranks(maps), strict=True)]
+    held = [fingerprint(one, maps[0].size, seed) for one in outlines(maps)]
     return np.frombuffer(b"".join(held), np.uint8).reshape(-1, BYTES)
 
 
@@ -46,8 +62,8 @@ def test_of_small_images_all_pixels_are_looked_at(size: tuple[int, int], top: in
     (order,) = ranks(maps)
     halves = np.unpackbits(prints(maps)[0]).reshape(2, SAMPLE)
     for found, expected in zip(halves, (order < top, maps[0] > maps.mean()), strict=True):
-        assert np.array_equal(found[: order.size], expected.ravel())
-        assert not found[order.size :].any()
+        assert np.array_equal(found, expected.ravel()[_sampled(order.size, 0)])
+    assert set(_sampled(order.size, 0)) == set(range(order.size))
 
 
 def test_of_large_images_a_sample_is_looked_at() -> None:
@@ -101,12 +117,42 @@ def test_other_maps_are_not_alike(make: Any) -> None:
 
 def test_one_map_for_all_is_one_map_whatever_noise_is_on_each() -> None:
     maps = noisy(np.repeat(smooth(1, (64, 64)), 5, axis=0), 0.01)
-    held = [one.tobytes() for one in prints(maps)]
-    assert one_map(held[0], held[1:])
-    other = [prints(smooth(1, (64, 64), seed=seed))[0].tobytes() for seed in (8, 9, 10, 11)]
-    assert one_map(held[0], [*held[1:], other[0]])  # one label apart does not make it another method
-    assert not one_map(held[0], [*held[1:3], *other[:2]])  # half of them may be chance
-    assert not one_map(held[0], other)
+    held = outlines(maps)
+    assert one_map(held[0], held[1:], 64 * 64)
+    other = [outlines(smooth(1, (64, 64), seed=seed))[0] for seed in (8, 9, 10, 11)]
+    assert one_map(held[0], [*held[1:], other[0]], 64 * 64)  # one label apart does not make it another method
+    assert not one_map(held[0], [*held[1:3], *other[:2]], 64 * 64)  # half of them may be chance
+    assert not one_map(held[0], other, 64 * 64)
+
+
+def test_noise_on_the_sampled_pixels_alone_does_not_hide_one_map() -> None:
+    """Whoever knows the seed knows which pixels the fingerprints look at."""
+    (plain,) = smooth(1, (64, 64))
+    at, rng = _sampled(plain.size, 5), np.random.default_rng(0)
+    maps = np.repeat(plain[None], 6, axis=0).reshape(6, -1)
+    maps[1:, at] = rng.choice(plain.ravel(), (5, len(at)))
+    maps = maps.reshape(6, 64, 64)
+    found = prints(maps, 5)
+    assert likeness(found[:1], found[1:]).max() < 0.3
+    first, *others = outlines(maps)
+    assert not one_map(first, others, plain.size)  # a fourth of all pixels: another map, which costs its figures
+    maps = np.repeat(np.repeat(np.repeat(plain[None], 6, axis=0), 3, axis=1), 3, axis=2).reshape(6, -1)
+    at = _sampled(maps.shape[1], 5)
+    maps[1:, at] = rng.choice(plain.ravel(), (5, len(at)))
+    maps = maps.reshape(6, 192, 192)
+    found = prints(maps, 5)
+    assert likeness(found[:1], found[1:]).max() < 0.3
+    first, *others = outlines(maps)
+    assert one_map(first, others, first.size)
+
+
+@pytest.mark.parametrize("size", [(4, 8), (16, 32), (32, 32)])
+@pytest.mark.parametrize("make", [smooth, plateaus])
+def test_counting_at_all_pixels_is_what_fingerprints_of_all_pixels_say(make: Any, size: tuple[int, int]) -> None:
+    maps = make(4, size)
+    expected, held = likeness(prints(maps), prints(maps)), outlines(maps)
+    found = [[_at_all_pixels(one, other, maps[0].size) for other in held] for one in held]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_copies_are_told_by_the_first_of_them() -> None:
@@ -122,7 +168,7 @@ def test_a_fingerprint_costs_next_to_nothing_beside_ranking() -> None:
     orders = ranks(maps)
     middle = time.process_time()
     for values, order in zip(maps, orders, strict=True):
-        fingerprint(values, order)
+        fingerprint(outline(values, order), values.size)
     assert time.process_time() - middle < 0.2 * (middle - start)
 
 

@@ -30,7 +30,7 @@ Keep = Literal["last", "best"]
 Array = np.ndarray[Any, Any]
 Asked = TypeVar("Asked")
 Made = TypeVar("Made")
-MOST_ROWS = {"cpu": 160, "cuda": 2560}
+MOST_ROWS = {"cpu": 160, "cuda": 1280}
 # What the way back needs of the way forth stays in memory: some 90 MB for each image of 224 pixels in a ResNet-50.
 MOST_PIXELS = {"cpu": 20 * 224 * 224, "cuda": 640 * 224 * 224}
 HALF_SCALE = 1024.0  # gradients of -log f are at most 1 at the logits and far smaller at the pixels

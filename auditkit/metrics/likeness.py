@@ -1,9 +1,10 @@
-"""How alike maps are, by fingerprints: which pixels of a sample a map puts first, and which lie above its mean.
+"""How alike maps are, by their outlines: which pixels a map puts first, and which lie above its mean.
 
 Noise changes the whole order of a map's pixels. It hardly changes the most important tenth, unless the map has a
 plateau there, as learned masks have, and then it hardly changes what lies above the mean. So a map that is handed in
-again with a little noise on it is recognised. The sample is drawn with the evaluation's seed, which whoever made the
-maps need not know.
+again with a little noise on it is recognised. The maps of one image are compared at every pixel. Those of many images
+are compared by fingerprints, a sample of the outline drawn with the evaluation's seed, which whoever made the maps need
+not know.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,27 +14,33 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-SAMPLE = 1024  # pixels that are looked at; all of them where there are no more
+SAMPLE = 1024  # pixels that are looked at; where there are fewer, all of them, some more than once
 BYTES = 2 * SAMPLE // 8
 TENTH = 10
 ALIKE = 0.85  # likeness from which two maps count as one: all labels of an honest method reach 0.73 on one image in 20
 VERY = 0.9  # from which more than half of the labels are enough: honest methods stay below 0.86
 OFTEN = 0.4  # share of the other pictures whose map is alike; a model that reads a tag in a corner has a fourth
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int64)  # in each byte
 BLOCK = 250  # maps of a group that are compared with each other: the work grows with the maps, not with their square
 
 
-def fingerprint(values: Array, ranks: Array, seed: int = 0) -> bytes:
-    """Two bits for each pixel of the sample: those of the most important tenth, then those above the mean."""
-    at = _sampled(values.size, seed)
-    top = ranks.ravel()[at] < -(-values.size // TENTH)
-    above = values.ravel()[at] > values.mean(dtype=np.float64)
-    return b"".join(np.packbits(bits).tobytes().ljust(BYTES // 2, b"\0") for bits in (top, above))
+def outline(values: Array, ranks: Array) -> Array:
+    """Two bits for each pixel, packed [2, bytes]: those of the most important tenth, and those above the mean."""
+    top = ranks.ravel() < -(-values.size // TENTH)
+    return np.packbits([top, values.ravel() > values.mean(dtype=np.float64)], axis=1)
+
+
+def fingerprint(held: Array, pixels: int, seed: int = 0) -> bytes:
+    """The bits of a sample of an outline's pixels: those of the most important tenth, then those above the mean."""
+    at = _sampled(pixels, seed)
+    bits = np.packbits((held[:, at >> 3] << (at & 7).astype(np.uint8)) >> 7, axis=1)
+    return bits.tobytes()
 
 
 @cache
 def _sampled(pixels: int, seed: int) -> Array:
     if pixels <= SAMPLE:
-        return np.arange(pixels)
+        return np.arange(SAMPLE) * pixels // SAMPLE
     return np.sort(np.random.default_rng([seed, pixels]).choice(pixels, SAMPLE, replace=False))
 
 
@@ -63,11 +70,20 @@ def _centred(bits: Array) -> Array:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
 
 
-def one_map(first: bytes, others: Sequence[bytes]) -> bool:
-    """Whether all fingerprints are of the same map as the first, or most of them very much so."""
-    mine, theirs = (np.frombuffer(held, np.uint8).reshape(-1, BYTES) for held in (first, b"".join(others)))
-    found = likeness(mine, theirs)
+def one_map(first: Array, others: Sequence[Array], pixels: int) -> bool:
+    """Whether all outlines are of the same map as the first, or most of them very much so."""
+    found = np.array([_at_all_pixels(first, other, pixels) for other in others])
     return bool((found >= ALIKE).all() or (found >= VERY).mean() > 0.5)
+
+
+def _at_all_pixels(first: Array, second: Array, pixels: int) -> float:
+    """Likeness of two outlines, by counting."""
+    (top, above), (other_top, other_above) = (_ONES[held].sum(axis=1) for held in (first, second))
+    both_top, both_above = _ONES[first & second].sum(axis=1)
+    overlap = 2 * both_top / max(top + other_top, 1)
+    spread = float(above * (pixels - above)) * float(other_above * (pixels - other_above))
+    shared = float(pixels * both_above - above * other_above)
+    return max(float(overlap), shared / spread**0.5 if spread else 0.0)
 
 
 def first_alike(tops: Array, least: float) -> Array:

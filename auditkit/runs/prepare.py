@@ -15,7 +15,7 @@ from auditkit.data.images import ImageSet
 from auditkit.data.ranks import Order, Ties, map_seed
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS
-from auditkit.metrics.likeness import fingerprint, one_map
+from auditkit.metrics.likeness import fingerprint, one_map, outline
 from auditkit.metrics.localisation import box_region, iou, kept_first, pointing_hit
 from auditkit.metrics.saliency import Box, box, boxes
 from auditkit.model import pictures
@@ -37,7 +37,8 @@ class Placed:
     others: tuple[int, ...]  # further shuffles of the ties; none where nothing is tied
     tied: float
     digest: str  # of the order that the map gives, ties and all: maps that differ in scale are alike
-    top: bytes  # fingerprint, by which maps that differ by noise are alike
+    outline: Array  # by which maps that differ by noise are alike
+    top: bytes  # fingerprint of it
 
 
 @dataclass(frozen=True)
@@ -167,15 +168,16 @@ class _Maps:
     def _placed(self, image: str, values: Array, order: Order, digest: str) -> Placed:
         if not order.tied:
             place = self._add(order.ranks("first"))
-            return Placed(dict.fromkeys(self.rules, place), (), 0.0, digest, self._top(values, place))
+            return Placed(dict.fromkeys(self.rules, place), (), 0.0, digest, *self._outline(values, place))
         # The shuffle within ties depends on the order, not on the label: equal maps stay equal.
         seeds = [map_seed(self.settings.seed, image + digest, number) for number in range(self.settings.tie_orders + 1)]
         orders = {rule: self._add(order.ranks(rule, seeds[0])) for rule in self.rules}
         others = tuple(self._add(order.ranks("random", seed)) for seed in seeds[1:])
-        return Placed(orders, others, order.tied, digest, self._top(values, orders[self.rules[0]]))
+        return Placed(orders, others, order.tied, digest, *self._outline(values, orders[self.rules[0]]))
 
-    def _top(self, values: Array, place: int) -> bytes:
-        return fingerprint(values, self.stack[place], self.settings.seed)
+    def _outline(self, values: Array, place: int) -> tuple[Array, bytes]:
+        held = outline(values, self.stack[place])
+        return held, fingerprint(held, values.size, self.settings.seed)
 
     def _add(self, order: Array) -> int:
         self.stack.append(order)
@@ -200,10 +202,13 @@ class _User:
         }  # a map that serves several labels is looked at once
         known = {key: (self.bank.place(self.image, values), self._boxes(values, key, maps))
                  for key, values in distinct.items()}  # fmt: skip
-        first = maps.get(self.predicted, next(iter(maps.values()), None))
-        others = [known[key][0].top for key in distinct if key != id(first)]
-        alike = len(maps) > 1 and (not others or one_map(known[id(first)][0].top, others))
+        alike = len(maps) > 1 and self._alike(maps.get(self.predicted, next(iter(maps.values()))), known)
         return [self._use(source, label, values, *known[id(values)], alike) for label, values in maps.items()]
+
+    def _alike(self, first: Array, known: Mapping[int, tuple[Placed, Any]]) -> bool:
+        """Whether the labels share a map."""
+        others = [placed.outline for key, (placed, _) in known.items() if key != id(first)]
+        return not others or one_map(known[id(first)][0].outline, others, first.size)
 
     def _chief(self, label: int) -> bool:
         return self.bank.settings.named or label == self.predicted

@@ -19,10 +19,11 @@ class Kind:
 
 
 # An honest Grad-CAM map of a label without evidence is all zero, hence constant; its and occlusion's maps are heavily
-# tied. No honest method gives one map to all labels, but for a dead gradient here and there, or to most images, but
-# where the model looks at the same place of them.
+# tied. No honest method gives one map to all labels, but for dead gradients here and there and for likely labels that
+# rest on one object (the two likeliest had maps alike on 7 of 100 images with Grad-CAM, on a model that looks at the
+# object), or to most images, but where the model looks at the same place of them.
 KINDS = (
-    Kind("same-map-for-all-labels", "cheat-one-map-for-all-labels", "one map serves all labels of an image", 0.05,
+    Kind("same-map-for-all-labels", "cheat-one-map-for-all-labels", "one map serves all labels of an image", 0.2,
          "some-labels-share-a-map", "labels-share-a-map"),
     Kind("position-only", "cheat-position-only", "the maps do not depend on the image", 0.5,
          "some-images-share-a-map"),
