@@ -63,7 +63,8 @@ from scipy.stats import hypergeom
 from auditkit.metrics.faithfulness import alpha, beta
 from auditkit.metrics.statistics import Interval, share_interval
 from auditkit.model.machine import describe
-from auditkit.report.charts import MARKERS, Axis, Panel
+from auditkit.report.charts import Axis
+from benchmarks.drawing import MARKS, Chart, page
 
 Array = np.ndarray[Any, Any]
 Chance = np.random.Generator
@@ -253,18 +254,6 @@ def growth(kind: str, margin: float, rows: Sequence[Row]) -> Row:
     }  # fmt: skip
 
 
-STYLE = """
-svg text { font: 11.5px system-ui, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif; fill: #59636e }
-svg .label, svg .key { font-size: 12px; fill: #1a1f24 } svg .title { font-size: 13px; font-weight: 600; fill: #1a1f24 }
-.grid { stroke: #e9ecef } .axis { stroke: #59636e } .grid, .axis, .line { fill: none }
-.line { stroke: var(--c); stroke-width: 2 } .line.whisker { stroke-width: 1.5 }
-.line.claim { stroke-width: 1.5; stroke-dasharray: 5 4 } .mark { fill: var(--c); stroke: #fff; stroke-width: 1.25 }
-.b0 { --c: #1f5fa8 } .b1 { --c: #b4530a } .b2 { --c: #14735a } .b3 { --c: #7a3f96 } .k { --c: #6b7580 }
-"""
-WIDE, HIGH, HEAD, KEY, GAP = 380, 320, 26, 18, 24  # a panel, its title, a line of its key, between panels
-Series = tuple[str, str, str, Array]  # words, tone, shape ("" for a claim), and [log2 d, value, low, high] in rows
-
-
 def points(rows: Sequence[Row], *keys: str, scaled: bool = False) -> Array:
     """What the rows hold under the keys, where it is known."""
     found = []
@@ -276,33 +265,17 @@ def points(rows: Sequence[Row], *keys: str, scaled: bool = False) -> Array:
     return np.array(found).reshape(-1, 4)
 
 
-def chart(place: int, title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """A panel with its key below."""
-    panel, left, drawn = Panel(f"panel{place}", title, x, y, (WIDE, HIGH)), GAP // 2 + place * (WIDE + GAP), ""
-    for line, (words, tone, shape, rows) in enumerate(series):
-        of, down = tone if shape else f"claim {tone}", HEAD + HIGH + 12 + line * KEY
-        panel.line(rows[:, 0], rows[:, 1], of)
-        for at, value, low, high in rows if shape else ():
-            panel.marker(at, value, tone, shape, up=(low, high))
-        mark = f'<path class="mark {tone}" transform="translate(13)" d="{MARKERS[shape]}"/>' if shape else ""
-        drawn += f'<g transform="translate({left} {down})"><path class="line {of}" d="M0 0h26"/>{mark}'
-        drawn += f'<text class="key" x="34" y="4">{words}</text></g>'
-    return (f'<text class="title" x="{left}" y="18">{title}</text>{drawn}'
-            f'<svg x="{left}" y="{HEAD}" width="{WIDE}" height="{HIGH}">{panel.svg()}</svg>')  # fmt: skip
-
-
 def plot(rows: Sequence[Row]) -> str:
     """Shares at L1 and L2, lengths claimed and needed, and lengths of all kinds of input on one scale, as SVG."""
     by_case = {case: [row for row in rows if (row["kind"], row["margin"]) == case and row["at_L2"]] for case in CASES}
     chief, ds = by_case[CHIEF], np.log2([row["d"] for row in by_case[CHIEF]])
     promised, first, second = (np.stack([ds, line], axis=1) for line in (
         np.full(len(ds), 1 - DELTA), [row["L1"] for row in chief], [row["L2"] for row in chief]))  # fmt: skip
-    marks = zip(("b0", "b1", "b2", "b3", "k"), ("disc", "square", "triangle", "diamond", "disc"), strict=True)
     every = [(f"{kind}, margin 1/{round(1 / margin)}", *mark, points(mine, "needed_sound", scaled=True))
-             for ((kind, margin), mine), mark in zip(by_case.items(), marks, strict=True)]  # fmt: skip
+             for ((kind, margin), mine), mark in zip(by_case.items(), MARKS, strict=True)]  # fmt: skip
     most = np.concatenate([series[3] for series in every]).max(axis=0, initial=1)
     x = Axis(float(ds[0]) - 0.5, float(ds[-1]) + 0.5, "log₂ d")
-    panels: list[tuple[str, Axis, Axis, list[Series]]] = [
+    panels: list[Chart] = [
         ("Flat input, margin 1/4: what holds", x, Axis(0, 1, "share of shuffles, with 95 % intervals"), [
             ("at L1: the first interval certifies the label", "b0", "disc", points(chief, "at_L1", "fixed")),
             ("at L2: no interval certifies the other label", "b2", "triangle", points(chief, "at_L2", "sound")),
@@ -316,10 +289,7 @@ def plot(rows: Sequence[Row]) -> str:
         ("All inputs: length needed for soundness", Axis(2, most[0] + 0.5, "log₂ (d × margin² / variance of z)"),
          Axis(0, most[3] * 1.05, "length × margin² / variance of z"), every),
     ]  # fmt: skip
-    width, height = len(panels) * (WIDE + GAP), HEAD + HIGH + 12 + KEY * max(len(series) for *_, series in panels)
-    drawn = "".join(chart(place, *panel) for place, panel in enumerate(panels))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}">'
-    return f'{head}<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>{drawn}</svg>\n'
+    return page(panels)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
     python -m benchmarks.paper corners|forgotten|ensembles|precision -o FOLDER --assets FOLDER
 
 Every part goes on where it was cut short: the same command again takes what is in FOLDER. Each writes a JSON object and
-Markdown into FOLDER, with the machine, the versions and the command.
+Markdown into FOLDER, with the machine, the versions and the command, and the paper's figures as SVG.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 import auditkit
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
-from benchmarks.paper import cifar10, imagenet, precision, tables, work
+from benchmarks.paper import cifar10, imagenet, plots, precision, tables, work
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.settling),
@@ -75,6 +75,8 @@ def main() -> None:
     }  # fmt: skip
     (asked.out / f"{asked.part}.json").write_text(json.dumps(head | found, indent=1) + "\n")
     (asked.out / f"{asked.part}.md").write_text(tables.markdown(found) + "\n")
+    for table in set(found) & {"two", "ten", "corners"}:
+        (asked.out / f"{asked.part}-{table}.svg").write_text(plots.figure(found[table]), encoding="utf-8")
     print(tables.markdown(found))
 
 
