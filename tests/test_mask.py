@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from auditkit.data.ranks import ranks
 from auditkit.demo.draw import Planted, draw
 from auditkit.demo.planted import bundled
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
+from auditkit.graph.mask_objective import Recipe
 from auditkit.methods import mask_batch
 from auditkit.methods.mask import MaskOptions, mask
-from auditkit.methods.mask_batch import Ending
+from auditkit.methods.mask_batch import Ending, width
 from auditkit.methods.request import Found, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside, tolerance_at
 from auditkit.model.classifier import OnnxClassifier
@@ -315,3 +317,16 @@ def test_over_other_images_masks_prefer_what_was_planted(name: str) -> None:
     for maps, there, elsewhere in zip(found.maps, read, other, strict=True):
         (scores,) = maps.values()
         assert density(scores, there) > max(1.0, density(scores, elsewhere))
+
+
+@pytest.mark.parametrize("room", [1, 2, 7, 8, 20, 64, 128])
+def test_runs_on_cuda_have_one_of_a_few_sizes_and_little_in_vain(room: int) -> None:
+    recipe = Recipe()
+    session: Any = SimpleNamespace(settings=SimpleNamespace(device="cuda"))
+    found = {pairs: width(pairs, room, recipe, session) for pairs in range(1, room + 1)}
+    assert all(pairs <= wide <= room for pairs, wide in found.items())
+    assert all(wide - pairs < max(pairs, room / 8) for pairs, wide in found.items())
+    assert found[1] == 1
+    assert len(set(found.values())) <= 8 + room.bit_length()
+    session.settings.device = "cpu"
+    assert width(room, room, recipe, session) == room

@@ -22,6 +22,7 @@ from auditkit.model.session import Session, Stepper
 
 Array = np.ndarray[Any, Any]
 Tick = Callable[[int], None]
+EIGHTH = 8
 
 
 @dataclass(frozen=True)
@@ -152,12 +153,18 @@ class Batch:
 
 
 def width(pairs: int, room: int, recipe: Recipe, session: Session) -> int:
-    """Pairs in a run: the graph's own number; on CUDA, which sets every size up anew, one of a few."""
+    """Pairs in a run: the graph's own number; on CUDA, which sets every size up anew, one of a few.
+
+    Those are eighths of the room, and below the first of them its halves: little is run in vain, and little set up.
+    """
     if recipe.pairs is not None or session.settings.device == "cpu":
         return recipe.pairs or pairs
-    while room // 2 >= pairs:
-        room //= 2
-    return room
+    eighth = max(1, room // EIGHTH)
+    if pairs > eighth:
+        return min(-(-pairs // eighth) * eighth, room)
+    while eighth // 2 >= pairs:
+        eighth //= 2
+    return eighth
 
 
 def fresh_states(count: int, ends: Ends, recipe: Recipe) -> list[dict[str, Array]]:
