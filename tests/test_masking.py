@@ -203,6 +203,18 @@ def _opened(proto: onnx.ModelProto, folder: Path, settings: auditkit.Settings = 
     return auditkit.load(build.save(proto, folder), settings=settings, **more)
 
 
+@pytest.fixture(autouse=True, params=["graph", "host"])
+def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks of a file are composed inside the graph, as on CUDA, or on the host, as on a CPU."""
+    usual = masked._made
+
+    def made(model: Any) -> Any:
+        inside = request.param == "graph" and isinstance(model, auditkit.OnnxClassifier)
+        return OnnxMasked(model) if inside else usual(model)
+
+    monkeypatch.setattr(masked, "_made", made)
+
+
 def _all(over: "_Loaded", rows: np.ndarray) -> np.ndarray:
     """All parts joined, which must follow one another without a gap."""
     found, at = [], 0
@@ -509,8 +521,9 @@ def _cramped(over: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]
     run, asked = over.session.run, list[int]()
 
     def cramped(feeds: dict[str, Any], wanted: list[str] | None = None) -> list[np.ndarray]:
-        asked.append(len(feeds[ROWS]))
-        if len(feeds[ROWS]) > most:
+        count = len(feeds[ROWS] if ROWS in feeds else next(iter(feeds.values())))
+        asked.append(count)
+        if count > most:
             raise OutOfMemory("full")
         return list(run(feeds, wanted))
 

@@ -16,8 +16,8 @@ from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet
 from auditkit.data.ranks import Order
 from auditkit.errors import AuditError, BadInput
+from auditkit.graph import masking
 from auditkit.metrics.curves import FIRST_GAPS, parse_steps
-from auditkit.model import masked
 from auditkit.model.masked import HostMasked, OnnxMasked
 from auditkit.model.signature import Overrides
 from auditkit.runs import sanity
@@ -863,7 +863,7 @@ def shifted_keep(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def late(self: Any, rows: Array, banks: Any, run: Any = run) -> Any:
             moved = rows.copy()
-            moved[:, masked.KEEP] = np.maximum(moved[:, masked.KEEP] - 1, 0)
+            moved[:, masking.KEEP] = np.maximum(moved[:, masking.KEEP] - 1, 0)
             return run(self, moved, banks)
 
         monkeypatch.setattr(kind, "run", late)
@@ -871,7 +871,7 @@ def shifted_keep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def swapped_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     run = HostMasked.run
-    turned = [masked.BOTTOM, masked.TOP, masked.MAP, masked.KEEP]
+    turned = [masking.BOTTOM, masking.TOP, masking.MAP, masking.KEEP]
     monkeypatch.setattr(HostMasked, "run", lambda self, rows, banks: run(self, rows[:, turned], banks))
 
 

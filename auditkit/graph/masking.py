@@ -82,6 +82,13 @@ def masked(model: onnx.ModelProto, ends: Ends, *, narrow: bool = False) -> onnx.
     return headed(model, ends, _bank_inputs, _compose, narrow=narrow)
 
 
+def scored(model: onnx.ModelProto, ends: Ends) -> onnx.ModelProto:
+    """The classifier as it is, with probabilities at its end."""
+    fresh = edit.with_outputs(model, [ends.output])
+    (own,) = (value for value in fresh.graph.input if value.name == ends.input)
+    return _closed(fresh, HeadBuilder(fresh, {PROBABILITIES}), ends, [own])
+
+
 def headed(
     model: onnx.ModelProto, ends: Ends, banks: Callable[[Ends], list[onnx.ValueInfoProto]],
     compose: Callable[["HeadBuilder", Ends, int], None], *, narrow: bool,
@@ -94,15 +101,21 @@ def headed(
     inputs = banks(ends)
     builder = HeadBuilder(fresh, {*(value.name for value in inputs), PROBABILITIES})
     compose(builder, ends, opset)
-    head = len(builder.nodes)
+    return _closed(fresh, builder, ends, inputs)
+
+
+def _closed(
+    fresh: onnx.ModelProto, builder: HeadBuilder, ends: Ends, inputs: list[onnx.ValueInfoProto]
+) -> onnx.ModelProto:
+    """The model with what was built in front of it, between those inputs and probabilities."""
+    head, graph = len(builder.nodes), fresh.graph
     _probabilities(builder, ends)
-    graph = fresh.graph
     # Files from before constants stood by themselves list them as inputs; now that would make them variables.
     listed = edit.real_inputs(graph) if fresh.ir_version < FIRST_IR_WITH_CONSTANTS else graph.input
     kept = [value for value in listed if value.name != ends.input]
-    nodes = [*builder.nodes[:head], *graph.node, *builder.nodes[head:]]
+    nodes, inputs = [*builder.nodes[:head], *graph.node, *builder.nodes[head:]], [*inputs, *kept]
     del graph.input[:], graph.output[:], graph.node[:], graph.value_info[:]
-    graph.input.extend([*inputs, *kept])
+    graph.input.extend(inputs)
     graph.output.append(helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["N", max(ends.outputs, 2)]))
     graph.node.extend(nodes)
     graph.initializer.extend(builder.constants)

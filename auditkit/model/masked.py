@@ -1,7 +1,7 @@
 """Probabilities of masked images: rows of four integers in, one row of probabilities each out.
 
-For an ONNX file the masks are composed inside the graph, over banks in the device's memory; for a plain callable they
-are composed on the host. The numbers are the same.
+On CUDA the masks are composed inside the graph, over banks in the device's memory; on a CPU, and for a plain callable,
+they are composed on the host. The numbers are the same.
 """
 
 from collections import deque
@@ -14,8 +14,9 @@ import onnx
 
 from auditkit.errors import OutOfMemory
 from auditkit.graph import masking, simplify
-from auditkit.graph.masking import BOTTOM, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, ROWS, TOP
+from auditkit.graph.masking import PICTURES, PROBABILITIES, RANKS, ROWS
 from auditkit.model.classifier import CallableClassifier, OnnxClassifier
+from auditkit.model.composer import Composer
 from auditkit.model.session import MOST_ROWS, Session, measured_batch
 from auditkit.model.signature import to_probabilities
 
@@ -25,7 +26,8 @@ ELEMENTS = {
     "uint8": onnx.TensorProto.UINT8,
 }  # fmt: skip
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures may be narrow
-IN_FLIGHT = {"cpu": 1, "cuda": 2}  # while one batch is read back, the next one runs
+# While one batch is read back, the next one runs; on a CPU two would but take each other's cores.
+IN_FLIGHT = {"cpu": 1, "cuda": 2}
 
 
 class Masked(Protocol):
@@ -39,7 +41,7 @@ class Masked(Protocol):
 
 
 class OnnxOverBanks:
-    """An ONNX classifier behind a head that composes its input on the device, from banks and rows of integers."""
+    """An ONNX classifier whose input is composed from banks and rows of integers, by a head in front of its graph."""
 
     def __init__(self, model: OnnxClassifier, head: Head, columns: int) -> None:
         signature = model.signature
@@ -50,8 +52,8 @@ class OnnxOverBanks:
         self.signature, self.settings, self._columns = signature, model.settings, columns
         graph = simplify.simplified(head(model.graph, ends, narrow=model.settings.device == "cuda"))
         self.session = Session(graph, model.settings, model.weights)
-        (bank,) = (value for value in graph.graph.input if value.name == PICTURES)
-        self._dtype = onnx.helper.tensor_dtype_to_np_dtype(bank.type.tensor_type.elem_type)
+        self._dtypes = {value.name: onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+                        for value in graph.graph.input}  # fmt: skip
         self._batch = signature.own_batch or model.settings.batch
         # Shared by all who run rows: the next of them has its batches waiting when one comes to its end.
         self._pool = ThreadPoolExecutor(IN_FLIGHT[self.settings.device])
@@ -66,7 +68,7 @@ class OnnxOverBanks:
 
     def upload(self, pictures: Array) -> Any:
         """The pictures in the device's memory, as long as someone holds them."""
-        return self.session.upload(pictures.astype(self._dtype, copy=False))
+        return self.session.upload(pictures.astype(self._dtypes[PICTURES], copy=False))
 
     def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
@@ -79,7 +81,8 @@ class OnnxOverBanks:
             while start < len(rows) or waiting:
                 while start < len(rows) and len(waiting) < IN_FLIGHT[self.settings.device]:
                     part = slice(start, min(start + self.batch(banks), len(rows)))
-                    waiting.append((part, self._pool.submit(self._run_padded, rows[part], banks)))
+                    feeds = self._feeds(self._padded(rows[part], banks), banks)
+                    waiting.append((part, self._pool.submit(self._scored, feeds, part.stop - part.start)))
                     start = part.stop
                 part, future = waiting.popleft()
                 try:
@@ -99,12 +102,11 @@ class OnnxOverBanks:
             waiting.popleft()[1].exception()
         return int(part.start)
 
-    def _run_padded(self, rows: Array, banks: Any) -> Array:
+    def _padded(self, rows: Array, banks: Any) -> Array:
         """A short batch is filled up where another size is not taken, or costs: CUDA sets every change up anew."""
         fixed = self.signature.own_batch is not None or self.settings.device == "cuda"
         short = self.batch(banks) - len(rows) if fixed else 0
-        padded = np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows
-        return self._run(padded, banks)[: len(rows)]
+        return np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows
 
     def _alone(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         own = self.signature.own_batch or 1
@@ -112,19 +114,42 @@ class OnnxOverBanks:
             yield slice(index, index + 1), self._run(rows[index : index + 1].repeat(own, axis=0), banks)[:1]
 
     def _run(self, rows: Array, banks: Any) -> Array:
-        return self.session.run({**banks, ROWS: rows.astype(np.int32, copy=False)}, [PROBABILITIES])[0]
+        return self._scored(self._feeds(rows, banks), len(rows))
+
+    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+        """What the graph takes for some rows."""
+        return {**banks, ROWS: rows.astype(np.int32, copy=False)}
+
+    def _scored(self, feeds: dict[str, Any], count: int) -> Array:
+        """Probabilities of the first so many rows that were fed."""
+        return self.session.run(feeds, [PROBABILITIES])[0][:count]
 
 
 class OnnxMasked(OnnxOverBanks):
     """The masks of an ONNX classifier, composed on the device."""
 
-    def __init__(self, model: OnnxClassifier) -> None:
-        super().__init__(model, masking.masked, columns=4)
+    def __init__(self, model: OnnxClassifier, head: Head = masking.masked) -> None:
+        super().__init__(model, head, columns=4)
 
     def load(self, pictures: Array, ranks: Array) -> Any:
         """Both banks in the device's memory, as long as someone holds them."""
         order = ranks.astype(np.int32, copy=False)
         return {PICTURES: self.upload(pictures), RANKS: self.session.upload(order)}
+
+
+class OnnxMaskedOnHost(OnnxMasked):
+    """The same with masks composed on the host, where that is also where the graph runs."""
+
+    def __init__(self, model: OnnxClassifier) -> None:
+        super().__init__(model, lambda graph, ends, **_: masking.scored(graph, ends))
+
+    def load(self, pictures: Array, ranks: Array) -> Any:
+        """Both banks as they are."""
+        shown = pictures.astype(self._dtypes[self.signature.input], copy=False)
+        return Composer(shown, ranks, self.signature.layout, turns=IN_FLIGHT["cpu"] + 1)
+
+    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+        return {self.signature.input: banks(rows)}
 
 
 class HostOverBanks:
@@ -147,21 +172,21 @@ class HostMasked(HostOverBanks):
     """The masks of a plain callable, composed with numpy."""
 
     def __init__(self, model: CallableClassifier) -> None:
-        super().__init__(model, composed)
+        super().__init__(model, lambda rows, composer, _layout: composer(rows))
 
     def load(self, pictures: Array, ranks: Array) -> Any:
         """Both banks as they are."""
-        return pictures, ranks
-
-
-def composed(rows: Array, pictures: Array, ranks: Array, layout: str) -> Array:
-    """The masked images of some rows, made with numpy."""
-    shown = np.expand_dims(ranks[rows[:, MAP]] < rows[:, KEEP, None, None], 1 if layout == "NCHW" else -1)
-    return np.where(shown, pictures[rows[:, TOP]], pictures[rows[:, BOTTOM]])
+        return (Composer(pictures, ranks, self.model.signature.layout),)
 
 
 def masked(model: "OnnxClassifier | CallableClassifier") -> Masked:
     """The classifier over banks, made when first asked for."""
     if model.over_banks is None:
-        model.over_banks = OnnxMasked(model) if isinstance(model, OnnxClassifier) else HostMasked(model)
+        model.over_banks = _made(model)
     return cast(Masked, model.over_banks)
+
+
+def _made(model: "OnnxClassifier | CallableClassifier") -> Masked:
+    if isinstance(model, CallableClassifier):
+        return HostMasked(model)
+    return OnnxMaskedOnHost(model) if model.settings.device == "cpu" else OnnxMasked(model)

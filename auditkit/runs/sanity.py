@@ -13,11 +13,12 @@ import numpy as np
 
 from auditkit.data.ranks import map_seed, ranks
 from auditkit.errors import RuntimeFailure
+from auditkit.graph.masking import BOTTOM, KEEP, MAP, TOP
 from auditkit.methods.controls import centred_gaussian
 from auditkit.metrics.curves import area, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
-from auditkit.model.masked import composed, masked
+from auditkit.model.masked import masked
 from auditkit.runs.prepare import Seen, fitted_map, look
 from auditkit.runs.ready import probabilities
 from auditkit.runs.work import Work, device_of
@@ -161,6 +162,12 @@ def _compared(work: Work, sample: Sample, found: Array) -> Runtime:
     changes = [float(np.abs(b - a).mean()) for b, a in zip(before, after, strict=True)]
     return replace(known, largest=float(difference.max()), mean=float(difference.mean()), insertion=changes[0],
                    alpha=changes[1], beta=changes[2])  # fmt: skip
+
+
+def composed(rows: Array, pictures: Array, ranks: Array, layout: str) -> Array:
+    """The masked images of some rows, made in the plainest way."""
+    shown = np.expand_dims(ranks[rows[:, MAP]] < rows[:, KEEP, None, None], 1 if layout == "NCHW" else -1)
+    return np.where(shown, pictures[rows[:, TOP]], pictures[rows[:, BOTTOM]])
 
 
 def _figures(prob: Array, sample: Sample, work: Work) -> tuple[Array, Array, Array]:

@@ -8,7 +8,7 @@ gradients and noise. Whether the masks had settled is looked at on some images: 
 
 from typing import Any
 
-from benchmarks.paper import published
+from benchmarks.paper import claims, published
 from benchmarks.paper.published import TV
 from benchmarks.paper.work import Figure, Study, change, figure, first
 
@@ -21,7 +21,7 @@ BARE: dict[str, Any] = {"deletion": False, "saliency": "none"}
 def measured(study: Study, all_labels: int, settling: int) -> dict[str, Any]:
     """All tables, over all labels for so many images; settling is looked at on so many (0: not)."""
     maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "top2", tv=tv) for tv in TV}
-    found = {"top_two": _top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
+    found = {**_top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
     if settling:
         found["settling"] = _settling(study, maps, settling)
     if not all_labels:
@@ -31,9 +31,9 @@ def measured(study: Study, all_labels: int, settling: int) -> dict[str, Any]:
     return found | {"partial": _partial(study, maps, few)}
 
 
-def _top_two(study: Study, maps: dict[str, Any]) -> list[Figure]:
+def _top_two(study: Study, maps: dict[str, Any]) -> dict[str, list[Figure]]:
     results = study.scored("top-two", maps, labels="top2", eps1=0.0, eps2=0.1, infill=("gray", "random"), **BARE)
-    return _by_weight(results, published.TOP_TWO)
+    return {"claims": claims.of_weights(results), "top_two": _by_weight(results, published.TOP_TWO)}
 
 
 def _partial(study: Study, maps: dict[str, Any], few: Any) -> list[Figure]:

@@ -1,11 +1,12 @@
 """The paper's main table, on photographs: its rows and columns, corner crops, the cheat, randomisation, ensembles."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 from auditkit.runs.explain import Explanation
 from auditkit.runs.randomise import randomisation
-from benchmarks.paper import published
+from benchmarks.paper import claims, published
 from benchmarks.paper.work import Figure, Study, corners, figure, first
 
 Row = tuple[str, dict[str, Any]]  # a method and its options
@@ -27,7 +28,7 @@ def main_table(study: Study, wide: int) -> dict[str, Any]:
     """Every row over the two likeliest labels, and for so many images over the ten likeliest, renormalised."""
     maps = {name: study.made(name, method, "top2", **options) for name, (method, options) in ROWS.items()}
     two = study.scored("two", maps, labels="top2", saliency="both")
-    found = {"two": _rows(two, published.PHOTOGRAPHS)}
+    found = {"claims": claims.of_photographs(two), "two": _rows(two, published.PHOTOGRAPHS)}
     if wide:
         few = first(study.images, wide)
         maps = {name: study.made(name, method, "top10", few, **options) for name, (method, options) in ROWS.items()}
@@ -37,11 +38,13 @@ def main_table(study: Study, wide: int) -> dict[str, Any]:
 
 
 def corner_table(study: Study) -> dict[str, Any]:
-    """The same over the two likeliest labels of one corner of each photograph."""
+    """The same over the two likeliest labels of one corner of each photograph, beside the main table if it is there."""
     cut = replace(study, images=corners(study.images), out=study.out / "corners")
     maps = {name: cut.made(name, ROWS[name][0], "top2", **ROWS[name][1]) for name in ON_CORNERS}
     study.account |= {f"corner {name}": cut.account[name] for name in maps}
-    return {"corners": _rows(cut.scored("two", maps, labels="top2", saliency="both"), published.CORNERS)}
+    results, whole = cut.scored("two", maps, labels="top2", saliency="both"), study.out / "two" / "results.json"
+    told = claims.of_corners(json.loads(whole.read_bytes()), results) if whole.exists() else []
+    return {"claims": told, "corners": _rows(results, published.CORNERS)}
 
 
 def _rows(results: Any, paper: published.Published) -> list[Figure]:
@@ -61,7 +64,7 @@ def forgotten(study: Study, count: int, stages: int) -> dict[str, Any]:
     what = Explanation("mask", "top2", (("steps", str(study.steps)),))
     told = randomisation(study.model, some, what, study.pool, maps, images_wanted=count, stages=stages,
                          out=study.out / "forgotten")  # fmt: skip
-    return {"randomisation": told}
+    return {"claims": claims.of_forgetting(told), "randomisation": told}
 
 
 def ensembles(study: Study, count: int) -> dict[str, Any]:

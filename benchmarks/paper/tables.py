@@ -60,6 +60,14 @@ def stages(found: Figure) -> str:
     return table(["layers forgotten", "parameters", "Spearman"], rows)
 
 
+def claimed(figures: Iterable[Figure]) -> str:
+    """What the paper found, and whether it is seen here."""
+    said = {True: "holds", False: "does not hold", None: "not shown either way"}
+    rows = [[one["claim"], told(one, "+.2f"), f"{one['side']} {one['limit']:g}", said[one["holds"]], str(one["n"])]
+            for one in figures]  # fmt: skip
+    return table(["the paper's finding", "measured", "claimed", "", "images"], rows)
+
+
 def precisions(found: Figure) -> str:
     """By metric, what each lower precision changes."""
     of = {name: {one["name"]: one for one in changes} for name, changes in found.items()}
@@ -76,6 +84,7 @@ def in_half(figures: Iterable[Figure]) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "claims": ("What the paper found", claimed),
     "top_two": ("The two likeliest labels, eps 0 and 0.1", by_weight),
     "partial": ("All labels, areas over 0.2 to 0.6 of the pixels, eps 0.01 and 0.1", by_weight),
     "intrinsic": ("The predicted label alone", by_row),
@@ -92,4 +101,4 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 def markdown(found: dict[str, Figure]) -> str:
     """Every table that there are figures for."""
-    return "\n\n".join(f"**{title}**\n\n{draw(found[key])}" for key, (title, draw) in TABLES.items() if key in found)
+    return "\n\n".join(f"**{title}**\n\n{draw(found[key])}" for key, (title, draw) in TABLES.items() if found.get(key))
