@@ -136,6 +136,17 @@ def test_a_callable_gives_the_same_figures(given: tuple[Path, Path, Path]) -> No
             assert theirs.value(name, "maps") == pytest.approx(ours.value(name, "maps"), abs=1e-5)
 
 
+def test_a_blur_may_have_any_width(given: tuple[Path, Path, Path]) -> None:
+    """The usual one is 5 pixels at 224, in proportion; a wide one is no picture of the image any more."""
+    model, images, maps = given
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    names = ("blur", f"blur:{5 * 8 / 224}", "blur:100", "blur:200")
+    found = auditkit.evaluate(opened, images, maps, steps="10", infill=names)
+    usual, same, wide, wider = (found.value("insertion", "maps", name) for name in names)
+    assert usual == same
+    assert abs(usual - wide) > 10 * abs(wide - wider)
+
+
 def test_maps_of_another_model_or_of_other_images_are_refused(given: tuple[Path, Path, Path], tmp_path: Path) -> None:
     _, images, maps = given
     other = auditkit.load(build.save(build.convnet(size=8, classes=4, seed=9), tmp_path, "other.onnx"), preset="unit")

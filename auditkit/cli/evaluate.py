@@ -27,7 +27,7 @@ def evaluate(
         help="A published tool's rules: paper, paper-code, rise, xplique, openvino or torchcam.",
         rich_help_panel=WHAT)] = None,
     infill: Annotated[list[str] | None, typer.Option(
-        help="gray (unless told), blur, random (images) or image:FILE; may be given several times.",
+        help="gray (unless told), blur, blur:SIGMA, random (images) or image:FILE; may be given several times.",
         rich_help_panel=WHAT)] = None,
     steps: Annotated[str | None, typer.Option(
         help="Points of a curve: a number, exact, auto (unless told) or auto:TOLERANCE.", rich_help_panel=WHAT)] = None,

@@ -95,11 +95,11 @@ def flat_picture(card: Card, signature: Signature, colour: Sequence[float]) -> A
     return np.broadcast_to(values.reshape(shape), signature.array_shape(1)).astype(signature.dtype)
 
 
-def blurred(shown: Array, signature: Signature) -> Array:
-    """Gaussian blur of pictures, as the network takes them; sigma in proportion to the shorter side."""
+def blurred(shown: Array, signature: Signature, sigma: float | None = None) -> Array:
+    """Gaussian blur of pictures, as the network takes them; sigma, unless given, in proportion to the shorter side."""
     from scipy import ndimage  # noqa: PLC0415 - slow to import
 
-    sigma = BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224
+    sigma = BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224 if sigma is None else sigma
     sigmas = (0, 0, sigma, sigma) if signature.layout == "NCHW" else (0, sigma, sigma, 0)
     smooth = ndimage.gaussian_filter(shown.astype(np.float64), sigmas)
     return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)

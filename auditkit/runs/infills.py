@@ -13,7 +13,7 @@ from auditkit.metrics.presets import rise_blur
 from auditkit.model import pictures
 from auditkit.model.card import Card
 from auditkit.model.signature import Signature
-from auditkit.runs.plan import GIVEN_IMAGE, Evaluation
+from auditkit.runs.plan import GIVEN_BLUR, GIVEN_IMAGE, Evaluation, given_sigma
 
 Array = np.ndarray[Any, Any]
 Places = tuple[tuple[int, ...], ...]  # for each image of a unit, where its infills stand
@@ -38,9 +38,16 @@ class Infills:
         """New pictures for that infill, the first of which will stand at `first`, and those of each image."""
         if name == "random":
             return self._random(ids, shown, first)
-        new = self._given(name) if name.startswith(GIVEN_IMAGE) else self._drawing[name](shown)
+        new = self._drawn_for(name, shown)
         alone = len(new) == 1 and len(ids) != 1
         return new, tuple((first + (0 if alone else place),) for place in range(len(ids)))
+
+    def _drawn_for(self, name: str, shown: Array) -> Array:
+        if name.startswith(GIVEN_IMAGE):
+            return self._given(name)
+        if name.startswith(GIVEN_BLUR):
+            return pictures.blurred(shown, self.signature, given_sigma(name))
+        return self._drawing[name](shown)
 
     def same_for_all(self, name: str) -> bool:
         """Whether that infill is one picture, whatever the image."""

@@ -11,11 +11,12 @@ from auditkit.metrics.faithfulness import EPS1, EPS2, default_labels, parse_labe
 from auditkit.metrics.statistics import METHODS, Method
 
 INFILLS = ("gray", "blur", "random")
-GIVEN_IMAGE = "image:"  # and the picture's file
+GIVEN_IMAGE, GIVEN_BLUR = "image:", "blur:"  # and the picture's file, or the blur's sigma in pixels
 CONTROL = "control:"  # and the name of a map that knows nothing of the model
 SALIENCY = ("none", "component", "tuned", "both")
 NO_MAP = "no map for this label"
 NO_LABEL = "no label of the image is in the label set"
+MOST_SIGMA = 1000.0
 UNIT_IMAGES = 16  # what is lost at most when a run is cut; also what must be prepared before the first pass
 LAST_UNIT_IMAGES = 4  # of the last units of a run on a GPU
 SLOW_UNIT_IMAGES, SLOW_PIXELS = 2, 96 * 96  # a unit of larger pictures takes minutes on a CPU
@@ -28,7 +29,7 @@ class Evaluation:
     labels: str | None = None  # all | topK | f>=p | list; None: all up to 20 classes, else top10
     renormalise: bool | None = None  # probabilities given that the label is one of the image's label set
     protocol: str | None = None  # a key of presets.PRESETS
-    infill: str | tuple[str, ...] | None = None  # of INFILLS, or image:FILE; several are measured one by one
+    infill: str | tuple[str, ...] | None = None  # of INFILLS, blur:SIGMA, image:FILE; several one by one
     steps: Steps | None = None
     range: tuple[float, float] = (0.0, 1.0)  # of the kept fraction, over which areas are taken
     eps1: float | None = None
@@ -47,8 +48,7 @@ class Evaluation:
         if self.labels is not None:
             parse_labels(self.labels)
         for infill in self.infills:
-            if infill not in INFILLS and not infill.startswith(GIVEN_IMAGE) and self.protocol is None:
-                raise BadInput(f"infill '{infill}' is not one of {', '.join(INFILLS)} or {GIVEN_IMAGE}FILE.")
+            _check_infill(infill, self.protocol)
         for name, eps in (("eps1", self.eps1), ("eps2", self.eps2)):
             if eps is not None and not 0 <= eps < 1:
                 raise BadInput(f"{name} {eps} must lie in [0, 1).")
@@ -184,6 +184,25 @@ def lanes(settings: Evaluation) -> tuple[Lane, ...]:
         first, second = (Rule(c.infill, c.ties, settings.steps, turned, c) for c, turned in both)
         pairs = [(first, second)]
     return tuple(Lane(first, second if settings.deletion else None) for first, second in pairs)
+
+
+def _check_infill(name: str, protocol: str | None) -> None:
+    if name.startswith(GIVEN_BLUR):
+        given_sigma(name)
+    elif name not in INFILLS and not name.startswith(GIVEN_IMAGE) and protocol is None:
+        more = f"{GIVEN_BLUR}SIGMA or {GIVEN_IMAGE}FILE"
+        raise BadInput(f"infill '{name}' is not one of {', '.join(INFILLS)}, {more}.")
+
+
+def given_sigma(name: str) -> float:
+    """The width of an infill `blur:SIGMA`, in pixels of the model's input."""
+    try:
+        sigma = float(name.removeprefix(GIVEN_BLUR))
+    except ValueError:
+        sigma = 0.0
+    if not 0 < sigma <= MOST_SIGMA:
+        raise BadInput(f"infill '{name}' has no width from 0 to {MOST_SIGMA:g} pixels; blur:5 is one.")
+    return sigma
 
 
 def units(images: int, pixels: int, device: str) -> list[range]:

@@ -130,7 +130,7 @@ def _infill(table: Table) -> tuple[str, ...] | None:
     value = table.data["infill"]
     listed = [value] if isinstance(value, str) else value
     if not (isinstance(listed, list) and listed and all(isinstance(name, str) for name in listed)):
-        raise table.refuse("infill", "'gray', 'blur', 'random' or 'image:FILE', or a list of them")
+        raise table.refuse("infill", "'gray', 'blur', 'blur:SIGMA', 'random' or 'image:FILE', or a list of them")
     return tuple(listed)
 
 

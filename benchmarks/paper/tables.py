@@ -7,7 +7,7 @@ from auditkit.report.markdown import table
 from benchmarks.paper.published import TV
 from benchmarks.paper.work import Figure
 
-INFILLS = {"gray": "gray", "random": "other images", "blur": "blur"}
+INFILLS = {"gray": "gray", "random": "other images"}
 
 
 def told(one: Figure, form: str = ".2f") -> str:
