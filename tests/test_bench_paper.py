@@ -114,7 +114,7 @@ def test_precision(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(precision, "LOWER", ("strict",))  # a CPU has no other
     monkeypatch.setattr(precision, "HALF", "strict")
     found = run(assets, tmp_path, "precision", "--images", "2", "--few", "1")
-    assert {one["largest"] for one in found["precision"]["strict"]} == {0.0}
-    assert {"insertion", "worst_soundness"} <= {one["name"] for one in found["precision"]["strict"]}
+    assert {one["largest"] for one in found["precisions"]["strict"]} == {0.0}
+    assert {"insertion", "worst_soundness"} <= {one["name"] for one in found["precisions"]["strict"]}
     assert {one["value"] for one in found["masks_in_half"]} == {0.0}
     assert "| insertion" in (tmp_path / "precision.md").read_text()

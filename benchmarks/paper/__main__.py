@@ -73,11 +73,12 @@ def main() -> None:
         "model_sha256": model.file.identity, "device": model.settings.device, "precision": model.settings.precision,
         "images": len(study.images), "seconds": round(time.perf_counter() - begin, 1), "maps": study.account,
     }  # fmt: skip
+    told = tables.markdown(head | found)
     (asked.out / f"{asked.part}.json").write_text(json.dumps(head | found, indent=1) + "\n")
-    (asked.out / f"{asked.part}.md").write_text(tables.markdown(found) + "\n")
+    (asked.out / f"{asked.part}.md").write_text(told + "\n")
     for table in set(found) & {"two", "ten", "corners"}:
         (asked.out / f"{asked.part}-{table}.svg").write_text(plots.figure(found[table]), encoding="utf-8")
-    print(tables.markdown(found))
+    print(told)
 
 
 if __name__ == "__main__":

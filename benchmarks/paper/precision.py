@@ -19,7 +19,7 @@ def measured(study: Study, few: int) -> dict[str, Any]:
     maps = {name: study.made(name, method, "top2") for name, method in MAPS.items()}
     by = {precision: _figures(_in(study, precision), maps) for precision in (STRICT, *LOWER)}
     changes = {precision: _changes(by[STRICT], by[precision]) for precision in LOWER}
-    return {"precision": changes, "masks_in_half": _masks(study, maps["ours"], few)}
+    return {"precisions": changes, "masks_in_half": _masks(study, maps["ours"], few)}
 
 
 def _in(study: Study, precision: str) -> Study:

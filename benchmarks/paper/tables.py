@@ -94,11 +94,19 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "corners": ("One corner of each photograph, the two likeliest labels", by_row),
     "randomisation": ("Maps of a model whose layers are re-initialised, from the last on", stages),
     "ensembles": ("Sums of K disjoint masks", by_row),
-    "precision": ("Change of figures from strict float32", precisions),
+    "precisions": ("Change of figures from strict float32", precisions),
     "masks_in_half": ("Masks learned in float16", in_half),
 }
 
 
-def markdown(found: dict[str, Figure]) -> str:
-    """Every table that there are figures for."""
-    return "\n\n".join(f"**{title}**\n\n{draw(found[key])}" for key, (title, draw) in TABLES.items() if found.get(key))
+def noted(made: dict[str, Figure]) -> str:
+    """What must be known of the maps."""
+    return "\n".join(f"- {name}: {note}." for name, one in made.items() for note in one["notes"])
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """Every table that there are figures for, and what must be known of the maps."""
+    parts = [f"**{title}**\n\n{draw(found[key])}" for key, (title, draw) in TABLES.items() if found.get(key)]
+    if notes := noted(found.get("maps", {})):
+        parts.append(f"**Of the maps**\n\n{notes}")
+    return "\n\n".join(parts)
