@@ -16,7 +16,7 @@ import auditkit
 import build
 from auditkit.model.pictures import as_picture, pixels
 from benchmarks.paper import __main__ as script
-from benchmarks.paper import imagenet, precision, published, work
+from benchmarks.paper import differences, imagenet, precision, published, work
 
 SIZES = {"cifar10_resnet56": (32, 10), "resnet50": (32, 12)}
 
@@ -118,3 +118,13 @@ def test_precision(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {"insertion", "worst_soundness"} <= {one["name"] for one in found["precisions"]["strict"]}
     assert {one["value"] for one in found["masks_in_half"]} == {0.0}
     assert "| insertion" in (tmp_path / "precision.md").read_text()
+
+
+@pytest.mark.parametrize(("model", "claims"), [("cifar10_resnet56", 2), ("resnet50", 7)])
+def test_differences(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, claims: int) -> None:
+    if model == "resnet50":
+        monkeypatch.setattr(differences, "SMALL", 16)  # its images here are small
+    found = run(assets, tmp_path, "differences", "--images", "2", "--model", model)
+    assert len(found["claims"]) == claims
+    assert found["passes_an_image"] <= 1024
+    assert {"differences", "rise", "random"} <= {one["row"] for one in found["differences"]}

@@ -94,6 +94,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "corners": ("One corner of each photograph, the two likeliest labels", by_row),
     "randomisation": ("Maps of a model whose layers are re-initialised, from the last on", stages),
     "ensembles": ("Sums of K disjoint masks", by_row),
+    "differences": ("Maps without any gradient", by_row),
     "precisions": ("Change of figures from strict float32", precisions),
     "masks_in_half": ("Masks learned in float16", in_half),
 }
