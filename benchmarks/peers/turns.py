@@ -45,7 +45,7 @@ class Worker:
         line = self.process.stdout.readline()
         if not line:
             self.close()
-            said = self.log.read_text()[-500:].strip()
+            *_, said = ["", *self.log.read_text().strip().splitlines()]
             raise Failed(f"{self.name} ended with {self.process.returncode}: {said}")
         found: Figure = json.loads(line)
         return found
