@@ -13,7 +13,7 @@ import build
 from auditkit.errors import AuditError, BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.runs.evaluate import evaluate
-from auditkit.runs.plan import Evaluation
+from auditkit.runs.plan import Evaluation, units
 from auditkit.runs.store import Store
 from auditkit.runs.summary import Summary
 from test_cli import _refused
@@ -494,3 +494,14 @@ def test_the_command_takes_them_all(tmp_path: Path, files: tuple[Path, Path]) ->
         "range": [0.2, 0.6], "eps1": 0.1, "eps2": 0.2, "ties": "last", "tie_orders": 2, "seed": 5, "draws": 2,
         "controls": True, "deletion": False, "saliency": "both", "confidence": 0.9, "interval": "bca",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 100, 640, 1000])
+@pytest.mark.parametrize(("device", "pixels"), [("cuda", 50176), ("cpu", 50176), ("cpu", 1024)])
+def test_units_hold_every_image_once_and_on_a_gpu_begin_and_end_small(device: str, pixels: int, count: int) -> None:
+    found = units(count, pixels, device)
+    assert [image for unit in found for image in unit] == list(range(count))
+    assert max(map(len, found)) <= (2 if device == "cpu" and pixels > 96 * 96 else 16)
+    if device == "cuda":
+        assert len(found[0]) <= 2
+        assert max(len(unit) for unit in found[-4:]) <= 4

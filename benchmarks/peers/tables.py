@@ -20,9 +20,14 @@ SHORT_WORK = (
 def markdown(found: Figure) -> str:
     """All tables of a result."""
     parts = [_main(found), _growth(found), *([_large(found["pixels"])] if "pixels" in found else [])]
-    if left := {**found["skipped"], **found.get("failed", {})}:
-        parts.append("Left out: " + "; ".join(f"{NAMES[name]}: {why}" for name, why in left.items()) + ".")
-    return "\n\n".join(parts)
+    parts.append(_left_out({**found["skipped"], **found.get("failed", {})}))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _left_out(why: dict[str, str]) -> str:
+    """Who is not in the tables, and why."""
+    told = "; ".join(f"{NAMES[name]}: {reason.rstrip('.')}" for name, reason in why.items())
+    return f"Left out: {told}." if told else ""
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -68,4 +73,5 @@ def _large(found: Figure) -> str:
     rows = [[NAMES[name], f"{one['rows_s']:.1f}", f"{one['seconds']:.3g}", times(name, one)]
             for name, one in found["peers"].items()]  # fmt: skip
     drawn = _table(["", "rows/s", "seconds", "× ours"], rows)
-    return f"{found['model']}, {found['case']}:\n\n{drawn}\n\n{SHORT_WORK}"
+    parts = [f"{found['model']}, {found['case']}:", drawn, SHORT_WORK, _left_out(found.get("failed", {}))]
+    return "\n\n".join(part for part in parts if part)
