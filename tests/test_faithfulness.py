@@ -172,11 +172,6 @@ def test_labels_of_each_image(text: str | None, labels: list[list[int]]) -> None
     assert choose_labels(PROB[0], text)[0].tolist() == labels[0]
 
 
-def test_renormalised_over_a_list() -> None:
-    assert fa.renormalised([[0.1, 0.3, 0.6]], [1, 0]) == pytest.approx(np.array([[0.75, 0.25]]))
-    assert np.isnan(fa.renormalised([0.0, 0.0, 1.0], [0, 1])).all()
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -191,8 +186,6 @@ def test_renormalised_over_a_list() -> None:
         (lambda: choose_labels(PROB, "top5"), "4 classes"),
         (lambda: choose_labels(PROB, "1,4"), "classes 0 to 3"),
         (lambda: parse_labels("1,2,1"), "1 stands twice"),
-        (lambda: fa.renormalised([0.5, 0.5], [0, 0]), "0 stands twice"),
-        (lambda: fa.renormalised([0.5, 0.5], []), "empty"),
     ],
 )
 def test_what_has_no_figure_is_refused(call: Callable[[], object], words: str) -> None:

@@ -11,10 +11,8 @@ from hypothesis.extra import numpy as npst
 
 from auditkit.errors import BadInput
 from auditkit.metrics.localisation import (
-    box_iou,
     box_region,
     iou,
-    kept_above,
     kept_first,
     pointing_hit,
     share_inside,
@@ -74,15 +72,10 @@ def test_an_object_outside_the_picture_has_no_figure() -> None:
 def test_overlap_by_hand() -> None:
     kept = box_region((3, 1, 5, 3), 5, 6)
     assert iou(kept, REGION) == pytest.approx(2 / 6)
-    assert box_iou((3, 1, 5, 3), (2, 1, 4, 3)) == pytest.approx(2 / 6)
-    assert box_iou((0, 0, 1, 1), (1, 0, 2, 1)) == 0  # they touch
     assert iou(NOWHERE, REGION) == 0
 
 
 def test_what_is_kept() -> None:
-    heat = np.array([[0.0, 1.0, 4.0], [2.0, 3.0, -1.0]])
-    assert kept_above(heat, 0.6).tolist() == [[False, False, True], [True, True, False]]  # 2 is 0.6 of the way up
-    assert not kept_above(np.ones((2, 2)), 0.2).any()
     assert kept_first([[2, 0], [1, 3]], 2).tolist() == [[False, True], [True, False]]
 
 
@@ -142,10 +135,8 @@ def test_pointing_agrees_with_plain_loops(heat: np.ndarray, region: np.ndarray, 
         (lambda: pointing_hit(np.ones((5, 6)), REGION.astype(float)), "true and false"),
         (lambda: pointing_hit(np.ones((5, 6)), REGION, tolerance_px=-1), "tolerance"),
         (lambda: pointing_hit(np.ones((5, 6)), REGION, ties="first"), "expected or any"),
-        (lambda: kept_above(np.ones((5, 6)), 0), "above 0"),
         (lambda: kept_first(np.ones((5, 6)), 31), "30 pixels"),
         (lambda: box_region((4, 1, 2, 3), 5, 6), "x0 < x1"),
-        (lambda: box_iou((0, 0, 0, 1), (0, 0, 1, 1)), "x0 < x1"),
     ],
 )
 def test_what_cannot_be_located_is_refused(call: Callable[[], object], words: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from auditkit.errors import BadInput
-from auditkit.metrics.saliency import DELTAS, Box, box, boxes, degenerate_rate, saliency_metric, tune_delta
+from auditkit.metrics.saliency import DELTAS, Box, box, boxes, saliency_metric, tune_delta
 
 # Hot in the rows 1-2 and columns 2-4, with one stray hot pixel in the corner.
 HOT = np.zeros((6, 8))
@@ -53,7 +53,6 @@ def test_a_box_is_degenerate_below_five_percent_and_not_at_it() -> None:
     assert not box(heat).degenerate
     heat[0, 4] = 0
     assert box(heat).degenerate
-    assert degenerate_rate([box(heat), box(HOT), box(HOT), box(HOT)]) == 0.25
 
 
 def _looped_box(heat: np.ndarray, delta: float) -> tuple[int, int, int, int] | None:
@@ -169,5 +168,3 @@ def test_bad_input_is_refused() -> None:
         saliency_metric(0.5, math.nan)
     with pytest.raises(BadInput, match="area"):
         saliency_metric(0.0, 0.5)
-    with pytest.raises(BadInput, match="at least one box"):
-        degenerate_rate([])

@@ -162,14 +162,6 @@ def choose_labels(prob: npt.ArrayLike, labels: LabelSet | str | None = None) -> 
     return [row[: rule.top].copy() for row in order]
 
 
-def renormalised(prob: npt.ArrayLike, labels: Sequence[int]) -> Array:
-    """Probabilities [..., L] of the listed labels, given that the label is one of them; NaN where all of them are 0."""
-    table = _shares(prob, "probability")
-    chosen = table[..., _of_the_model([int(label) for label in labels], table.shape[-1])]
-    total = chosen.sum(axis=-1, keepdims=True)
-    return np.asarray(np.divide(chosen, total, out=np.full_like(chosen, np.nan), where=total > 0))
-
-
 def _ratio_up_to_one(top: Array, bottom: Array) -> Array:
     """min(top / bottom, 1), and 1 over 0; divides only where the ratio is below 1, so it never overflows."""
     top, bottom = np.broadcast_arrays(top, bottom)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auditkit.errors import BadInput
-from auditkit.metrics.saliency import checked_map, unit_range
+from auditkit.metrics.saliency import checked_map
 
 Array = np.ndarray[Any, Any]
 Corners = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels, x1 and y1 exclusive
@@ -50,13 +50,6 @@ def tolerance_at(size_px: int) -> float:
     return USUAL_TOLERANCE_PX * size_px / 224
 
 
-def kept_above(heatmap: npt.ArrayLike, fraction: float) -> Array:
-    """Pixels [H, W] whose heat, brought to [0, 1] by min-max, is at least `fraction` (WSOL); none of a constant map."""
-    if not 0 < fraction <= 1:
-        raise BadInput(f"a threshold is a share of the greatest heat, above 0 and up to 1; found {fraction:g}.")
-    return np.asarray(unit_range(heatmap) >= fraction)
-
-
 def kept_first(rank: npt.ArrayLike, keep_count: int) -> Array:
     """Pixels [..., H, W] among the `keep_count` most important: rank below the count."""
     ranks = np.asarray(rank)
@@ -71,15 +64,6 @@ def iou(kept: npt.ArrayLike, region: npt.ArrayLike) -> Array:
     _same_shape(first, second)
     both, either = (first & second).sum(axis=(-2, -1)), (first | second).sum(axis=(-2, -1))
     return _share(both, either)
-
-
-def box_iou(first: Corners, second: Corners) -> float:
-    """Area of the two boxes' overlap over the area of their union (localisation by a box around the map)."""
-    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in (_checked_box(first), _checked_box(second))]
-    width = min(first[2], second[2]) - max(first[0], second[0])
-    height = min(first[3], second[3]) - max(first[1], second[1])
-    both = max(width, 0) * max(height, 0)
-    return float(both / (sum(areas) - both))
 
 
 def share_inside(rank: npt.ArrayLike, region: npt.ArrayLike, keep_count: int) -> Array:

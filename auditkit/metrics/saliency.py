@@ -5,7 +5,6 @@ model's input. The crop is the smallest box around the pixels whose heat, brough
 times its mean.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -140,10 +139,3 @@ def tune_delta(values_by_delta: npt.ArrayLike, deltas: npt.ArrayLike = DELTAS) -
     if np.isinf(means).all():
         raise BadInput("every delta has a crop on which the label's probability is 0; set a probability floor.")
     return float(grid[means <= means.min()].min())
-
-
-def degenerate_rate(boxes: Sequence[Box]) -> float:
-    """Share of the boxes that are degenerate; with few classes these can look good, so it stands beside the metric."""
-    if not boxes:
-        raise BadInput("a rate of degenerate boxes needs at least one box.")
-    return sum(found.degenerate for found in boxes) / len(boxes)
