@@ -16,7 +16,7 @@ import auditkit
 import build
 from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph import masking
-from auditkit.graph.masking import KEEP, PICTURES, PROBABILITIES, RANKS, ROWS
+from auditkit.graph.masking import BOTTOM, KEEP, PICTURES, PROBABILITIES, RANKS, ROWS, UNDER
 from auditkit.model import masked, trial
 from auditkit.model.masked import HostMasked, OnnxMasked
 from auditkit.model.probe import examine
@@ -153,7 +153,8 @@ def _assert_masks(proto: onnx.ModelProto, kind: str, layout: str, dtype: str, co
     shape = (ends.channels, HEIGHT, WIDTH) if layout == "NCHW" else (HEIGHT, WIDTH, ends.channels)
     pictures, ranks = _banks(shape, dtype)
     rows = _rows(count)
-    probabilities, scores = _masked_scores(proto, ends, {PICTURES: pictures, RANKS: ranks, ROWS: rows})
+    feeds = {PICTURES: pictures, RANKS: ranks, **masking.row_feeds(rows)}
+    probabilities, scores = _masked_scores(proto, ends, feeds)
     expected = _plain(proto, _composed(rows, pictures, ranks, layout))
     assert scores.dtype == expected.dtype
     assert np.array_equal(scores, expected)
@@ -176,6 +177,20 @@ def test_random_rows_equal_numpy_for_every_type_and_operator_set(layout: str, dt
     _assert_masks(proto, "logits", layout, dtype)
 
 
+@pytest.mark.parametrize("opset", [7, 8, 9, 21])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_an_infill_that_all_rows_share_is_read_once(layout: str, opset: int) -> None:
+    proto = _net(layout=layout, opset=opset, ir_version=3 if opset < 9 else 8)
+    pictures, ranks = _banks((3, HEIGHT, WIDTH) if layout == "NCHW" else (HEIGHT, WIDTH, 3), "float32")
+    rows = _rows(12)
+    assert masking.row_feeds(rows)[UNDER].tolist() == rows[:, BOTTOM].tolist()
+    rows[:, BOTTOM] = 4
+    feeds = masking.row_feeds(rows)
+    assert feeds[UNDER].tolist() == [4]
+    _, scores = _masked_scores(proto, _ends(proto, layout=layout), {PICTURES: pictures, RANKS: ranks, **feeds})
+    assert np.array_equal(scores, _plain(proto, _composed(rows, pictures, ranks, layout)))
+
+
 @pytest.mark.parametrize("opset", [7, 12, 13])
 @pytest.mark.parametrize(("kind", "classes"), [
     ("logits", 1), ("sigmoid", 1), ("log-probabilities", 1),
@@ -193,7 +208,7 @@ def test_huge_logits_do_not_overflow() -> None:
         bias = next(tensor for tensor in proto.graph.initializer if tensor.name == "b")
         bias.CopyFrom(onnx.numpy_helper.from_array(np.array([-1e4, 0, 1e4][-classes:], np.float32), "b"))
         pictures, ranks = _banks((3, HEIGHT, WIDTH), "float32")
-        feeds = {PICTURES: pictures, RANKS: ranks, ROWS: _rows(4)}
+        feeds = {PICTURES: pictures, RANKS: ranks, **masking.row_feeds(_rows(4))}
         probabilities, _ = _masked_scores(proto, _ends(proto), feeds)
         np.testing.assert_allclose(probabilities, np.eye(max(classes, 2))[[-1] * 4], atol=1e-6)
 
@@ -439,7 +454,7 @@ def test_a_grey_network_and_an_open_size(tmp_path: Path) -> None:
     np.testing.assert_allclose(_all(over, rows), _expected(model, rows, pictures, ranks), atol=1e-6)
 
 
-@pytest.mark.parametrize("taken", [PICTURES, RANKS, ROWS, PROBABILITIES])
+@pytest.mark.parametrize("taken", [PICTURES, RANKS, ROWS, UNDER, PROBABILITIES])
 def test_a_model_that_uses_our_names_is_refused(taken: str) -> None:
     proto = _net(names=lambda name: {"t1": taken}.get(name, name))
     with pytest.raises(BadInput, match=f"already has a tensor named '{taken}'"):

@@ -5,6 +5,7 @@ The derived graph holds two banks on the device and takes four integers a row:
     auditkit_pictures [P, ...]     images and infills, as the network takes them
     auditkit_ranks    [M, H, W]    for each map, how many pixels come before each pixel
     auditkit_rows     [N, 4]       top, bottom, map, keep
+    auditkit_under    [N] or [1]   the bottoms again; one is enough where all rows have the same
 
 Row i shows picture `top` where rank < keep and picture `bottom` elsewhere. Insertion puts the image on top of the
 infill; deletion puts the infill on top of the image. Nothing but these rows crosses the bus before a forward pass.
@@ -21,9 +22,10 @@ from onnx import TensorProto, helper, numpy_helper
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 
-PICTURES, RANKS, ROWS = "auditkit_pictures", "auditkit_ranks", "auditkit_rows"
+PICTURES, RANKS, ROWS, UNDER = "auditkit_pictures", "auditkit_ranks", "auditkit_rows", "auditkit_under"
 PROBABILITIES = "auditkit_probabilities"
 TOP, BOTTOM, MAP, KEEP = range(4)
+Array = np.ndarray[Any, Any]
 FIRST_OPSET_WITH_WHERE = 9
 FIRST_IR_WITH_CONSTANTS = 4
 
@@ -148,13 +150,20 @@ def _bank_inputs(ends: Ends) -> list[onnx.ValueInfoProto]:
         picture_bank(ends),
         helper.make_tensor_value_info(RANKS, TensorProto.INT32, ["M", ends.height, ends.width]),
         helper.make_tensor_value_info(ROWS, TensorProto.INT32, ["N", 4]),
+        helper.make_tensor_value_info(UNDER, TensorProto.INT32, ["U"]),
     ]
+
+
+def row_feeds(rows: Array) -> dict[str, Array]:
+    """What the graph takes for int32 rows [N, 4]. Most often all lie over one infill, which is then read but once."""
+    under = rows[:, BOTTOM]
+    return {ROWS: rows, UNDER: under[:1] if (under == under[0]).all() else np.ascontiguousarray(under)}
 
 
 def _compose(b: HeadBuilder, ends: Ends, opset: int) -> None:
     """Where(rank < keep, top, bottom), under the name of the classifier's input."""
     top = b.node("Gather", [PICTURES, column(b, TOP)], axis=0)
-    bottom = b.node("Gather", [PICTURES, column(b, BOTTOM)], axis=0)
+    bottom = b.node("Gather", [PICTURES, UNDER], axis=0)
     rank = b.node("Gather", [RANKS, column(b, MAP)], axis=0)
     keep = b.node("Reshape", [column(b, KEEP), b.constant([-1, 1, 1])])
     shape = [-1, ends.height, ends.width, 1] if ends.channels_last else [-1, 1, ends.height, ends.width]

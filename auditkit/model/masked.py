@@ -136,6 +136,9 @@ class OnnxMasked(OnnxOverBanks):
         order = ranks.astype(np.int32, copy=False)
         return {PICTURES: self.upload(pictures), RANKS: self.session.upload(order)}
 
+    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+        return {**banks, **masking.row_feeds(rows.astype(np.int32, copy=False))}
+
 
 class OnnxMaskedOnHost(OnnxMasked):
     """The same with masks composed on the host, where that is also where the graph runs."""
