@@ -11,7 +11,6 @@ some ten seconds. Prints one JSON object.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from auditkit.model.session import Session
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.plan import Evaluation
 from benchmarks.peers.adapters import Given
+from benchmarks.telling import one_line, told
 
 REPEATS = 3
 
@@ -181,20 +181,21 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true")
     asked = parser.parse_args()
     globals()["REPEATS"] = asked.repeats
-    with tempfile.TemporaryDirectory() as name:
-        path = asked.model or export_resnet50(Path(name))
-        modes = [measured(path, precision, asked) for precision in asked.precision or ["auto"]]
     found: dict[str, Any] = {
         "machine": describe(), "command": ["python", "-m", "benchmarks.evaluate", *sys.argv[1:]],
         "model": asked.model.name if asked.model else "torchvision ResNet-50, exported on the spot",
-        "images": asked.images, "maps": asked.maps, "steps": asked.steps, "repeats": asked.repeats, "modes": modes,
+        "images": asked.images, "maps": asked.maps, "steps": asked.steps, "repeats": asked.repeats, "modes": [],
     }  # fmt: skip
-    if asked.peers:
-        loops = peers(asked.steps)
-        ours = next(mode["evaluate_rows_s"] for mode in modes if mode["precision"] == "tf32")
-        found["peers_rows_s"] = {name: round(rate, 1) for name, rate in loops.items()}
-        found["times_peers"] = {name: round(ours / rate, 2) for name, rate in loops.items()}
-    print(json.dumps(found, indent=2))
+    with told(found), tempfile.TemporaryDirectory() as name:
+        path = asked.model or export_resnet50(Path(name))
+        for precision in asked.precision or ["auto"]:
+            found["modes"].append(measured(path, precision, asked))
+            one_line(found["modes"][-1])
+        if asked.peers:
+            loops = peers(asked.steps)
+            ours = next(mode["evaluate_rows_s"] for mode in found["modes"] if mode["precision"] == "tf32")
+            found["peers_rows_s"] = {name: round(rate, 1) for name, rate in loops.items()}
+            found["times_peers"] = {name: round(ours / rate, 2) for name, rate in loops.items()}
 
 
 if __name__ == "__main__":

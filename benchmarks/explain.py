@@ -1,7 +1,7 @@
 """Milliseconds a step of mask learning, against the same step in torch.
 
-    python benchmarks/explain.py --device cuda --precision tf32 --precision float16 --peer eager --peer compile
-    python benchmarks/explain.py --network small --device cpu --masks 4 --pixels 64 --peer eager
+    python -m benchmarks.explain --device cuda --precision tf32 --precision float16 --peer eager --peer compile
+    python -m benchmarks.explain --network small --device cpu --masks 4 --pixels 64 --peer eager
 
 A step: masks from their weights, upsampled by 4, over 10 other pictures each, the network on all of them, the loss,
 its gradient with respect to the weights, Adam. The network is a torchvision ResNet-50 (or, with `--network small`, an
@@ -12,8 +12,6 @@ time, to be looked at with `--threads 1` where other work is under way. Prints o
 """
 
 import argparse
-import json
-import signal
 import statistics
 import sys
 import tempfile
@@ -34,6 +32,7 @@ from auditkit.methods.mask import MaskOptions, _learner
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
 from auditkit.model.session import Stepper
+from benchmarks.telling import one_line, told
 
 Steps = Callable[[int], None]  # run so many steps and wait until they are done
 FACTOR, OTHERS = 4, 64
@@ -219,16 +218,13 @@ def main() -> None:
         torch.set_num_threads(asked.threads)
     found: dict[str, Any] = {
         "machine": describe(), "torch": torch.__version__, "network": asked.network,
-        "command": ["python", "benchmarks/explain.py", *sys.argv[1:]], "distractors": asked.distractors,
+        "command": ["python", "-m", "benchmarks.explain", *sys.argv[1:]], "distractors": asked.distractors,
         "steps": asked.steps, "repeats": asked.repeats, "lines": [],
     }  # fmt: skip
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("cut short"))
-    try:
+    with told(found):
         for line in every_line(asked):
             found["lines"].append(line)
-            print(json.dumps(line), file=sys.stderr, flush=True)
-    finally:  # what was measured before it was cut short is worth having
-        print(json.dumps(found, indent=2))
+            one_line(line)
 
 
 if __name__ == "__main__":
