@@ -12,7 +12,6 @@ some ten seconds. Prints one JSON object.
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,7 +31,7 @@ from auditkit.model.session import Session
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.plan import Evaluation
 from benchmarks.peers.adapters import Given
-from benchmarks.telling import one_line, told
+from benchmarks.telling import command, one_line, told
 
 REPEATS = 3
 
@@ -182,7 +181,7 @@ def main() -> None:
     asked = parser.parse_args()
     globals()["REPEATS"] = asked.repeats
     found: dict[str, Any] = {
-        "machine": describe(), "command": ["python", "-m", "benchmarks.evaluate", *sys.argv[1:]],
+        "machine": describe(), "command": command("-m", "benchmarks.evaluate"),
         "model": asked.model.name if asked.model else "torchvision ResNet-50, exported on the spot",
         "images": asked.images, "maps": asked.maps, "steps": asked.steps, "repeats": asked.repeats, "modes": [],
     }  # fmt: skip

@@ -13,7 +13,6 @@ time, to be looked at with `--threads 1` where other work is under way. Prints o
 
 import argparse
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ from auditkit.methods.mask import MaskOptions, _learner
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
 from auditkit.model.session import Stepper
-from benchmarks.telling import one_line, told
+from benchmarks.telling import command, one_line, told
 
 Steps = Callable[[int], None]  # run so many steps and wait until they are done
 FACTOR, OTHERS = 4, 64
@@ -218,7 +217,7 @@ def main() -> None:
         torch.set_num_threads(asked.threads)
     found: dict[str, Any] = {
         "machine": describe(), "torch": torch.__version__, "network": asked.network,
-        "command": ["python", "-m", "benchmarks.explain", *sys.argv[1:]], "distractors": asked.distractors,
+        "command": command("-m", "benchmarks.explain"), "distractors": asked.distractors,
         "steps": asked.steps, "repeats": asked.repeats, "lines": [],
     }  # fmt: skip
     with told(found):

@@ -1,6 +1,6 @@
 """Where learned masks lie on images whose truth is known.
 
-    python benchmarks/planted.py -o FOLDER [--images 40] [--infill gray] [--infill distractors] [--device cuda]
+    python -m benchmarks.planted -o FOLDER [--images 40] [--infill gray] [--infill distractors] [--device cuda]
 
 Masks are learned for what the two bundled models predict on drawn images whose tags name a class by chance. Whether the
 maximum is in the region that the model reads (its shape, or its tag), the same with the usual tolerance, whether most
@@ -12,7 +12,6 @@ Goes on where it was cut short, and writes a JSON object and a table in Markdown
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from auditkit.demo.planted import MODELS, bundled
 from auditkit.metrics.localisation import pointing_hit, share_inside, tolerance_at
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
+from benchmarks.telling import command
 
 Array = np.ndarray[Any, Any]
 Figures = dict[str, Any]
@@ -38,7 +38,7 @@ DRAWN_SEED = 20220
 
 
 def learned(model: OnnxClassifier, images: ImageSet, pool: ImageSet, out: Path, **options: Any) -> Figures:
-    """The bundle's own account of what it took, made if it is not there; masks settle at different steps."""
+    """The bundle's own account of what it took, made if it is not there."""
     begin = time.perf_counter()
     maps = auditkit.explain(model, images, out, "mask", pool=pool, **options)
     account = json.loads((out / "explained.json").read_bytes())
@@ -117,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--images", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=2000, help="at most, for each mask")
+    parser.add_argument("--steps", type=int, default=1000, help="for each mask")
     parser.add_argument("--infill", action="append", choices=("gray", "blur", "distractors"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
@@ -125,8 +125,12 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     found, table = planted(asked)
-    command = ["python", "benchmarks/planted.py", *sys.argv[1:]]
-    whole = {"machine": describe(), "command": command, "seconds": round(time.perf_counter() - begin, 1), **found}
+    whole = {
+        "machine": describe(),
+        "command": command("-m", "benchmarks.planted"),
+        "seconds": round(time.perf_counter() - begin, 1),
+        **found,
+    }
     (asked.out / "planted.json").write_text(json.dumps(whole, indent=2) + "\n")
     (asked.out / "planted.md").write_text(f"{table}\n")
     print(table)

@@ -1,10 +1,11 @@
-"""What a benchmark has found is told even when it is cut short."""
+"""What benchmarks tell: by which command, and what they have found even when they are cut short."""
 
 import json
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -16,6 +17,16 @@ def told(found: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         print(json.dumps(found, indent=2))
+
+
+def command(*program: str) -> list[str]:
+    """The command that runs now, without the places on this machine where interpreters and folders lie."""
+    return ["python", *program, *map(_placeless, sys.argv[1:])]
+
+
+def _placeless(argument: str) -> str:
+    name, given, path = argument.rpartition("=")
+    return name + given + ("PYTHON" if given else Path(path).name)
 
 
 def one_line(line: dict[str, Any]) -> None:

@@ -98,7 +98,7 @@ class Case:
 def matches(case: Case, step: int) -> None:
     found, losses = case.exactly(step), case.losses(case.weights, step)
     np.testing.assert_allclose(np.stack([found[names.DATA_LOSS], found[names.LOSS]], axis=1), losses, rtol=1e-6)
-    slope = found[masklearn.STATE[masklearn.FIRST]] / (1 - masklearn.MEMORY_1)
+    slope = found[masklearn.STATE[masklearn.FIRST]] / (1 - masklearn.MEMORY)
     np.testing.assert_allclose(slope, case.slopes(case.weights, step), atol=1e-7)
 
 

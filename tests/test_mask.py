@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 SIDE = 8
 CPU = Settings(device="cpu")
 PATCHES = (slice(1, 4), slice(1, 4)), (slice(4, 7), slice(3, 6))  # what labels 1 and 2 are read from
-QUICK = MaskOptions(steps=60, distractors=2, tv=0.0, window=20, settled=-1)
+QUICK = MaskOptions(steps=60, rate=0.05, fall=1.0, memory=0.999, distractors=2, tv=0.0, window=20)
 
 
 def reader(batch: int | str = "N", kind: int = TensorProto.FLOAT, channels_last: bool = False) -> onnx.ModelProto:
@@ -131,9 +131,11 @@ def test_seeds(model: OnnxClassifier) -> None:
 
 def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     ticks: list[int] = []
-    found = mask(replace(asked(model), tick=ticks.append), replace(QUICK, steps=50))  # the last window is a short one
+    short = replace(QUICK, steps=50, settled=0.0)  # the last window is a short one
+    found = mask(replace(asked(model), tick=ticks.append), short)
     assert found.passes == found.gradients == sum(ticks) == 2 * 2 * 50 * 2
     assert found.notes == ("4 of 4 masks had not settled after 50 steps",)
+    assert mask(asked(model), replace(short, settled=-1.0)).notes == ()
 
 
 def test_settled_masks_make_room_for_others(model: OnnxClassifier) -> None:
@@ -248,6 +250,9 @@ def test_the_image_itself_never_hides_its_pixels(model: OnnxClassifier) -> None:
         ({"infill": "black"}, "infill 'black' is not one of distractors, gray, blur."),
         ({"loss": "mean"}, "loss 'mean' is not one of paper, paper-code."),
         ({"keep": "first"}, "keep 'first' is not one of last, best."),
+        ({"fall": 0.0}, "fall 0.0 is not a share above 0 and up to 1."),
+        ({"fall": float("nan")}, "fall nan is not a share above 0 and up to 1."),
+        ({"memory": 1.0}, "memory 1.0 is not a share from 0 up and below 1."),
         ({"settled": 1.0}, "settled 1.0 is not a share below 1."),
         ({"masks": 0}, "masks 0 is not a whole number from 1 up."),
     ],

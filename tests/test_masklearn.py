@@ -182,6 +182,7 @@ RECIPES = {
     "two masks, the paper's code": replace(BASE, masks=2, code_loss=True),
     "no tv": replace(BASE, tv=0.0),
     "no penalty": replace(BASE, tv=0.0, l1=0.0, infills=1),
+    "a rate that falls, a short memory": replace(BASE, rate=0.2, slowing=0.7, memory=0.9),
 }
 
 
@@ -192,7 +193,7 @@ def matches(case: Case) -> None:
     np.testing.assert_allclose(found[names.DATA_LOSS], losses[:, 0], rtol=1e-6)
     np.testing.assert_allclose(found[names.LOSS], losses[:, 1], rtol=1e-6)
     slopes = case.slopes(case.weights, infills)
-    gradient = found[masklearn.STATE[masklearn.FIRST]] / (1 - masklearn.MEMORY_1)
+    gradient = found[masklearn.STATE[masklearn.FIRST]] / (1 - masklearn.MEMORY)
     assert np.abs(gradient - slopes).max() < 1e-6 * max(1, np.abs(slopes).max())
 
 
@@ -242,8 +243,9 @@ def test_adam_for_several_steps(recipe: Recipe) -> None:
         total, data = stepper.step({names.INFILLS: infills})
         np.testing.assert_allclose(np.stack([data, total], axis=1), case.losses(weights, infills), rtol=2e-5)
         slope = case.slopes(weights, infills)
-        first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
-        weights = weights - 0.05 * (first / (1 - 0.9**count)) / (np.sqrt(second / (1 - 0.999**count)) + 1e-8)
+        keep, rate = recipe.memory, recipe.rate * recipe.slowing ** (count - 1)
+        first, second = 0.9 * first + 0.1 * slope, keep * second + (1 - keep) * slope**2
+        weights = weights - rate * (first / (1 - 0.9**count)) / (np.sqrt(second / (1 - keep**count)) + 1e-8)
     state = stepper.state()
     np.testing.assert_allclose(state[names.WEIGHTS], weights, atol=2e-4)
     assert state[masklearn.COUNT].ravel().tolist() == [4.0, 4.0]

@@ -40,6 +40,8 @@ class Recipe:
     tv: float = 0.01
     l1: float = 0.0
     rate: float = 0.05
+    slowing: float = 1.0  # by which the rate is multiplied after every step
+    memory: float = 0.999  # what Adam keeps of the squares at every step
     code_loss: bool = False  # cross-entropy of averaged probabilities taken for logits, as the paper's code has it
     pairs: int | None = None  # images with labels in a batch; None: any number
     scale: float = 1.0  # of gradients inside the network, so that half precision can hold them

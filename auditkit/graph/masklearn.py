@@ -36,7 +36,7 @@ FIRST, SECOND = "auditkit_first_moment", "auditkit_second_moment"  # [M, masks, 
 COUNT = "auditkit_steps"  # [M, 1, 1, 1] float64, steps done
 STATE = {name: f"{name}_next" for name in (WEIGHTS, FIRST, SECOND, COUNT)}
 NAMES = frozenset({PICTURES, IMAGE, LABEL, INFILLS, *STATE, *STATE.values(), DATA_LOSS, LOSS, MASK})
-MEMORY_1, MEMORY_2, EPSILON = 0.9, 0.999, 1e-8  # Adam's
+MEMORY, EPSILON = 0.9, 1e-8  # Adam's
 
 
 def step(
@@ -114,10 +114,12 @@ def _adam(b: Builder, gradient: str, recipe: Recipe) -> None:
         return b.div(moment, b.as_float(b.op("Sub", b.constant(1.0, np.float64), power)))
 
     count = b.node("Add", [COUNT, b.constant(1.0, np.float64)], STATE[COUNT])
-    first = b.node("Add", [b.mul(FIRST, MEMORY_1), b.mul(gradient, 1 - MEMORY_1)], STATE[FIRST])
-    second = b.node("Add", [b.mul(SECOND, MEMORY_2), b.mul(b.square(gradient), 1 - MEMORY_2)], STATE[SECOND])
-    length = b.add(b.op("Sqrt", corrected(second, MEMORY_2)), EPSILON)
-    move = b.mul(b.div(corrected(first, MEMORY_1), length), recipe.rate)
+    first = b.node("Add", [b.mul(FIRST, MEMORY), b.mul(gradient, 1 - MEMORY)], STATE[FIRST])
+    second = b.node("Add", [b.mul(SECOND, recipe.memory), b.mul(b.square(gradient), 1 - recipe.memory)], STATE[SECOND])
+    length = b.add(b.op("Sqrt", corrected(second, recipe.memory)), EPSILON)
+    move = b.mul(b.div(corrected(first, MEMORY), length), recipe.rate)
+    if recipe.slowing != 1:
+        move = b.op("Mul", move, b.as_float(b.op("Pow", b.constant(recipe.slowing, np.float64), COUNT)))
     if recipe.clamped:
         b.node("Clip", [b.sub(WEIGHTS, move), b.number(0.0), b.number(1.0)], STATE[WEIGHTS])
     else:

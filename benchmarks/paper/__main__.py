@@ -10,7 +10,6 @@ Markdown into FOLDER, with the machine, the versions and the command, and the pa
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ import auditkit
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
 from benchmarks.paper import cifar10, differences, imagenet, plots, precision, tables, work
+from benchmarks.telling import command
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.settling),
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--model", help="name of another model in it")
     parser.add_argument("--preset", default="caffe", help="how photographs are prepared for it")
     parser.add_argument("--images", type=int)
-    parser.add_argument("--steps", type=int, default=2000, help="that a mask may take")
+    parser.add_argument("--steps", type=int, default=1000, help="that a mask may take")
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
     parser.add_argument("--settling", type=int, default=50, help="images whose masks also take twice all the steps")
     parser.add_argument("--wide", type=int, default=5, help="photographs with maps for their ten likeliest labels")
@@ -70,7 +70,7 @@ def main() -> None:
     model = study.model
     head = {
         "date": datetime.now(UTC).date().isoformat(), "machine": describe(),
-        "command": ["python", "-m", "benchmarks.paper", *sys.argv[1:]], "model": model.file.path.name,
+        "command": command("-m", "benchmarks.paper"), "model": model.file.path.name,
         "model_sha256": model.file.identity, "device": model.settings.device, "precision": model.settings.precision,
         "images": len(study.images), "seconds": round(time.perf_counter() - begin, 1), "maps": study.account,
     }  # fmt: skip

@@ -75,12 +75,12 @@ def _intrinsic(study: Study, maps: dict[str, Any]) -> list[Figure]:
 
 
 def _settling(study: Study, maps: dict[str, Any], count: int) -> list[Figure]:
-    """How the figures of masks that stopped when they had settled differ from those that took twice all the steps."""
+    """How the figures of the masks differ from those of masks that took twice as many steps."""
     some, found = first(study.images, count), list[Figure]()
     for tv in SETTLING:
-        whole = study.made(f"tv{tv:g} twice", "mask", "top2", some, tv=tv, settled=-1.0, steps=2 * study.steps)
-        both = {"stopped": maps[f"tv{tv:g}"], "whole": whole}
+        twice = study.made(f"tv{tv:g} twice", "mask", "top2", some, tv=tv, steps=2 * study.steps)
+        both = {"once": maps[f"tv{tv:g}"], "twice": twice}
         settings = {"labels": "top2", "eps1": 0.0, "eps2": 0.1, "infill": "gray", **BARE}
         results = study.scored(f"settling-tv{tv:g}", both, some, **settings)
-        found += [change(results, name, "stopped", "whole", "gray") | {"tv": tv} for name in FAITHFUL]
+        found += [change(results, name, "once", "twice", "gray") | {"tv": tv} for name in FAITHFUL]
     return found

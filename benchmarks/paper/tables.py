@@ -48,7 +48,7 @@ def by_row(figures: Sequence[Figure]) -> str:
 def settling(figures: Iterable[Figure]) -> str:
     """What more steps would have changed."""
     rows = [[f"TV {one['tv']:g}", one["name"].replace("_", " "), told(one, "+.3f"), str(one["n"])] for one in figures]
-    return table(["masks", "figure", "stopped less twice the steps", "images"], rows)
+    return table(["masks", "figure", "less that of twice the steps", "images"], rows)
 
 
 def stages(found: Figure) -> str:
@@ -88,7 +88,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "top_two": ("The two likeliest labels, eps 0 and 0.1", by_weight),
     "partial": ("All labels, areas over 0.2 to 0.6 of the pixels, eps 0.01 and 0.1", by_weight),
     "intrinsic": ("The predicted label alone", by_row),
-    "settling": ("Masks that stopped when they had settled, against twice all their steps", settling),
+    "settling": ("The same masks with twice the steps", settling),
     "two": ("The two likeliest labels", by_row),
     "ten": ("The ten likeliest labels, renormalised", by_row),
     "corners": ("One corner of each photograph, the two likeliest labels", by_row),

@@ -34,6 +34,7 @@ from benchmarks.peers import study, tables
 from benchmarks.peers.adapters import BATCHED, PEERS
 from benchmarks.peers.jobs import Bench, Case, QuickBench, cifar_pictures, photographs
 from benchmarks.peers.turns import OURS, THREADS, best_batches, opened, starts
+from benchmarks.telling import command
 
 BORROWED = {"rise": "torchcam", "paper": "torchcam", "openvino-f32": "openvino"}
 BATCHES, LARGE_BATCHES = (32, 64, 128), (8, 16)
@@ -120,7 +121,7 @@ def main() -> None:
     pythons, skipped = interpreters(asked.python)
     found: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(), "machine": describe(), "load_before": os.getloadavg()[0],
-        "command": ["python", "-m", "benchmarks.peers", *map(_placeless, sys.argv[1:])],
+        "command": command("-m", "benchmarks.peers"),
         "repeats": asked.repeats, "skipped": skipped,
         "threads": {name: os.environ[name] for name in THREADS if name in os.environ} or "as each chooses",
     }  # fmt: skip
@@ -132,12 +133,6 @@ def main() -> None:
             found["pixels"] = large(asked, pythons, Path(name) / "large")
     _write(asked.out, found | {"seconds": round(time.perf_counter() - begin)})
     print(tables.markdown(found))
-
-
-def _placeless(argument: str) -> str:
-    """Without the place on this machine where an interpreter or a folder lies."""
-    name, given, path = argument.rpartition("=")
-    return name + given + ("PYTHON" if given else Path(path).name)
 
 
 def _write(out: Path | None, found: dict[str, Any]) -> None:
