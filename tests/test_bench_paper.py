@@ -16,7 +16,7 @@ import auditkit
 import build
 from auditkit.model.pictures import as_picture, pixels
 from benchmarks.paper import __main__ as script
-from benchmarks.paper import differences, imagenet, precision, published, work
+from benchmarks.paper import cost, differences, imagenet, precision, published, work
 
 SIZES = {"cifar10_resnet56": (32, 10), "resnet50": (32, 12)}
 
@@ -108,6 +108,23 @@ def test_a_corner_is_what_the_network_sees(assets: Path) -> None:
     wanted = square.crop((76, 0, 256, 180)).resize((224, 224), Image.Resampling.BICUBIC)
     seen = pixels(model.card, as_picture(work._corner(photograph, 1), 3))
     np.testing.assert_array_equal(seen, np.asarray(wanted))
+
+
+def test_cost(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "STEPS", (1, 3))
+    found = run(assets, tmp_path, "cost", "--images", "4", "--steps", "7")
+    masks, metrics, both = (one["value"] for one in found["cost"])
+    assert both == pytest.approx(masks + metrics)
+    assert metrics > 0
+    assert {one["n"] for one in found["cost"]} == {3}
+    assert "of it, and their price is steps times distractors" in (tmp_path / "cost.md").read_text()
+
+
+def test_hours_are_those_of_all_images() -> None:
+    one = cost._hours("masks", [3.6, 3.6, 7.2])
+    assert one["value"] == pytest.approx(4.8 / 3.6)
+    assert one["high"] - one["value"] == pytest.approx(one["value"] - one["low"])
+    assert one["high"] == pytest.approx((4.8 + 4.3027 * 1.2) / 3.6, rel=1e-4)
 
 
 def test_precision(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.paper cifar10 -o FOLDER --assets FOLDER [--images 300] [--all-labels 100] [--device cuda]
     python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20] [--wide 5]
-    python -m benchmarks.paper corners|forgotten|ensembles|precision|differences -o FOLDER --assets FOLDER
+    python -m benchmarks.paper corners|forgotten|ensembles|precision|differences|cost -o FOLDER --assets FOLDER
 
 Every part goes on where it was cut short: the same command again takes what is in FOLDER. Each writes a JSON object and
 Markdown into FOLDER, with the machine, the versions and the command, and the paper's figures as SVG.
@@ -19,7 +19,7 @@ from typing import Any
 import auditkit
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
-from benchmarks.paper import cifar10, differences, imagenet, plots, precision, tables, work
+from benchmarks.paper import cifar10, cost, differences, imagenet, plots, precision, tables, work
 from benchmarks.telling import command
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
@@ -30,6 +30,7 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "ensembles": lambda study, asked: imagenet.ensembles(study, asked.few),
     "precision": lambda study, asked: precision.measured(study, asked.few),
     "differences": lambda study, _asked: differences.measured(study),
+    "cost": lambda study, _asked: cost.measured(study),
 }
 
 

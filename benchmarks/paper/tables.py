@@ -83,6 +83,17 @@ def in_half(figures: Iterable[Figure]) -> str:
     return table(["figure", "float16 less the other", "images"], rows)
 
 
+def hours(figures: Sequence[Figure]) -> str:
+    """What an audit of the paper's size would take."""
+    by = {one["what"]: one for one in figures}
+    share = by["masks"]["value"] / by["both"]["value"]
+    rows = [[one["what"], told(one), str(one["n"])] for one in figures]
+    return (
+        f"{table(['1,000 images, ten labels each', 'hours', 'chunks measured'], rows)}\n\n"
+        f"Masks are {share:.0%} of it, and their price is steps times distractors: half of either halves it."
+    )
+
+
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "claims": ("What the paper found", claimed),
     "top_two": ("The two likeliest labels, eps 0 and 0.1", by_weight),
@@ -97,6 +108,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "differences": ("Maps without any gradient", by_row),
     "precisions": ("Change of figures from strict float32", precisions),
     "masks_in_half": ("Masks learned in float16", in_half),
+    "cost": ("What an audit of the paper's size would take", hours),
 }
 
 
