@@ -7,7 +7,7 @@ maximum is in the region that the model reads (its shape, or its tag), the same 
 of the first pixels are, as many as the region has, and in which of the two regions they are denser, against the
 region's share of the image. Controls stand beside: shapes are often in the middle.
 
-Goes on where it was cut short, and writes a JSON object and a table in Markdown into FOLDER.
+Goes on where it was cut short, writes a JSON object into FOLDER and prints a table in Markdown.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from auditkit.demo.planted import MODELS, bundled
 from auditkit.metrics.localisation import pointing_hit, share_inside, tolerance_at
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
+from auditkit.report.markdown import table
 from benchmarks.telling import command
 
 Array = np.ndarray[Any, Any]
@@ -50,7 +51,7 @@ def learned(model: OnnxClassifier, images: ImageSet, pool: ImageSet, out: Path, 
     }  # fmt: skip
 
 
-def planted(asked: argparse.Namespace) -> tuple[Figures, str]:
+def planted(asked: argparse.Namespace) -> Figures:
     """Where the masks of the bundled models lie."""
     drawn, others = (draw(count, seed=seed, tags="random")
                      for count, seed in ((asked.images, DRAWN_SEED), (POOL, DRAWN_SEED + 1)))  # fmt: skip
@@ -69,7 +70,7 @@ def planted(asked: argparse.Namespace) -> tuple[Figures, str]:
             out = asked.out / f"{control}-{name}"
             auditkit.explain(model, images, out, control, labels="top1")
             lines.append({"model": name, "maps": control, **located(out, images, drawn, name)})
-    return {"images": asked.images, "lines": lines}, planted_table(lines)
+    return {"images": asked.images, "lines": lines}
 
 
 def located(bundle: Path, images: ImageSet, drawn: Planted, name: str) -> Figures:
@@ -98,18 +99,16 @@ def density(order: Array, region: Array) -> float:
     return float(share_inside(order, region, int(region.sum())) / region.mean())
 
 
-def planted_table(lines: list[Figures]) -> str:
-    """Per cent of the images."""
+def planted_table(found: Figures) -> str:
+    """Shares of the images."""
     titles = {
         "strict": "maximum in it", "tolerant": "with the usual tolerance", "most": "most of the first pixels in it",
         "denser": "denser there than in the other", "share": "mean share", "other": "maximum in the other",
     }  # fmt: skip
-    table = ["| model | reads | maps | " + " | ".join(titles.values()) + " |", "|---|---|---|" + "---|" * len(titles)]
-    for line in lines:
-        reads = "shape" if line["model"] == "honest" else "tag"
-        shares = " | ".join(f"{100 * line[key]:.1f} %" for key in titles)
-        table.append(f"| {line['model']} | {reads} | {line['maps']} | {shares} |")
-    return "\n".join(table)
+    reads = {"honest": "shape", "shortcut": "tag"}
+    rows = [[line["model"], reads[line["model"]], line["maps"], *(f"{line[key]:.1%}" for key in titles)]
+            for line in found["lines"]]  # fmt: skip
+    return table(["model", "reads", "maps", *titles.values()], rows)
 
 
 def main() -> None:
@@ -124,16 +123,11 @@ def main() -> None:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
-    found, table = planted(asked)
-    whole = {
-        "machine": describe(),
-        "command": command("-m", "benchmarks.planted"),
-        "seconds": round(time.perf_counter() - begin, 1),
-        **found,
-    }
+    found = planted(asked)
+    head = {"machine": describe(), "command": command("-m", "benchmarks.planted")}
+    whole = {**head, "seconds": round(time.perf_counter() - begin, 1), **found}
     (asked.out / "planted.json").write_text(json.dumps(whole, indent=2) + "\n")
-    (asked.out / "planted.md").write_text(f"{table}\n")
-    print(table)
+    print(planted_table(whole))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 from auditkit.report.markdown import table
 from benchmarks.paper.tables import markdown as of_paper
 from benchmarks.peers.tables import markdown as of_peers
+from benchmarks.planted import planted_table
 
 Results = dict[str, Any]
 HEAD = """# Measured
@@ -97,6 +98,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "peers-": ("Peers on the same work", of_peers),
     "opening": ("Opening a model", opening),
     "paper-": ("The paper's tables", of_paper),
+    "planted": ("Masks of images whose truth is known", planted_table),
     "linear": ("The paper's linear theorem", linear),
     "gpu-suite": ("The test suite on a GPU", suite),
 }
