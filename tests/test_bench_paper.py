@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import auditkit
@@ -118,6 +118,32 @@ def test_cost(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert metrics > 0
     assert {one["n"] for one in found["cost"]} == {3}
     assert "of it, and their price is steps times distractors" in (tmp_path / "cost.md").read_text()
+
+
+def test_networks(assets: Path, tmp_path: Path) -> None:
+    mean = [helper.make_node("ReduceMean", ["image"], ["mean"], axes=[1], keepdims=1)]
+    image, mask = build.value("image", ["N", 3, 32, 32]), build.value("mask", ["N", 1, 32, 32])
+    one = build.model([*mean, helper.make_node("Identity", ["mean"], ["mask"])], [image], [mask], {})
+    build.save(one, tmp_path, "by-image.onnx")
+    by_label = [
+        helper.make_node("Cast", ["label"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Reshape", ["number", "column"], ["times"]),
+        helper.make_node("Mul", ["mean", "times"], ["mask"]),
+    ]
+    label = build.value("label", ["N"], TensorProto.INT64)
+    another = build.model([*mean, *by_label], [image, label], [mask], {"column": np.array([-1, 1, 1, 1])})
+    build.save(another, tmp_path, "by-label.onnx")
+    found = run(assets, tmp_path / "out", "networks", "--images", "3", "--maskers", str(tmp_path))
+    by = {(one["row"], one["name"]): one for one in found["two"]}
+    assert {row for row, _ in by} == {"by-label", "by-image", "ours", "random", "centred-gaussian", "one-map:ours"}
+    assert by["by-image", "insertion"]["paper"] == 0.75
+    assert len(found["claims"]) == 2
+
+
+def test_networks_are_to_be_named(assets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(assets, tmp_path, "networks")
+    assert "networks needs --maskers FOLDER" in capsys.readouterr().err
 
 
 def test_hours_are_those_of_all_images() -> None:

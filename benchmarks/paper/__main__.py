@@ -2,6 +2,7 @@
 
     python -m benchmarks.paper cifar10 -o FOLDER --assets FOLDER [--images 300] [--all-labels 100] [--device cuda]
     python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20] [--wide 5]
+    python -m benchmarks.paper networks -o FOLDER --assets FOLDER --maskers FOLDER [--images 300]
     python -m benchmarks.paper corners|forgotten|ensembles|precision|differences|cost -o FOLDER --assets FOLDER
 
 Every part goes on where it was cut short: the same command again takes what is in FOLDER. Each writes a JSON object and
@@ -19,7 +20,7 @@ from typing import Any
 import auditkit
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
-from benchmarks.paper import cifar10, cost, differences, imagenet, plots, precision, tables, work
+from benchmarks.paper import cifar10, cost, differences, imagenet, networks, plots, precision, tables, work
 from benchmarks.telling import command
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
@@ -31,13 +32,17 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "precision": lambda study, asked: precision.measured(study, asked.few),
     "differences": lambda study, _asked: differences.measured(study),
     "cost": lambda study, _asked: cost.measured(study),
+    "networks": lambda study, asked: networks.measured(study, asked.maskers),
 }
+
+
+SMALL = ("cifar10", "networks")  # parts on small images
 
 
 def study_of(asked: argparse.Namespace) -> work.Study:
     """The model and the images of a part."""
     settings = auditkit.Settings(device=asked.device, precision=asked.precision)
-    name = asked.model or ("cifar10_resnet56" if asked.part == "cifar10" else "resnet50")
+    name = asked.model or ("cifar10_resnet56" if asked.part in SMALL else "resnet50")
     small = name.startswith("cifar10")
     preset, choose = ("imagenet", work.cifar) if small else (asked.preset, work.photographs)
     images = asked.assets / "images" / ("cifar10_test_1000.npz" if small else "nips17_150")
@@ -62,9 +67,12 @@ def main() -> None:
     parser.add_argument("--wide", type=int, default=5, help="photographs with maps for their ten likeliest labels")
     parser.add_argument("--few", type=int, default=8, help="photographs for forgotten, ensembles and masks in half")
     parser.add_argument("--stages", type=int, default=4)
+    parser.add_argument("--maskers", type=Path, help="folder of the networks that benchmarks.paper.maskers trained")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     asked = parser.parse_args()
+    if asked.part == "networks" and not asked.maskers:
+        parser.error("networks needs --maskers FOLDER")
     asked.out.mkdir(parents=True, exist_ok=True)
     begin, study = time.perf_counter(), study_of(asked)
     found = PARTS[asked.part](study, asked)

@@ -28,12 +28,12 @@ def main_table(study: Study, wide: int) -> dict[str, Any]:
     """Every row over the two likeliest labels, and for so many images over the ten likeliest, renormalised."""
     maps = {name: study.made(name, method, "top2", **options) for name, (method, options) in ROWS.items()}
     two = study.scored("two", maps, labels="top2", saliency="both")
-    found = {"claims": claims.of_photographs(two), "two": _rows(two, published.PHOTOGRAPHS)}
+    found = {"claims": claims.of_photographs(two), "two": rows(two, published.PHOTOGRAPHS)}
     if wide:
         few = first(study.images, wide)
         maps = {name: study.made(name, method, "top10", few, **options) for name, (method, options) in ROWS.items()}
         ten = study.scored("ten", maps, few, labels="top10", renormalise=True, saliency="both")
-        found["ten"] = _rows(ten, published.PHOTOGRAPHS)
+        found["ten"] = rows(ten, published.PHOTOGRAPHS)
     return found
 
 
@@ -44,10 +44,10 @@ def corner_table(study: Study) -> dict[str, Any]:
     study.account |= {f"corner {name}": cut.account[name] for name in maps}
     results, whole = cut.scored("two", maps, labels="top2", saliency="both"), study.out / "two" / "results.json"
     told = claims.of_corners(json.loads(whole.read_bytes()), results) if whole.exists() else []
-    return {"claims": told, "corners": _rows(results, published.CORNERS)}
+    return {"claims": told, "corners": rows(results, published.CORNERS)}
 
 
-def _rows(results: Any, paper: published.Published) -> list[Figure]:
+def rows(results: Any, paper: published.Published) -> list[Figure]:
     """Every column of every bundle and of the controls that the paper has, its own figures beside."""
     bundles = list(results["run"]["bundles"])
     sources = {**{name: name for name in bundles}, **{name: f"control:{name}" for name in CONTROLS}}
