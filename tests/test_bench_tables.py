@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from benchmarks import tables
 
@@ -18,6 +19,27 @@ def test_every_file_of_results_is_on_the_page() -> None:
     for path in (FOLDER / "results").glob("*.json"):
         assert f"({path.name})" in page, path.name
         assert "machine" in json.loads(path.read_bytes()), path.name
+
+
+def test_the_figures_on_the_front_page_are_those_of_the_results() -> None:
+    def found(name: str) -> Any:
+        return json.loads((FOLDER / "results" / f"{name}.json").read_bytes())
+
+    gpu = found("evaluate-h200")
+    steps = {line["masks"]: line for line in found("explain-h200")["lines"] if line["precision"] == "tf32"}
+    ours = {
+        (one["infill"], one["name"]): one["value"] for one in found("paper-cifar10")["top_two"] if one["tv"] == 0.01
+    }
+    expected = [
+        [f"{mode['ratio']:.3f}" for mode in gpu["modes"]],
+        [f"{times:#.2g}".rstrip(".") for times in gpu["times_peers"].values()],
+        [f"{steps[masks]['times_peers']['eager']:.1f}" for masks in (1, 16, 64)],
+        [f"{found(name)['modes'][0]['ratio']:.3f}" for name in ("evaluate-cpu", "evaluate-cpu-mobilenet")],
+        [f"{ours['gray', name]:.2f}" for name in ("worst_completeness", "worst_soundness")],
+    ]
+    page = (FOLDER.parent / "README.md").read_text()
+    lines = [line.split(" | ")[2] for line in page.split("## Measured")[1].splitlines() if line.endswith("json` |")]
+    assert lines == [", ".join(one) for one in expected]
 
 
 def test_a_step_of_learning_stands_beside_torch() -> None:

@@ -28,6 +28,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSES, BATCH, SEED = 10, 32, 2022
 SMALL, SMOOTH, LEFT, FADE = 1.5, 2e-3, 1.0, 0.3  # weights of size, variation, what is left, and its power
 FAKE = 0.3  # share of the labels that are drawn by chance and get no mask
+SEEDS, GRADIENT = "seed", "gradient"  # of the classifier's gradient file
 Tensor = torch.Tensor
 
 
@@ -38,20 +39,18 @@ class Scores(torch.autograd.Function):
     def forward(context: Any, shown: Tensor, session: onnxruntime.InferenceSession) -> Tensor:
         context.save_for_backward(shown)
         context.session = session
-        return torch.from_numpy(_run(session, shown, np.zeros((len(shown), CLASSES), np.float32))[0])
+        scores = next(entry.name for entry in session.get_outputs() if entry.name != GRADIENT)
+        return torch.from_numpy(_run(session, scores, shown, np.zeros((len(shown), CLASSES), np.float32)))
 
     @staticmethod
     def backward(context: Any, seed: Tensor) -> tuple[Tensor, None]:
         (shown,) = context.saved_tensors
-        return torch.from_numpy(_run(context.session, shown, seed.numpy())[1]), None
+        return torch.from_numpy(_run(context.session, GRADIENT, shown, seed.numpy())), None
 
 
-def _run(session: onnxruntime.InferenceSession, shown: Tensor, seed: Any) -> tuple[Any, Any]:
-    image = next(entry.name for entry in session.get_inputs() if entry.name != "seed")
-    scores = next(entry.name for entry in session.get_outputs() if entry.name != "gradient")
-    feeds = {image: shown.detach().numpy(), "seed": seed}
-    found: tuple[Any, Any] = tuple(session.run([scores, "gradient"], feeds))
-    return found
+def _run(session: onnxruntime.InferenceSession, wanted: str, shown: Tensor, seed: Any) -> Any:
+    image = next(entry.name for entry in session.get_inputs() if entry.name != SEEDS)
+    return session.run([wanted], {image: shown.detach().numpy(), SEEDS: seed})[0]
 
 
 class Network(nn.Module):
