@@ -85,11 +85,11 @@ def test_cifar10(assets: Path, tmp_path: Path) -> None:
 
 def test_photographs_corners_and_the_rest(assets: Path, tmp_path: Path) -> None:
     found = run(assets, tmp_path, "photographs", "--images", "3", "--wide", "2")
-    assert {one["row"] for one in found["two"]} == {*published.PHOTOGRAPHS, "one-map:ours"}
+    assert {one["row"] for one in found["two"]} == {*published.PHOTOGRAPHS, imagenet.SHARP, "one-map:ours"}
     assert {one["n"] for one in found["ten"] if one["name"] == "worst_soundness"} == {2}
     drawn = ElementTree.parse(tmp_path / "photographs-two.svg").getroot()  # noqa: S314 - our own
     words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "key"]
-    assert words[: len(published.PHOTOGRAPHS) + 1] == list(dict.fromkeys(one["row"] for one in found["two"]))
+    assert words[: len(published.PHOTOGRAPHS) + 2] == list(dict.fromkeys(one["row"] for one in found["two"]))
     whole = {one["row"]: one["value"] for one in found["two"] if one["name"] == "insertion"}
     found = run(assets, tmp_path, "corners", "--images", "3")
     cut = {one["row"]: one["value"] for one in found["corners"] if one["name"] == "insertion"}
