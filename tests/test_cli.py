@@ -1,6 +1,7 @@
 """The command as its users type it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,17 @@ import numpy as np
 import pytest
 
 import build
+from auditkit.cli import show
+
+PROGRESS = re.compile(r"[\w ]+: \d+%, [\d,.e+]+ [\w ]+/s, [\d.]+ (s|min|h) left\n")
 
 
-def auditkit(*words: object) -> "subprocess.CompletedProcess[str]":
+def auditkit(*words: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """What a command said; without the lines that tell of progress, which a slow machine gives and a fast one not."""
     command = [sys.executable, "-m", "auditkit", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done.stderr = PROGRESS.sub("", done.stderr)
+    return done
 
 
 def _refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
@@ -85,6 +92,25 @@ def test_a_folder_without_a_model_is_said_in_plain_words(tmp_path: Path) -> None
 )
 def test_a_wrong_command_is_one_line_and_exit_2(words: list[str], expected: str) -> None:
     _refused(auditkit(*words), expected)
+
+
+def test_progress_is_told_in_lines_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
+    with show.progress("evaluating") as begin:
+        tick = begin(100)
+        for seconds, done, rows in ((30, 5, 3000), (31, 5, 3100), (10, 2, 0), (60, 8, 6000), (3600, 79, 0), (60, 1, 0)):
+            now[0] += seconds
+            tick(done, rows)
+    told = capsys.readouterr().err
+    assert told.splitlines() == [
+        "evaluating: 10%, 100 rows/s, 9 min left",
+        "evaluating: 20%, 92 rows/s, 9 min left",
+        "evaluating: 99%, 3 rows/s, 38 s left",
+    ]
+    assert PROGRESS.sub("", told) == ""
 
 
 def test_help_of_every_verb() -> None:

@@ -3,21 +3,21 @@
 import json
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from auditkit.demo.planted import bundled
+from test_cli import auditkit
 
 README = Path(__file__).parent.parent / "README.md"
 
 
 def _typed(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     """A line as typed in a folder."""
-    words = shlex.split(line)
-    assert words[0] == "auditkit"
-    return subprocess.run([sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, check=False)
+    program, *words = shlex.split(line)
+    assert program == "auditkit"
+    return auditkit(*words, folder=folder)
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,19 @@ from contextlib import contextmanager
 from typing import Any
 
 FIGURE_WIDTH = 14  # of a column, such as -1.156 to 1.592
+MINUTE, HOUR = 60, 3600
+LINE_SECONDS = MINUTE  # between two lines that tell of progress
 
 
 @contextmanager
 def progress(what: str, unit: str = "images") -> Iterator[Callable[[int], Any]]:
     """A function that, told the total, gives one that counts on; a bar with rate and time left on a terminal.
 
-    Work that also counts the rows a model has seen is told by rows a second.
+    Work that also counts the rows a model has seen is told by rows a second. Elsewhere than on a terminal, as in a
+    pipeline's log, a line says so every minute.
     """
     if not sys.stderr.isatty():
-        yield silent
+        yield lambda total: Lines(what, unit, total).tick
         return
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn  # noqa: PLC0415
@@ -46,9 +49,31 @@ def progress(what: str, unit: str = "images") -> Iterator[Callable[[int], Any]]:
         yield begin
 
 
-def silent(_total: int) -> Any:
-    """Progress that nobody watches."""
-    return lambda done, rows=0: (done, rows)
+class Lines:
+    """Progress as lines on stderr, one a minute: how much is done, how fast, and for how long still."""
+
+    def __init__(self, what: str, unit: str, total: int) -> None:
+        self.what, self.unit, self.total = what, unit, total
+        self.done = self.rows = 0
+        self.began = self.told = time.monotonic()
+
+    def tick(self, done: int, rows: int = 0) -> None:
+        """So much more is done."""
+        self.done, self.rows, now = self.done + done, self.rows + rows, time.monotonic()
+        if now - self.told < LINE_SECONDS or not 0 < self.done < self.total:
+            return
+        self.told, took = now, now - self.began
+        rate = f"{self.rows / took:,.0f} rows/s" if self.rows else f"{self.done / took:,.2g} {self.unit}/s"
+        left = took * (self.total - self.done) / self.done
+        sys.stderr.write(f"{self.what}: {self.done / self.total:.0%}, {rate}, {_span(left)} left\n")
+        sys.stderr.flush()
+
+
+def _span(seconds: float) -> str:
+    """About how long, in the unit that suits."""
+    if seconds < MINUTE:
+        return f"{seconds:.0f} s"
+    return f"{seconds / MINUTE:.0f} min" if seconds < 2 * HOUR else f"{seconds / HOUR:.1f} h"
 
 
 def plain(text: str, most: int = 2000) -> str:
