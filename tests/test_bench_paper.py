@@ -16,7 +16,7 @@ import auditkit
 import build
 from auditkit.model.pictures import as_picture, pixels
 from benchmarks.paper import __main__ as script
-from benchmarks.paper import cost, differences, imagenet, precision, published, work
+from benchmarks.paper import cifar10, cost, differences, imagenet, precision, published, work
 
 SIZES = {"cifar10_resnet56": (32, 10), "resnet50": (32, 12)}
 
@@ -67,7 +67,8 @@ def run(assets: Path, out: Path, part: str, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_cifar10(assets: Path, tmp_path: Path) -> None:
+def test_cifar10(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cifar10.THEIR_PACE, "steps", 3)
     found = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "2", "--settling", "2")
     by = {(one["infill"], one["name"], one["tv"]): one for one in found["top_two"]}
     assert len(by) == 4 * len(published.TV)
@@ -80,7 +81,7 @@ def test_cifar10(assets: Path, tmp_path: Path) -> None:
     assert {one["row"] for one in found["intrinsic"]} == set(published.INTRINSIC)
     assert {one["bundle"] for one in found["intrinsic"] if one["row"] == "random"} == {"control:random"}
     assert found["maps"]["tv0"]["maps"] == 1 * 2 + 2 * 10
-    assert [one["n"] for one in found["settling"]] == [2] * 4
+    assert [one["n"] for one in found["settling"]] == [2] * 8
 
 
 def test_photographs_corners_and_the_rest(assets: Path, tmp_path: Path) -> None:

@@ -34,8 +34,6 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cost": lambda study, _asked: cost.measured(study),
     "networks": lambda study, asked: networks.measured(study, asked.maskers),
 }
-
-
 SMALL = ("cifar10", "networks")  # parts on small images
 
 
@@ -61,9 +59,9 @@ def main() -> None:
     parser.add_argument("--model", help="name of another model in it")
     parser.add_argument("--preset", default="caffe", help="how photographs are prepared for it")
     parser.add_argument("--images", type=int)
-    parser.add_argument("--steps", type=int, default=1000, help="that a mask may take")
+    parser.add_argument("--steps", type=int, default=1000, help="of every mask")
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
-    parser.add_argument("--settling", type=int, default=50, help="images whose masks also take twice all the steps")
+    parser.add_argument("--settling", type=int, default=50, help="images whose masks are also learned otherwise")
     parser.add_argument("--wide", type=int, default=5, help="photographs with maps for their ten likeliest labels")
     parser.add_argument("--few", type=int, default=8, help="photographs for forgotten, ensembles and masks in half")
     parser.add_argument("--stages", type=int, default=4)

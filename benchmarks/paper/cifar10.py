@@ -3,7 +3,8 @@
 Masks are learned over other test images, at the images' own resolution, with several weights of the penalty on their
 variation. Three tables: completeness and soundness of the two likeliest labels, over gray and over other images; the
 same of all labels with areas over 0.2 to 0.6 of the pixels; and the metrics of the predicted label alone, beside
-gradients and noise. Whether the masks had settled is looked at on some images: the same masks with twice the steps.
+gradients and noise. Whether the masks had settled is looked at on some images: the same masks with twice the steps,
+and learned at the pace of the paper.
 """
 
 from typing import Any
@@ -16,6 +17,7 @@ FAITHFUL = ("worst_completeness", "worst_soundness")
 BLUR = "blur:5"  # as wide as usual for large images, which leaves nothing of a small one
 COLUMNS = (("deletion", "gray"), ("insertion", BLUR), ("insertion", "gray"), ("saliency_metric_tuned", "gray"))
 SETTLING = (0.0, 0.01)
+THEIR_PACE = {"steps": 2000, "rate": 0.05, "fall": 1.0, "memory": 0.999}
 BARE: dict[str, Any] = {"deletion": False, "saliency": "none"}
 
 
@@ -75,12 +77,13 @@ def _intrinsic(study: Study, maps: dict[str, Any]) -> list[Figure]:
 
 
 def _settling(study: Study, maps: dict[str, Any], count: int) -> list[Figure]:
-    """How the figures of the masks differ from those of masks that took twice as many steps."""
+    """How the figures of the masks differ from those of masks that took twice as many steps, or the paper's pace."""
     some, found = first(study.images, count), list[Figure]()
+    paces: dict[str, dict[str, Any]] = {"twice": {"steps": 2 * study.steps}, "paper": THEIR_PACE}
     for tv in SETTLING:
-        twice = study.made(f"tv{tv:g} twice", "mask", "top2", some, tv=tv, steps=2 * study.steps)
-        both = {"once": maps[f"tv{tv:g}"], "twice": twice}
+        others = {pace: study.made(f"tv{tv:g} {pace}", "mask", "top2", some, tv=tv, **how)
+                  for pace, how in paces.items()}  # fmt: skip
         settings = {"labels": "top2", "eps1": 0.0, "eps2": 0.1, "infill": "gray", **BARE}
-        results = study.scored(f"settling-tv{tv:g}", both, some, **settings)
-        found += [change(results, name, "once", "twice", "gray") | {"tv": tv} for name in FAITHFUL]
+        results = study.scored(f"settling-tv{tv:g}", {"usual": maps[f"tv{tv:g}"], **others}, some, **settings)
+        found += [change(results, name, "usual", pace, "gray") | {"tv": tv} for pace in paces for name in FAITHFUL]
     return found
