@@ -289,6 +289,8 @@ def test_the_command_prints_a_table_and_keeps_the_object(
     assert (done.code, done.err) == (0, "")
     for words in ("↑ better", "↑ worse", "margin: pass → fail", "verdict fail", f"{COUNT} in both", "+0.1"):
         assert words in done.out
+    c = made(rows(range(COUNT), plus(0.2)), checks=[{"id": "margin", "status": "suppressed"}], verdict="pass")
+    assert "verdict pass with margin suppressed" in " ".join(command("compare", b, c).out.split())
     held = json.loads((tmp_path / "changes.json").read_text())
     assert held == compare(a, b).to_json() == json.loads(command("compare", a, b, "--json").out)
     assert set(held) == {

@@ -459,3 +459,11 @@ def test_the_wheel_holds_the_policies(tmp_path: Path) -> None:
         "auditkit/demo/templates/demo.html",
         "auditkit/report/templates/report.css",
     } <= names
+
+
+def test_a_started_policy_names_its_file_as_one_would_type_it(command: Command, tmp_path: Path) -> None:
+    for name, typed in (("my own.toml", "'my own.toml'"), ("two\nlines.toml", "two-lines")):
+        assert command("init", "-o", str(tmp_path / name))[0] == 0
+        first, second = (tmp_path / name).read_text().splitlines()[:2]
+        assert first.endswith(f"auditkit policy check {typed}")
+        assert second == ""

@@ -59,8 +59,9 @@ def _print(found: "Comparison") -> None:
 def _run(identity: "dict[str, object]") -> str:
     model = identity["model"]
     file = f"{Path(model['path']).name} {model['sha256'][:12]}" if isinstance(model, dict) else str(model)
-    verdict = identity["verdict"]
-    return f"{identity['run']}: {file}{f', verdict {verdict}' if verdict else ''}"
+    verdict, suppressed = identity["verdict"], identity["suppressed"]
+    rests = f" with {', '.join(suppressed)} suppressed" if isinstance(suppressed, list) and suppressed else ""
+    return f"{identity['run']}: {file}{f', verdict {verdict}{rests}' if verdict else ''}"
 
 
 def _images(found: "Comparison") -> str:

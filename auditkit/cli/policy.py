@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,15 +40,14 @@ def init(
         raise BadInput(f"{out} cannot be written: {'it is a folder' if out.is_dir() else 'its folder is not there'}.")
     own = re.sub(r"[^A-Za-z0-9_.-]", "-", out.stem) or "policy"
     text = shipped_text(name).replace(f'\nname = "{name}"\n', f'\nname = "{own}"\n', 1)
-    text = (
-        f"# Started from auditkit's policy {name}. What it asks is shown by: auditkit policy check {own}.toml\n\n{text}"
-    )
+    asks = f"auditkit policy check {shlex.quote(out.name if out.name.isprintable() else own)}"
+    text = f"# Started from auditkit's policy {name}. What it asks is shown by: {asks}\n\n{text}"
     parse_policy(text, out.name)
     try:
         write_whole(out, text.encode())
     except OSError as error:
         raise RuntimeFailure(f"{out} cannot be written ({error.strerror}).") from None
-    show.table([("policy", str(out)), ("next", f"auditkit policy check {out}")])
+    show.table([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
 
 
 @app.command()

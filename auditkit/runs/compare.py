@@ -56,6 +56,7 @@ class Run:
             "images": said["subject"]["images"], "bundles": said["run"].get("bundles"),
             "policy": {key: (said.get("policy") or {}).get(key) for key in ("name", "sha256")},
             "environment": said["environment"], "verdict": said.get("verdict"),
+            "suppressed": [one["id"] for one in said.get("checks") or [] if one["status"] == "suppressed"],
         }  # fmt: skip
 
 
