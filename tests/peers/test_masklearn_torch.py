@@ -21,13 +21,14 @@ Array = np.ndarray[Any, Any]
 # What torch's exporters warn of is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("default")
 PAIRS, PICTURES, STEPS = 3, 12, 20
-BASE = MaskOptions(distractors=4, tv=0.01, factor=1)
+BASE = MaskOptions(steps=STEPS, distractors=4, tv=0.01, factor=1)
 VARIANTS = {
     "plain": BASE,
     "upsampled": replace(BASE, factor=4),
     "by 3, which does not divide": replace(BASE, factor=3, l1=0.02),
     "the paper's code": replace(BASE, loss="paper-code", factor=2),
     "two masks": replace(BASE, masks=2, factor=4),
+    "the paper's pace": replace(BASE, rate=0.05, fall=1.0, memory=0.999),
 }
 
 
@@ -76,7 +77,8 @@ def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
 
     bank = torch.from_numpy(pictures)
     weights = torch.zeros(start[names.WEIGHTS].shape, requires_grad=True)
-    adam = torch.optim.Adam([weights], lr=options.rate)
+    adam = torch.optim.Adam([weights], lr=options.rate, betas=(0.9, options.memory))
+    falling = torch.optim.lr_scheduler.ExponentialLR(adam, options.fall ** (1 / options.steps))
     for drawn in draws:
         (ours,) = stepper.step({names.INFILLS: drawn})
         adam.zero_grad()
@@ -84,5 +86,6 @@ def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
         loss = torch_loss(net, weights, bank[:PAIRS], chosen, torch.from_numpy(labels).long(), options)
         loss.sum().backward()
         adam.step()
+        falling.step()
         np.testing.assert_allclose(ours, loss.detach().numpy(), rtol=1e-4)
     np.testing.assert_allclose(stepper.state()[names.WEIGHTS], weights.detach().numpy(), atol=1e-4)
