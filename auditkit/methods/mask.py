@@ -42,10 +42,9 @@ COARSE = ((128, 8), (0, 4))  # where masks are 28 x 28 for 224 pixels
 class MaskOptions:
     """How masks are learned. What is minimised is the paper's, unless set; how is not.
 
-    The paper takes 2,000 steps of Adam at rate=0.05, fall=1, memory=0.999. A mask begins at one half, and shrinks so
-    slowly that these steps leave it too large: after the first ones few distractors fool the model any more, and those
-    few set the pace for a thousand steps to come. A rate of 0.2 that falls, and a short memory, come lower in half the
-    steps: on CIFAR-10 completeness 0.83 instead of 0.79, soundness 0.56 instead of 0.45.
+    The paper takes 2,000 steps of Adam at rate=0.05, fall=1, memory=0.999. The pace here was chosen among some twenty
+    on CIFAR-10 and comes lower in half the steps: loss 0.37 against 0.45, area 0.25 against 0.31 (ResNet-20, 12 masks,
+    one seed). On photographs, too, masks come out smaller, with more soundness and less completeness.
 
     With `settled`, a mask stops when its loss, averaged over windows of steps, has not come below the lowest average of
     earlier windows by more than that share of it for `patience` windows; it is meant for a rate that does not fall.

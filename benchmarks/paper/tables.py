@@ -50,7 +50,11 @@ def settling(figures: Iterable[Figure]) -> str:
     against = {"twice": "twice the steps", "paper": "the paper's pace"}
     rows = [[f"TV {one['tv']:g}", against[one["against"]], one["name"].replace("_", " "), told(one, "+.3f"),
              str(one["n"])] for one in figures]  # fmt: skip
-    return table(["masks", "against", "figure", "difference", "images"], rows)
+    drawn = table(["masks", "against", "figure", "difference", "images"], rows)
+    return (
+        f"{drawn}\n\nAn interval that holds 0 does not show that masks had settled, only that these images do not show "
+        "the contrary. The pace of learning was chosen among some twenty, in part on the first 25 of the images above."
+    )
 
 
 def stages(found: Figure) -> str:
