@@ -25,8 +25,9 @@ def command(*program: str) -> list[str]:
 
 
 def _placeless(argument: str) -> str:
+    """An option's value without its folder; of NAME=INTERPRETER the name."""
     name, given, path = argument.rpartition("=")
-    return name + given + ("PYTHON" if given else Path(path).name)
+    return f"{name}=PYTHON" if given and not name.startswith("-") else name + given + Path(path).name
 
 
 def one_line(line: dict[str, Any]) -> None:

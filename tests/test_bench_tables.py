@@ -1,10 +1,13 @@
 """Tables of results: the page that is read is the one that the results make."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import tables
+import pytest
+
+from benchmarks import tables, telling
 
 FOLDER = Path(tables.__file__).parent
 
@@ -40,6 +43,21 @@ def test_the_figures_on_the_front_page_are_those_of_the_results() -> None:
     page = (FOLDER.parent / "README.md").read_text()
     lines = [line.split(" | ")[2] for line in page.split("## Measured")[1].splitlines() if line.endswith("json` |")]
     assert lines == [", ".join(one) for one in expected]
+
+
+def test_a_command_is_told_without_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [
+        "--images=640",
+        "torchcam=/opt/a/bin/python",
+        "--assets",
+        "/data/assets",
+        "--plot=/data/p.svg",
+        "-o",
+        "out",
+    ]
+    monkeypatch.setattr(sys, "argv", ["bench", *given])
+    told = ["--images=640", "torchcam=PYTHON", "--assets", "assets", "--plot=p.svg"]
+    assert telling.command("-m", "bench") == ["python", "-m", "bench", *told]
 
 
 def test_a_step_of_learning_stands_beside_torch() -> None:
