@@ -14,8 +14,9 @@ from auditkit.graph.gradient.windows import Windows, spread_over, windows
 def conv(b: Builder, node: Node, grad: str) -> str:
     """The transposed convolution of g; where a plain one by the flipped weight does the same faster, that one.
 
-    In groups it is 3 to 9 times as fast on a CPU, and with windows that move by one pixel up to a sixth faster there
-    and in small batches on CUDA. Where dense windows move by more, most of what it takes would be zeros.
+    In groups it is 3 to 9 times as fast on a CPU; with dense windows that move by one pixel a whole step of learning
+    masks is 5 to 15 % faster there, and 5 to 12 % for a single mask on CUDA. Where dense windows move by more, most of
+    what it takes would be zeros.
     """
     weight, group = node.inputs[1], node.get("group", 1)
     w = windows(b, node, b.sizes(weight))
