@@ -12,7 +12,7 @@ import pytest
 import build
 from auditkit.cli import show
 
-PROGRESS = re.compile(r"[\w ]+: \d+%, [\d,.e+]+ [\w ]+/s, [\d.]+ (s|min|h) left\n")
+PROGRESS = re.compile(r"[\w ]+: \d+%, [\d,.e+]+ [\w ]+/s(, [\d.]+ (s|min|h) left)?\n")
 
 
 def auditkit(*words: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
@@ -110,6 +110,21 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal(
         "evaluating: 20%, 92 rows/s, 9 min left",
         "evaluating: 99%, 3 rows/s, 38 s left",
     ]
+    assert PROGRESS.sub("", told) == ""
+
+
+def test_progress_is_told_before_the_first_image_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
+    with show.progress("explaining") as begin:
+        tick = begin(2)
+        for _ in range(4):
+            now[0] += 31
+            tick(0, 310)
+    told = capsys.readouterr().err
+    assert told.splitlines() == ["explaining: 0%, 10 rows/s"] * 2
     assert PROGRESS.sub("", told) == ""
 
 

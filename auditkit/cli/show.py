@@ -60,12 +60,12 @@ class Lines:
     def tick(self, done: int, rows: int = 0) -> None:
         """So much more is done."""
         self.done, self.rows, now = self.done + done, self.rows + rows, time.monotonic()
-        if now - self.told < LINE_SECONDS or not 0 < self.done < self.total:
+        if now - self.told < LINE_SECONDS or self.done >= self.total:
             return
         self.told, took = now, now - self.began
         rate = f"{self.rows / took:,.0f} rows/s" if self.rows else f"{self.done / took:,.2g} {self.unit}/s"
-        left = took * (self.total - self.done) / self.done
-        sys.stderr.write(f"{self.what}: {self.done / self.total:.0%}, {rate}, {_span(left)} left\n")
+        left = f", {_span(took * (self.total - self.done) / self.done)} left" if self.done else ""
+        sys.stderr.write(f"{self.what}: {self.done / self.total:.0%}, {rate}{left}\n")
         sys.stderr.flush()
 
 
