@@ -46,15 +46,7 @@ def test_the_figures_on_the_front_page_are_those_of_the_results() -> None:
 
 
 def test_a_command_is_told_without_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [
-        "--images=640",
-        "torchcam=/opt/a/bin/python",
-        "--assets",
-        "/data/assets",
-        "--plot=/data/p.svg",
-        "-o",
-        "out",
-    ]
+    given = ["--images=640", "torchcam=/opt/a/bin/python", "--assets", "/data/assets", "--plot=/data/p.svg"]
     monkeypatch.setattr(sys, "argv", ["bench", *given])
     told = ["--images=640", "torchcam=PYTHON", "--assets", "assets", "--plot=p.svg"]
     assert telling.command("-m", "bench") == ["python", "-m", "bench", *told]
