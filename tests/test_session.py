@@ -4,7 +4,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
+import auditkit
 import build
+from auditkit.demo.planted import bundled
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.model import cuda, session
 from auditkit.model.session import Session, Settings, in_batches, measured_batch
@@ -100,9 +102,20 @@ def test_a_graph_that_does_not_load_is_one_line() -> None:
 
 
 def test_the_runtime_running_out_of_memory_is_told_apart() -> None:
-    for text in ("Failed to allocate memory for requested buffer of size 99", "CUDA failure 2: out of memory"):
+    arena = "Available memory of 26111232 is smaller than requested bytes of 51380224"
+    told = ("Failed to allocate memory for requested buffer of size 99", "CUDA failure 2: out of memory", arena)
+    for text in (*told, f"while running Conv node. Name:'{'_' * 400}' {arena}"):
         assert isinstance(session._told(RuntimeError(text), "x"), OutOfMemory)
     assert not isinstance(session._told(RuntimeError("Invalid rank for input"), "x"), OutOfMemory)
+
+
+@pytest.mark.gpu
+def test_batches_too_large_for_the_memory_allowed_become_smaller() -> None:
+    rows = np.random.default_rng(1).standard_normal((4096, 3, 64, 64)).astype(np.float32)
+    found = list[np.ndarray]()
+    for settings in (Settings(device="cuda", batch=4096, memory_bytes=2**30), Settings(device="cuda", batch=64)):
+        found.append(auditkit.load(bundled("honest"), settings=settings).probabilities(rows))
+    assert np.abs(found[0] - found[1]).max() < 1e-3
 
 
 def test_batches_halve_on_out_of_memory_and_lose_no_row() -> None:

@@ -24,7 +24,8 @@ MOST_ROWS = {"cpu": 64, "cuda": 512}
 # Of the memory allowed, for one session's arena: a model may have two (its own and the one over masks), and CUDA itself
 # and the banks need the rest.
 ARENA_SHARE = 0.35
-OUT_OF_MEMORY = re.compile(r"fail\w* to allocate|out of memory|bad_alloc|ALLOC_FAILED|CUDA (failure|error) 2\b", re.I)
+ALLOCATION = r"fail\w* to allocate|bad_alloc|ALLOC_FAILED|smaller than requested bytes"  # the last: an arena's limit
+OUT_OF_MEMORY = re.compile(rf"{ALLOCATION}|out of memory|CUDA (failure|error) 2\b", re.I)
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def _told(error: Exception, what: str) -> RuntimeFailure:
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"(/[\w./+-]+|\w:\\[\w.\\]+):\d+ [^ ]+(\(.*?\))? ", "", text)
     text = text if len(text) <= 300 else text[:297] + "..."
-    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):  # the whole: the reason comes last
         return OutOfMemory(f"{what}: out of memory ({text})")
     return RuntimeFailure(f"{what}: {text}")
 
