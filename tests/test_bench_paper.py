@@ -16,7 +16,7 @@ import auditkit
 import build
 from auditkit.model.pictures import as_picture, pixels
 from benchmarks.paper import __main__ as script
-from benchmarks.paper import cifar10, cost, differences, imagenet, precision, published, work
+from benchmarks.paper import cifar10, claims, cost, differences, imagenet, precision, published, work
 
 SIZES = {"cifar10_resnet56": (32, 10), "resnet50": (32, 12)}
 
@@ -92,7 +92,9 @@ def test_photographs_corners_and_the_rest(assets: Path, tmp_path: Path) -> None:
     words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "key"]
     assert words[: len(published.PHOTOGRAPHS) + 2] == list(dict.fromkeys(one["row"] for one in found["two"]))
     whole = {one["row"]: one["value"] for one in found["two"] if one["name"] == "insertion"}
-    found = run(assets, tmp_path, "corners", "--images", "3")
+    found = run(assets, tmp_path, "corners", "--images", "3", "--mapped", "2")
+    assert [one["n"] for one in found["claims"]] == [3, 3, 2]
+    assert set(found["maps"]) == {*imagenet.ON_CORNERS, claims.BUMP}
     cut = {one["row"]: one["value"] for one in found["corners"] if one["name"] == "insertion"}
     assert set(published.CORNERS) < set(cut)
     assert cut["ours"] != whole["ours"]
@@ -160,15 +162,19 @@ def test_precision(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = run(assets, tmp_path, "precision", "--images", "2", "--few", "1")
     assert {one["largest"] for one in found["precisions"]["strict"]} == {0.0}
     assert {"insertion", "worst_soundness"} <= {one["name"] for one in found["precisions"]["strict"]}
-    assert {one["value"] for one in found["masks_in_half"]} == {0.0}
+    learned = {
+        way: [one["value"] for one in found["masks_in_half"] if one["bundle"] == way] for way in ("half", "draws")
+    }
+    assert set(learned["half"]) == {0.0}
+    assert any(learned["draws"])
     assert "| insertion" in (tmp_path / "precision.md").read_text()
 
 
-@pytest.mark.parametrize(("model", "claims"), [("cifar10_resnet56", 2), ("resnet50", 7)])
-def test_differences(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, claims: int) -> None:
+@pytest.mark.parametrize(("model", "count"), [("cifar10_resnet56", 2), ("resnet50", 7)])
+def test_differences(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, count: int) -> None:
     if model == "resnet50":
         monkeypatch.setattr(differences, "SMALL", 16)  # its images here are small
     found = run(assets, tmp_path, "differences", "--images", "2", "--model", model)
-    assert len(found["claims"]) == claims
+    assert len(found["claims"]) == count
     assert found["passes_an_image"] <= 1024
     assert {"differences", "rise", "random"} <= {one["row"] for one in found["differences"]}

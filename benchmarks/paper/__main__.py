@@ -26,7 +26,7 @@ from benchmarks.telling import command
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.settling),
     "photographs": lambda study, asked: imagenet.main_table(study, asked.wide),
-    "corners": lambda study, _asked: imagenet.corner_table(study),
+    "corners": lambda study, asked: imagenet.corner_table(study, asked.mapped),
     "forgotten": lambda study, asked: imagenet.forgotten(study, asked.few, asked.stages),
     "ensembles": lambda study, asked: imagenet.ensembles(study, asked.few),
     "precision": lambda study, asked: precision.measured(study, asked.few),
@@ -35,6 +35,7 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "networks": lambda study, asked: networks.measured(study, asked.maskers),
 }
 SMALL = ("cifar10", "networks")  # parts on small images
+IMAGES = {"corners": 80}  # where it is not the usual number
 
 
 def study_of(asked: argparse.Namespace) -> work.Study:
@@ -46,7 +47,7 @@ def study_of(asked: argparse.Namespace) -> work.Study:
     images = asked.assets / "images" / ("cifar10_test_1000.npz" if small else "nips17_150")
     model = auditkit.load(asked.assets / "models" / f"{name}.onnx", preset=preset, settings=settings)
     assert isinstance(model, OnnxClassifier)
-    chosen, pool = choose(model, images, asked.images or (300 if small else 20))
+    chosen, pool = choose(model, images, asked.images or IMAGES.get(asked.part, 300 if small else 20))
     return work.Study(model, chosen, pool, asked.out, asked.steps)
 
 
@@ -63,6 +64,7 @@ def main() -> None:
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
     parser.add_argument("--settling", type=int, default=50, help="images whose masks are also learned otherwise")
     parser.add_argument("--wide", type=int, default=5, help="photographs with maps for their ten likeliest labels")
+    parser.add_argument("--mapped", type=int, default=20, help="photographs whose corners get maps")
     parser.add_argument("--few", type=int, default=8, help="photographs for forgotten, ensembles and masks in half")
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--maskers", type=Path, help="folder of the networks that benchmarks.paper.maskers trained")

@@ -1,7 +1,6 @@
 """The paper's main table, on photographs: its rows and columns, corner crops, the cheat, randomisation, ensembles."""
 
-import json
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from auditkit.runs.explain import Explanation
@@ -38,14 +37,27 @@ def main_table(study: Study, wide: int) -> dict[str, Any]:
     return found
 
 
-def corner_table(study: Study) -> dict[str, Any]:
-    """The same over the two likeliest labels of one corner of each photograph, beside the main table if it is there."""
-    cut = replace(study, images=corners(study.images), out=study.out / "corners")
-    maps = {name: cut.made(name, ROWS[name][0], "top2", **ROWS[name][1]) for name in ON_CORNERS}
-    study.account |= {f"corner {name}": cut.account[name] for name in maps}
-    results, whole = cut.scored("two", maps, labels="top2", saliency="both"), study.out / "two" / "results.json"
-    told = claims.of_corners(json.loads(whole.read_bytes()), results) if whole.exists() else []
-    return {"claims": told, "corners": rows(results, published.CORNERS)}
+def corner_table(study: Study, mapped: int) -> dict[str, Any]:
+    """The same over the two likeliest labels of one corner of each photograph, for as many as are to have maps.
+
+    What becomes of the centred bump is looked at on all of them, since it takes no learning.
+    """
+    cut = study.beside("corners", images=corners(study.images))
+    few = first(cut.images, mapped)
+    maps = {name: cut.made(name, ROWS[name][0], "top2", few, **ROWS[name][1]) for name in ON_CORNERS}
+    study.account |= cut.account
+    results = cut.scored("two", maps, few, labels="top2", saliency="both")
+    return {
+        "claims": claims.of_corners(_bumps(study), _bumps(cut), results),
+        "corners": rows(results, published.CORNERS),
+    }
+
+
+def _bumps(study: Study) -> Path:
+    """Where the centred bump is measured on all images."""
+    maps = {claims.BUMP: study.made(claims.BUMP, claims.BUMP, "top2")}
+    study.scored("bumps", maps, labels="top2", deletion=False, saliency="none", controls=False)
+    return study.out / "bumps"
 
 
 def rows(results: Any, paper: published.Published) -> list[Figure]:

@@ -26,7 +26,7 @@ def _in(study: Study, precision: str) -> Study:
     """The same study with the model in another precision."""
     model = study.model
     other = OnnxClassifier(model.file, model.signature, model.card, replace(model.asked, precision=precision))
-    return replace(study, model=other, out=study.out / precision)
+    return study.beside(precision, model=other)
 
 
 def _figures(study: Study, maps: dict[str, HeatmapSet]) -> dict[tuple[str, ...], float]:
@@ -45,9 +45,13 @@ def _changes(strict: dict[tuple[str, ...], float], other: dict[tuple[str, ...], 
 
 
 def _masks(study: Study, maps: HeatmapSet, few: int) -> list[Figure]:
-    """How masks that were learned in half precision score beside the others, both in strict float32."""
+    """How masks that were learned in half precision score beside the others, both in strict float32.
+
+    And how masks learned with other draws do: learning is chaotic, and what chance alone changes is the measure.
+    """
     some, half = first(study.images, few), _in(study, HALF)
-    both = {"half": half.made("ours", "mask", "top2", some), "usual": maps}
+    ways = {"half": half.made("ours", "mask", "top2", some), "draws": study.made("draws", "mask", "top2", some, seed=1)}
     study.account |= {f"{name} in half": took for name, took in half.account.items()}
-    results = _in(study, STRICT).scored("masks", both, some, labels="top2", saliency="none", steps=POINTS)
-    return [change(results, name, "half", "usual", "gray") for name in LEARNED]
+    results = _in(study, STRICT).scored("masks", {**ways, "usual": maps}, some, labels="top2", saliency="none",
+                                        steps=POINTS)  # fmt: skip
+    return [change(results, name, way, "usual", "gray") for way in ways for name in LEARNED]

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ from PIL import Image
 import auditkit
 from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet, open_images
+from auditkit.metrics.statistics import paired_difference
 from auditkit.model.classifier import OnnxClassifier
+from auditkit.runs.compare import read
+from auditkit.runs.figures import Gap, image_means
 
 Array = np.ndarray[Any, Any]
 Figure = dict[str, Any]
@@ -33,6 +36,10 @@ class Study:
     out: Path
     steps: int  # that a mask may take
     account: dict[str, Figure] = field(default_factory=dict)  # what making each kind of maps took
+
+    def beside(self, folder: str, **changed: Any) -> "Study":
+        """Another study in a folder of this one, with an account of its own."""
+        return replace(self, out=self.out / folder, account={}, **changed)
 
     def made(self, name: str, method: str, labels: str, images: ImageSet | None = None, **options: Any) -> HeatmapSet:
         """The maps of that name; those that are there already are kept."""
@@ -119,3 +126,18 @@ def change(results: Any, name: str, bundle: str, against: str, infill: str) -> F
                         for key, other in zip(kept, ("value", "high", "low"), strict=True)}  # fmt: skip
             return {"name": name, "bundle": bundle, "against": against, "infill": infill, "n": one["n"], **kept}
     raise SystemExit(f"the evaluation does not compare {name} of {bundle} with {against} over {infill}.")
+
+
+def moved(before: Path, after: Path, name: str, bundle: str, infill: str = "gray") -> Figure:
+    """A bundle's figure in the later of two runs less that in the earlier, image by image, whatever became of these."""
+    means = list[dict[str, float]]()
+    for run in map(read, (before, after)):
+        values = run.metrics(bundle, infill)[name]
+        if isinstance(values, Gap):
+            raise SystemExit(f"{run.name} has no {name}: {values.reason}.")
+        means.append(dict(zip(run.items.images, image_means(values, len(run.items.images)), strict=True)))
+    both = [image for image, value in means[0].items() if np.isfinite([value, means[1].get(image, np.nan)]).all()]
+    later, earlier = ([own[image] for image in both] for own in reversed(means))
+    found = paired_difference(later, earlier)
+    return {"name": name, "bundle": bundle, "infill": infill, "value": found.value, "low": found.low,
+            "high": found.high, "n": found.n}  # fmt: skip
