@@ -14,6 +14,7 @@ from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.methods import refinement, regression
 from auditkit.methods.differences import Differences, differences
 from auditkit.methods.grids import coin_flips, jittered, stretched
+from auditkit.methods.notes import told
 from auditkit.methods.regression import Cosines, Prior
 from auditkit.methods.request import Pool, Request
 
@@ -179,7 +180,7 @@ def test_every_pass_is_counted_once_and_all_labels_share_them() -> None:
     request = asking.request(model, SIZE, labels=(0, 1, 2), count=ticked.append)
     found = differences(request, Differences(most_passes=100, tolerance=0.0))
     assert found.passes == sum(ticked) == sum(seen) == 2 * 100
-    assert "100 to 100 passes" in found.notes[0]
+    assert "passes an image: 100" in told(found.notes)
 
 
 def test_an_image_whose_halves_agree_is_done_early() -> None:
@@ -187,7 +188,7 @@ def test_an_image_whose_halves_agree_is_done_early() -> None:
     found = differences(asking.request(_two_patches(), SIZE, ("a",)), Differences(most_passes=512))
     assert 128 <= found.passes < 512
     assert found.passes % 64 == 0
-    assert "1 of 1 stopped early" in found.notes[0]
+    assert "1 of 1 images stopped early" in told(found.notes)
     for least in (64, 128, 192):
         lax = Differences(most_passes=512, least_passes=least, tolerance=0.5)
         assert differences(asking.request(_two_patches(), SIZE, ("a",)), lax).passes == least
@@ -290,7 +291,7 @@ def test_refinement_gives_a_mask_with_a_lower_objective() -> None:
     for passes in (32, 320, 1280):
         found = differences(request, Differences(most_passes=64, refine=passes, l1=0.02))
         assert found.passes == 64 + passes
-        assert f"{passes} passes a label" in found.notes[-1]
+        assert f"{passes} passes a label" in told(found.notes)[-1]
         mask = found.maps[0][0]
         assert mask.min() >= 0
         assert mask.max() <= 1

@@ -20,6 +20,7 @@ from auditkit.graph import mask_objective as names
 from auditkit.graph.deletion import EVENLY, Deletion, DeletionRecipe
 from auditkit.graph.masking import Ends
 from auditkit.methods.fong import DISCS, FongOptions, _discs, fong
+from auditkit.methods.notes import told
 from auditkit.methods.request import Pool, Request
 from auditkit.metrics.localisation import share_inside
 from auditkit.model.classifier import OnnxClassifier
@@ -215,13 +216,13 @@ def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     request = replace(lit(model, labels=(0, 1, 2)), tick=ticks.append)
     found = fong(request, replace(QUICK, start="ones"))
     assert found.passes == found.gradients == sum(ticks) == 2 * 3 * 40
-    assert found.notes == ("2 of 6 masks delete nothing: blur takes nothing that is worth it from their labels",)
+    assert told(found.notes) == ("2 of 6 masks delete nothing: blur takes nothing that is worth it from their labels",)
     assert not found.maps[0][0].any()
     ticks.clear()
     found = fong(request, QUICK)
     assert found.gradients == 2 * 3 * 40
     assert found.passes == sum(ticks) == 2 * 3 * 40 + 2 * (DISCS + 1)
-    said, *_ = fong(request, replace(QUICK, blur=0.01, steps=1)).notes
+    said, *_ = told(fong(request, replace(QUICK, blur=0.01, steps=1)).notes)
     assert said.startswith("6 of 6 labels keep more than half their probability when the whole image is blurred")
 
 

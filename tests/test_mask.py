@@ -20,6 +20,7 @@ from auditkit.graph.mask_objective import Recipe
 from auditkit.methods import mask_batch
 from auditkit.methods.mask import MaskOptions, mask
 from auditkit.methods.mask_batch import Ending, width
+from auditkit.methods.notes import told
 from auditkit.methods.request import Found, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside, tolerance_at
 from auditkit.model.classifier import OnnxClassifier
@@ -134,7 +135,7 @@ def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     short = replace(QUICK, steps=50, settled=0.0)  # the last window is a short one
     found = mask(replace(asked(model), tick=ticks.append), short)
     assert found.passes == found.gradients == sum(ticks) == 2 * 2 * 50 * 2
-    assert found.notes == ("4 of 4 masks had not settled after 50 steps",)
+    assert told(found.notes) == ("4 of 4 masks had not settled after 50 steps",)
     assert mask(asked(model), replace(short, settled=-1.0)).notes == ()
 
 
@@ -143,7 +144,7 @@ def test_settled_masks_make_room_for_others(model: OnnxClassifier) -> None:
     options = replace(QUICK, infill="gray", steps=2000, settled=0.01, patience=4)
     found = mask(asked(model), options)
     assert 0 < found.passes < 4 * 600
-    assert found.notes == ()
+    assert told(found.notes) == ()
     assert mask(asked(model), replace(options, rows=1)).passes == found.passes
     assert mask(asked(model), replace(options, settled=0.001)).passes > found.passes
 

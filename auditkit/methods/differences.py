@@ -13,6 +13,7 @@ import numpy as np
 from auditkit.errors import BadInput
 from auditkit.methods.asking import answers, generator, others
 from auditkit.methods.grids import Spread, coin_flips, jittered
+from auditkit.methods.notes import Note, Range, Share
 from auditkit.methods.refinement import PASSES_A_STEP, Penalties, refined
 from auditkit.methods.regression import Cosines, Prior, chosen, fitted, split_half_agreement
 from auditkit.methods.request import Found, Request
@@ -168,16 +169,14 @@ def _ask(request: Request, over: Mixed, pictures: Any, active: list[_Image]) -> 
         image.take(own)
 
 
-def _notes(images: list[_Image]) -> tuple[str, ...]:
+def _notes(images: list[_Image]) -> tuple[Note, ...]:
     asked = [2 * len(image.responses) for image in images if image.responses.size]
     if not asked:
         return ()
-    agreements = [image.agreement for image in images if image.responses.size]
     early = sum(count < 2 * images[0].plan.pairs for count in asked)
-    return (
-        f"{min(asked):,} to {max(asked):,} passes an image; {early} of {len(asked)} stopped early",
-        f"split-half agreement of ranks {np.median(agreements):.2f} (median), {min(agreements):.2f} (least)",
-    )
+    agreements = tuple(image.agreement for image in images if image.responses.size and np.isfinite(image.agreement))
+    agreed = (Range("split-half agreement of ranks", agreements),) if agreements else ()
+    return (Range("passes an image", tuple(asked)), Share("images stopped early", early, len(asked)), *agreed)
 
 
 def _refine(

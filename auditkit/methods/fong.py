@@ -38,6 +38,7 @@ from auditkit.methods.mask import (
 )
 from auditkit.methods.mask_batch import Ending
 from auditkit.methods.mask_infills import Bank, over_blur
+from auditkit.methods.notes import Note, Share
 from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.signature import to_probabilities
@@ -86,18 +87,14 @@ def fong(request: Request, options: FongOptions = FongOptions()) -> Found:
     for pair in pairs:
         maps[pair.image][pair.label] = 1 - upsampled(pair.state[WEIGHTS], learner.ends, learner.recipe.factor)[0]
     steps = len(pairs) * options.steps
-    notes = (*begin.notes, *_idle(maps, len(pairs)), *rounding(surrogate=learner.surrogate))
+    notes: tuple[Note, ...] = (*begin.notes, _idle(maps, len(pairs)), *rounding(surrogate=learner.surrogate))
     return Found(maps, begin.passes + steps, steps, notes)
 
 
-def _idle(maps: tuple[dict[int, Array], ...], count: int) -> tuple[str, ...]:
+def _idle(maps: tuple[dict[int, Array], ...], count: int) -> Share:
     """What must be said of masks that rank no pixel before another."""
     idle = sum(not found.any() for own in maps for found in own.values())
-    return (
-        (f"{idle} of {count} masks delete nothing: blur takes nothing that is worth it from their labels",)
-        if idle
-        else ()
-    )
+    return Share("masks delete nothing: blur takes nothing that is worth it from their labels", idle, count)
 
 
 def _made_ready(model: OnnxClassifier, options: FongOptions) -> Learner:
@@ -119,7 +116,7 @@ class Begin:
 
     weights: Array | None = None  # [M, 1, h, w]; None: nothing is deleted
     passes: int = 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[Share, ...] = ()
 
 
 def _circles(request: Request, learner: Learner, pictures: Bank) -> Begin:
@@ -132,13 +129,13 @@ def _circles(request: Request, learner: Learner, pictures: Bank) -> Begin:
         enough = [score <= nothing + (1 - TAKEN) * (whole - nothing) for score in tried]
         weights[place] = discs[1:][[*enough, True].index(True)]
         unhidden += whole >= LEAST_PROB and nothing > whole / 2
-    return Begin(weights, scores.shape[0] * scores.shape[1], _unhidden(unhidden, len(pairs)))
+    return Begin(weights, scores.shape[0] * scores.shape[1], (_unhidden(unhidden, len(pairs)),))
 
 
-def _unhidden(count: int, pairs: int) -> tuple[str, ...]:
+def _unhidden(count: int, pairs: int) -> Share:
     """What must be said of labels that a blur does not hide."""
-    said = f"{count} of {pairs} labels keep more than half their probability when the whole image is blurred"
-    return (f"{said}, so that little can be deleted from them; try a larger blur",) if count else ()
+    said = "labels keep more than half their probability when the whole image is blurred"
+    return Share(f"{said}, so that little can be deleted from them; try a larger blur", count, pairs)
 
 
 def _discs(ends: Ends, factor: int) -> Array:

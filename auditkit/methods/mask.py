@@ -18,6 +18,7 @@ from auditkit.methods import limits
 from auditkit.methods.gradients import pairs_of
 from auditkit.methods.mask_batch import Batch, Ending, Pair, fresh_states
 from auditkit.methods.mask_infills import Bank, bank
+from auditkit.methods.notes import Note, Share
 from auditkit.methods.request import Found, Request
 from auditkit.model import gradient
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -116,12 +117,12 @@ def wanted_pairs(request: Request) -> list[tuple[int, int]]:
     return pairs
 
 
-def _notes(pairs: list[Pair], learner: "Learner") -> tuple[str, ...]:
-    notes = []
+def _notes(pairs: list[Pair], learner: "Learner") -> tuple[Note, ...]:
+    ending, told = learner.batch.ending, rounding(surrogate=learner.surrogate)
+    if not pairs or ending.settled < 0:
+        return told
     restless = sum(not pair.settled for pair in pairs)
-    if restless and learner.batch.ending.settled >= 0:
-        notes.append(f"{restless} of {len(pairs)} masks had not settled after {learner.batch.ending.steps} steps")
-    return (*notes, *rounding(surrogate=learner.surrogate))
+    return (Share(f"masks had not settled after {ending.steps} steps", restless, len(pairs)), *told)
 
 
 def rounding(*, surrogate: bool) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.methods.notes import Note
 from auditkit.model.classifier import AnyClassifier
 
 Array = np.ndarray[Any, Any]
@@ -45,4 +46,4 @@ class Found:
     maps: tuple[dict[int, Array], ...]  # for each image, float32 [height, width] by label; higher is more important
     passes: int = 0  # images that the model was asked about
     gradients: int = 0  # images that it was differentiated on
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()

@@ -18,6 +18,7 @@ from auditkit.data.bundle_files import split_reference
 from auditkit.data.durable import write_whole
 from auditkit.data.heatmaps import Bundle, HeatmapSet
 from auditkit.errors import BadInput, IntegrityFailure, RuntimeFailure
+from auditkit.methods import notes
 from auditkit.methods.request import Found, Request
 
 Array = np.ndarray[Any, Any]
@@ -59,8 +60,8 @@ class Record:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Each of them once."""
-        return tuple(dict.fromkeys(str(note) for one in self.spent.values() for note in one["notes"]))
+        """What must be known of the maps, over all of them."""
+        return notes.told(notes.from_json(note) for one in self.spent.values() for note in one["notes"])
 
     def with_more(self, request: Request, found: Found) -> "Record":
         """The same after some more maps; who is asked the same twice has spent it once."""
@@ -70,7 +71,11 @@ class Record:
             for image, labels, own in zip(request.ids, request.labels, found.maps, strict=True)
         }
         asked = hashlib.sha256(json.dumps([request.ids, request.labels]).encode()).hexdigest()
-        spent = {"passes": found.passes, "gradients": found.gradients, "notes": list(found.notes)}
+        spent = {
+            "passes": found.passes,
+            "gradients": found.gradients,
+            "notes": [notes.to_json(note) for note in found.notes],
+        }
         return Record(self.images | images, self.maps | maps, self.spent | {asked: spent})
 
     def to_json(self) -> dict[str, Any]:
