@@ -46,6 +46,7 @@ bench-gpu: $(VENV)/.made-dev  ## the same on a GPU, against torch (installs it)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]' torchvision
 	$(BIN)/python -m benchmarks.evaluate --device cuda --precision tf32 --precision float16 --images 640 --runs 400 --peers > bench-output/evaluate-gpu.json
 	$(BIN)/python -m benchmarks.explain --device cuda --precision tf32 --precision float16 --peer eager --peer compile > bench-output/explain-gpu.json
+	$(BIN)/python -m benchmarks.kernels --precision float16 --precision tf32 > bench-output/kernels-gpu.json
 	$(BIN)/python -m benchmarks.tables bench-output > bench-output/README.md
 	@echo bench-output/README.md
 

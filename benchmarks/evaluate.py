@@ -61,17 +61,22 @@ def export_resnet50(folder: Path) -> Path:
     return target
 
 
-def bare(model: OnnxClassifier, batch: int, runs: int) -> Callable[[], float]:
-    """What measures rows a second of the vendor's graph alone: input and output bound on the device; warmed up."""
+def bare_runs(model: OnnxClassifier, batch: int) -> Callable[[int], object]:
+    """Runs of the vendor's graph alone, input and output bound on the device."""
     rows = np.random.default_rng(0).standard_normal(model.signature.array_shape(batch)).astype(np.float32)
     own = Session(model.graph, model.settings, model.weights)
     session = own._session
     binding = session.io_binding()
     binding.bind_ortvalue_input(model.signature.input, own.upload(rows.astype(model.signature.dtype)))
     binding.bind_output(own.outputs[0], model.settings.device)
-    for _ in range(3):
-        session.run_with_iobinding(binding)
-    return lambda: rate(batch * runs, lambda: [session.run_with_iobinding(binding) for _ in range(runs)])
+    return lambda count: [session.run_with_iobinding(binding) for _ in range(count)]
+
+
+def bare(model: OnnxClassifier, batch: int, runs: int) -> Callable[[], float]:
+    """What measures rows a second of them; warmed up."""
+    run = bare_runs(model, batch)
+    run(3)
+    return lambda: rate(batch * runs, lambda: run(runs))
 
 
 def whole(model: OnnxClassifier, images: int, maps: int, steps: int, folder: Path) -> Callable[[], float]:

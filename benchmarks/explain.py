@@ -97,7 +97,7 @@ def ours(model: OnnxClassifier, masks: int, asked: argparse.Namespace) -> Steps:
     fixed = {
         names.PICTURES: pictures(masks, model.signature.height),
         names.IMAGE: np.arange(masks, dtype=np.int32),
-        names.LABEL: np.arange(masks, dtype=np.int32),
+        names.LABEL: np.arange(masks, dtype=np.int32) % model.signature.outputs,
     }
     feeds = {name: session.upload(array) for name, array in fixed.items()}
     draws = rng.integers(masks, masks + OTHERS, (asked.steps, masks, asked.distractors)).astype(np.int32)

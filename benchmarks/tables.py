@@ -57,6 +57,16 @@ def learning(found: Results) -> str:
     return f"{found['network']}, {found['distractors']} distractors.\n\n{table(head, rows)}"
 
 
+def kernels(found: Results) -> str:
+    """Where a GPU's time goes."""
+    kinds = list(found["lines"][0]["kinds_ms"])
+    rows = [[one["what"], one["precision"], f"{one['rows']:,}", f"{one['ms']:.1f}", f"{one['rows_s']:,}",
+             str(one["launches"]), *(f"{one['kinds_ms'][kind]:.1f}" for kind in kinds)]
+            for one in found["lines"]]  # fmt: skip
+    head = ["what", "precision", "rows", "ms by the clock", "rows/s", "kernels", *(f"ms of {kind}" for kind in kinds)]
+    return f"{found['model']}.\n\n{table(head, rows)}"
+
+
 def opening(found: Results) -> str:
     """What opening a model costs."""
     rows = [[one["model"], f"{one['opening_s']:.2f}", f"{one['bare_rows_s']:,.0f}", f"{one['predict_rows_s']:,.0f}",
@@ -95,6 +105,7 @@ def suite(found: Results) -> str:
 KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "evaluate-": ("Scoring heatmaps against the bare session", speed),
     "explain-": ("Learning masks", learning),
+    "kernels-": ("Where a GPU's time goes", kernels),
     "peers-": ("Peers on the same work", of_peers),
     "opening": ("Opening a model", opening),
     "paper-": ("The paper's tables", of_paper),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import tables, telling
+from benchmarks import kernels, tables, telling
 
 FOLDER = Path(tables.__file__).parent
 
@@ -57,3 +57,22 @@ def test_a_step_of_learning_stands_beside_torch() -> None:
             "times_peers": {"eager": 2.3, "compile": 1.7}}  # fmt: skip
     drawn = tables.learning({"network": "resnet50", "distractors": 10, "lines": [line]})
     assert "| tf32 | 1 | 224 | 4 | 2,500 | 2.30 | 1.70 |" in drawn
+
+
+def test_kernels_are_told_apart_by_their_names() -> None:
+    seen = {
+        "void onnxruntime::cuda::_UnaryElementWise<__half, __half, onnxruntime::cuda::OP_Relu<__half>": (3.0, 49.0),
+        "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64": (1.25, 16.0),
+        "nvjet_sm90_hsh_256x128_64x4_1x2_h_ssched_bz_coopA_TNT": (0.5, 10.0),
+        "void onnxruntime::cuda::_PadKernel<__half, 0>(unsigned long": (4.5, 4.0),
+        "void cudnn::pooling_fw_kernel_max_nhwc<__half, float, 3": (0.25, 1.0),
+        "triton_poi_fused__native_batch_norm_legit_no_training_add_relu_8": (0.75, 3.0),
+        "something new": (0.125, 1.0),
+    }
+    found = kernels.summary(seen)
+    assert list(found["kinds_ms"].values()) == [4.5, 0.25, 1.75, 3.75, 0.125]
+    assert (found["kernels_ms"], found["launches"]) == (10.375, 84)
+    assert [one["ms"] for one in found["longest"]] == sorted((ms for ms, _ in seen.values()), reverse=True)
+    line = {"what": "bare session", "precision": "float16", "rows": 256, "ms": 11.69, "rows_s": 21899, **found}
+    drawn = tables.kernels({"model": "x", "lines": [line]})
+    assert "| bare session | float16 | 256 | 11.7 | 21,899 | 84 | 4.5 |" in drawn
