@@ -41,7 +41,7 @@ def test_maps_for_every_label_that_evaluate_takes(given: tuple[Path, Path], tmp_
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     assert (said["maps"], said["images"], said["method"]) == (80, 20, "gradient-input(seed=0)")
-    assert (said["passes"], said["gradients"], said["notes"]) == (0, 80, [])
+    assert (said["passes"], said["gradients"], said["computed"], said["notes"]) == (0, 80, "cpu, strict", [])
     opened = auditkit.load(model, preset="unit", settings=CPU)
     found = auditkit.open_bundle(tmp_path / "maps")
     assert found.header.model == opened.file.identity

@@ -1,5 +1,6 @@
 """Deleting masks against the same written plainly with numpy, on models solved by hand, and on the planted truth."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from auditkit.graph import mask_objective as names
 from auditkit.graph.deletion import EVENLY, Deletion, DeletionRecipe
 from auditkit.graph.masking import Ends
 from auditkit.methods.fong import DISCS, FongOptions, _discs, fong
-from auditkit.methods.notes import told
+from auditkit.methods.notes import from_json, to_json, told
 from auditkit.methods.request import Pool, Request
 from auditkit.metrics.localisation import share_inside
 from auditkit.model.classifier import OnnxClassifier
@@ -222,7 +223,8 @@ def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     found = fong(request, QUICK)
     assert found.gradients == 2 * 3 * 40
     assert found.passes == sum(ticks) == 2 * 3 * 40 + 2 * (DISCS + 1)
-    said, *_ = told(fong(request, replace(QUICK, blur=0.01, steps=1)).notes)
+    blurred = fong(request, replace(QUICK, blur=0.01, steps=1)).notes
+    said, *_ = told(from_json(json.loads(json.dumps(to_json(note)))) for note in blurred)
     assert said.startswith("6 of 6 labels keep more than half their probability when the whole image is blurred")
 
 

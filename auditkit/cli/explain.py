@@ -71,7 +71,7 @@ def explain(
         gallery.draw(opened, chosen, found, drawn)
     record = Record.of(out)
     told = {"bundle": str(out), "method": found.header.method, "maps": len(found), "images": len(found.labels),
-            "passes": record.passes, "gradients": record.gradients}  # fmt: skip
+            "passes": record.passes, "gradients": record.gradients, "computed": "; ".join(record.computed)}  # fmt: skip
     said = [*record.notes, *found.notes]
     if used.method != what.method:
         said.insert(0, f"{what.method} without a gradient: {used.method} is used")

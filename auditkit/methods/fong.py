@@ -128,7 +128,7 @@ def _circles(request: Request, learner: Learner, pictures: Bank) -> Begin:
         whole, *tried, nothing = scores[image, :, label]
         enough = [score <= nothing + (1 - TAKEN) * (whole - nothing) for score in tried]
         weights[place] = discs[1:][[*enough, True].index(True)]
-        unhidden += whole >= LEAST_PROB and nothing > whole / 2
+        unhidden += bool(whole >= LEAST_PROB and nothing > whole / 2)
     return Begin(weights, scores.shape[0] * scores.shape[1], (_unhidden(unhidden, len(pairs)),))
 
 

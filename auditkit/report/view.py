@@ -224,6 +224,7 @@ def _maps(results: Results) -> list[tuple[str, Any, bool]]:
             ("made by this run", made.get("method"), True),
             ("forward passes", made.get("passes"), False),
             ("gradients", made.get("gradients"), False),
+            ("computed on", "; ".join(made.get("computed") or []), False),
             *(("note", note, False) for note in made["notes"]),
         ]
     return found or [("bundles", "none", False)]

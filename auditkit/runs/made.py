@@ -31,7 +31,9 @@ class Record:
 
     images: dict[str, str] = field(default_factory=dict)  # digest of what the network saw of each image
     maps: dict[str, dict[str, str]] = field(default_factory=dict)  # digest of each map, by image and label
-    spent: dict[str, dict[str, Any]] = field(default_factory=dict)  # by what was asked for: passes, gradients, notes
+    spent: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # by what was asked for: what it took, on what, and notes
 
     @classmethod
     def of(cls, out: Path) -> "Record":
@@ -59,6 +61,11 @@ class Record:
         return sum(int(one["gradients"]) for one in self.spent.values())
 
     @property
+    def computed(self) -> tuple[str, ...]:
+        """On which devices and in which precisions: several, where another sitting went on with others."""
+        return tuple(dict.fromkeys(str(one.get("computed", "not recorded")) for one in self.spent.values()))
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What must be known of the maps, over all of them."""
         return notes.told(notes.from_json(note) for one in self.spent.values() for note in one["notes"])
@@ -71,16 +78,19 @@ class Record:
             for image, labels, own in zip(request.ids, request.labels, found.maps, strict=True)
         }
         asked = hashlib.sha256(json.dumps([request.ids, request.labels]).encode()).hexdigest()
+        settings = getattr(request.model, "settings", None)
         spent = {
             "passes": found.passes,
             "gradients": found.gradients,
+            "computed": f"{settings.device}, {settings.precision}" if settings else "a function",
             "notes": [notes.to_json(note) for note in found.notes],
         }
         return Record(self.images | images, self.maps | maps, self.spent | {asked: spent})
 
     def to_json(self) -> dict[str, Any]:
         """The object of the file."""
-        totals = {"passes": self.passes, "gradients": self.gradients, "notes": list(self.notes)}
+        totals = {"passes": self.passes, "gradients": self.gradients, "computed": list(self.computed),
+                  "notes": list(self.notes)}  # fmt: skip
         return {"images": self.images, "maps": self.maps, "spent": self.spent, **totals}
 
     def check(self, bundle: HeatmapSet) -> None:

@@ -161,7 +161,8 @@ def _measured(
         given, record = Given({what.method: maps}, {}), Record.of(store.folder / MAPS)
         request = what.to_json() | {"pool": None if pool is None else pool.digest()}
         explained = {"method": what.name(), "request": request, "passes": record.passes,
-                     "gradients": record.gradients, "notes": list(record.notes)}  # fmt: skip
+                     "gradients": record.gradients, "computed": list(record.computed),
+                     "notes": list(record.notes)}  # fmt: skip
     if not given.good:
         about = subject(model, usable(images, model.card)[0])
         found = without_figures(about, resolved(settings, model.signature.classes), environment(model))

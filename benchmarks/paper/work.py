@@ -49,7 +49,7 @@ class Study:
         maps = auditkit.explain(self.model, images, place, method, labels=labels, pool=self.pool, **options)
         told = json.loads((place / "explained.json").read_bytes())
         self.account[name] = {"maps": len(maps), "seconds": round(time.perf_counter() - begin, 1),
-                              **{key: told[key] for key in ("passes", "gradients", "notes")}}  # fmt: skip
+                              **{key: told[key] for key in ("passes", "gradients", "computed", "notes")}}  # fmt: skip
         return maps
 
     def scored(self, name: str, maps: Mapping[str, HeatmapSet], images: ImageSet | None = None, **settings: Any) -> Any:
