@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.report.markdown import table
+from benchmarks.paper.tables import findings
 from benchmarks.paper.tables import markdown as of_paper
 from benchmarks.peers.tables import markdown as of_peers
 from benchmarks.planted import planted_table
@@ -89,7 +90,7 @@ def linear(found: Results) -> str:
     told = (
         f"Shares of {found['shuffles']:,} shuffles, at least {1 - found['delta']:.2f} is claimed: the first interval "
         "of length L1 certifies the label, and no interval of length L2 certifies the other one. `linear.py` "
-        "says where the statement needs its appendix; `linear.svg` beside the results is a plot."
+        "says where the statement needs its appendix."
     )
     return f"{told}\n\n{table(head, rows)}"
 
@@ -116,13 +117,16 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
 
 
 def markdown(folder: Path) -> str:
-    """All results of a folder, in the order of KINDS."""
-    parts = [HEAD]
+    """All results of a folder, in the order of KINDS, after what they say together of all claims."""
+    parts, found = list[str](), list[tuple[str, Results]]()
     for start, (title, draw) in KINDS.items():
         for path in sorted(folder.glob(f"{start}*.json")):
-            found = json.loads(path.read_bytes())
-            parts.append(f"## {title} ({path.name})\n\n{_origin(found)}\n\n{draw(found)}\n")
-    return "\n".join(parts)
+            results = json.loads(path.read_bytes())
+            found += [(path.name, claim) for claim in results.pop("claims", [])]
+            plots = [f"![{plot.stem}]({folder.name}/{plot.name})" for plot in sorted(folder.glob(f"{path.stem}*.svg"))]
+            parts.append("\n\n".join([f"## {title} ({path.name})", _origin(results), draw(results), *plots]) + "\n")
+    told = [f"## What is claimed, and what is seen\n\n{findings(found)}\n"] if found else []
+    return "\n".join([HEAD, *told, *parts])
 
 
 def _origin(found: Results) -> str:

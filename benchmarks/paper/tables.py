@@ -67,11 +67,21 @@ def stages(found: Figure) -> str:
 
 
 def claimed(figures: Iterable[Figure]) -> str:
-    """What the paper found, and whether it is seen here."""
+    """What is claimed, by the paper or of a method, and whether it is seen here."""
+    return table(["claim", *CLAIMED], [_claim(one) for one in figures])
+
+
+def findings(found: Iterable[tuple[str, Figure]]) -> str:
+    """The same of several results, with the name of each."""
+    return table(["claim", *CLAIMED, "from"], [[*_claim(one), name] for name, one in found])
+
+
+CLAIMED = ("measured", "claimed", "", "images")
+
+
+def _claim(one: Figure) -> list[str]:
     said = {True: "holds", False: "does not hold", None: "not shown either way"}
-    rows = [[one["claim"], told(one, "+.2f"), f"{one['side']} {one['limit']:g}", said[one["holds"]], str(one["n"])]
-            for one in figures]  # fmt: skip
-    return table(["the paper's finding", "measured", "claimed", "", "images"], rows)
+    return [one["claim"], told(one, "+.2f"), f"{one['side']} {one['limit']:g}", said[one["holds"]], str(one["n"])]
 
 
 def precisions(found: Figure) -> str:
@@ -102,7 +112,7 @@ def hours(figures: Sequence[Figure]) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "claims": ("What the paper found", claimed),
+    "claims": ("What is claimed", claimed),
     "top_two": ("The two likeliest labels, eps 0 and 0.1", by_weight),
     "partial": ("All labels, areas over 0.2 to 0.6 of the pixels, eps 0.01 and 0.1", by_weight),
     "intrinsic": ("The predicted label alone", by_row),
