@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from auditkit.report.markdown import table
+from benchmarks.paper.claims import REMARKS
 from benchmarks.paper.published import TV
 from benchmarks.paper.work import Figure
 
@@ -72,8 +73,11 @@ def claimed(figures: Iterable[Figure]) -> str:
 
 
 def findings(found: Iterable[tuple[str, Figure]]) -> str:
-    """The same of several results, with the name of each."""
-    return table(["claim", *CLAIMED, "from"], [[*_claim(one), name] for name, one in found])
+    """The same of several results, with the name of each, and what is known of those that are not shown."""
+    several = list(found)
+    open_ones = dict.fromkeys(one["claim"] for _, one in several if not one["holds"] and one["claim"] in REMARKS)
+    drawn = table(["claim", *CLAIMED, "from"], [[*_claim(one), name] for name, one in several])
+    return "\n".join([drawn, "", *(f"- {claim}: {REMARKS[claim]}" for claim in open_ones)]).rstrip()
 
 
 CLAIMED = ("measured", "claimed", "", "images")

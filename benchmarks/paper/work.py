@@ -17,6 +17,7 @@ from auditkit.metrics.statistics import paired_difference
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.runs.compare import read
 from auditkit.runs.figures import Gap, image_means
+from auditkit.runs.made import Record
 
 Array = np.ndarray[Any, Any]
 Figure = dict[str, Any]
@@ -47,7 +48,7 @@ class Study:
         if method == "mask":
             options = {"steps": self.steps, **options}
         maps = auditkit.explain(self.model, images, place, method, labels=labels, pool=self.pool, **options)
-        told = json.loads((place / "explained.json").read_bytes())
+        told = Record.of(place).to_json()
         self.account[name] = {"maps": len(maps), "seconds": round(time.perf_counter() - begin, 1),
                               **{key: told[key] for key in ("passes", "gradients", "computed", "notes")}}  # fmt: skip
         return maps
