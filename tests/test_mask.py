@@ -19,7 +19,7 @@ from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph.mask_objective import Recipe
 from auditkit.methods import mask_batch
 from auditkit.methods.mask import MaskOptions, mask
-from auditkit.methods.mask_batch import Ending, width
+from auditkit.methods.mask_batch import Batch, Ending, width
 from auditkit.methods.notes import told
 from auditkit.methods.request import Found, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside, tolerance_at
@@ -327,12 +327,17 @@ def test_over_other_images_masks_prefer_what_was_planted(name: str) -> None:
 
 @pytest.mark.parametrize("room", [1, 2, 7, 8, 20, 64, 128])
 def test_runs_on_cuda_have_one_of_a_few_sizes_and_little_in_vain(room: int) -> None:
-    recipe = Recipe()
-    session: Any = SimpleNamespace(settings=SimpleNamespace(device="cuda"))
-    found = {pairs: width(pairs, room, recipe, session) for pairs in range(1, room + 1)}
+    found = {pairs: width(pairs, room) for pairs in range(1, room + 1)}
     assert all(pairs <= wide <= room for pairs, wide in found.items())
     assert all(wide - pairs < max(pairs, room / 8) for pairs, wide in found.items())
     assert found[1] == 1
     assert len(set(found.values())) <= 8 + room.bit_length()
-    session.settings.device = "cpu"
-    assert width(room, room, recipe, session) == room
+
+
+@pytest.mark.parametrize(("device", "settled", "own", "expected"), [
+    ("cuda", -1.0, None, 17), ("cuda", 0.01, None, 24), ("cpu", 0.01, None, 17), ("cuda", -1.0, 4, 4),
+])  # fmt: skip
+def test_pairs_that_end_together_run_alone(device: str, settled: float, own: int | None, expected: int) -> None:
+    session: Any = SimpleNamespace(settings=SimpleNamespace(device=device))
+    batch = Batch(session, replace(Recipe(), pairs=own), Ending(1000, 50, settled, 4), 64 * Recipe().rows)
+    assert batch._width(17) == expected

@@ -106,7 +106,7 @@ def _made_ready(model: OnnxClassifier, options: FongOptions) -> Learner:
         clamped=True, beta=options.beta,
         jitter=round(JITTER_AT_224 * side / 224) if options.jitter is None else options.jitter,
     )  # fmt: skip
-    all_steps = Ending(options.steps, window=options.steps, settled=0.0, patience=1)
+    all_steps = Ending(options.steps, window=options.steps, settled=-1.0, patience=1)
     return stepping(model, recipe, all_steps, options.rows or most_rows(model), Deletion)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from auditkit.errors import OutOfMemory, RuntimeFailure
 from auditkit.graph.bilateral import NOISE, POINTS, SLOPE, TERMS, BilateralRecipe
 from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS
-from auditkit.methods.mask_batch import width
 from auditkit.model.session import Session
 
 Array = np.ndarray[Any, Any]
@@ -141,7 +140,7 @@ class Way:
         search, points = self.search, self.search.recipe.points
         # On CUDA a run of another size costs more than what is saved by leaving out the pairs that are done.
         pairs = len(who) if session.settings.device == "cpu" else len(self.asked.pairs)
-        filled = np.resize(who, width(pairs, search.room, search.recipe, session))
+        filled = np.resize(who, search.recipe.pairs or pairs)
         image, label = self.asked.pairs[filled].T
         feeds = {
             PICTURES: self.pictures, WEIGHTS: masks[np.resize(np.arange(len(who)), len(filled))].astype(np.float32),

@@ -128,7 +128,7 @@ class Batch:
     def _window(self, pairs: list[Pair], pictures: Any, tick: Tick) -> list[Pair]:
         """Steps to the end of the first window that ends; returns the pairs that are done."""
         count = min(pair.left(self.ending) for pair in pairs)
-        filled = pairs + pairs[-1:] * (width(len(pairs), self.room, self.recipe, self.session) - len(pairs))
+        filled = pairs + pairs[-1:] * (self._width(len(pairs)) - len(pairs))
         draws = np.stack([self._draws(pair, count) for pair in filled], axis=1).astype(np.int32)
         begin = {name: np.stack([pair.state[name] for pair in filled]) for name in STATE}
         feeds = {
@@ -146,19 +146,24 @@ class Batch:
         own = [{name: array[place] for name, array in state.items()} for place in range(len(pairs))]
         return [p for p, s, column in zip(pairs, own, losses.T, strict=False) if p.went_on(column, s, self.ending)]
 
+    def _width(self, pairs: int) -> int:
+        """Pairs in a run: the graph's own number, else as many as there are, and a few more where they end apart."""
+        if self.recipe.pairs is not None:
+            return self.recipe.pairs
+        together = self.ending.settled < 0 or self.session.settings.device == "cpu"
+        return pairs if together else width(pairs, self.room)
+
     def _draws(self, pair: Pair, count: int) -> Array:
         into = len(pair.losses) % self.ending.window
         table = pair.drawn(self.recipe.infills, len(pair.losses) - into, self.ending.window)
         return table[into : into + count]
 
 
-def width(pairs: int, room: int, recipe: Recipe, session: Session) -> int:
-    """Pairs in a run: the graph's own number; on CUDA, which sets every size up anew, one of a few.
+def width(pairs: int, room: int) -> int:
+    """Pairs in a run on CUDA, which sets every size up anew, where they end one after the other: one of a few sizes.
 
     Those are eighths of the room, and below the first of them its halves: little is run in vain, and little set up.
     """
-    if recipe.pairs is not None or session.settings.device == "cpu":
-        return recipe.pairs or pairs
     eighth = max(1, room // EIGHTH)
     if pairs > eighth:
         return min(-(-pairs // eighth) * eighth, room)
