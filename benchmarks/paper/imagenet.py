@@ -30,8 +30,11 @@ def main_table(study: Study, wide: int) -> dict[str, Any]:
     two = study.scored("two", maps, labels="top2", saliency="both")
     found = {"claims": claims.of_photographs(two), "two": rows(two, published.PHOTOGRAPHS)}
     if wide:
-        few = first(study.images, wide)
-        maps = {name: study.made(name, method, "top10", few, **options) for name, (method, options) in ROWS.items()}
+        few, theirs = (
+            first(study.images, wide),
+            {name: row for name, row in ROWS.items() if name in published.PHOTOGRAPHS},
+        )
+        maps = {name: study.made(name, method, "top10", few, **options) for name, (method, options) in theirs.items()}
         ten = study.scored("ten", maps, few, labels="top10", renormalise=True, saliency="both")
         found["ten"] = rows(ten, published.PHOTOGRAPHS)
     return found
