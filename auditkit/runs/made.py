@@ -31,9 +31,7 @@ class Record:
 
     images: dict[str, str] = field(default_factory=dict)  # digest of what the network saw of each image
     maps: dict[str, dict[str, str]] = field(default_factory=dict)  # digest of each map, by image and label
-    spent: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # by what was asked for: what it took, on what, and notes
+    spent: dict[str, dict[str, Any]] = field(default_factory=dict)  # by request: what it took, on what, notes
 
     @classmethod
     def of(cls, out: Path) -> "Record":
