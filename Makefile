@@ -34,20 +34,20 @@ test-browser: $(VENV)/.made-dev  ## look at the reports in a headless Chromium
 	$(BIN)/python -m pytest tests/test_browser.py
 
 bench: $(VENV)/.made  ## measure speed on this CPU, and the paper's linear theorem; a few minutes
-	@mkdir -p bench-output
-	$(BIN)/python benchmarks/opening.py models/honest.onnx models/shortcut.onnx > bench-output/opening.json
-	$(BIN)/python -m benchmarks.evaluate models/honest.onnx --device cpu --batch 64 --images 64 --steps 64 > bench-output/evaluate-cpu.json
-	$(BIN)/python -m benchmarks.linear --plot bench-output/linear.svg > bench-output/linear.json
-	$(BIN)/python -m benchmarks.tables bench-output > bench-output/README.md
+	@mkdir -p bench-output/results
+	$(BIN)/python benchmarks/opening.py models/honest.onnx models/shortcut.onnx > bench-output/results/opening.json
+	$(BIN)/python -m benchmarks.evaluate models/honest.onnx --device cpu --batch 64 --images 64 --steps 64 > bench-output/results/evaluate-cpu.json
+	$(BIN)/python -m benchmarks.linear --plot bench-output/results/linear.svg > bench-output/results/linear.json
+	$(BIN)/python -m benchmarks.tables bench-output/results > bench-output/README.md
 	@echo bench-output/README.md
 
 bench-gpu: $(VENV)/.made-dev  ## the same on a GPU, against torch (installs it)
-	@mkdir -p bench-output
+	@mkdir -p bench-output/results
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]' torchvision
-	$(BIN)/python -m benchmarks.evaluate --device cuda --precision tf32 --precision float16 --images 640 --runs 400 --peers > bench-output/evaluate-gpu.json
-	$(BIN)/python -m benchmarks.explain --device cuda --precision tf32 --precision float16 --peer eager --peer compile > bench-output/explain-gpu.json
-	$(BIN)/python -m benchmarks.kernels --precision float16 --precision tf32 > bench-output/kernels-gpu.json
-	$(BIN)/python -m benchmarks.tables bench-output > bench-output/README.md
+	$(BIN)/python -m benchmarks.evaluate --device cuda --precision tf32 --precision float16 --images 640 --runs 400 --peers > bench-output/results/evaluate-gpu.json
+	$(BIN)/python -m benchmarks.explain --device cuda --precision tf32 --precision float16 --peer eager --peer compile > bench-output/results/explain-gpu.json
+	$(BIN)/python -m benchmarks.kernels --precision float16 --precision tf32 > bench-output/results/kernels-gpu.json
+	$(BIN)/python -m benchmarks.tables bench-output/results > bench-output/README.md
 	@echo bench-output/README.md
 
 lint: $(VENV)/.made-dev  ## style and types
