@@ -190,12 +190,12 @@ def measured(model: OnnxClassifier, masks: int, asked: argparse.Namespace) -> di
 def every_line(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """All sizes, precisions and numbers of masks."""
     with tempfile.TemporaryDirectory() as name:
-        for pixels in asked.pixels:
+        for pixels in asked.pixels or [224]:
             path = exported(network(asked.network), Path(name), pixels)
             for precision in asked.precision or ["auto"]:
                 settings = auditkit.Settings(device=asked.device, precision=precision, threads=asked.threads)
                 model = auditkit.load(path, preset="imagenet", settings=settings)
-                for masks in asked.masks:
+                for masks in asked.masks or [1, 4, 16, 64]:
                     yield measured(model, masks, asked)
 
 
@@ -206,8 +206,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--precision", action="append")
-    parser.add_argument("--masks", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--pixels", type=int, nargs="+", default=[224])
+    parser.add_argument("--masks", type=int, nargs="+", action="extend", help="1 4 16 64 unless given")
+    parser.add_argument("--pixels", type=int, nargs="+", action="extend", help="224 unless given")
     parser.add_argument("--distractors", type=int, default=10)
     parser.add_argument("--steps", type=int, default=20, help="in each repeat")
     parser.add_argument("--repeats", type=int, default=5)
