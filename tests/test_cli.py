@@ -94,16 +94,22 @@ def test_a_wrong_command_is_one_line_and_exit_2(words: list[str], expected: str)
     _refused(auditkit(*words), expected)
 
 
+def _tick(monkeypatch: pytest.MonkeyPatch, what: str, total: int, ticks: list[tuple[int, int, int]]) -> None:
+    """Work that is told of: seconds that go by, then what is done, and rows."""
+    now = [0.0]
+    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
+    with show.progress(what) as begin:
+        tick = begin(total)
+        for seconds, done, rows in ticks:
+            now[0] += seconds
+            tick(done, rows)
+
+
 def test_progress_is_told_in_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
-    with show.progress("evaluating") as begin:
-        tick = begin(100)
-        for seconds, done, rows in ((30, 5, 3000), (31, 5, 3100), (10, 2, 0), (60, 8, 6000), (3600, 79, 0), (60, 1, 0)):
-            now[0] += seconds
-            tick(done, rows)
+    ticks = [(30, 5, 3000), (31, 5, 3100), (10, 2, 0), (60, 8, 6000), (3600, 79, 0), (60, 1, 0)]
+    _tick(monkeypatch, "evaluating", 100, ticks)
     told = capsys.readouterr().err
     assert told.splitlines() == [
         "evaluating: 10%, 100 rows/s, 9 min left",
@@ -116,13 +122,7 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal(
 def test_progress_is_told_before_the_first_image_is_done(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr(show.time, "monotonic", lambda: now[0])
-    with show.progress("explaining") as begin:
-        tick = begin(2)
-        for _ in range(4):
-            now[0] += 31
-            tick(0, 310)
+    _tick(monkeypatch, "explaining", 2, [(31, 0, 310)] * 4)
     told = capsys.readouterr().err
     assert told.splitlines() == ["explaining: 0%, 10 rows/s"] * 2
     assert PROGRESS.sub("", told) == ""
