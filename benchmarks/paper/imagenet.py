@@ -1,8 +1,11 @@
 """The paper's main table, on photographs: its rows and columns, corner crops, the cheat, randomisation, ensembles."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from auditkit.data.heatmaps import HeatmapSet
+from auditkit.data.images import ImageSet
 from auditkit.runs.explain import Explanation
 from auditkit.runs.randomise import randomisation
 from benchmarks.paper import claims, published
@@ -26,15 +29,12 @@ GRAY = "gray"
 
 def main_table(study: Study, wide: int) -> dict[str, Any]:
     """Every row over the two likeliest labels, and for so many images over the ten likeliest, renormalised."""
-    maps = {name: study.made(name, method, "top2", **options) for name, (method, options) in ROWS.items()}
+    maps = _made(study, ROWS, "top2", study.images)
     two = study.scored("two", maps, labels="top2", saliency="both")
     found = {"claims": claims.of_photographs(two), "two": rows(two, published.PHOTOGRAPHS)}
     if wide:
-        few, theirs = (
-            first(study.images, wide),
-            {name: row for name, row in ROWS.items() if name in published.PHOTOGRAPHS},
-        )
-        maps = {name: study.made(name, method, "top10", few, **options) for name, (method, options) in theirs.items()}
+        few = first(study.images, wide)
+        maps = _made(study, [row for row in ROWS if row in published.PHOTOGRAPHS], "top10", few)
         ten = study.scored("ten", maps, few, labels="top10", renormalise=True, saliency="both")
         found["ten"] = rows(ten, published.PHOTOGRAPHS)
     return found
@@ -47,13 +47,18 @@ def corner_table(study: Study, mapped: int) -> dict[str, Any]:
     """
     cut = study.beside("corners", images=corners(study.images))
     few = first(cut.images, mapped)
-    maps = {name: cut.made(name, ROWS[name][0], "top2", few, **ROWS[name][1]) for name in ON_CORNERS}
+    maps = _made(cut, ON_CORNERS, "top2", few)
     study.account |= cut.account
     results = cut.scored("two", maps, few, labels="top2", saliency="both")
     return {
         "claims": claims.of_corners(_bumps(study), _bumps(cut), results),
         "corners": rows(results, published.CORNERS),
     }
+
+
+def _made(study: Study, wanted: Iterable[str], labels: str, images: ImageSet) -> dict[str, HeatmapSet]:
+    """The maps of some rows."""
+    return {row: study.made(row, ROWS[row][0], labels, images, **ROWS[row][1]) for row in wanted}
 
 
 def _bumps(study: Study) -> Path:

@@ -8,6 +8,7 @@ from benchmarks.paper.claims import REMARKS
 from benchmarks.paper.published import TV
 from benchmarks.paper.work import Figure
 
+CLAIMED = ("measured", "claimed", "", "images")
 INFILLS = {"gray": "gray", "random": "other images"}
 
 
@@ -78,9 +79,6 @@ def findings(found: Iterable[tuple[str, Figure]]) -> str:
     open_ones = dict.fromkeys(one["claim"] for _, one in several if not one["holds"] and one["claim"] in REMARKS)
     drawn = table(["claim", *CLAIMED, "from"], [[*_claim(one), name] for name, one in several])
     return "\n".join([drawn, "", *(f"- {claim}: {REMARKS[claim]}" for claim in open_ones)]).rstrip()
-
-
-CLAIMED = ("measured", "claimed", "", "images")
 
 
 def _claim(one: Figure) -> list[str]:
