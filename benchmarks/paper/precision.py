@@ -47,7 +47,7 @@ def _changes(strict: dict[tuple[str, ...], float], other: dict[tuple[str, ...], 
 def _masks(study: Study, maps: HeatmapSet, few: int) -> list[Figure]:
     """How masks that were learned in half precision score beside the others, both in strict float32.
 
-    And how masks learned with other draws do: learning is chaotic, and what chance alone changes is the measure.
+    And how masks learned with other draws do, to tell what chance changes from what the precision does.
     """
     some, half = first(study.images, few), _in(study, HALF)
     ways = {"half": half.made("ours", "mask", "top2", some), "draws": study.made("draws", "mask", "top2", some, seed=1)}
