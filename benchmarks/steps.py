@@ -1,21 +1,17 @@
-"""How good `--steps auto` and a fixed number are on curves known at every point: benchmarks/steps.py FILE.npz [...].
+"""How good `--steps auto` and a fixed number are, on real curves known at every pixel.
 
-A file holds curves of one model, recorded once with `--steps exact` or on a fine regular grid:
+    python -m benchmarks.steps MODEL.onnx IMAGES -o FOLDER --preset imagenet [--images 10] [--labels top2]
+        [--method gradient-input ...] [--device cuda] [--precision float16]
 
-    curves  float [images, maps, points, labels]  probability of each label at each keep count, first and last included
-    probs   float [images, labels]                probability of each label on the whole image
-    counts  int   [points]                        keep counts from 0 to all pixels, in equal steps
-
-The recorded grid stands for the pixels: the exact area is the mean over all points but the first, and `auto` may ask
-for any of them. Each (image, map, label) is a curve of its own. `even` and `odd` images are also reported apart, so
-that constants tuned on one half can be checked on the other.
-
-Prints one JSON object, then the same as Markdown tables:
+Maps of some methods are made, scored with `--steps exact`, and the curves then asked again at the points that `auto`,
+or a fixed number, would have taken. Each (image, label, method) is a curve of its own; methods that give one map for
+all labels have one curve a label all the same. `even` and `odd` images are also reported apart, so that constants tuned
+on one half can be checked on the other. Goes on where it was cut short, and prints one JSON object:
 
     holds       share of curves whose area is off by no more than the error reported
     passes      points between the two ends, median and mean over the curves
     error95     95 % quantile of the error; `uniform95` that of the uniform trapezoid with as many passes (the mean)
-    uniform     passes that the uniform trapezoid needs for the same 95 % error
+    uniform     passes that the uniform trapezoid needs for the same 95 % error; `uniform_within` for the tolerance itself
     alpha, beta mean over the curves with `auto` less that of the exact areas
     ms          host time a curve, in milliseconds
 
@@ -25,21 +21,40 @@ and for each fixed number of steps
     off, said   mean over the curves of the true error and of the one reported
 """
 
-import json
-import sys
+import argparse
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import auditkit
+from auditkit.data.images import ImageSet, open_images
 from auditkit.metrics.curves import Refinement, area, needed_errors, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
+from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.machine import describe
+from auditkit.report.markdown import table
+from benchmarks.telling import command, told
 
 Array = np.ndarray[Any, Any]
+Figures = dict[str, Any]
+METHODS = ("gradient-input", "grad-cam", "rise", "occlusion", "edges")
 TOLERANCES = (5e-3, 1e-3)
 STEPS = (6, 7, 8, 9, 16, 17, 28, 32, 64, 128)
 MOST_POINTS = 512  # as in a run
+
+
+def recorded(model: OnnxClassifier, images: ImageSet, asked: argparse.Namespace) -> tuple[Array, Array, Array]:
+    """Curves [C, pixels + 1], the whole image's probability of each curve's label [C], and each curve's image [C]."""
+    maps = {method: auditkit.explain(model, images, asked.out / "maps" / method, method, labels=asked.labels)
+            for method in asked.method}  # fmt: skip
+    found = auditkit.evaluate(model, images, maps, out=asked.out / "exact", labels=asked.labels, steps="exact",
+                              controls=False, deletion=False, saliency="none")  # fmt: skip
+    tables = [one for one in found.tables() if one.num_rows]
+    curves = [np.asarray(curve.values) for one in tables for curve in one["curve"]]
+    prob, named = (np.concatenate([np.asarray(one[name]) for one in tables]) for name in ("prob", "image"))
+    return np.stack(curves).astype(np.float64), prob, np.array([images.ids.index(name) for name in named])
 
 
 def auto(curves: Array, prob: Array, tolerance: float) -> tuple[Array, Array, Array]:
@@ -87,6 +102,7 @@ def measure(curves: Array, prob: Array, tolerance: float) -> dict[str, Any]:
         "passes_median": float(np.median(passes)), "passes_mean": round(float(passes.mean()), 1),
         "error95": error, "uniform95": uniform_error(curves, exact, round(float(passes.mean()))),
         "uniform": uniform_passes(curves, exact, error),
+        "uniform_within": uniform_passes(curves, exact, tolerance),
         "alpha": float((alpha(areas, prob) - alpha(exact, prob)).mean()),
         "beta": float((beta(areas, prob) - beta(exact, prob)).mean()),
         "ms": round(1000 * seconds / len(curves), 2),
@@ -103,44 +119,60 @@ def fixed(curves: Array, steps: int) -> dict[str, Any]:
     return {"curves": len(curves), "steps": steps, "holds": holds, "off": means[0], "said": means[1]}
 
 
-def read(path: Path) -> tuple[Array, Array, Array]:
-    """Curves [C, points], the whole image's probability of each curve's label [C], and each curve's image [C]."""
-    with np.load(path) as file:
-        curves, probs, counts = file["curves"].astype(np.float64), file["probs"].astype(np.float64), file["counts"]
-    images, maps, points, labels = curves.shape
-    steps = np.diff(counts)
-    if probs.shape != (images, labels) or len(counts) != points or counts[0] != 0 or steps.min() != steps.max():
-        sys.exit(f"{path}: curves, probs and counts do not fit together; see the head of benchmarks/steps.py.")
-    flat = curves.transpose(0, 1, 3, 2).reshape(-1, points)
-    prob = np.broadcast_to(probs[:, None], (images, maps, labels)).reshape(-1)
-    return flat, prob, np.repeat(np.arange(images), maps * labels)
+def halves(image: Array) -> dict[str, Array]:
+    """Which curves are of all images, of the even and of the odd ones."""
+    return {"all": image >= 0, "even": image % 2 == 0, "odd": image % 2 == 1}
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    """Rows for all images, and for the even and the odd ones, at each tolerance."""
-    curves, prob, image = read(path)
-    halves = {"all": image >= 0, "even": image % 2 == 0, "odd": image % 2 == 1}
-    return [
-        {"file": path.stem, "images": half, **measure(curves[chosen], prob[chosen], tolerance)}
-        for tolerance in TOLERANCES
-        for half, chosen in halves.items()
-        if chosen.any()
-    ]
+def steps_table(found: Figures) -> str:
+    """`auto` and fixed numbers of steps beside the exact areas."""
+    head = ["tolerance", "images", "curves", "error holds in", "95 % of errors within", "passes, median", "mean",
+            "uniform needs", "uniform needs for the tolerance", "mean alpha", "mean beta"]  # fmt: skip
+    rows = [[f"{one['tolerance']:g}", one["images"], str(one["curves"]), f"{one['holds']:.0%}",
+             f"{one['error95']:.2g}", f"{one['passes_median']:g}", f"{one['passes_mean']:g}",
+             *(str(one[name] or "nearly all") for name in ("uniform", "uniform_within")),
+             f"{one['alpha']:+.1e}", f"{one['beta']:+.1e}"]
+            for one in found["auto"]]  # fmt: skip
+    fixed_rows = [[str(one["steps"]), f"{one['holds']:.0%}", f"{one['off']:.2g}", f"{one['said']:.2g}"]
+                  for one in found["fixed"]]  # fmt: skip
+    what = f"{found['model']}, {found['images']} images, {found['labels']}, {', '.join(found['methods'])}."
+    few = table(["fixed steps", "error holds in", "mean error", "mean error said"], fixed_rows)
+    return "\n\n".join([what, table(head, rows), few])
 
 
-def markdown(table: list[dict[str, Any]]) -> str:
-    """The rows as a Markdown table, numbers short."""
-    lines = ["| " + " | ".join(table[0]) + " |", "|" + "---|" * len(table[0])]
-    for row in table:
-        cells = [f"{cell:.2g}" if isinstance(cell, float) and abs(cell) < 0.1 else str(cell) for cell in row.values()]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("pictures", type=Path)
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--preset", default="imagenet")
+    parser.add_argument("--images", type=int, default=10)
+    parser.add_argument("--labels", default="top2")
+    parser.add_argument("--method", action="extend", nargs="+")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto")
+    asked = parser.parse_args()
+    asked.method = asked.method or METHODS
+    settings = auditkit.Settings(device=asked.device, precision=asked.precision)
+    model = auditkit.load(asked.model, preset=asked.preset, settings=settings)
+    assert isinstance(model, OnnxClassifier)
+    every = open_images(asked.pictures, model.signature.classes)
+    at = np.linspace(0, len(every) - 1, asked.images).astype(int).tolist()
+    images = ImageSet(every.source, tuple(every.ids[one] for one in at), lambda index: every.picture(at[index]))
+    curves, prob, image = recorded(model, images, asked)
+    found = {
+        "machine": describe(), "command": command("-m", "benchmarks.steps"), "model": asked.model.name,
+        "device": model.settings.device, "precision": model.settings.precision, "images": len(images),
+        "labels": asked.labels, "methods": list(asked.method),
+    }  # fmt: skip
+    with told(found):
+        found["auto"] = [
+            {"images": half, **measure(curves[chosen], prob[chosen], tolerance)}
+            for tolerance in TOLERANCES for half, chosen in halves(image).items() if chosen.any()
+        ]  # fmt: skip
+        found["fixed"] = [fixed(curves, steps) for steps in STEPS]
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    found = [row for name in sys.argv[1:] for row in rows(Path(name))]
-    few = [{"file": Path(name).stem, **fixed(read(Path(name))[0], steps)} for name in sys.argv[1:] for steps in STEPS]
-    print(json.dumps({"results": found, "fixed": few}, indent=2))
-    print(markdown(found), markdown(few), sep="\n\n")
+    main()

@@ -15,6 +15,7 @@ from benchmarks.paper.tables import findings
 from benchmarks.paper.tables import markdown as of_paper
 from benchmarks.peers.tables import markdown as of_peers
 from benchmarks.planted import planted_table
+from benchmarks.steps import steps_table
 
 Results = dict[str, Any]
 HEAD = """# Measured
@@ -105,6 +106,7 @@ def suite(found: Results) -> str:
 # How a file's name begins: the title, and what draws it.
 KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "evaluate-": ("Scoring heatmaps against the bare session", speed),
+    "steps-": ("Points of a curve: `auto` and fixed numbers against every pixel", steps_table),
     "explain-": ("Learning masks", learning),
     "kernels-": ("Where a GPU's time goes", kernels),
     "peers-": ("Peers on the same work", of_peers),

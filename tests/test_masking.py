@@ -16,7 +16,7 @@ import auditkit
 import build
 from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph import masking
-from auditkit.graph.masking import BOTTOM, KEEP, PICTURES, PROBABILITIES, RANKS, ROWS, UNDER
+from auditkit.graph.masking import BOTTOM, COLUMNS, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, TOP
 from auditkit.model import masked, trial
 from auditkit.model.masked import HostMasked, OnnxMasked
 from auditkit.model.probe import examine
@@ -179,14 +179,15 @@ def test_random_rows_equal_numpy_for_every_type_and_operator_set(layout: str, dt
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 21])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_an_infill_that_all_rows_share_is_read_once(layout: str, opset: int) -> None:
+@pytest.mark.parametrize("shared", [(BOTTOM,), (TOP,), (MAP,), (TOP, BOTTOM), (TOP, BOTTOM, MAP)])
+def test_what_all_rows_share_is_read_once(shared: tuple[int, ...], layout: str, opset: int) -> None:
     proto = _net(layout=layout, opset=opset, ir_version=3 if opset < 9 else 8)
     pictures, ranks = _banks((3, HEIGHT, WIDTH) if layout == "NCHW" else (HEIGHT, WIDTH, 3), "float32")
     rows = _rows(12)
-    assert masking.row_feeds(rows)[UNDER].tolist() == rows[:, BOTTOM].tolist()
-    rows[:, BOTTOM] = 4
+    assert [own.tolist() for own in masking.row_feeds(rows).values()] == rows.T.tolist()
+    rows[:, shared] = 1
     feeds = masking.row_feeds(rows)
-    assert feeds[UNDER].tolist() == [4]
+    assert [at for at, name in enumerate(COLUMNS) if feeds[name].tolist() == [1]] == list(shared)
     _, scores = _masked_scores(proto, _ends(proto, layout=layout), {PICTURES: pictures, RANKS: ranks, **feeds})
     assert np.array_equal(scores, _plain(proto, _composed(rows, pictures, ranks, layout)))
 
@@ -454,7 +455,7 @@ def test_a_grey_network_and_an_open_size(tmp_path: Path) -> None:
     np.testing.assert_allclose(_all(over, rows), _expected(model, rows, pictures, ranks), atol=1e-6)
 
 
-@pytest.mark.parametrize("taken", [PICTURES, RANKS, ROWS, UNDER, PROBABILITIES])
+@pytest.mark.parametrize("taken", [PICTURES, RANKS, *COLUMNS, PROBABILITIES])
 def test_a_model_that_uses_our_names_is_refused(taken: str) -> None:
     proto = _net(names=lambda name: {"t1": taken}.get(name, name))
     with pytest.raises(BadInput, match=f"already has a tensor named '{taken}'"):
@@ -520,13 +521,12 @@ def test_float16_masks_as_the_float16_model_does(tmp_path: Path) -> None:
 
 
 def test_a_planted_shift_by_one_pixel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    column = masking.column
+    node = masking.HeadBuilder.node
 
-    def shifted(builder: Any, index: int) -> str:
-        name = column(builder, index)
-        return str(builder.node("Add", [name, builder.constant(1, np.int32)])) if index == KEEP else name
+    def shifted(self: Any, operator: str, *given: Any, **attributes: Any) -> str:
+        return node(self, "LessOrEqual" if operator == "Less" else operator, *given, **attributes)
 
-    monkeypatch.setattr(masking, "column", shifted)
+    monkeypatch.setattr(masking.HeadBuilder, "node", shifted)
     with pytest.raises(AssertionError):
         _assert_masks(_net(), "logits", "NCHW", "float32")
 
@@ -536,7 +536,7 @@ def _cramped(over: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]
     run, asked = over.session.run, list[int]()
 
     def cramped(feeds: dict[str, Any], wanted: list[str] | None = None) -> list[np.ndarray]:
-        count = len(feeds[ROWS] if ROWS in feeds else next(iter(feeds.values())))
+        count = len(feeds[COLUMNS[KEEP]] if COLUMNS[KEEP] in feeds else next(iter(feeds.values())))
         asked.append(count)
         if count > most:
             raise OutOfMemory("full")

@@ -13,8 +13,8 @@ import auditkit
 import build
 from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph import masking, mixing
-from auditkit.graph.masking import PICTURES, PROBABILITIES, ROWS
-from auditkit.graph.mixing import ACROSS, DOWN, GRIDS
+from auditkit.graph.masking import PICTURES, PROBABILITIES
+from auditkit.graph.mixing import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.methods import grids
 from auditkit.model.mixed import OnnxMixed, composed, mixed
 from auditkit.model.signature import to_probabilities
@@ -181,7 +181,8 @@ def test_a_model_that_uses_our_names_is_refused(taken: str) -> None:
 
 
 def test_a_planted_swap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixing, "column", lambda b, index: masking.column(b, {0: 1, 1: 0}.get(index, index)))
+    column = mixing._column
+    monkeypatch.setattr(mixing, "_column", lambda b, index: column(b, {0: 1, 1: 0}.get(index, index)))
     with pytest.raises(AssertionError):
         test_mixtures_equal_numpy_for_every_type("NCHW", "float32", 17)
 

@@ -113,9 +113,17 @@ def test_the_runtime_running_out_of_memory_is_told_apart() -> None:
 def test_batches_too_large_for_the_memory_allowed_become_smaller() -> None:
     rows = np.random.default_rng(1).standard_normal((4096, 3, 64, 64)).astype(np.float32)
     found = list[np.ndarray]()
-    for settings in (Settings(device="cuda", batch=4096, memory_bytes=2**30), Settings(device="cuda", batch=64)):
+    for settings in (Settings(device="cuda", batch=4096, memory_bytes=3 * 2**30), Settings(device="cuda", batch=64)):
         found.append(auditkit.load(bundled("honest"), settings=settings).probabilities(rows))
     assert np.abs(found[0] - found[1]).max() < 1e-3
+
+
+def test_too_little_memory_for_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "cuda_problem", lambda: None)
+    with pytest.raises(BadInput, match=r"--memory 2 is too little for a CUDA device.* give 3 or more"):
+        session.resolved(Settings(memory_bytes=2 * 2**30))
+    assert session.resolved(Settings(device="cpu", memory_bytes=2**30)).memory_bytes == 2**30
+    assert session.resolved(Settings(memory_bytes=3 * 2**30)).device == "cuda"
 
 
 def test_batches_halve_on_out_of_memory_and_lose_no_row() -> None:

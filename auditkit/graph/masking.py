@@ -4,8 +4,10 @@ The derived graph holds two banks on the device and takes four integers a row:
 
     auditkit_pictures [P, ...]     images and infills, as the network takes them
     auditkit_ranks    [M, H, W]    for each map, how many pixels come before each pixel
-    auditkit_rows     [N, 4]       top, bottom, map, keep
-    auditkit_under    [N] or [1]   the bottoms again; one is enough where all rows have the same
+    auditkit_top      [N] or [1]   picture of each row; one number is enough where all have the same
+    auditkit_bottom   [N] or [1]   likewise
+    auditkit_map      [N] or [1]   likewise
+    auditkit_keep     [N]          pixels to show
 
 Row i shows picture `top` where rank < keep and picture `bottom` elsewhere. Insertion puts the image on top of the
 infill; deletion puts the infill on top of the image. Nothing but these rows crosses the bus before a forward pass.
@@ -22,7 +24,8 @@ from onnx import TensorProto, helper, numpy_helper
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 
-PICTURES, RANKS, ROWS, UNDER = "auditkit_pictures", "auditkit_ranks", "auditkit_rows", "auditkit_under"
+PICTURES, RANKS = "auditkit_pictures", "auditkit_ranks"
+COLUMNS = ("auditkit_top", "auditkit_bottom", "auditkit_map", "auditkit_keep")
 PROBABILITIES = "auditkit_probabilities"
 TOP, BOTTOM, MAP, KEEP = range(4)
 Array = np.ndarray[Any, Any]
@@ -149,23 +152,22 @@ def _bank_inputs(ends: Ends) -> list[onnx.ValueInfoProto]:
     return [
         picture_bank(ends),
         helper.make_tensor_value_info(RANKS, TensorProto.INT32, ["M", ends.height, ends.width]),
-        helper.make_tensor_value_info(ROWS, TensorProto.INT32, ["N", 4]),
-        helper.make_tensor_value_info(UNDER, TensorProto.INT32, ["U"]),
-    ]
+        *(helper.make_tensor_value_info(name, TensorProto.INT32, [size])
+          for name, size in zip(COLUMNS, ("T", "B", "K", "N"), strict=True)),
+    ]  # fmt: skip
 
 
 def row_feeds(rows: Array) -> dict[str, Array]:
-    """What the graph takes for int32 rows [N, 4]. Most often all lie over one infill, which is then read but once."""
-    under = rows[:, BOTTOM]
-    return {ROWS: rows, UNDER: under[:1] if (under == under[0]).all() else np.ascontiguousarray(under)}
+    """What the graph takes for int32 rows [N, 4]; what all share, most often image and infill, is read but once."""
+    fed = dict(zip(COLUMNS, np.ascontiguousarray(rows.T), strict=True))
+    return {name: own[:1] if name != COLUMNS[KEEP] and (own == own[0]).all() else own for name, own in fed.items()}
 
 
 def _compose(b: HeadBuilder, ends: Ends, opset: int) -> None:
     """Where(rank < keep, top, bottom), under the name of the classifier's input."""
-    top = b.node("Gather", [PICTURES, column(b, TOP)], axis=0)
-    bottom = b.node("Gather", [PICTURES, UNDER], axis=0)
-    rank = b.node("Gather", [RANKS, column(b, MAP)], axis=0)
-    keep = b.node("Reshape", [column(b, KEEP), b.constant([-1, 1, 1])])
+    banks = (PICTURES, PICTURES, RANKS)
+    top, bottom, rank = (b.node("Gather", [bank, COLUMNS[at]], axis=0) for at, bank in enumerate(banks))
+    keep = b.node("Reshape", [COLUMNS[KEEP], b.constant([-1, 1, 1])])
     shape = [-1, ends.height, ends.width, 1] if ends.channels_last else [-1, 1, ends.height, ends.width]
     if opset >= FIRST_OPSET_WITH_WHERE:
         shown = b.node("Reshape", [b.node("Less", [rank, keep]), b.constant(shape)])
@@ -178,11 +180,6 @@ def _compose(b: HeadBuilder, ends: Ends, opset: int) -> None:
     shown = b.node("Cast", [b.node("Reshape", [b.node("Less", floats), b.constant(shape)])], to=ends.element)
     hidden = b.node("Cast", [b.node("Not", [b.node("Cast", [shown], to=TensorProto.BOOL)])], to=ends.element)
     b.node("Add", [b.node("Mul", [shown, top]), b.node("Mul", [hidden, bottom])], ends.input)
-
-
-def column(b: HeadBuilder, index: int) -> str:
-    """Name of one column of the rows."""
-    return b.node("Gather", [ROWS, b.constant(index)], axis=1)
 
 
 def _probabilities(b: HeadBuilder, ends: Ends) -> None:

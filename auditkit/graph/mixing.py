@@ -18,9 +18,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from auditkit.graph.masking import PICTURES, ROWS, Ends, HeadBuilder, column, headed, picture_bank
+from auditkit.graph.masking import PICTURES, Ends, HeadBuilder, headed, picture_bank
 
-GRIDS, DOWN, ACROSS = "auditkit_grids", "auditkit_down", "auditkit_across"
+GRIDS, DOWN, ACROSS, ROWS = "auditkit_grids", "auditkit_down", "auditkit_across", "auditkit_rows"
 COLUMNS = ("top", "bottom", "grid", "down", "across")
 
 
@@ -48,7 +48,7 @@ def _compose(b: HeadBuilder, ends: Ends, _opset: int) -> None:
     inside = TensorProto.FLOAT if ends.element == TensorProto.UINT8 else ends.element
     banks = (PICTURES, PICTURES, GRIDS, DOWN, ACROSS)
     top, bottom, grid, down, across = (
-        b.node("Gather", [bank, column(b, index)], axis=0) for index, bank in enumerate(banks)
+        b.node("Gather", [bank, _column(b, index)], axis=0) for index, bank in enumerate(banks)
     )
     mask = b.node("MatMul", [b.node("MatMul", [down, grid]), across])
     shape = [-1, ends.height, ends.width, 1] if ends.channels_last else [-1, 1, ends.height, ends.width]
@@ -70,3 +70,7 @@ def _number(b: HeadBuilder, value: float) -> str:
     name = b.name("auditkit_number")
     b.constants.append(numpy_helper.from_array(np.array(value, np.float32), name))
     return name
+
+
+def _column(b: HeadBuilder, index: int) -> str:
+    return b.node("Gather", [ROWS, b.constant(index)], axis=1)

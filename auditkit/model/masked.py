@@ -14,7 +14,7 @@ import onnx
 
 from auditkit.errors import OutOfMemory
 from auditkit.graph import masking, simplify
-from auditkit.graph.masking import PICTURES, PROBABILITIES, RANKS, ROWS
+from auditkit.graph.masking import PICTURES, PROBABILITIES, RANKS
 from auditkit.model.classifier import CallableClassifier, OnnxClassifier
 from auditkit.model.composer import Composer
 from auditkit.model.session import MOST_ROWS, Session, measured_batch
@@ -118,7 +118,7 @@ class OnnxOverBanks:
 
     def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
         """What the graph takes for some rows."""
-        return {**banks, ROWS: rows.astype(np.int32, copy=False)}
+        raise NotImplementedError
 
     def _scored(self, feeds: dict[str, Any], count: int) -> Array:
         """Probabilities of the first so many rows that were fed."""

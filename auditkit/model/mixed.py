@@ -11,7 +11,7 @@ import numpy as np
 
 from auditkit.graph import mixing
 from auditkit.graph.masking import PICTURES
-from auditkit.graph.mixing import ACROSS, DOWN, GRIDS
+from auditkit.graph.mixing import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.masked import HostOverBanks, OnnxOverBanks
 
@@ -42,6 +42,9 @@ class OnnxMixed(OnnxOverBanks):
         masks = {GRIDS: grids, DOWN: down, ACROSS: across}
         uploaded = {name: self.session.upload(bank.astype(np.float32, copy=False)) for name, bank in masks.items()}
         return {PICTURES: pictures, **uploaded}
+
+    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+        return {**banks, ROWS: rows.astype(np.int32, copy=False)}
 
 
 class HostMixed(HostOverBanks):

@@ -21,9 +21,10 @@ Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["auto", "strict", "tf32", "float16"]
 
 MOST_ROWS = {"cpu": 64, "cuda": 512}
-# Of the memory allowed, for one session's arena: a model may have two (its own and the one over masks), and CUDA itself
-# and the banks need the rest.
-ARENA_SHARE = 0.35
+# Of the memory allowed. CUDA's own libraries took 1.1 to 1.5 GiB on an H200, banks of images and ranks take the rest.
+OUTSIDE_SESSIONS = 2 * 2**30
+SESSIONS = 2  # of a model at once: its own, and the one over masks
+LEAST_MEMORY = 3 * 2**30
 ALLOCATION = r"fail\w* to allocate|bad_alloc|ALLOC_FAILED|smaller than requested bytes"  # the last: an arena's limit
 OUT_OF_MEMORY = re.compile(rf"{ALLOCATION}|out of memory|CUDA (failure|error) 2\b", re.I)
 
@@ -92,6 +93,11 @@ def resolved(settings: Settings) -> Settings:
         precision = "tf32" if device == "cuda" else "strict"
     if precision == "tf32" and device == "cpu":
         raise BadInput("--precision tf32 exists on CUDA devices only; on the CPU use strict.")
+    if device == "cuda" and settings.memory_bytes is not None and settings.memory_bytes < LEAST_MEMORY:
+        raise BadInput(
+            f"--memory {settings.memory_bytes / 2**30:g} is too little for a CUDA device, whose own libraries take up "
+            f"to 1.5 GiB of it; give {LEAST_MEMORY / 2**30:g} or more, or --device cpu."
+        )
     return replace(settings, device=device, precision=precision)
 
 
@@ -143,7 +149,7 @@ class Session:
             "prefer_nhwc": "0" if self.settings.precision == "strict" else "1",
         }
         if self.settings.memory_bytes is not None:
-            options["gpu_mem_limit"] = str(int(self.settings.memory_bytes * ARENA_SHARE))
+            options["gpu_mem_limit"] = str((self.settings.memory_bytes - OUTSIDE_SESSIONS) // SESSIONS)
             options["arena_extend_strategy"] = "kSameAsRequested"
         return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
 
