@@ -11,7 +11,7 @@ on one half can be checked on the other. Goes on where it was cut short, and pri
     holds       share of curves whose area is off by no more than the error reported
     passes      points between the two ends, median and mean over the curves
     error95     95 % quantile of the error; `uniform95` that of the uniform trapezoid with as many passes (the mean)
-    uniform     passes that the uniform trapezoid needs for the same 95 % error; `uniform_within` for the tolerance itself
+    uniform     passes that the uniform trapezoid needs for the same 95 % error; `uniform_within` for the tolerance
     alpha, beta mean over the curves with `auto` less that of the exact areas
     ms          host time a curve, in milliseconds
 

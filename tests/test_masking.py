@@ -16,7 +16,7 @@ import auditkit
 import build
 from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph import masking
-from auditkit.graph.masking import BOTTOM, COLUMNS, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, TOP
+from auditkit.graph.masking import BOTTOM, COLUMNS, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, SHOWN, TOP, Bank
 from auditkit.model import masked, trial
 from auditkit.model.masked import HostMasked, OnnxMasked
 from auditkit.model.probe import examine
@@ -135,9 +135,11 @@ def _ends(proto: onnx.ModelProto, kind: str = "logits", layout: str = "NCHW") ->
     )  # fmt: skip
 
 
-def _masked_scores(proto: onnx.ModelProto, ends: masking.Ends, feeds: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+def _masked_scores(
+    proto: onnx.ModelProto, ends: masking.Ends, feeds: dict[str, Any], bank: Bank = Bank()
+) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of the masked graph, and the vendor's own scores inside it."""
-    fresh = masking.masked(proto, ends)
+    fresh = masking.masked(proto, ends, bank)
     onnx.checker.check_model(fresh)
     fresh.graph.output.append(onnx.ValueInfoProto(name=ends.output))
     options = onnxruntime.SessionOptions()
@@ -175,6 +177,23 @@ def test_random_rows_equal_numpy_for_every_type_and_operator_set(layout: str, dt
             masking.masked(proto, _ends(proto, "logits", layout))
         return
     _assert_masks(proto, "logits", layout, dtype)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 17])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_pictures_held_with_channels_last_are_turned_back(dtype: str, opset: int) -> None:
+    proto = _net(dtype=dtype, opset=opset, ir_version=3 if opset < 9 else 8)
+    pictures, ranks = _banks((3, HEIGHT, WIDTH), dtype)
+    rows = _rows(12)
+    feeds = {PICTURES: pictures.transpose(0, 2, 3, 1), RANKS: ranks, **masking.row_feeds(rows)}
+    _, scores = _masked_scores(proto, _ends(proto), feeds, Bank(channels_last=True))
+    assert np.array_equal(scores, _plain(proto, _composed(rows, pictures, ranks, "NCHW")))
+
+
+def test_pictures_of_a_graph_with_channels_last_are_held_as_they_are() -> None:
+    proto = _net(layout="NHWC")
+    ends = _ends(proto, layout="NHWC")
+    assert masking.masked(proto, ends, Bank(channels_last=True)) == masking.masked(proto, ends)
 
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 21])
@@ -455,7 +474,7 @@ def test_a_grey_network_and_an_open_size(tmp_path: Path) -> None:
     np.testing.assert_allclose(_all(over, rows), _expected(model, rows, pictures, ranks), atol=1e-6)
 
 
-@pytest.mark.parametrize("taken", [PICTURES, RANKS, *COLUMNS, PROBABILITIES])
+@pytest.mark.parametrize("taken", [PICTURES, RANKS, *COLUMNS, SHOWN, PROBABILITIES])
 def test_a_model_that_uses_our_names_is_refused(taken: str) -> None:
     proto = _net(names=lambda name: {"t1": taken}.get(name, name))
     with pytest.raises(BadInput, match=f"already has a tensor named '{taken}'"):

@@ -25,7 +25,7 @@ ELEMENTS = {
     "float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "float64": onnx.TensorProto.DOUBLE,
     "uint8": onnx.TensorProto.UINT8,
 }  # fmt: skip
-Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures may be narrow
+Head = Callable[[onnx.ModelProto, masking.Ends, masking.Bank], onnx.ModelProto]
 # While one batch is read back, the next one runs; on a CPU two would but take each other's cores.
 IN_FLIGHT = {"cpu": 1, "cuda": 2}
 
@@ -50,7 +50,9 @@ class OnnxOverBanks:
             signature.channels, signature.output, signature.outputs, signature.kind,
         )  # fmt: skip
         self.signature, self.settings, self._columns = signature, model.settings, columns
-        graph = simplify.simplified(head(model.graph, ends, narrow=model.settings.device == "cuda"))
+        self._turned = model.settings.channels_last and not ends.channels_last
+        bank = masking.Bank(narrow=model.settings.device == "cuda", channels_last=self._turned)
+        graph = simplify.simplified(head(model.graph, ends, bank))
         self.session = Session(graph, model.settings, model.weights)
         self._dtypes = {value.name: onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
                         for value in graph.graph.input}  # fmt: skip
@@ -68,7 +70,8 @@ class OnnxOverBanks:
 
     def upload(self, pictures: Array) -> Any:
         """The pictures in the device's memory, as long as someone holds them."""
-        return self.session.upload(pictures.astype(self._dtypes[PICTURES], copy=False))
+        held = pictures.transpose(0, 2, 3, 1) if self._turned else pictures
+        return self.session.upload(held.astype(self._dtypes[PICTURES], copy=False))
 
     def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
@@ -144,7 +147,7 @@ class OnnxMaskedOnHost(OnnxMasked):
     """The same with masks composed on the host, where that is also where the graph runs."""
 
     def __init__(self, model: OnnxClassifier) -> None:
-        super().__init__(model, lambda graph, ends, **_: masking.scored(graph, ends))
+        super().__init__(model, lambda graph, ends, _: masking.scored(graph, ends))
 
     def load(self, pictures: Array, ranks: Array) -> Any:
         """Both banks as they are."""
