@@ -100,7 +100,9 @@ def suite(found: Results) -> str:
     """Tests on a machine with a GPU."""
     rows = [[f"`{run['command']}`", str(run["tests"]), str(run["failures"]), str(run["skipped"])]
             for run in found["runs"]]  # fmt: skip
-    return f"{found['what'].capitalize()}.\n\n" + table(["command", "tests", "failures", "skipped"], rows)
+    failed = [f"{run['failed']}." for run in found["runs"] if run["failures"]]
+    head = ["command", "tests", "failures", "skipped"]
+    return "\n\n".join([f"{found['what'].capitalize()}.", table(head, rows), *failed])
 
 
 # How a file's name begins: the title, and what draws it.

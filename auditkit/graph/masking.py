@@ -83,8 +83,8 @@ class HeadBuilder:
 class Bank:
     """In which form pictures are held, where the graph gains by another than its own.
 
-    `narrow`: those that the graph would cast to float16 at once are in float16: half the bytes to move. `channels_last`:
-    as a runtime whose convolutions want channels last turns them; it need not then, 3 % of a ResNet-50's time.
+    `narrow`: those that the graph would cast to float16 at once are in float16: half the bytes to move.
+    `channels_last`: as a runtime whose convolutions want them so would turn them, for 3 % of a ResNet-50's time.
     """
 
     narrow: bool = False
