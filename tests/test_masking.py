@@ -16,7 +16,7 @@ import auditkit
 import build
 from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph import masking
-from auditkit.graph.masking import BOTTOM, COLUMNS, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, SHOWN, TOP, Bank
+from auditkit.graph.masking import BOTTOM, COLUMNS, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, SHOWN, TOP
 from auditkit.model import masked, trial
 from auditkit.model.masked import HostMasked, OnnxMasked
 from auditkit.model.probe import examine
@@ -136,10 +136,10 @@ def _ends(proto: onnx.ModelProto, kind: str = "logits", layout: str = "NCHW") ->
 
 
 def _masked_scores(
-    proto: onnx.ModelProto, ends: masking.Ends, feeds: dict[str, Any], bank: Bank = Bank()
+    proto: onnx.ModelProto, ends: masking.Ends, feeds: dict[str, Any], *, channels_last: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of the masked graph, and the vendor's own scores inside it."""
-    fresh = masking.masked(proto, ends, bank)
+    fresh = masking.masked(proto, ends, channels_last=channels_last)
     onnx.checker.check_model(fresh)
     fresh.graph.output.append(onnx.ValueInfoProto(name=ends.output))
     options = onnxruntime.SessionOptions()
@@ -186,14 +186,14 @@ def test_pictures_held_with_channels_last_are_turned_back(dtype: str, opset: int
     pictures, ranks = _banks((3, HEIGHT, WIDTH), dtype)
     rows = _rows(12)
     feeds = {PICTURES: pictures.transpose(0, 2, 3, 1), RANKS: ranks, **masking.row_feeds(rows)}
-    _, scores = _masked_scores(proto, _ends(proto), feeds, Bank(channels_last=True))
+    _, scores = _masked_scores(proto, _ends(proto), feeds, channels_last=True)
     assert np.array_equal(scores, _plain(proto, _composed(rows, pictures, ranks, "NCHW")))
 
 
 def test_pictures_of_a_graph_with_channels_last_are_held_as_they_are() -> None:
     proto = _net(layout="NHWC")
     ends = _ends(proto, layout="NHWC")
-    assert masking.masked(proto, ends, Bank(channels_last=True)) == masking.masked(proto, ends)
+    assert masking.masked(proto, ends, channels_last=True) == masking.masked(proto, ends)
 
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 21])

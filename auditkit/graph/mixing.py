@@ -18,15 +18,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from auditkit.graph.masking import PICTURES, Bank, Ends, HeadBuilder, headed, picture_bank
+from auditkit.graph.masking import PICTURES, Ends, HeadBuilder, headed, picture_bank
 
 GRIDS, DOWN, ACROSS, ROWS = "auditkit_grids", "auditkit_down", "auditkit_across", "auditkit_rows"
 COLUMNS = ("top", "bottom", "grid", "down", "across")
 
 
-def mixed(model: onnx.ModelProto, ends: Ends, bank: Bank = Bank()) -> onnx.ModelProto:
-    """The classifier over banks: rows of five integers in, a probability for every label out."""
-    return headed(model, ends, _bank_inputs, _compose, bank)
+def mixed(model: onnx.ModelProto, ends: Ends, *, channels_last: bool = False) -> onnx.ModelProto:
+    """The classifier over banks, which may be held with channels last: rows of five integers in, probabilities out."""
+    return headed(model, ends, _bank_inputs, _compose, channels_last=channels_last)
 
 
 def _bank_inputs(ends: Ends) -> list[onnx.ValueInfoProto]:

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 
 from auditkit.errors import OutOfMemory
-from auditkit.graph import masking, simplify
+from auditkit.graph import entry, masking, simplify
 from auditkit.graph.masking import PICTURES, PROBABILITIES, RANKS
 from auditkit.model.classifier import CallableClassifier, OnnxClassifier
 from auditkit.model.composer import Composer
-from auditkit.model.session import MOST_ROWS, Session, measured_batch
+from auditkit.model.session import MOST_ROWS, Session, Settings, measured_batch
 from auditkit.model.signature import to_probabilities
 
 Array = np.ndarray[Any, Any]
@@ -25,7 +25,7 @@ ELEMENTS = {
     "float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "float64": onnx.TensorProto.DOUBLE,
     "uint8": onnx.TensorProto.UINT8,
 }  # fmt: skip
-Head = Callable[[onnx.ModelProto, masking.Ends, masking.Bank], onnx.ModelProto]
+Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 # While one batch is read back, the next one runs; on a CPU two would but take each other's cores.
 IN_FLIGHT = {"cpu": 1, "cuda": 2}
 
@@ -43,19 +43,25 @@ class Masked(Protocol):
 class OnnxOverBanks:
     """An ONNX classifier whose input is composed from banks and rows of integers, by a head in front of its graph."""
 
-    def __init__(self, model: OnnxClassifier, head: Head, columns: int) -> None:
-        signature = model.signature
+    def __init__(self, model: OnnxClassifier, head: Head, columns: int, *behind: str) -> None:
+        """Pictures are held as they are behind the graph's first step if that is one of the operators `behind`.
+
+        On CUDA a cast to float16 always is; on a CPU the runtime leaves it out.
+        """
+        signature, graph = model.signature, model.graph
         ends = masking.Ends(
             signature.input, ELEMENTS[signature.dtype], signature.layout == "NHWC", signature.height, signature.width,
             signature.channels, signature.output, signature.outputs, signature.kind,
         )  # fmt: skip
         self.signature, self.settings, self._columns = signature, model.settings, columns
         self._turned = model.settings.channels_last and not ends.channels_last
-        bank = masking.Bank(narrow=model.settings.device == "cuda", channels_last=self._turned)
-        graph = simplify.simplified(head(model.graph, ends, bank))
+        self._step: Session | None = None
+        if found := entry.behind(graph, ends, (entry.TO_HALF,) if model.settings.device == "cuda" else behind):
+            graph, ends = found.rest, found.ends
+            self._step = Session(found.step, Settings(device="cpu"), model.weights)
+        self._input = ends.input
+        graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
-        self._dtypes = {value.name: onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-                        for value in graph.graph.input}  # fmt: skip
         self._batch = signature.own_batch or model.settings.batch
         # Shared by all who run rows: the next of them has its batches waiting when one comes to its end.
         self._pool = ThreadPoolExecutor(IN_FLIGHT[self.settings.device])
@@ -70,8 +76,13 @@ class OnnxOverBanks:
 
     def upload(self, pictures: Array) -> Any:
         """The pictures in the device's memory, as long as someone holds them."""
-        held = pictures.transpose(0, 2, 3, 1) if self._turned else pictures
-        return self.session.upload(held.astype(self._dtypes[PICTURES], copy=False))
+        held = self._entered(pictures)
+        return self.session.upload(held.transpose(0, 2, 3, 1) if self._turned else held)
+
+    def _entered(self, pictures: Array) -> Array:
+        """The pictures as the graph takes them, behind its first step where that is left out."""
+        given = pictures.astype(self.signature.dtype, copy=False)
+        return given if self._step is None else self._step.run({self.signature.input: given})[0]
 
     def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
@@ -131,8 +142,8 @@ class OnnxOverBanks:
 class OnnxMasked(OnnxOverBanks):
     """The masks of an ONNX classifier, composed on the device."""
 
-    def __init__(self, model: OnnxClassifier, head: Head = masking.masked) -> None:
-        super().__init__(model, head, columns=4)
+    def __init__(self, model: OnnxClassifier, head: Head = masking.masked, *behind: str) -> None:
+        super().__init__(model, head, 4, *behind)
 
     def load(self, pictures: Array, ranks: Array) -> Any:
         """Both banks in the device's memory, as long as someone holds them."""
@@ -147,15 +158,14 @@ class OnnxMaskedOnHost(OnnxMasked):
     """The same with masks composed on the host, where that is also where the graph runs."""
 
     def __init__(self, model: OnnxClassifier) -> None:
-        super().__init__(model, lambda graph, ends, _: masking.scored(graph, ends))
+        super().__init__(model, lambda graph, ends, **_: masking.scored(graph, ends), entry.TO_WHOLE_NUMBERS)
 
     def load(self, pictures: Array, ranks: Array) -> Any:
         """Both banks as they are."""
-        shown = pictures.astype(self._dtypes[self.signature.input], copy=False)
-        return Composer(shown, ranks, self.signature.layout, turns=IN_FLIGHT["cpu"] + 1)
+        return Composer(self._entered(pictures), ranks, self.signature.layout, turns=IN_FLIGHT["cpu"] + 1)
 
     def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
-        return {self.signature.input: banks(rows)}
+        return {self._input: banks(rows)}
 
 
 class HostOverBanks:

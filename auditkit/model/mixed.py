@@ -35,7 +35,7 @@ class OnnxMixed(OnnxOverBanks):
     """The mixtures of an ONNX classifier, composed on the device."""
 
     def __init__(self, model: OnnxClassifier) -> None:
-        super().__init__(model, mixing.mixed, columns=len(mixing.COLUMNS))
+        super().__init__(model, mixing.mixed, len(mixing.COLUMNS))
 
     def load(self, pictures: Any, grids: Array, down: Array, across: Array) -> Any:
         """All banks in the device's memory, as long as someone holds them."""

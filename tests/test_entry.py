@@ -1,0 +1,87 @@
+"""A graph that rounds its input first: pixels hidden behind that step give the very same numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import auditkit
+import build
+from auditkit.graph import entry, masking
+from auditkit.model.masked import OnnxMasked, OnnxMaskedOnHost, masked
+from auditkit.model.session import Session, Settings
+
+node = helper.make_node
+BOTH = (entry.TO_HALF, entry.TO_WHOLE_NUMBERS)
+SIDE = 8
+
+
+def rounded(kind: type, *, also: bool = False, opset: int = 17) -> onnx.ModelProto:
+    """Quantised at once, with a scale that only an Identity hands on, and back before the rest."""
+    nodes = [
+        node("Identity", ["scale"], ["s"]),
+        node("QuantizeLinear", ["image", "s", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "zero"], ["d"]),
+        node("Add", ["d", "image" if also else "d"], ["both"]),
+        node("Flatten", ["both"], ["flat"]),
+        node("MatMul", ["flat", "weight"], ["logits"]),
+    ]
+    rng = np.random.default_rng(0)
+    constants = {"scale": np.array(0.02, np.float32), "zero": np.array(3, kind),
+                 "weight": rng.standard_normal((3 * SIDE**2, 5)).astype(np.float32) / 10}  # fmt: skip
+    return build.model(nodes, [build.value("image", ["N", 3, SIDE, SIDE])], [build.value("logits", ["N", 5])],
+                       constants, opset=opset)  # fmt: skip
+
+
+def ends(element: int = TensorProto.FLOAT) -> masking.Ends:
+    return masking.Ends("image", element, False, SIDE, SIDE, 3, "logits", 5, "logits")
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_the_two_parts_are_the_whole(kind: type) -> None:
+    proto = rounded(kind)
+    found = entry.behind(proto, ends(), BOTH)
+    assert found is not None
+    onnx.checker.check_model(found.rest)
+    assert found.ends.element == helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    rows = np.random.default_rng(1).standard_normal((7, 3, SIDE, SIDE)).astype(np.float32) * 3
+    cpu = Settings(device="cpu")
+    (inside,) = Session(found.step, cpu).run({"image": rows})
+    assert inside.dtype == kind
+    (scores,) = Session(found.rest, cpu).run({found.ends.input: inside})
+    assert np.array_equal(scores, Session(proto, cpu).run({"image": rows})[0])
+
+
+def test_a_step_that_is_not_all_there_is_or_not_asked_for_is_left_alone() -> None:
+    assert entry.behind(rounded(np.uint8, also=True), ends(), BOTH) is None
+    assert entry.behind(rounded(np.uint8), ends(), (entry.TO_HALF,)) is None
+    widened = build.model(
+        [node("Cast", ["image"], ["wide"], to=TensorProto.DOUBLE), node("Flatten", ["wide"], ["logits"])],
+        [build.value("image", ["N", 3, SIDE, SIDE])], [build.value("logits", None, TensorProto.DOUBLE)], {},
+    )  # fmt: skip
+    assert entry.behind(widened, ends(), BOTH) is None
+
+
+@pytest.mark.parametrize("dims", [["N", 3, SIDE, SIDE], [2, 3, SIDE, SIDE]])
+def test_masks_behind_the_step_are_those_in_front_of_it(tmp_path: Path, dims: list[Any]) -> None:
+    proto = rounded(np.uint8)
+    del proto.graph.input[:], proto.graph.output[:]
+    proto.graph.input.append(build.value("image", dims))
+    proto.graph.output.append(build.value("logits", [dims[0], 5]))
+    model = auditkit.load(build.save(proto, tmp_path), preset="imagenet", settings=Settings(device="cpu"))
+    assert isinstance(model, auditkit.OnnxClassifier)
+    rng = np.random.default_rng(2)
+    pictures = rng.standard_normal((3, 3, SIDE, SIDE)).astype(np.float32) * 2
+    ranks = np.stack([rng.permutation(SIDE**2).reshape(SIDE, SIDE) for _ in range(2)])
+    rows = np.array([[0, 2, 0, 5], [1, 2, 1, 40], [2, 0, 1, 64], [0, 1, 0, 0], [0, 2, 0, 9]], np.int32)
+    over = masked(model)
+    assert isinstance(over, OnnxMaskedOnHost)
+    banks = over.load(pictures, ranks)
+    assert banks.pictures.dtype == np.uint8
+    inside = OnnxMasked(model)
+    found, expected = (np.concatenate([own for _, own in one.run(rows, held)])
+                       for one, held in ((over, banks), (inside, inside.load(pictures, ranks))))  # fmt: skip
+    assert np.array_equal(found, expected)
