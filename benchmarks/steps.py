@@ -13,6 +13,7 @@ on one half can be checked on the other. Goes on where it was cut short, and pri
     error95     95 % quantile of the error; `uniform95` that of the uniform trapezoid with as many passes (the mean)
     uniform     passes that the uniform trapezoid needs for the same 95 % error; `uniform_within` for the tolerance
     alpha, beta mean over the curves with `auto` less that of the exact areas
+    jump        mean change from one pixel to the next: what no choice of points can foresee
     ms          host time a curve, in milliseconds
 
 and for each fixed number of steps
@@ -105,7 +106,7 @@ def measure(curves: Array, prob: Array, tolerance: float) -> dict[str, Any]:
         "uniform_within": uniform_passes(curves, exact, tolerance),
         "alpha": float((alpha(areas, prob) - alpha(exact, prob)).mean()),
         "beta": float((beta(areas, prob) - beta(exact, prob)).mean()),
-        "ms": round(1000 * seconds / len(curves), 2),
+        "jump": float(np.abs(np.diff(curves)).mean()), "ms": round(1000 * seconds / len(curves), 2),
     }  # fmt: skip
 
 
@@ -127,11 +128,11 @@ def halves(image: Array) -> dict[str, Array]:
 def steps_table(found: Figures) -> str:
     """`auto` and fixed numbers of steps beside the exact areas."""
     head = ["tolerance", "images", "curves", "error holds in", "95 % of errors within", "passes, median", "mean",
-            "uniform needs", "uniform needs for the tolerance", "mean alpha", "mean beta"]  # fmt: skip
+            "uniform passes for that", "for the tolerance", "off in mean alpha", "beta", "jump a pixel"]  # fmt: skip
     rows = [[f"{one['tolerance']:g}", one["images"], str(one["curves"]), f"{one['holds']:.0%}",
              f"{one['error95']:.2g}", f"{one['passes_median']:g}", f"{one['passes_mean']:g}",
              *(str(one[name] or "nearly all") for name in ("uniform", "uniform_within")),
-             f"{one['alpha']:+.1e}", f"{one['beta']:+.1e}"]
+             f"{one['alpha']:+.1e}", f"{one['beta']:+.1e}", f"{one['jump']:.2g}"]
             for one in found["auto"]]  # fmt: skip
     fixed_rows = [[str(one["steps"]), f"{one['holds']:.0%}", f"{one['off']:.2g}", f"{one['said']:.2g}"]
                   for one in found["fixed"]]  # fmt: skip
