@@ -58,6 +58,7 @@ def test_the_two_parts_are_the_whole(kind: type) -> None:
 def test_a_step_that_is_not_all_there_is_or_not_asked_for_is_left_alone() -> None:
     assert entry.behind(rounded(np.uint8, also=True), ends(), BOTH) is None
     assert entry.behind(rounded(np.uint8), ends(), (entry.TO_HALF,)) is None
+    assert entry.behind(rounded(np.int16, opset=21), ends(), BOTH) is None
     widened = build.model(
         [node("Cast", ["image"], ["wide"], to=TensorProto.DOUBLE), node("Flatten", ["wide"], ["logits"])],
         [build.value("image", ["N", 3, SIDE, SIDE])], [build.value("logits", None, TensorProto.DOUBLE)], {},

@@ -13,6 +13,7 @@ from auditkit.graph import edit
 from auditkit.graph.masking import Ends
 
 TO_HALF, TO_WHOLE_NUMBERS = "Cast", "QuantizeLinear"
+MADE = {TO_HALF: (TensorProto.FLOAT16,), TO_WHOLE_NUMBERS: (TensorProto.UINT8, TensorProto.INT8)}
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,16 @@ def behind(model: onnx.ModelProto, ends: Ends, operators: tuple[str, ...]) -> En
         return None
     step = edit.with_dims(edit.with_outputs(model, [name]), ends.input, ends.pictures)
     element = _element(step, name)
-    if element is None or (readers[0].op_type == TO_HALF and element != TensorProto.FLOAT16):
+    if element not in MADE[readers[0].op_type]:
         return None
     return Entry(step, _rest(model, ends, name, element), replace(ends, input=name, element=element))
 
 
-def _element(step: onnx.ModelProto, name: str) -> int | None:
-    """The type of what the step gives, where that can be told."""
+def _element(step: onnx.ModelProto, name: str) -> int:
+    """The type of what the step gives; 0 where that cannot be told."""
     inferred = shape_inference.infer_shapes(step).graph
     kinds = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
-    return kinds.get(name) or None
+    return int(kinds.get(name, TensorProto.UNDEFINED))
 
 
 def _rest(model: onnx.ModelProto, ends: Ends, name: str, element: int) -> onnx.ModelProto:

@@ -58,7 +58,7 @@ class OnnxOverBanks:
         self._step: Session | None = None
         if found := entry.behind(graph, ends, (entry.TO_HALF,) if model.settings.device == "cuda" else behind):
             graph, ends = found.rest, found.ends
-            self._step = Session(found.step, Settings(device="cpu"), model.weights)
+            self._step = Session(found.step, Settings(device="cpu", threads=1), model.weights)
         self._input = ends.input
         graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
