@@ -30,7 +30,7 @@ def speed(found: Results) -> str:
     """Rows a second beside the bare session and, where they were run, beside torch loops."""
     rows = [[mode["device"], mode["precision"], f"{mode['bare_rows_s']:,.0f}", f"{mode['evaluate_rows_s']:,.0f}",
              f"{mode['ratio']:.3f}"] for mode in found["modes"]]  # fmt: skip
-    head = ["device", "precision", "bare session, rows/s", "evaluate, rows/s", "ratio"]
+    head = ["device", "precision", "bare session, rows/s", "evaluate, rows/s", "ratio, median of turns"]
     text = [f"{found['model']}, {found['images']} images, {found['maps']} maps each, {found['steps']} points a curve.",
             table(head, rows)]  # fmt: skip
     if "times_peers" in found:
