@@ -19,18 +19,22 @@ BOTH = (entry.TO_HALF, entry.TO_WHOLE_NUMBERS)
 SIDE = 8
 
 
-def rounded(kind: type, *, also: bool = False, opset: int = 17) -> onnx.ModelProto:
+def rounded(
+    kind: type, *, also: bool = False, opset: int = 17, scale: Any = 0.02, zero: bool = True
+) -> onnx.ModelProto:
     """Quantised at once, with a scale that only an Identity hands on, and back before the rest."""
+    given = ["s", "zero"] if zero else ["s"]
     nodes = [
         node("Identity", ["scale"], ["s"]),
-        node("QuantizeLinear", ["image", "s", "zero"], ["q"]),
-        node("DequantizeLinear", ["q", "s", "zero"], ["d"]),
+        node("QuantizeLinear", ["image", *given], ["q"]),
+        node("DequantizeLinear", ["q", *given], ["d"]),
         node("Add", ["d", "image" if also else "d"], ["both"]),
         node("Flatten", ["both"], ["flat"]),
         node("MatMul", ["flat", "weight"], ["logits"]),
     ]
     rng = np.random.default_rng(0)
-    constants = {"scale": np.array(0.02, np.float32), "zero": np.array(3, kind),
+    steps = np.array(scale, np.float32)
+    constants = {"scale": steps, "zero": np.full(steps.shape, 3, kind),
                  "weight": rng.standard_normal((3 * SIDE**2, 5)).astype(np.float32) / 10}  # fmt: skip
     return build.model(nodes, [build.value("image", ["N", 3, SIDE, SIDE])], [build.value("logits", ["N", 5])],
                        constants, opset=opset)  # fmt: skip
@@ -40,9 +44,11 @@ def ends(element: int = TensorProto.FLOAT) -> masking.Ends:
     return masking.Ends("image", element, False, SIDE, SIDE, 3, "logits", 5, "logits")
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.int8])
-def test_the_two_parts_are_the_whole(kind: type) -> None:
-    proto = rounded(kind)
+@pytest.mark.parametrize(("kind", "form"), [
+    (np.uint8, {}), (np.int8, {}), (np.uint8, {"zero": False}), (np.int8, {"scale": [0.01, 0.02, 0.5]}),
+])  # fmt: skip
+def test_the_two_parts_are_the_whole(kind: type, form: dict[str, Any]) -> None:
+    proto = rounded(kind, **form)
     found = entry.behind(proto, ends(), BOTH)
     assert found is not None
     onnx.checker.check_model(found.rest)
