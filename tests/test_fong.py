@@ -56,7 +56,7 @@ class Case:
     def __init__(self, recipe: DeletionRecipe, ends: Ends) -> None:
         rng = np.random.default_rng(3)
         self.net, self.recipe, self.ends = Net(ends), recipe, ends
-        self.pictures = rng.standard_normal((4, *names.picture_shape(ends))).astype(np.float32)
+        self.pictures = rng.standard_normal((4, *ends.picture)).astype(np.float32)
         self.labels = np.array([1, 0], np.int32)
         self.weights = rng.uniform(0.05, 0.95, (2, 1, *recipe.grid(ends)))
         self.graph = masklearn.step(self.net.with_gradient(), ends, recipe, Deletion)

@@ -47,7 +47,7 @@ class Case:
     def __init__(self, recipe: BilateralRecipe, ends: Ends) -> None:
         rng = np.random.default_rng(2)
         self.net, self.recipe, self.ends = Net(ends), recipe, ends
-        self.pictures = rng.standard_normal((10, *names.picture_shape(ends))).astype(np.float32)
+        self.pictures = rng.standard_normal((10, *ends.picture)).astype(np.float32)
         self.labels = np.array([1, 0], np.int32)
         self.noise = rng.integers(4, 10, (2, recipe.rows)).astype(np.int32)
         self.points = ((np.arange(recipe.points) + 1) / recipe.points).astype(np.float32)

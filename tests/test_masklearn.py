@@ -66,12 +66,12 @@ class Net:
             nodes += [helper.make_node("Sigmoid", ["z"], ["p"]), helper.make_node("Log", ["p"], ["y"])]
         else:
             nodes.append(helper.make_node(last, ["z"], ["y"]))
-        x = build.value("x", ["N", *names.picture_shape(self.ends)])
+        x = build.value("x", ["N", *self.ends.picture])
         return build.model(nodes, [x], [build.value("y", ["N", self.ends.outputs])], self.weights, opset=18)
 
     def with_gradient(self) -> onnx.ModelProto:
         model = self.model()
-        feeds = [{"x": np.ones((n, *names.picture_shape(self.ends)), np.float32)} for n in (2, 3)]
+        feeds = [{"x": np.ones((n, *self.ends.picture), np.float32)} for n in (2, 3)]
         return export.with_gradient(model, shapes.probe(model, {}, feeds), "y", "x")
 
 
@@ -130,7 +130,7 @@ class Case:
     def __init__(self, net: Net, recipe: Recipe, pairs: int = 2) -> None:
         rng = np.random.default_rng(7)
         self.net, self.recipe = net, recipe
-        self.pictures = rng.standard_normal((9, *names.picture_shape(net.ends))).astype(np.float32)
+        self.pictures = rng.standard_normal((9, *net.ends.picture)).astype(np.float32)
         self.images = np.arange(pairs, dtype=np.int32)
         self.labels = np.arange(pairs, dtype=np.int32)[::-1] % max(2, net.ends.outputs)
         self.weights = rng.standard_normal((pairs, recipe.masks, *recipe.grid(net.ends)))
@@ -288,7 +288,7 @@ def test_a_graph_of_one_size() -> None:
     model = net.model()
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = 2 * recipe.rows
-    feed = {"x": np.ones((2 * recipe.rows, *names.picture_shape(ends)), np.float32)}
+    feed = {"x": np.ones((2 * recipe.rows, *ends.picture), np.float32)}
     fixed = export.with_gradient(model, shapes.probe(model, {}, [feed]), "y", "x")
     case = Case(net, recipe)
     given = case.feeds(case.draws())

@@ -26,7 +26,6 @@ from auditkit.graph.mask_objective import (
     WEIGHTS,
     Objective,
     Recipe,
-    picture_shape,
 )
 from auditkit.graph.masking import Ends
 from auditkit.graph.masklearn import closed, with_slope
@@ -71,7 +70,7 @@ class Bilateral(Objective):
         difference = self.put("Sub", [image, infill], (*self.pair, 1, 1, *flat))
         shown = self.put("Mul", [kept, difference], shape)
         still = self.put("Add", [infill, noise], shape)
-        self.reshaped(self.put("Add", [still, shown], shape), (*self.rows, *picture_shape(ends)), ends.input)
+        self.reshaped(self.put("Add", [still, shown], shape), (*self.rows, *ends.picture), ends.input)
         deletion, insertion = (self._slice(WEIGHTS, 1, place, place + 1) for place in (0, 1))
         return self.put("Mul", [deletion, insertion], self.shapes[deletion])
 
@@ -115,7 +114,7 @@ class Bilateral(Objective):
         """[M, 1, ...]: how alike neighbours of the image are, exp(-(difference / edge)^2) averaged over channels."""
         ends, last = self.ends, self.ends.channels_last
         image = self.picture(IMAGE)
-        self.shapes[image] = (*self.pair, *picture_shape(ends))
+        self.shapes[image] = (*self.pair, *ends.picture)
         edges = self.constant(np.reshape(self.recipe.edges, (1, 1, 1, -1) if last else (1, -1, 1, 1)), np.float32)
         steps = self.node("Div", [self.steps(image, axis - 1 if last else axis), edges])
         alike = self.node("Exp", [self.node("Neg", [self.node("Mul", [steps, steps])])])
@@ -141,7 +140,7 @@ def slope(network: onnx.ModelProto, ends: Ends, recipe: BilateralRecipe) -> onnx
     pairs, grid = recipe.pairs or "M", (2, *recipe.grid(ends))
     value, whole, real = helper.make_tensor_value_info, TensorProto.INT32, TensorProto.FLOAT
     inputs = [
-        value(WEIGHTS, real, [pairs, *grid]), value(PICTURES, real, ["P", *picture_shape(ends)]),
+        value(WEIGHTS, real, [pairs, *grid]), value(PICTURES, real, ["P", *ends.picture]),
         value(IMAGE, whole, [pairs]), value(LABEL, whole, [pairs]), value(INFILLS, whole, [pairs, 1]),
         value(NOISE, whole, [pairs, recipe.rows]), value(POINTS, real, [recipe.points]),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import TensorProto
 
 from auditkit.graph.gradient.builder import Shape
-from auditkit.graph.mask_objective import MASK, PICTURES, WEIGHTS, Objective, Recipe, picture_shape
+from auditkit.graph.mask_objective import MASK, PICTURES, WEIGHTS, Objective, Recipe
 from auditkit.graph.masklearn import COUNT
 
 # Multiples of these two, less their whole parts, cover the unit square evenly (Roberts' R2 sequence).
@@ -41,7 +41,7 @@ class Deletion(Objective):
         """Pictures of the bank, moved by as much as the step says."""
         if not self.recipe.jitter:
             return super().picture(places)
-        size, ahead = prod(picture_shape(self.ends)), self.constant([-1, 1, 1, 1])
+        size, ahead = prod(self.ends.picture), self.constant([-1, 1, 1, 1])
         first = self.node("Mul", [self.node("Reshape", [places, ahead]), self.constant(size, np.int32)])
         flat = self.node("Reshape", [PICTURES, self.constant([-1])])
         return self.node("Gather", [flat, self.node("Add", [first, self._positions()])], axis=0)
@@ -54,7 +54,7 @@ class Deletion(Objective):
 
     def _along(self, axis: int, share: float | None) -> str:
         """What one axis of a picture adds to a position; what would lie beyond the border lies at it."""
-        shape = picture_shape(self.ends)
+        shape = self.ends.picture
         side, apart = shape[axis], prod(shape[axis + 1 :])
         at = self.constant(np.arange(side).reshape([-1 if axis == own else 1 for own in (None, 0, 1, 2)]), np.int32)
         if share is not None:

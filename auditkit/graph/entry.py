@@ -33,7 +33,7 @@ def behind(model: onnx.ModelProto, ends: Ends, operators: tuple[str, ...]) -> En
     (name,) = readers[0].output
     if list(readers[0].input).index(ends.input) != 0 or name == ends.output:
         return None
-    step = edit.with_dims(edit.with_outputs(model, [name]), ends.input, ends.pictures)
+    step = edit.with_dims(edit.with_outputs(model, [name]), ends.input, ["P", *ends.picture])
     element = _element(step, name)
     if element not in MADE[readers[0].op_type]:
         return None

@@ -58,12 +58,6 @@ class Recipe:
         return -(-ends.height // self.factor), -(-ends.width // self.factor)
 
 
-def picture_shape(ends: Ends) -> tuple[int, int, int]:
-    """One image as the network takes it."""
-    size = (ends.height, ends.width)
-    return (*size, ends.channels) if ends.channels_last else (ends.channels, *size)
-
-
 class Objective(build.Builder):
     """Nodes in front of the network and behind it; the shape of what they make is noted for the way back."""
 
@@ -140,7 +134,7 @@ class Objective(build.Builder):
         difference = self.put("Sub", [image, infill], (*self.pair, 1, infills, *flat))
         shown = self.put("Mul", [shares, difference], (*self.pair, many, infills, *flat))
         mixed = self.put("Add", [infill, shown], (*self.pair, many, infills, *flat))
-        self.reshaped(mixed, (*self.rows, *picture_shape(ends)), ends.input)
+        self.reshaped(mixed, (*self.rows, *ends.picture), ends.input)
         return masks
 
     def picture(self, places: str) -> str:

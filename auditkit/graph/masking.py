@@ -48,10 +48,10 @@ class Ends:
     kind: str  # logits | probabilities | log-probabilities | sigmoid
 
     @property
-    def pictures(self) -> list[int | str]:
-        """The shape of any number of pictures."""
-        size = [self.height, self.width]
-        return ["P", *size, self.channels] if self.channels_last else ["P", self.channels, *size]
+    def picture(self) -> tuple[int, int, int]:
+        """The shape of one image as the network takes it."""
+        size = (self.height, self.width)
+        return (*size, self.channels) if self.channels_last else (self.channels, *size)
 
 
 class HeadBuilder:
@@ -139,7 +139,7 @@ def _closed(
 
 def picture_bank(ends: Ends) -> onnx.ValueInfoProto:
     """The input that takes pictures, as the network takes them."""
-    return helper.make_tensor_value_info(PICTURES, ends.element, ends.pictures)
+    return helper.make_tensor_value_info(PICTURES, ends.element, ["P", *ends.picture])
 
 
 def _bank_inputs(ends: Ends) -> list[onnx.ValueInfoProto]:

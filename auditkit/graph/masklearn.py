@@ -26,7 +26,6 @@ from auditkit.graph.mask_objective import (
     WEIGHTS,
     Objective,
     Recipe,
-    picture_shape,
 )
 from auditkit.graph.masking import Ends
 
@@ -134,7 +133,7 @@ def _inputs(ends: Ends, recipe: Recipe) -> list[onnx.ValueInfoProto]:
     pairs = recipe.pairs or "M"
     return [
         *_state(STATE, ends, recipe),
-        _declared(PICTURES, TensorProto.FLOAT, "P", *picture_shape(ends)),
+        _declared(PICTURES, TensorProto.FLOAT, "P", *ends.picture),
         _declared(IMAGE, TensorProto.INT32, pairs),
         _declared(LABEL, TensorProto.INT32, pairs),
         _declared(INFILLS, TensorProto.INT32, pairs, recipe.infills),
