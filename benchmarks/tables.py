@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.report.markdown import table
+from benchmarks.memory import memory_table
 from benchmarks.paper.tables import findings
 from benchmarks.paper.tables import markdown as of_paper
 from benchmarks.peers.tables import markdown as of_peers
@@ -111,6 +112,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "steps-": ("Points of a curve: `auto` and fixed numbers against every pixel", steps_table),
     "explain-": ("Learning masks", learning),
     "kernels-": ("Where a GPU's time goes", kernels),
+    "memory-": ("What the verbs take of a GPU's memory", memory_table),
     "peers-": ("Peers on the same work", of_peers),
     "opening": ("Opening a model", opening),
     "paper-": ("The paper's tables", of_paper),

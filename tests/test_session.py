@@ -10,7 +10,7 @@ import build
 from auditkit.demo.planted import bundled
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.model import cuda, session
-from auditkit.model.session import Session, Settings, in_batches, measured_batch
+from auditkit.model.session import LEAST_MEMORY, Session, Settings, in_batches, measured_batch
 
 
 def test_asking_for_cuda_without_cuda_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,17 +115,17 @@ def test_batches_too_large_for_the_memory_allowed_become_smaller() -> None:
     rows = np.random.default_rng(1).standard_normal((4096, 3, 64, 64)).astype(np.float32)
     found = list[np.ndarray]()
     usual = Settings(device="cuda", precision="strict", batch=64)
-    for settings in (replace(usual, batch=4096, memory_bytes=3 * 2**30), usual):
+    for settings in (replace(usual, batch=4096, memory_bytes=LEAST_MEMORY), usual):
         found.append(auditkit.load(bundled("honest"), settings=settings).probabilities(rows))
     assert np.abs(found[0] - found[1]).max() < 1e-4
 
 
 def test_too_little_memory_for_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "cuda_problem", lambda: None)
-    with pytest.raises(BadInput, match=r"--memory 2 is too little for a CUDA device.* give 3 or more"):
+    with pytest.raises(BadInput, match=r"--memory 2 is too little for a CUDA device.* give 3.25 or more"):
         session.resolved(Settings(memory_bytes=2 * 2**30))
     assert session.resolved(Settings(device="cpu", memory_bytes=2**30)).memory_bytes == 2**30
-    assert session.resolved(Settings(memory_bytes=3 * 2**30)).device == "cuda"
+    assert session.resolved(Settings(memory_bytes=LEAST_MEMORY)).device == "cuda"
 
 
 def test_batches_halve_on_out_of_memory_and_lose_no_row() -> None:

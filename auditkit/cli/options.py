@@ -35,7 +35,7 @@ Batch = Annotated[int | None, typer.Option(help="Images run at once; measured un
 Threads = Annotated[int, typer.Option(help="CPU threads; 0 leaves it to the runtime.", rich_help_panel=RUN)]
 Memory = Annotated[
     float | None,
-    typer.Option(help="GiB of the GPU's memory to stay within, 3 or more; else as much as helps.", rich_help_panel=RUN),
+    typer.Option(help="GiB of the GPU's memory to keep to, 3.25 or more; else as much as helps.", rich_help_panel=RUN),
 ]
 MemoryLimit = Annotated[
     float,

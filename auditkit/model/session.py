@@ -21,10 +21,10 @@ Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["auto", "strict", "tf32", "float16"]
 
 MOST_ROWS = {"cpu": 64, "cuda": 512}
-# Of the memory allowed: CUDA's own libraries and the banks of images took up to 1.5 GiB beside the sessions' (H200).
-OUTSIDE_SESSIONS = 3 * 2**29
+# Of the memory allowed: CUDA's own libraries and the banks of images took up to 1.6 GiB beside the sessions' (H200).
+OUTSIDE_SESSIONS = 7 * 2**28
 SESSIONS = 2  # of a model at once: its own, and the one over masks
-LEAST_MEMORY = 3 * 2**30  # a ResNet-50's sessions run in 0.7 GiB each and not in 0.5
+LEAST_MEMORY = 13 * 2**28  # a ResNet-50's sessions run in 0.75 GiB each and not in 0.5
 NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory), use a device with more, or another model."
 ALLOCATION = r"fail\w* to allocate|bad_alloc|ALLOC_FAILED|smaller than requested bytes"  # the last: an arena's limit
 OUT_OF_MEMORY = re.compile(rf"{ALLOCATION}|out of memory|CUDA (failure|error) 2\b", re.I)
@@ -102,7 +102,7 @@ def resolved(settings: Settings) -> Settings:
     if device == "cuda" and settings.memory_bytes is not None and settings.memory_bytes < LEAST_MEMORY:
         raise BadInput(
             f"--memory {settings.memory_bytes / 2**30:g} is too little for a CUDA device, whose own libraries take up "
-            f"to 1.5 GiB of it; give {LEAST_MEMORY / 2**30:g} or more, or --device cpu."
+            f"to {OUTSIDE_SESSIONS / 2**30:g} GiB of it; give {LEAST_MEMORY / 2**30:g} or more, or --device cpu."
         )
     return replace(settings, device=device, precision=precision)
 
