@@ -25,7 +25,7 @@ from benchmarks.telling import command, one_line, told
 RUNS, TOP = 10, 12
 KINDS = {
     "layout and copies": r"transpose|memcpy|memset|_pad|padding|slice|concat|gather|scatter|copy|expand",
-    "pooling and reductions": r"pool|reduce|softmax|triton_(per|red)",
+    "pooling and reductions": r"pool|reduce_|softmax|triton_(per|red)",
     "convolutions and products": r"fprop|dgrad|gemm|nvjet|conv|cutlass|winograd",
     "activations, sums, biases": r"elementwise|triton_poi|op_tensor|op_generic|bias",
 }

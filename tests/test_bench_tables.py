@@ -3,12 +3,13 @@
 import json
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import kernels, tables, telling
+from benchmarks import kernels, memory, tables, telling
 
 FOLDER = Path(tables.__file__).parent
 
@@ -71,12 +72,24 @@ def test_kernels_are_told_apart_by_their_names() -> None:
         "void onnxruntime::cuda::_PadKernel<__half, 0>(unsigned long": (4.5, 4.0),
         "void cudnn::pooling_fw_kernel_max_nhwc<__half, float, 3": (0.25, 1.0),
         "triton_poi_fused__native_batch_norm_legit_no_training_add_relu_8": (0.75, 3.0),
+        "void op_generic_tensor_kernel<4, __half>(cudnnTensorStruct, reducedDivisorArray)": (0.375, 2.0),
         "something new": (0.125, 1.0),
     }
     found = kernels.summary(seen)
-    assert list(found["kinds_ms"].values()) == [4.5, 0.25, 1.75, 3.75, 0.125]
-    assert (found["kernels_ms"], found["launches"]) == (10.375, 84)
+    assert list(found["kinds_ms"].values()) == [4.5, 0.25, 1.75, 4.125, 0.125]
+    assert (found["kernels_ms"], found["launches"]) == (10.75, 86)
     assert [one["ms"] for one in found["longest"]] == sorted((ms for ms, _ in seen.values()), reverse=True)
     line = {"what": "bare session", "precision": "float16", "rows": 256, "ms": 11.69, "rows_s": 21899, **found}
     drawn = tables.kernels({"model": "x", "lines": [line]})
-    assert "| bare session | float16 | 256 | 11.7 | 21,899 | 84 | 4.5 |" in drawn
+    assert "| bare session | float16 | 256 | 11.7 | 21,899 | 86 | 4.5 |" in drawn
+
+
+def test_the_most_of_a_devices_memory_is_what_was_in_use_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = iter([2**30, *[2**31] * 3])
+    monkeypatch.setattr(memory, "in_use", lambda: next(used, 2**29))
+    with memory.watched() as seen:
+        while len(seen) < 6:
+            time.sleep(memory.PAUSE)
+    assert max(seen) == 2**31
+    line = {"verb": "evaluate", "allowed_gib": 3.25, "most_gib": 2.859, "exit": 0}
+    assert "| evaluate | 3.25 | 2.86 | 0 |" in memory.memory_table({"model": "x", "images": 16, "lines": [line]})

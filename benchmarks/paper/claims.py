@@ -16,9 +16,9 @@ REMARKS = {  # what is known of claims where they are not shown
     "TV 0.1 lowers completeness, over other images": "why is not known. The paper's masks lose 0.16 there, ours, which "
     "are learned at another pace, begin lower without the penalty.",
     "differences are nearly as complete as learned masks": "the figure lies within the limit, its interval does not.",
-    "differences beat RISE at as many passes": "neither is shown to be more complete on photographs, on the ResNet-50 "
-    "with a third more passes for RISE, on the int8 mobilenet with as many; on CIFAR-10 differences are ahead (the "
-    "table of paper-differences-cifar10.json).",
+    "differences beat RISE at as many passes": "neither is shown to be more complete on photographs, and the "
+    "interval leaves little room for a lead; on CIFAR-10 differences are ahead (the table of "
+    "paper-differences-cifar10.json).",
     "best effort exposes it": "where it is not shown, too few images have a second label with a probability of 0.01.",
     "upsampling raises soundness": "the second likeliest of a thousand labels decides soundness here, the first is "
     "nearly always sound; the paper takes ten labels that are unlike each other. Whether that is the reason was not "
