@@ -93,6 +93,24 @@ def test_the_same_command_goes_on_where_it_was_killed(given: tuple[Path, Path, P
     assert (tmp_path / "cut" / "results.json").read_bytes() == (tmp_path / "whole" / "results.json").read_bytes()
 
 
+def test_copies_elsewhere_go_on_with_a_run_and_other_files_do_not(
+    given: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    assert _evaluate(given, tmp_path / "run").returncode == 0
+    parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "items").iterdir()}
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    model, images, maps = given
+    copies = Path(shutil.copy(model, elsewhere)), Path(shutil.copy(images, elsewhere)), maps
+    assert _evaluate(copies, tmp_path / "run").returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in parts} == parts
+    told = json.loads((tmp_path / "run" / "results.json").read_text())["subject"]
+    assert (told["model"]["path"], told["images"]["source"]) == (str(copies[0]), str(copies[1]))
+    build.save(build.convnet(size=8, classes=4, seed=1), elsewhere)
+    _refused(_evaluate(copies, tmp_path / "run"), "another model")
+    assert command("verify", tmp_path / "run", "--model", model, "--heatmaps", f"maps={maps}").returncode == 0
+
+
 def test_other_settings_do_not_mix_into_a_run(given: tuple[Path, Path, Path], tmp_path: Path) -> None:
     _evaluate(given, tmp_path / "run")
     _refused(_evaluate(given, tmp_path / "run", "--eps1", "0.2"), "eps1", "0.01", "0.2")

@@ -23,7 +23,7 @@ from auditkit.runs.record import results
 from auditkit.runs.store import Store
 from auditkit.runs.summary import Summary, summarise
 from auditkit.runs.unit import Row, rows
-from auditkit.runs.work import Work, device_of, planned
+from auditkit.runs.work import Work, device_of, placeless, planned, unit_keys
 
 RUNNING = {"cpu": 1, "cuda": 2}  # units whose rows are on the device: one's pauses are the other's turn
 FEWEST_AHEAD, MOST_AHEAD = 1, 3  # units made ready meanwhile; more threads than that wait for each other
@@ -84,8 +84,8 @@ def evaluate(
             return summarise(lambda: (tables[unit] for unit in every), work.settings, runtime.result(),
                              {"failed_images": work.failures()})  # fmt: skip
         about = work.about()
-        with nullcontext(out) if isinstance(out, Store) else Store.open(out, about) as store:
-            keys = {unit: Store.key({"about": about, "unit": [unit.start, unit.stop]}) for unit in every}
+        with nullcontext(out) if isinstance(out, Store) else Store.open(out, placeless(about)) as store:
+            keys = unit_keys(about, every)
             todo = [unit for unit in every if not store.has(keys[unit])]
             tick(len(images) - sum(len(unit) for unit in todo))
             _run(work, todo, lambda unit, made: store.write(keys[unit], _table(made)), tick)

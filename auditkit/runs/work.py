@@ -3,7 +3,7 @@
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from auditkit.model.session import runtime_version
 from auditkit.runs.curves import Span
 from auditkit.runs.infills import Infills, given_image
 from auditkit.runs.plan import CONTROL, GIVEN_IMAGE, Evaluation, Lane, lanes, resolved
+from auditkit.runs.store import Store
 
 PRESET = "preset "  # begins the source of a card that is no file
 
@@ -86,6 +87,24 @@ def subject(model: AnyClassifier, images: ImageSet) -> dict[str, Any]:
         "class_names": list(model.card.names),
         "images": {"source": str(images.source), "count": len(images), "digest": images.digest()},
     }  # fmt: skip
+
+
+PLACES = (("model", "path"), ("card_origin", "source"), ("images", "source"))
+
+
+def placeless(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is about without the places of its files, whose digests tell which they are: a copy will do."""
+    told = dict(about["subject"])
+    for name, place in PLACES:
+        if isinstance(told[name], Mapping):  # a callable is not
+            told[name] = {key: value for key, value in told[name].items() if key != place}
+    return {**about, "subject": told}
+
+
+def unit_keys(about: Mapping[str, Any], units: Iterable[range]) -> dict[range, str]:
+    """The name of each unit of a run: a digest of all that can change its numbers."""
+    decisive = placeless(about)
+    return {unit: Store.key({"about": decisive, "unit": [unit.start, unit.stop]}) for unit in units}
 
 
 def _origin(card: Card) -> dict[str, str | None]:

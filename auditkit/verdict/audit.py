@@ -28,7 +28,7 @@ from auditkit.runs.randomise import randomisation
 from auditkit.runs.record import results, without_figures
 from auditkit.runs.showcase import showcase
 from auditkit.runs.store import Store
-from auditkit.runs.work import digest, environment, subject
+from auditkit.runs.work import digest, environment, placeless, subject
 from auditkit.verdict.findings import judge
 from auditkit.verdict.policy import Policy
 from auditkit.verdict.rules import deciding
@@ -83,7 +83,7 @@ def audit(
     about = _about(model, images, asked, bundles, pool)
     if asked.baseline is not None:
         _comparable(read(asked.baseline).results, about, resolved(asked.policy.evaluation(), model.signature.classes))
-    with Store.open(out, about) as store:
+    with Store.open(out, placeless(about)) as store:
         began = _sitting(out, asked.command)
         write_whole(out / POLICY, asked.policy.text.encode())
         found = _measured(model, images, asked, store, bundles, pool, phase)

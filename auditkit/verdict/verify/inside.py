@@ -11,6 +11,7 @@ from auditkit.metrics.faithfulness import alpha, beta
 from auditkit.runs.plan import Lane
 from auditkit.runs.record import results, without_figures
 from auditkit.runs.summary import summarise
+from auditkit.runs.work import placeless
 from auditkit.verdict.verify.recorded import Recorded, differences
 
 Array = np.ndarray[Any, Any]
@@ -22,7 +23,7 @@ NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict")  # entries of results.j
 
 def settings(recorded: Recorded) -> list[str]:
     """What run.json, which was written first, says otherwise than results.json, and the latter than itself."""
-    about, found = recorded.about, recorded.results
+    about, found = placeless(recorded.about), recorded.results
     if recorded.policy is None:
         return [f"run.json: {said}" for said in differences(recorded.run, about)]
     # In the course of a run, the precision may be raised and maps come to be.

@@ -15,6 +15,7 @@ from auditkit.runs.curves import Span
 from auditkit.runs.plan import Evaluation, Lane, lanes, resolved, units
 from auditkit.runs.sanity import Runtime
 from auditkit.runs.store import Store
+from auditkit.runs.work import unit_keys
 
 MOST_IMAGES = 10**7  # more than any run has; a file that was tampered with may say anything
 ROUNDING = 1e-9  # between a number that is stored and the same one summed up again, perhaps on another machine
@@ -87,7 +88,7 @@ def _keys(about: Mapping[str, Any], card: Card) -> dict[range, str]:
     if not 0 < count <= MOST_IMAGES:
         raise ValueError(f"it has {count} images")
     every = units(count, card.size[0] * card.size[1], about["environment"].get("device", "cpu"))
-    return {unit: Store.key({"about": about, "unit": [unit.start, unit.stop]}) for unit in every}
+    return unit_keys(about, every)
 
 
 def _asked(said: Mapping[str, Any]) -> Evaluation:
