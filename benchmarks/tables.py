@@ -67,7 +67,23 @@ def kernels(found: Results) -> str:
              str(one["launches"]), *(f"{one['kinds_ms'][kind]:.1f}" for kind in kinds)]
             for one in found["lines"]]  # fmt: skip
     head = ["what", "precision", "rows", "ms by the clock", "rows/s", "kernels", *(f"ms of {kind}" for kind in kinds)]
-    return f"{found['model']}.\n\n{table(head, rows)}"
+    return "\n\n".join([f"{found['model']}.", table(head, rows), *_beside_compiled(found["lines"])])
+
+
+def _beside_compiled(lines: list[Results]) -> list[str]:
+    """In which kinds of kernels the bare session takes longer than the same network compiled by torch."""
+    by = {(one["what"], one["precision"]): one for one in lines}
+    told = []
+    for what, precision in by:
+        ours, theirs = (by.get((name, precision)) for name in ("bare session", "torch.compile"))
+        if what == "bare session" and ours and theirs:
+            apart = {kind: ms - theirs["kinds_ms"][kind] for kind, ms in ours["kinds_ms"].items()}
+            listed = sorted((one for one in apart.items() if round(abs(one[1]), 1)), key=lambda one: -one[1])
+            kinds = ", ".join(f"{ms:+.1f} of {kind}" for kind, ms in listed)
+            told.append(
+                f"The bare session less torch.compile, {precision}: {ours['ms'] - theirs['ms']:+.1f} ms; {kinds}."
+            )
+    return told
 
 
 def opening(found: Results) -> str:

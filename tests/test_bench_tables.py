@@ -80,7 +80,13 @@ def test_kernels_are_told_apart_by_their_names() -> None:
     assert (found["kernels_ms"], found["launches"]) == (10.75, 86)
     assert [one["ms"] for one in found["longest"]] == sorted((ms for ms, _ in seen.values()), reverse=True)
     line = {"what": "bare session", "precision": "float16", "rows": 256, "ms": 11.69, "rows_s": 21899, **found}
-    drawn = tables.kernels({"model": "x", "lines": [line]})
+    quicker = line | {
+        "what": "torch.compile",
+        "ms": 9.5,
+        "kinds_ms": dict(found["kinds_ms"], **{next(iter(kernels.KINDS)): 4.0}),
+    }
+    drawn = tables.kernels({"model": "x", "lines": [line, quicker]})
+    assert drawn.endswith("less torch.compile, float16: +2.2 ms; +0.5 of layout and copies.")
     assert "| bare session | float16 | 256 | 11.7 | 21,899 | 86 | 4.5 |" in drawn
 
 
