@@ -69,7 +69,8 @@ def run(assets: Path, out: Path, part: str, *words: str) -> dict[str, Any]:
 
 def test_cifar10(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cifar10.THEIR_PACE, "steps", 3)
-    found = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "2", "--settling", "2")
+    few = ("--all-labels", "2", "--settling", "2", "--upsampled", "2")
+    found = run(assets, tmp_path, "cifar10", "--images", "3", *few)
     by = {(one["infill"], one["name"], one["tv"]): one for one in found["top_two"]}
     assert len(by) == 4 * len(published.TV)
     assert all(one["n"] == 3 for one in by.values())
@@ -82,6 +83,11 @@ def test_cifar10(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {one["bundle"] for one in found["intrinsic"] if one["row"] == "random"} == {"control:random"}
     assert found["maps"]["tv0"]["maps"] == 1 * 2 + 2 * 10
     assert [one["n"] for one in found["settling"]] == [2] * 8
+    coarse = [one for one in found["claims"] if "upsampling" in one["claim"]]
+    assert [one["n"] for one in coarse] == [2] * 4
+    values = {(one["bundle"], one["name"]): one["value"] for one in found["upsampled"]}
+    rows = [values[f"TV 0{row}", "worst_soundness"] for row in (", upsampled", "")]
+    assert coarse[0]["value"] == pytest.approx(rows[0] - rows[1])
 
 
 def test_photographs_corners_and_the_rest(assets: Path, tmp_path: Path) -> None:

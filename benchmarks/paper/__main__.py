@@ -24,7 +24,7 @@ from benchmarks.paper import cifar10, cost, differences, imagenet, networks, plo
 from benchmarks.telling import command
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
-    "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.settling),
+    "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.settling, asked.upsampled),
     "photographs": lambda study, asked: imagenet.main_table(study, asked.wide),
     "corners": lambda study, asked: imagenet.corner_table(study, asked.mapped),
     "forgotten": lambda study, asked: imagenet.forgotten(study, asked.few, asked.stages),
@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000, help="of every mask")
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
     parser.add_argument("--settling", type=int, default=50, help="images whose masks are also learned otherwise")
+    parser.add_argument("--upsampled", type=int, default=100, help="images whose masks are also learned coarser")
     parser.add_argument("--wide", type=int, default=5, help="photographs with maps for their ten likeliest labels")
     parser.add_argument("--mapped", type=int, default=20, help="photographs whose corners get maps")
     parser.add_argument("--few", type=int, default=8, help="photographs for forgotten, ensembles and masks in half")

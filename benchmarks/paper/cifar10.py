@@ -3,8 +3,8 @@
 Masks are learned over other test images, at the images' own resolution, with several weights of the penalty on their
 variation. Three tables: completeness and soundness of the two likeliest labels, over gray and over other images; the
 same of all labels with areas over 0.2 to 0.6 of the pixels; and the metrics of the predicted label alone, beside
-gradients and noise. Whether the masks had settled is looked at on some images: the same masks with twice the steps,
-and learned at the pace of the paper.
+gradients and noise. On some images it is looked at what coarser masks change, upsampled by 4, and whether the masks had
+settled: the same with twice the steps, and learned at the pace of the paper.
 """
 
 from typing import Any
@@ -16,15 +16,19 @@ from benchmarks.paper.work import Figure, Study, change, figure, first
 FAITHFUL = ("worst_completeness", "worst_soundness")
 BLUR = "blur:5"  # as wide as usual for large images, which leaves nothing of a small one
 COLUMNS = (("deletion", "gray"), ("insertion", BLUR), ("insertion", "gray"), ("saliency_metric_tuned", "gray"))
-SETTLING = (0.0, 0.01)
+SETTLING = UPSAMPLED = (0.0, 0.01)
+COARSE = 4
 THEIR_PACE = {"steps": 2000, "rate": 0.05, "fall": 1.0, "memory": 0.999}
 BARE: dict[str, Any] = {"deletion": False, "saliency": "none"}
 
 
-def measured(study: Study, all_labels: int, settling: int) -> dict[str, Any]:
-    """All tables, over all labels for so many images; settling is looked at on so many (0: not)."""
+def measured(study: Study, all_labels: int, settling: int, upsampled: int) -> dict[str, Any]:
+    """All tables, over all labels for so many images; settling and upsampling are looked at on so many (0: not)."""
     maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "top2", tv=tv) for tv in TV}
     found = {**_top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
+    if upsampled:
+        claimed, table = _upsampled(study, maps, upsampled)
+        found |= {"claims": found["claims"] + claimed, "upsampled": table}
     if settling:
         found["settling"] = _settling(study, maps, settling)
     if not all_labels:
@@ -74,6 +78,17 @@ def _intrinsic(study: Study, maps: dict[str, Any]) -> list[Figure]:
             source = row if row in rows else f"control:{row}"
             found.append(figure(results, name, source, infill) | {"row": row, "paper": value})
     return found
+
+
+def _upsampled(study: Study, maps: dict[str, Any], count: int) -> tuple[list[Figure], list[Figure]]:
+    """Masks of every pixel and upsampled ones: what is claimed of them, and the figures of both."""
+    some = first(study.images, count)
+    rows = {f"TV {tv:g}": maps[f"tv{tv:g}"] for tv in UPSAMPLED}
+    rows |= {f"TV {tv:g}, upsampled": study.made(f"tv{tv:g} s={COARSE}", "mask", "top2", some, tv=tv, factor=COARSE)
+             for tv in UPSAMPLED}  # fmt: skip
+    results = study.scored("upsampled", rows, some, labels="top2", eps1=0.0, eps2=0.1, infill="gray", **BARE)
+    return claims.of_upsampling(results, UPSAMPLED), [figure(results, name, row, "gray") for row in rows
+                                                      for name in ("insertion", *FAITHFUL)]  # fmt: skip
 
 
 def _settling(study: Study, maps: dict[str, Any], count: int) -> list[Figure]:

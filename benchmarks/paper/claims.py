@@ -1,5 +1,6 @@
 """What the paper found, beside what is measured here: each claim is a difference that lies on one side of a limit."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +48,19 @@ def of_weights(results: Any) -> list[Figure]:
             judged(f"TV 0.1 raises soundness, {words}", sound, "above"),
             judged(f"TV 0.1 lowers completeness, {words}", complete, "below"),
             judged(f"TV 0.01 costs little completeness, {words}", price, "above", -LITTLE),
+        ]
+    return found
+
+
+def of_upsampling(results: Any, weights: Iterable[float]) -> list[Figure]:
+    """What upsampling does to masks on CIFAR-10, by weight of the penalty."""
+    found = list[Figure]()
+    for tv in weights:
+        sound, complete = (change(results, name, f"TV {tv:g}, upsampled", f"TV {tv:g}", "gray")
+                           for name in ("worst_soundness", "worst_completeness"))  # fmt: skip
+        found += [
+            judged(f"upsampling raises soundness on CIFAR-10 where TV is {tv:g}", sound, "above"),
+            judged(f"upsampling costs little completeness on CIFAR-10 where TV is {tv:g}", complete, "above", -LITTLE),
         ]
     return found
 

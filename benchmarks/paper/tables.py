@@ -118,6 +118,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "top_two": ("The two likeliest labels, eps 0 and 0.1", by_weight),
     "partial": ("All labels, areas over 0.2 to 0.6 of the pixels, eps 0.01 and 0.1", by_weight),
     "intrinsic": ("The predicted label alone", by_row),
+    "upsampled": ("Masks of every pixel and masks upsampled by 4, eps 0 and 0.1", by_row),
     "settling": ("The masks less the same learned otherwise", settling),
     "two": ("The two likeliest labels", by_row),
     "ten": ("The ten likeliest labels, renormalised", by_row),
