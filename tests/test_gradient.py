@@ -369,6 +369,34 @@ def test_a_rule_that_is_wrong_by_a_thousandth_is_found(
         gradient.differentiate(classifier)
 
 
+def test_a_rule_that_is_wrong_on_each_line_in_another_way_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right: Callable[..., Any] = RULES["Conv"]
+
+    def wrong(b: Any, proto: Any, *rest: Any) -> Any:
+        share = b.op("Sin", b.mul(b.mean(proto.x, [1, 2, 3]), 100.0))
+        return [None if grad is None else b.mul(grad, b.add(share, 1.0)) for grad in right(b, proto, *rest)]
+
+    monkeypatch.setitem(RULES, "Conv", wrong)
+    with pytest.raises(RuntimeFailure, match=r"differs from the change of scores by \d+ % .*, give or take \d+ %"):
+        gradient.differentiate(opened(build.convnet(size=16), tmp_path))
+
+
+@pytest.mark.parametrize(("spread", "shared"), [(0.3, 0.0), (0.3, 0.14), (2.0, 0.88), (0.05, 0.0)])
+def test_errors_that_scatter_widely_are_no_pass(spread: float, shared: float) -> None:
+    scattered = np.linspace(-1, 1, 16) * spread + shared
+    found = gradient_check.check(iter(scattered.tolist()))
+    assert found.error <= found.doubt
+    assert not found.passed
+
+
+def test_rounding_that_scatters_a_little_is_no_failure() -> None:
+    found = gradient_check.check(iter((np.linspace(-1, 1, 16) * 3e-3 + 1e-3).tolist()))
+    assert found.error > gradient_check.LIMIT
+    assert found.passed
+
+
 def test_the_verdict_forgives_a_few_kinks_but_no_shared_error() -> None:
     kinks = [0.02 if i % 5 == 0 else e for i, e in enumerate(1e-4 * rng.standard_normal(16))]
     assert gradient_check.check(iter(kinks)).passed
@@ -397,16 +425,54 @@ def test_the_command_writes_and_tells(tmp_path: Path) -> None:
     assert "with respect to 'r'" in table.stdout
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float16, np.float32])
+def test_the_command_tells_that_scores_became_single(kind: type, tmp_path: Path) -> None:
+    model, matrix = linear()
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(matrix.astype(kind), "m"))
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    path, out = build.save(model, tmp_path), tmp_path / "with.onnx"
+    table = command("differentiate", path, "-o", out, "--device", "cpu").stdout
+    told = f"seed, scores and gradient are float32; the model's own scores {np.dtype(kind)}"
+    assert (told in table) == (kind != np.float32)
+    done = command("differentiate", path, "-o", out, "--force", "--json", "--device", "cpu")
+    assert json.loads(done.stdout)["scores_were"] == (None if kind == np.float32 else np.dtype(kind).name)
+
+
+def refusal(proto: onnx.ModelProto, folder: Path) -> str:
+    """The line with which the command refuses a model."""
+    done = command("differentiate", build.save(proto, folder), "-o", folder / "with.onnx", "--device", "cpu")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert not (folder / "with.onnx").exists()
+    return str(line)
+
+
+def test_the_command_tells_of_an_image_that_is_never_read(tmp_path: Path) -> None:
+    nodes = [make("Flatten", ["z"], ["f"]), make("MatMul", ["f", "m"], ["logits"])]
+    weights = {"z": normal(1, 3, 8, 8), "m": normal(192, 5)}
+    fixed = [build.value("image", [1, 3, 8, 8])], [build.value("logits", [1, 5])]
+    assert "no gradient flows from 'logits' to 'image'" in refusal(build.model(nodes, *fixed, weights), tmp_path)
+
+
+def test_the_command_lists_operators_on_sequences(tmp_path: Path) -> None:
+    nodes = [
+        make("SplitToSequence", ["image", "parts"], ["listed"], name="cut", axis=1),
+        make("SequenceAt", ["listed", "one"], ["part"], name="pick"),
+        make("Flatten", ["part"], ["f"]), make("MatMul", ["f", "m"], ["logits"]),
+    ]  # fmt: skip
+    weights = {"parts": np.array([1, 2]), "one": np.int64(1), "m": normal(128, 5)}
+    line = refusal(build.model(nodes, [IMAGE], [LOGITS], weights), tmp_path)
+    assert "SplitToSequence (1 node, first 'cut'), SequenceAt (1 node, first 'pick')" in line
+    assert "--gradient differences" in line
+
+
 def test_the_command_refuses_with_a_way_out(tmp_path: Path) -> None:
     nodes = [
         make("Det", ["image"], ["d"], name="odd"),
         make("Flatten", ["d"], ["f"]),
         make("Gemm", ["f", "g"], ["logits"]),
     ]
-    path = build.save(build.model(nodes, [IMAGE], [LOGITS], {"g": normal(3, 5)}), tmp_path)
-    done = command("differentiate", path, "-o", tmp_path / "with.onnx", "--device", "cpu")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    line = refusal(build.model(nodes, [IMAGE], [LOGITS], {"g": normal(3, 5)}), tmp_path)
     assert "Det (1 node, first 'odd')" in line
     assert "--gradient differences" in line
-    assert not (tmp_path / "with.onnx").exists()

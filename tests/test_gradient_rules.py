@@ -139,6 +139,17 @@ case("ellipsis", node("Einsum", "w", equation="...ij,jk->...ik"), normal(3, 2, 4
 case("ellipsis in both", node("Einsum", "x", "x", equation="...ij,...kj->...ik"), normal(3, 2, 4, 5))
 case("ellipsis, no arrow", node("Einsum", "w", equation="...ij,jk"), normal(3, 4, 5), {"w": normal(5, 2)})
 case("second operand", node("Einsum", "w", "x", equation="ij,bjk->bik"), normal(3, 4, 5), {"w": normal(2, 4)})
+for label, equation, first, second in [
+    ("repeated, summed over", "bchw,bchw->bc", (3, 4, 1, 1), (1, 4, 5, 6)),
+    ("repeated, kept", "bchw,bchw->bchw", (3, 4, 1, 1), (1, 4, 5, 6)),
+    ("repeated, one of both", "bchw,bcwk->bhk", (3, 4, 5, 1), (1, 1, 6, 2)),
+    ("beside repeated, summed over", "bchw,bchw->bc", (3, 4, 5, 6), (1, 4, 1, 1)),
+    ("beside repeated, kept", "bchw,bchw->bhw", (3, 4, 5, 6), (1, 4, 1, 1)),
+    ("repeated ellipsis", "...ij,...jk->...ik", (3, 1, 4, 5), (1, 6, 5, 2)),
+]:
+    case(label, node("Einsum", "w", equation=equation), normal(*first), {"w": normal(*second)})
+    case(f"{label}, behind", node("Einsum", "w", "x", equation=equation), normal(*second), {"w": normal(*first)},
+         fixed=True)  # fmt: skip
 
 # Convolutions
 
@@ -201,6 +212,8 @@ for label, size, attributes in [
     ("SAME_UPPER", (9, 8), {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
     ("SAME_LOWER", (9, 8), {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"}),
     ("dilated", (9, 8), {"kernel_shape": [2, 2], "dilations": [2, 2]}),
+    ("dilated by its stride", (9, 9), {"kernel_shape": [2, 2], "dilations": [2, 2], "strides": [2, 2]}),
+    ("one axis dilated", (8, 9), {"kernel_shape": [2, 2], "dilations": [1, 2], "strides": [2, 2]}),
     ("1-d", (9,), {"kernel_shape": [3], "strides": [2], "pads": [1, 1]}),
 ]:  # fmt: skip
     case(label, node("MaxPool", **attributes), distinct(3, 2, *size), by_runtime=True)
@@ -210,6 +223,8 @@ for label, size, attributes in [
 for p in (1, 2, 3):
     attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
     case(f"{p}", node("LpPool", p=p, **attributes), off_zero(3, 2, 8, 8), by_runtime=True)
+    dilated = {"kernel_shape": [2, 2], "strides": [2, 2], "dilations": [2, 2]}
+    case(f"{p}, dilated", node("LpPool", p=p, **dilated), off_zero(3, 2, 9, 9), by_runtime=True)
     case(f"{p}", node("GlobalLpPool", p=p), off_zero(3, 2, 4, 4), by_runtime=True)
 case("", node("GlobalAveragePool"), normal(3, 4, 5, 6))
 case("", node("GlobalMaxPool"), distinct(3, 4, 5, 6))
@@ -332,6 +347,11 @@ case(
     {"s": floats(2, 3)},
     by_runtime=True,
 )
+for mode in ("nearest", "linear", "cubic"):
+    for policy in ("not_larger", "not_smaller"):
+        kept_ratio = node("Resize", "", "", "z", mode=mode, keep_aspect_ratio_policy=policy, axes=[2, 3])
+        case(f"{mode} {policy}", kept_ratio, normal(2, 3, 9, 8), {"z": ints(5, 5)}, by_runtime=True)
+        case(f"{mode} {policy}, larger", kept_ratio, normal(2, 3, 4, 5), {"z": ints(9, 9)}, by_runtime=True)
 
 
 @pytest.mark.parametrize("label", CASES)

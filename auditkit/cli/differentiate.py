@@ -72,4 +72,6 @@ def _rows(found: "Differentiated", out: Path) -> list[tuple[str, str]]:
     if found.surrogate:
         said = "the model rounds its numbers; the gradient is that of the same model without rounding"
         rows.append(("surrogate", said))
+    if found.scores_were:
+        rows.append(("precision", f"seed, scores and gradient are float32; the model's own scores {found.scores_were}"))
     return rows

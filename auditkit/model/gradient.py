@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper, shape_inference
 from auditkit import __version__
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph import dequantise, edit, floats, prepare
-from auditkit.graph.gradient import Facts, export, own
+from auditkit.graph.gradient import Facts, export, own, unreached
 from auditkit.model import pictures, shapes
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check, check, line_error
@@ -53,13 +53,14 @@ class Differentiated:
     surrogate: bool
     vendors_own: bool
     check: Check
+    scores_were: str | None  # the type of the model's scores, where the file's are of another
 
     def to_json(self) -> dict[str, Any]:
         """What `differentiate --json` prints."""
         return {
             "wrt": self.wrt, "operators": self.operators, "nodes_before": self.nodes_before,
             "nodes_after": self.nodes_after, "surrogate": self.surrogate, "vendors_own": self.vendors_own,
-            "check": self.check.to_json(),
+            "check": self.check.to_json(), "scores_were": self.scores_were,
         }  # fmt: skip
 
 
@@ -75,6 +76,8 @@ class Trusted:
 def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
     """The classifier's graph made ready to be differentiated."""
     signature, outputs = classifier.signature, _outputs(classifier, wrt)
+    if signature.input not in edit.ancestors(classifier.graph.graph, [signature.output]):
+        unreached(signature.input, [signature.output])
     dims = [signature.own_batch or "N", *signature.array_shape(1)[1:]]
     model = edit.with_dims(edit.with_outputs(classifier.graph, outputs), signature.input, dims)
     feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in _two_sizes(classifier)]
@@ -191,8 +194,8 @@ def _checked(
     result = check(_line_error(classifier, session, base.facts, wrt, line) for line in itertools.count())
     if not result.passed:
         raise RuntimeFailure(
-            f"{what} differs from the change of scores by {100 * result.error:.2g} % on noise images; it is not "
-            f"used. Use --gradient differences, and please report the model."
+            f"{what} differs from the change of scores by {100 * result.error:.2g} % on noise images, give or take "
+            f"{100 * result.doubt:.2g} %; it is not used. Use --gradient differences, and please report the model."
         )
     return result
 
@@ -258,9 +261,17 @@ def _told(
     helper.set_model_props(fresh, {export.METADATA: json.dumps(record)})
     operators = Counter(node.op_type for node in base.model.graph.node)
     before, after = len(classifier.graph.graph.node), len(fresh.graph.node)
+    was, now = (_score_type(graph, classifier.signature.output) for graph in (classifier.graph, fresh))
     return Differentiated(
-        fresh, weights, wrt, dict(operators.most_common()), before, after, base.surrogate, vendors_own, checked
-    )
+        fresh, weights, wrt, dict(operators.most_common()), before, after, base.surrogate, vendors_own, checked,
+        None if was == now else was,
+    )  # fmt: skip
+
+
+def _score_type(model: onnx.ModelProto, output: str) -> str | None:
+    """The type that the file declares its scores to be of."""
+    kind = next(value.type.tensor_type.elem_type for value in model.graph.output if value.name == output)
+    return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
 
 
 def write(found: Differentiated, path: Path) -> None:

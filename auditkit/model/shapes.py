@@ -24,8 +24,8 @@ MOST_NUMBERS = 4096  # no operand of shape arithmetic is larger
 
 def probe(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list[dict[str, Array]]) -> Facts:
     """What all tensors of a model look like; `feeds` are two batches of different size, or one where that is fixed."""
-    kinds = _kinds(model)
-    made = [name for node in model.graph.node for name in node.output if name]
+    kinds, lists = _kinds(model)
+    made = [name for node in model.graph.node for name in node.output if name and name not in lists]
     scales = {name for node in model.graph.node if node.op_type == "Resize" for name in node.input[1:]}
     steady = _independent(model.graph, set(feeds[0])) & ({n for n in made if kinds.get(n) in WHOLE} | scales)
     asked, shape_of = _with_shapes(model, made, sorted(steady))
@@ -50,12 +50,13 @@ def conditions(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list
     return {name: bool(value) for name, value in agreed.items()}
 
 
-def _kinds(model: onnx.ModelProto) -> dict[str, int]:
-    """Element types of all tensors."""
+def _kinds(model: onnx.ModelProto) -> tuple[dict[str, int], set[str]]:
+    """Element types of all tensors; and what is no tensor but a list of some, which has no shape."""
     graph = shape_inference.infer_shapes(model).graph
     values = (*graph.value_info, *graph.input, *graph.output)
     known = {value.name: value.type.tensor_type.elem_type for value in values if value.type.tensor_type.elem_type}
-    return known | {tensor.name: tensor.data_type for tensor in graph.initializer}
+    lists = {value.name for value in values if value.type.WhichOneof("value") not in (None, "tensor_type")}
+    return known | {tensor.name: tensor.data_type for tensor in graph.initializer}, lists
 
 
 def _independent(graph: onnx.GraphProto, fed: set[str]) -> set[str]:

@@ -18,7 +18,7 @@ from auditkit.graph.gradient import (
     rules_shape,
 )
 from auditkit.graph.gradient.builder import Builder, Facts
-from auditkit.graph.gradient.engine import backward
+from auditkit.graph.gradient.engine import backward, unreached
 from auditkit.graph.gradient.missing import Missing, missing_rules
 from auditkit.graph.gradient.registry import RULES
 
@@ -26,4 +26,4 @@ FAMILIES = (  # importing a file of rules registers them
     rules_conv, rules_linear, rules_math, rules_norm, rules_pool, rules_reduce, rules_resize, rules_select, rules_shape,
 )  # fmt: skip
 
-__all__ = ["FAMILIES", "RULES", "Builder", "Facts", "Missing", "backward", "missing_rules"]
+__all__ = ["FAMILIES", "RULES", "Builder", "Facts", "Missing", "backward", "missing_rules", "unreached"]

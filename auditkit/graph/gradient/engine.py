@@ -5,6 +5,7 @@ shapes need no rules. A tensor that is read several times receives several gradi
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 import onnx
 
@@ -37,7 +38,7 @@ def backward(b: Builder, graph: onnx.GraphProto, seeds: Mapping[str, str], wrt: 
                 arrived.setdefault(name, []).append(grad)
     if gaps:
         raise BadInput(sentence(counted(reversed(gaps))))
-    return {name: _total(b, arrived, name) or _unreached(name, seeds) for name in wanted}
+    return {name: _total(b, arrived, name) or unreached(name, seeds) for name in wanted}
 
 
 def _through(b: Builder, node: Node, arrived: Arrived, carrying: set[str]) -> list[str | None]:
@@ -56,7 +57,8 @@ def _total(b: Builder, arrived: Arrived, name: str) -> str | None:
     return parts[0] if parts else None
 
 
-def _unreached(name: str, seeds: Iterable[str]) -> str:
+def unreached(name: str, seeds: Iterable[str]) -> NoReturn:
+    """Refuse what has no gradient."""
     raise BadInput(
         f"no gradient flows from '{', '.join(seeds)}' to '{name}': the one does not depend on the other, or only in "
         f"steps, as through rounding. Use --gradient differences."

@@ -50,20 +50,29 @@ def gemm(b: Builder, node: Node, grad: str, index: int) -> str:
 
 @rule_per_operand("Einsum")
 def einsum(b: Builder, node: Node, grad: str, index: int) -> str:
-    """The same sum with the gradient in the operand's place, spread over letters that the operand alone has."""
+    """The same sum with the gradient in the operand's place, spread over letters that the operand alone has.
+
+    An axis of size 1 is repeated where others are longer: the operand's own is summed over, another's counts as none.
+    """
     terms, result = _letters(node.get("equation", ""), [len(b.shape(name)) for name in node.inputs])
     own = terms[index]
     if len(set(own)) < len(own):
         raise NoRule("its equation takes a diagonal")
     others = [place for place in range(len(terms)) if place != index]
-    reachable = set(result).union(*(terms[place] for place in others))
-    kept = "".join(letter for letter in own if letter in reachable)
+    reachable = set(result).union(*(_long(b, terms[place], node.inputs[place]) for place in others))
+    kept = "".join(letter for letter in own if letter in reachable & _long(b, own, node.inputs[index]))
     equation = ",".join([result, *(terms[place] for place in others)]) + "->" + kept
     found = b.op("Einsum", grad, *(node.inputs[place] for place in others), equation=equation)
-    lost = [axis for axis, letter in enumerate(own) if letter not in reachable]
-    if not lost:
-        return found
-    return b.expand_like(b.op("Unsqueeze", found, b.constant(lost)), node.inputs[index], lost)
+    lost = [axis for axis, letter in enumerate(own) if letter not in kept]
+    if lost:
+        found = b.op("Unsqueeze", found, b.constant(lost))
+    repeated = [axis for axis in lost if b.shape(node.inputs[index])[axis] != 1]
+    return b.expand_like(found, node.inputs[index], repeated) if repeated else found
+
+
+def _long(b: Builder, term: str, name: str) -> set[str]:
+    """Letters of the axes of a tensor that are not of size 1."""
+    return {letter for letter, size in zip(term, b.shape(name), strict=True) if size != 1}
 
 
 def _letters(equation: str, ranks: list[int]) -> tuple[list[str], str]:

@@ -12,7 +12,7 @@ from auditkit.graph.gradient.windows import Windows, spread_over, taps_inside, w
 
 def _spread(b: Builder, node: Node, w: Windows, grad: str) -> str:
     """The gradient of each output given to every tap of its window, channel by channel."""
-    if w.kernel == w.strides and not any(w.before) and not any(w.left):
+    if w.kernel == w.strides and set(w.dilations) == {1} and not any(w.before) and not any(w.left):
         return _repeated(b, node, w, grad)
     alone = b.reshape(grad, (None, 1, *w.outputs))
     ones = b.array(np.ones((1, 1, *w.kernel)))

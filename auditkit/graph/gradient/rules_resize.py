@@ -44,13 +44,18 @@ def resize(b: Builder, node: Node, grad: str) -> str:
 
 
 def _scales(b: Builder, node: Node) -> dict[int, float]:
-    """The scale of each axis where scales are given: they may differ from the ratio of the sizes."""
-    known = b.value(node.operand(2))
-    if known is None or not known.size:
-        return {}
+    """The scale of each axis where it may differ from the ratio of the sizes: it is given, or common to all axes."""
     rank = len(b.shape(node.x))
     axes = [axis % rank for axis in node.get("axes", [])] or range(rank)
-    return dict(zip(axes, (float(scale) for scale in known), strict=True))
+    known = b.value(node.operand(2))
+    if known is not None and known.size:
+        return dict(zip(axes, (float(scale) for scale in known), strict=True))
+    policy = node.get("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return {}
+    wanted = zip(axes, b.fixed(node.operand(3), "its sizes"), strict=True)
+    ratios = [size / b.size(node.x, axis) for axis, size in wanted]
+    return dict.fromkeys(axes, min(ratios) if policy == "not_larger" else max(ratios))
 
 
 def interpolation(node: Node, size: int, wide: int, scale: float) -> Array:
