@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.errors import AuditError, BadInput, RuntimeFailure
 from auditkit.model import card as cards
 from auditkit.model import pictures, trial
 from auditkit.model.card import Card
@@ -17,12 +17,14 @@ from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size, read
 from auditkit.model.session import MOST_ROWS, Session, Settings, in_batches, in_precision, measured_batch
-from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
+from auditkit.model.signature import Kind, Overrides, Signature, kind_by_values, to_probabilities
 
 Array = np.ndarray[Any, Any]
 Images = Sequence["Image.Image | Array | str | Path"] | Array
 AT_ONCE = 64  # so many images are run without measuring first
 FEW_ON_CUDA = 16  # and there in parts of this size, always the same
+ROUNDING = 1e-5  # so far a probability may lie outside 0 to 1
+MOST_SAID = 300  # characters of what a function's exception says
 
 
 class _WithCard:
@@ -32,6 +34,10 @@ class _WithCard:
     card: Card
     over_banks: Any = None  # the same classifier over masked images, kept by model.masked
     over_mixes: Any = None  # and over soft mixtures of two pictures, kept by model.mixed
+
+    def _takes_and_gives(self) -> str:
+        taken = self.signature
+        return f"input {taken.height}x{taken.width}x{taken.channels}, {taken.classes} classes"
 
     def preprocess(self, images: Images) -> Array:
         """The network's input for pictures: files, Pillow images or uint8 arrays [height, width, 3]."""
@@ -101,6 +107,10 @@ class OnnxClassifier(_WithCard):
         self._reference: OnnxClassifier | None = None
         self.over_slopes: dict[str | None, Any] = {}  # with its gradient by layer, kept by model.slopes
 
+    def __repr__(self) -> str:
+        how = f"{self.settings.device}, {self.settings.precision}"
+        return f"OnnxClassifier({self.file.path.name}, {self._takes_and_gives()}, {how})"
+
     def reference(self) -> "OnnxClassifier":
         """The same file on the CPU in strict float32, to measure others against; itself if that is what it is."""
         if self.settings.device == "cpu" and self.settings.precision == "strict":
@@ -153,22 +163,72 @@ class CallableClassifier(_WithCard):
     def __init__(self, function: Callable[[Array], Any], signature: Signature, card: Card, batch: int = 32) -> None:
         self.function, self.signature, self.card, self.batch = function, signature, card, batch
 
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return f"CallableClassifier({name}, {self._takes_and_gives()})"
+
     def scores(self, rows: Array, batch: int | None = None) -> Array:
         """What the function returns, [N, numbers]."""
         return in_batches(self._call, rows, batch or self.batch)[0]
 
     def _call(self, rows: Array) -> Array:
-        return _called(self.function, rows, self.signature.outputs)
+        scores = _called(self.function, rows, self.signature.outputs)
+        _check_range(scores, self.signature.kind)
+        return scores
 
 
 def _called(function: Callable[[Array], Any], rows: Array, numbers: int | None) -> Array:
-    scores = np.asarray(function(rows))
-    if scores.ndim < 2 or scores.shape[0] != len(rows) or (numbers is not None and scores.shape[1] != numbers):
-        raise RuntimeFailure(
-            f"the classifier function returned {scores.dtype}{list(scores.shape)} for {len(rows)} images; expected "
-            f"[{len(rows)}, {numbers or 'classes'}]."
-        )
+    """The function's scores for preprocessed pictures, [N, numbers]."""
+    try:
+        given = function(rows.copy())  # it may change them
+    except AuditError:
+        raise
+    except Exception as error:
+        shown = f"{rows.dtype}{list(rows.shape)}"
+        raise RuntimeFailure(f"the classifier function failed on {shown} with {_said(error)}.") from error
+    wanted = f"expected one row of {numbers or 'K >= 2'} scores for each picture, [{len(rows)}, {numbers or 'K'}]"
+    scores = _as_array(given, wanted)
+    right = scores.ndim == 2 and len(scores) == len(rows) and scores.shape[1] and numbers in (None, scores.shape[1])
+    if not right or scores.dtype.kind not in "biuf":
+        shown = f"{type(given).__name__} ({scores.dtype.name}{list(scores.shape)})"
+        raise RuntimeFailure(f"the classifier function gave {shown} for {len(rows)} pictures; {wanted}.")
+    _check_finite(scores)
     return scores
+
+
+def _as_array(given: Any, wanted: str) -> Array:
+    try:
+        return np.asarray(given)
+    except Exception as error:  # rows of several lengths, say, or a tensor that lies on a GPU
+        raise RuntimeFailure(
+            f"the classifier function gave {type(given).__name__} that makes no array ({_said(error)}); {wanted}."
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """An exception's type and text in one line."""
+    text = " ".join(str(error)[:MOST_SAID].split()).removesuffix(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _check_finite(scores: Array) -> None:
+    """Refuse rows from which no probabilities follow; beside others, a score of minus infinity is one of 0."""
+    if bad := np.count_nonzero(~np.isfinite(scores.max(axis=1))):
+        raise RuntimeFailure(
+            f"the classifier function gave NaN or infinity for {bad} of {len(scores)} pictures; each picture needs "
+            "finite scores, also masked ones and noise."
+        )
+
+
+def _check_range(scores: Array, kind: Kind) -> None:
+    """Refuse scores that were taken for probabilities and are none."""
+    outside = (scores < -ROUNDING) | (scores > 1 + ROUNDING)
+    if kind in ("probabilities", "sigmoid") and outside.any():
+        raise RuntimeFailure(
+            f"the classifier function gave {scores[outside][0]:g}, but its scores were taken for probabilities (kind "
+            f"{kind}), which lie between 0 and 1; if they are logits, open it with auditkit.load(function, "
+            "overrides=auditkit.Overrides(kind='logits'), ...)."
+        )
 
 
 @dataclass(frozen=True)
@@ -189,11 +249,26 @@ def load(
     settings: Settings | None = None, overrides: Overrides | None = None, limits: Limits | None = None,
     size: tuple[int, int] | None = None,
 ) -> "OnnxClassifier | CallableClassifier":  # fmt: skip
-    """The classifier in an ONNX file, or behind a function that takes preprocessed [N, 3, height, width] float32."""
-    opening = Opening(Path(card) if card else None, preset, overrides or Overrides(), limits or Limits())
+    """The classifier in an ONNX file, or behind a function that takes preprocessed [N, 3, height, width] float32.
+
+    `size` is the height and width of the pictures, where the file leaves them open or a function takes them.
+    """
+    said = overrides or Overrides()
+    if size is not None:
+        said = replace(said, size=_checked_size(size))
+    opening = Opening(Path(card) if card else None, preset, said, limits or Limits())
     if callable(model):
-        return _from_callable(model, opening, size, settings or Settings())
+        return _from_callable(model, opening, settings or Settings())
+    if not isinstance(model, str | os.PathLike):
+        raise BadInput(f"the model is {type(model).__name__}; give an ONNX file or a function.")
     return open_file(Path(model), opening, settings or Settings())
+
+
+def _checked_size(size: Any) -> tuple[int, int]:
+    sides = list(size) if isinstance(size, tuple | list | np.ndarray) else []
+    if len(sides) != 2 or not all(isinstance(side, int | np.integer) and side > 0 for side in sides):
+        raise BadInput(f"size {size!r} is not a height and a width in whole pixels, such as (224, 224).")
+    return int(sides[0]), int(sides[1])
 
 
 def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifier:
@@ -250,14 +325,12 @@ def _card(data: dict[str, Any] | None, card_path: Path, opening: Opening, signat
     return replace(card, source=f"preset {assumed} (assumed)", warnings=(*card.warnings, said))
 
 
-def _from_callable(
-    function: Callable[[Array], Any], opening: Opening, size: tuple[int, int] | None, settings: Settings
-) -> CallableClassifier:
+def _from_callable(function: Callable[[Array], Any], opening: Opening, settings: Settings) -> CallableClassifier:
     data = cards.parse(opening.card) if opening.card else None
     where = opening.card or Path("card")
-    wanted = merged(replace(opening.overrides, size=size or opening.overrides.size), data, where)
+    wanted = merged(opening.overrides, data, where)
     if wanted.size is None:
-        raise BadInput("a classifier function needs its image size: load(function, size=(height, width)).")
+        raise BadInput("a classifier function needs the size of its pictures: give size=(height, width).")
     layout = wanted.layout or "NCHW"
     blank = Signature("input", layout, "float32", 3, *wanted.size, "dynamic", "close", "scores", "logits", 0)
     noise = np.random.default_rng(20221128).standard_normal(blank.array_shape(2)).astype(np.float32)

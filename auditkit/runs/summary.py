@@ -156,6 +156,9 @@ class Summary:
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
         return "\n".join(line.rstrip() for line in [*text, *self._below()])
 
+    def __repr__(self) -> str:  # what a Python prompt shows
+        return str(self)
+
     def _below(self) -> list[str]:
         points = remarks(self.points, self.settings)
         return [self.measured(), *(f"{kind}: {said}" for kind, said in self.remarks()), *points, *self.flags]
