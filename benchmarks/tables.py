@@ -159,7 +159,7 @@ def _origin(found: Results) -> str:
     told = [f"{machine['system']}, {machine['cores']} cores, {devices}; {versions}"]
     told += [str(found["date"])[:10]] if "date" in found else []
     told += [f"`{shlex.join(found['command'])}`"] if "command" in found else []
-    return "; ".join(told) + "."
+    return "; ".join(told) + "." + (f"\n\nTo know: {found['note']}." if "note" in found else "")
 
 
 if __name__ == "__main__":
