@@ -108,6 +108,25 @@ def test_import_an_npz(tmp_path: Path, auditkit: Command) -> None:
     _refused(auditkit("import", tmp_path / "short.npz", "-o", tmp_path / "x"), "[65, 6, 6] for 64 images")
 
 
+@pytest.mark.parametrize(
+    ("shape", "labels", "words"),
+    [
+        ((64, 6, 6), np.arange(70), "shape [70] for heatmaps [64, 6, 6]; expected [64]."),
+        ((100, 6, 6), np.arange(130), "shape [130]"),
+        ((3, 3, 6, 6), np.arange(3), "may be one an image or one row for all; give them as [3, 3]"),
+        ((5, 3, 6, 6), np.arange(5), "expected [5, 3] or [3], one row for all images"),
+        ((1, 6, 6), np.array(3), "shape [] for heatmaps [1, 6, 6]"),
+    ],
+)
+def test_labels_that_do_not_fit_an_npz_leave_no_bundle(
+    tmp_path: Path, auditkit: Command, shape: tuple[int, ...], labels: np.ndarray, words: str
+) -> None:
+    maps = np.random.default_rng(0).random(shape)
+    np.savez(tmp_path / "maps.npz", heatmaps=maps, labels=labels, images=np.arange(shape[0]))
+    _refused(auditkit("import", tmp_path / "maps.npz", "-o", tmp_path / "x"), words)
+    assert not (tmp_path / "x").exists()
+
+
 def test_import_a_manifest_with_grey_and_colour_pictures(tmp_path: Path, auditkit: Command) -> None:
     grey = np.arange(64, dtype=np.uint8).reshape(8, 8)
     deep = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)

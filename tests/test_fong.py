@@ -272,8 +272,8 @@ def test_coarse_masks_by_the_images_size(model: OnnxClassifier) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"steps": 0}, "steps 0 is not a whole number from 1 up."),
-        ({"factor": 1.5}, "factor 1.5 is not a whole number from 1 up."),
+        ({"steps": 0}, "steps 0 is not a whole number from 1 to 1,000,000."),
+        ({"factor": 1.5}, "factor 1.5 is not a whole number from 1 to 1,000,000."),
         ({"tv": -1.0}, "tv -1.0 is not a number from 0 up."),
         ({"jitter": -1}, "jitter -1 is not a number from 0 up."),
         ({"blur": 0.0}, "blur 0.0 is not a number above 0."),

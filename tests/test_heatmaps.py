@@ -209,3 +209,26 @@ def test_a_killed_writer_leaves_a_bundle(tmp_path: Path, step: str) -> None:
     assert [m.image for m in whole] == ["a", "b", "c"]
     assert (whole.get("c", 0) == -np.eye(4)).all()
     assert not any("torn" in note for note in whole.notes)
+
+
+def test_two_writers_see_each_others_maps(tmp_path: Path) -> None:
+    first, second = (Bundle(tmp_path / "b") for _ in range(2))
+    maps = np.random.default_rng(0).random((3, 4, 4), dtype=np.float32)
+    first.add("x", 0, maps[0])
+    second.add("y", 1, maps[1])
+    with pytest.raises(BadInput, match="has another map for image 'y', label 1 already"):
+        first.add("y", 1, maps[2])
+    assert first.add("y", 1, maps[1]) == 0
+    assert first.add("z", 2, maps[2]) == 1
+    assert open_bundle(tmp_path / "b").labels == {"x": (0,), "y": (1,), "z": (2,)}
+    assert repr(first) == f"Bundle({tmp_path / 'b'}, 3 maps)"
+    assert repr(open_bundle(tmp_path / "b")) == f"HeatmapSet({tmp_path / 'b'}, 3 maps of 3 images, ?)"
+
+
+def test_ids_may_have_any_space_but_no_end_of_line(tmp_path: Path) -> None:
+    name, map_ = "Screenshot at 3.45\u202fPM\u00a0.png", np.random.default_rng(0).random((4, 4))
+    Bundle(tmp_path / "b").add(name, 0, map_)
+    assert open_bundle(tmp_path / "b").get(name, 0).shape == (4, 4)
+    for strange in ("a\nb", "a\u2028b", "\udcff", ""):
+        with pytest.raises(BadInput, match="cannot be an image id"):
+            Bundle(tmp_path / "c").add(strange, 0, map_)

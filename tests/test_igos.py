@@ -295,8 +295,8 @@ def test_what_it_took_is_counted(model: OnnxClassifier) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"steps": 0}, "steps 0 is not a whole number from 1 up."),
-        ({"points": 2.5}, "points 2.5 is not a whole number from 1 up."),
+        ({"steps": 0}, "steps 0 is not a whole number from 1 to 1,000,000."),
+        ({"points": 2.5}, "points 2.5 is not a whole number from 1 to 1,000,000."),
         ({"noise": -1.0}, "noise -1.0 is not a number from 0 up."),
         ({"alpha": 0.0}, "alpha 0.0 is not a number above 0."),
         ({"edge": float("nan")}, "edge nan is not a number above 0."),

@@ -243,7 +243,7 @@ def test_the_image_itself_never_hides_its_pixels(model: OnnxClassifier) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"steps": 0}, "steps 0 is not a whole number from 1 up."),
+        ({"steps": 0}, "steps 0 is not a whole number from 1 to 1,000,000."),
         ({"distractors": 1.5}, "distractors 1.5 is not a whole number"),
         ({"tv": -1.0}, "tv -1.0 is not a number from 0 up."),
         ({"l1": float("nan")}, "l1 nan is not a number from 0 up."),
@@ -255,7 +255,7 @@ def test_the_image_itself_never_hides_its_pixels(model: OnnxClassifier) -> None:
         ({"fall": float("nan")}, "fall nan is not a share above 0 and up to 1."),
         ({"memory": 1.0}, "memory 1.0 is not a share from 0 up and below 1."),
         ({"settled": 1.0}, "settled 1.0 is not a share below 1."),
-        ({"masks": 0}, "masks 0 is not a whole number from 1 up."),
+        ({"masks": 0}, "masks 0 is not a whole number from 1 to 1,000,000."),
     ],
 )
 def test_options_are_refused_with_one_sentence(wrong: dict[str, Any], sentence: str) -> None:

@@ -461,6 +461,15 @@ def test_a_page_goes_into_the_run_and_it_is_said_where(made: Callable[..., Path]
     assert (folder / "report.html").read_text() == render(load(folder), "html")
 
 
+def test_the_page_of_a_sealed_run_without_one_goes_beside_it(made: Callable[..., Path], command: Command) -> None:
+    folder = made(**AUDIT)
+    sums.write(folder)
+    done = command("report", folder)
+    assert (done.code, done.out) == (0, f"{folder}.html\n")
+    assert Path(f"{folder}.html").read_text() == render(load(folder), "html")
+    assert not sums.check(folder)
+
+
 def test_a_sealed_run_is_not_written_into(made: Callable[..., Path], command: Command, tmp_path: Path) -> None:
     folder = made(**AUDIT)
     command("report", folder)

@@ -65,6 +65,7 @@ def made_run(
     ]
     about = {
         "bundles": {bundle: "ab" * 32 for bundle in sources if not bundle.startswith("control:")}, "pool": None,
+        "bundle_paths": {},
         "infill_images": {}, "failed_images": [], "settings": settings.to_json(),
         "environment": {"auditkit": "0.1.0", "device": "cpu", "precision": "strict", "onnxruntime": "1.31.1"},
         "subject": {

@@ -50,12 +50,15 @@ def explain(
     Maps that the bundle has already are kept, so a command that was cut short goes on when it is given again.
     """
     from auditkit.data.images import open_images  # noqa: PLC0415
+    from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs import explain as runs  # noqa: PLC0415
     from auditkit.runs.made import Record  # noqa: PLC0415
 
     what = runs.Explanation(method, labels, options.pairs(option), seed, gradient)
     what.chosen()  # told before the model is opened
+    if drawn is not None and drawn.exists() and not drawn.is_dir():
+        raise BadInput(f"--pictures {drawn} is a file; name a folder.")
     opening = options.opening(card, preset, memory_limit, time_limit, size, input=input_, output=output, layout=layout,
                               kind=kind)  # fmt: skip
     opened = open_file(model, opening, options.settings(device, precision, batch, threads, memory))

@@ -1,5 +1,6 @@
 """Options that several verbs share, and what they become."""
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,8 +60,8 @@ def opening(
 
     if card is not None and preset is not None:
         raise BadInput("--card and --preset exclude each other; give one.")
-    if memory_limit <= 0 or time_limit <= 0:
-        raise BadInput("--memory-limit and --time-limit must be positive.")
+    if not (0 < memory_limit < math.inf and 0 < time_limit < math.inf):
+        raise BadInput(f"--memory-limit {memory_limit:g} and --time-limit {time_limit:g} must be positive numbers.")
     limits = Limits(memory_bytes=int(memory_limit * 2**30), seconds=time_limit)
     return Opening(card, preset, Overrides(size=_parsed(size), **said), limits)
 
@@ -80,7 +81,7 @@ def settings(
     """How to run the model, from the options given."""
     from auditkit.model.session import Settings  # noqa: PLC0415
 
-    if memory is not None and memory <= 0:
+    if memory is not None and not 0 < memory < math.inf:
         raise typer.BadParameter(f"--memory {memory:g} is not a positive number of GiB")
     most = None if memory is None else int(memory * 2**30)
     return Settings(device, precision, threads, batch, memory_bytes=most)  # type: ignore[arg-type]

@@ -12,7 +12,8 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
     form: Annotated[str, typer.Option("--format", "-f", help="html, md, json, junit or sarif.")] = "html",
     out: Annotated[Path | None, typer.Option(
-        "--out", "-o", help="File to write; otherwise stdout, and for html report.html in the run.")] = None,
+        "--out", "-o", help="File to write; otherwise stdout, and for html report.html in an audit's run, or RUN.html "
+        "beside an evaluation's.")] = None,
 ) -> None:  # fmt: skip
     """Show the results of a run in another form: a page to read, Markdown, JSON, JUnit or SARIF for a pipeline.
 
@@ -22,6 +23,7 @@ def report(
     from auditkit.report.formats import FORMATS, render  # noqa: PLC0415
     from auditkit.report.load import load  # noqa: PLC0415
     from auditkit.runs.store import RUN  # noqa: PLC0415
+    from auditkit.runs.sums import SUMS  # noqa: PLC0415
 
     if form not in FORMATS:
         raise BadInput(f"there is no format '{form}'; use {', '.join(FORMATS)}.")
@@ -31,7 +33,9 @@ def report(
     if out is None and form != "html":
         print(text, end="")
     else:
-        _write(run, out or run / PAGE, text.encode("utf-8", "backslashreplace"))
+        sealed = (run / SUMS).exists() and not (run / PAGE).exists()
+        own = run.resolve().with_name(f"{run.resolve().name}.html") if sealed else run / PAGE
+        _write(run, out or own, text.encode("utf-8", "backslashreplace"))
 
 
 def _write(run: Path, path: Path, content: bytes) -> None:

@@ -1,5 +1,7 @@
 """Arrays of any framework become numpy arrays, by what they can do and not by what they are called."""
 
+import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,8 @@ import numpy as np
 from auditkit.errors import BadInput
 
 Array = np.ndarray[Any, Any]
+# What reading a damaged, encrypted or oddly packed .npz may raise.
+NOT_NPZ = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def unwrapped(value: Any) -> Any:

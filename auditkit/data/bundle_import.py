@@ -4,7 +4,6 @@ Taken are a folder of `<image id>__<label>.npy` or grey `.png` files, a `manifes
 maps, and an .npz with `heatmaps` [N,H,W] or [N,K,H,W], `labels` and `images` (the ids).
 """
 
-import zipfile
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -14,9 +13,10 @@ import numpy as np
 from PIL import Image
 
 from auditkit.data import bundle_files as files
+from auditkit.data.arrays import NOT_NPZ
 from auditkit.data.bundle_files import Entry
 from auditkit.data.heatmaps import Bundle
-from auditkit.data.layouts import COLOUR_PICTURE
+from auditkit.data.layouts import COLOUR_PICTURE, label_array
 from auditkit.errors import BadInput
 
 Array = np.ndarray[Any, Any]
@@ -129,7 +129,7 @@ def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...
                     f"indices, never guessed) and images (the ids of the images)."
                 )
             maps, labels, ids = (np.asarray(arrays[name]) for name in ("heatmaps", "labels", "images"))
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+    except NOT_NPZ as error:
         raise BadInput(f"{source} cannot be read as .npz: {error}.") from None
     if ids.ndim != 1 or ids.dtype.kind not in "Uiu":
         raise BadInput(f"{source}: images are {ids.dtype}{list(ids.shape)}, expected the id of each image.")
@@ -138,6 +138,11 @@ def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...
             f"{source}: heatmaps are {maps.dtype}{list(maps.shape)} for {len(ids)} images, expected "
             f"[{len(ids)},H,W] or [{len(ids)},K,H,W]."
         )
+    try:
+        labels = label_array(labels)
+    except BadInput as error:
+        raise BadInput(f"{source}: {error}") from None
+    _check_labels(source, maps, labels)
     tick, layout = progress(len(ids)), "NHW" if maps.ndim == 3 else "NKHW"
     shared = layout == "NKHW" and labels.ndim == 1  # one row of labels for all images
     for start in range(0, len(ids), AT_ONCE):
@@ -148,3 +153,18 @@ def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...
             raise BadInput(f"{source}: {error}") from None
         tick(len(ids[rows]))
     return ()
+
+
+def _check_labels(source: Path, maps: Array, labels: Array) -> None:
+    """Every map has a label, and there is no doubt which."""
+    several = maps.shape[1:2] if maps.ndim == 4 else ()
+    each = (len(maps), *several)
+    if labels.shape not in (each, several or each):
+        said = f"{list(each)}" + (f" or {list(several)}, one row for all images" if several else "")
+        raise BadInput(f"{source}: labels have the shape {list(labels.shape)} for heatmaps {list(maps.shape)}; "
+                       f"expected {said}.")  # fmt: skip
+    if labels.shape == several == (len(maps),) and len(maps) > 1:
+        raise BadInput(
+            f"{source}: {len(labels)} labels for heatmaps {list(maps.shape)} may be one an image or one row for all; "
+            f"give them as {list(each)}. Maps with colour channels become [N,H,W] first."
+        )

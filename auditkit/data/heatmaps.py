@@ -50,6 +50,9 @@ class HeatmapSet:
     def __len__(self) -> int:
         return len(self.entries)
 
+    def __repr__(self) -> str:
+        return f"HeatmapSet({self.path}, {len(self)} maps of {len(self.labels)} images, {self.header.method or '?'})"
+
     def __iter__(self) -> Iterator[Heatmap]:
         return (Heatmap(entry.image, entry.label, self.read(entry)) for entry in self.entries)
 
@@ -120,6 +123,7 @@ class Bundle:
         self.constant = 0  # constant maps added by this writer
         self._number = 0
         self._exists = False
+        self._size = 0  # of the manifest, as this writer knows it
         self._places: dict[tuple[str, int], str] = {}
         producer = f"{files.OWN_PRODUCER}{__version__}"
         self.header = Header(checked_frame(frame), method, model_digest(model), producer)
@@ -131,6 +135,9 @@ class Bundle:
     def __len__(self) -> int:
         return len(self._places)
 
+    def __repr__(self) -> str:
+        return f"Bundle({self.path}, {len(self)} maps)"
+
     def add(self, ids: Any, labels: Any, array: Any, *, layout: str | None = None, channels: str | None = None) -> int:
         """Add maps and return how many are new; either all are added or, with an error, none.
 
@@ -140,6 +147,7 @@ class Bundle:
         (labels), C, H, W where its shape leaves a doubt. `channels` says how three channels become one score a pixel:
         sum (the default, since attributions add up), mean, abs-sum or max-abs; it is recorded in the bundle.
         """
+        self._catch_up()
         given = maps_of(ids, labels, array, layout, channels)
         if self.header.channels is not None:
             self._same("channels", self.header.channels, given.channels)
@@ -159,6 +167,12 @@ class Bundle:
             self.constant += constant
         return len(new)
 
+    def _catch_up(self) -> None:
+        """Take in what other writers have added meanwhile."""
+        manifest = self.path / files.MANIFEST
+        if manifest.exists() and not (self._exists and manifest.stat().st_size == self._size):
+            self._continue()
+
     def _continue(self) -> None:
         found = open_bundle(self.path)
         if not found.header.producer.startswith(files.OWN_PRODUCER):
@@ -174,6 +188,7 @@ class Bundle:
         whole = text.rfind(b"\n") + 1
         if whole < len(text):
             os.truncate(manifest, whole)  # a torn last line names nothing
+        self._size = whole
 
     def _same(self, setting: str, old: Any, new: Any) -> None:
         if old != new:
@@ -206,7 +221,7 @@ class Bundle:
                 _create(self.path, self.header)
             except OSError as error:
                 raise RuntimeFailure(f"{self.path} cannot be written: {error}.") from None
-            self._exists = True
+            self._exists, self._size = True, (self.path / files.MANIFEST).stat().st_size
 
     def _write(self, new: dict[tuple[str, int], Array], header: Header) -> None:
         self.create()
@@ -218,7 +233,7 @@ class Bundle:
             pairs, maps = zip(*run, strict=True)
             file = self._store(np.stack(maps))
             places |= {pair: f"{file}#{position}" for position, pair in enumerate(pairs)}
-        _append(self.path / files.MANIFEST, _lines((*pair, place) for pair, place in places.items()))
+        self._size = _append(self.path / files.MANIFEST, _lines((*pair, place) for pair, place in places.items()))
         self._places |= places
 
     def _store(self, stack: Array) -> str:
@@ -270,8 +285,8 @@ def _create(path: Path, header: Header) -> None:
     sync_folder(path.parent)
 
 
-def _append(path: Path, lines: bytes) -> None:
-    """Add whole lines, or none when the disk is full."""
+def _append(path: Path, lines: bytes) -> int:
+    """Add whole lines, or none when the disk is full; returns the size of the file then."""
     with path.open("ab") as stream:
         before = stream.tell()
         try:
@@ -280,3 +295,4 @@ def _append(path: Path, lines: bytes) -> None:
         except OSError:
             os.truncate(path, before)
             raise
+    return before + len(lines)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from auditkit.data.arrays import NOT_NPZ
 from auditkit.errors import BadInput
 from auditkit.model.pictures import opened
 
@@ -101,6 +102,8 @@ def _decoder(paths: list[Path]) -> Callable[[int], Image.Image]:
 
 def _from_folder(folder: Path, names: Sequence[str]) -> ImageSet:
     files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+    if strange := next((p for p in files if not _is_text(str(p.relative_to(folder)))), None):
+        raise BadInput(f"the name of the image {str(strange)!a} is not UTF-8, and no result could name it; rename it.")
     ids = tuple(str(p.relative_to(folder)) for p in files)
     groups = sorted({Path(name).parts[0] for name in ids if len(Path(name).parts) > 1})
     if not groups:
@@ -125,6 +128,22 @@ def _group_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, i
     return {group: index for index, group in enumerate(groups)}, "class folders in alphabetical order are the classes"
 
 
+def _is_text(name: str) -> bool:
+    """Whether a file's name can be written into results."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that none can have, such as one too long, is no error."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _from_npz(path: Path) -> ImageSet:
     if not zipfile.is_zipfile(path):  # what numpy says of such a file is how to load it unsafely
         raise BadInput(f"{path} is not an .npz file, whatever its name says.")
@@ -136,7 +155,7 @@ def _from_npz(path: Path) -> ImageSet:
             )
     except KeyError:
         raise BadInput(f"{path} has no array 'images' (N x height x width x 3, uint8).") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except NOT_NPZ as error:
         raise BadInput(f"{path} cannot be read as .npz: {error}.") from None
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
         raise BadInput(f"{path}: images are {images.dtype}{list(images.shape)}, expected uint8 [N, height, width, 3].")
@@ -151,7 +170,7 @@ def _from_npz(path: Path) -> ImageSet:
     ids = tuple(str(index) for index in range(len(images)))
     return ImageSet(
         path, ids, lambda index: images[index], None if labels is None else labels.astype(np.int64),
-        None if boxes is None else _checked(boxes.astype(np.float64), path),
+        None if boxes is None else _inside(_checked(boxes.astype(np.float64), path), images.shape[1:3], path),
         None if masks is None else lambda index: masks[index] > 0, paths=(path,),
     )  # fmt: skip
 
@@ -169,7 +188,7 @@ def _from_csv(path: Path, names: Sequence[str]) -> ImageSet:
         raise BadInput(f"{path} has columns {', '.join(map(str, columns))}; expected image,label.")
     files = [path.parent / str(row["image"]) for row in rows]
     for line, file in enumerate(files, start=2):
-        if not file.is_file():
+        if not _is_file(file):
             raise BadInput(f"{path}, line {line}: there is no image {file}.")
     known = {name.casefold(): index for index, name in enumerate(names)}
     labels = None
@@ -185,7 +204,7 @@ def _from_csv(path: Path, names: Sequence[str]) -> ImageSet:
 
 
 def _label(text: str, known: dict[str, int], path: Path, line: int) -> int:
-    if text.strip().isdecimal():
+    if text.strip().isdecimal() and len(text.strip()) < 10:
         return int(text)
     if text.strip().casefold() in known:
         return known[text.strip().casefold()]
@@ -214,14 +233,35 @@ def _checked(boxes: Array, path: Path) -> Array:
             raise BadInput(
                 f"{path}: box {index + 1} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) needs four numbers, x0 < x1 and y0 < y1."
             )
+        if min(x0, y0) >= 0 and max(x1, y1) <= 1:
+            raise BadInput(
+                f"{path}: box {index + 1} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) seems to be in shares of the picture; give "
+                "its pixels."
+            )
     return boxes
+
+
+def _inside(boxes: Array, size: tuple[int, int], path: Path) -> Array:
+    """Boxes of pictures of one size, refused where one lies outside."""
+    for index, box in enumerate(boxes):
+        if said := box_outside(box, size):
+            raise BadInput(f"{path}, image '{index}': {said}.")
+    return boxes
+
+
+def box_outside(box: Array, size: tuple[int, int]) -> str:
+    """What is wrong with a box that has no pixel of a picture of this height and width; empty where it has some."""
+    x0, y0, x1, y1 = box
+    if not np.isfinite(box).all() or (x0 < size[1] and y0 < size[0] and min(x1, y1) > 0):
+        return ""
+    return f"the box ({x0:g}, {y0:g}, {x1:g}, {y1:g}) lies outside the picture, which has {size[0]}x{size[1]} pixels"
 
 
 def _mask_files(rows: list[dict[str, str]], path: Path) -> list[Path | None]:
     """The mask of each row; None where it is left empty."""
     files = [path.parent / row["mask"] if row["mask"] else None for row in rows]
     for line, file in enumerate(files, start=2):
-        if file is not None and not file.is_file():
+        if file is not None and not _is_file(file):
             raise BadInput(f"{path}, line {line}: there is no mask {file}.")
     return files
 

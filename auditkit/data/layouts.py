@@ -4,6 +4,7 @@ A layout names the axes in order: N images, K labels, C channels, H height, W wi
 from the keys of a dictionary) and are never guessed. Where two layouts fit the same array, the caller has to say.
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ AXES = "NKCHW"
 GUESSED = {2: ("HW",), 3: ("NHW", "KHW", "CHW", "HWC"), 4: ("NCHW", "NHWC", "NKHW"), 5: ("NCHWK", "NHWCK")}
 PER_CLASS = ("KNCHW", "KNHWC")  # a list with one array a class
 COLOURS = 3
+UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # kinds of signs: control, halves of pairs, ends of lines and of paragraphs
 REDUCTIONS = {
     "sum": lambda maps: maps.sum(axis=2),
     "mean": lambda maps: maps.mean(axis=2),
@@ -67,8 +69,11 @@ def id_list(ids: Any) -> list[str]:
     listed = [ids] if isinstance(ids, str) or not hasattr(ids, "__iter__") else list(ids)
     names = [str(name) for name in listed]
     for name in names:
-        if not name or not name.isprintable():
-            raise BadInput(f"{name!r} cannot be an image id; use the file's name, or its number in an .npz.")
+        if not name or any(unicodedata.category(sign) in UNWRITABLE for sign in name):
+            raise BadInput(
+                f"{name!r} cannot be an image id, for it is empty or has signs that no list can hold; an id is the "
+                "file's name, or its number in an .npz."
+            )
     if not names:
         raise BadInput("there are no image ids.")
     return names

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from auditkit.data.images import ImageSet
+from auditkit.data.images import ImageSet, box_outside
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
-from auditkit.model.pictures import pixels
+from auditkit.model.pictures import as_picture, pixels
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,11 @@ def usable(images: ImageSet, card: Card) -> tuple[ImageSet, tuple[Failed, ...]]:
 
     def problem(index: int) -> str:
         try:
-            pixels(card, images.picture(index))
+            picture = as_picture(images.picture(index), len(card.mean))
+            pixels(card, picture)
+            size = picture.height, picture.width
+            if images.boxes is not None and (said := box_outside(images.boxes[index], size)):
+                return f"{said}."
             if images.mask is not None:
                 images.mask(index)
         except BadInput as error:

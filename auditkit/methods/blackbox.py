@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.errors import BadInput
+from auditkit.methods import limits
 from auditkit.methods.asking import answers, generator
 from auditkit.methods.grids import Grids, Spread, coin_flips, jittered, weighted_sum
 from auditkit.methods.request import Found, Request
@@ -39,9 +40,8 @@ class Rise:
     keep: float = 0.5  # chance of a grid point to be shown
 
     def __post_init__(self) -> None:
-        for name, number in (("passes", self.passes), ("cells", self.cells)):
-            if number is not None and number < 1:
-                raise BadInput(f"{name} {number} is less than 1.")
+        limits.whole(self, "passes")
+        limits.whole(self, "cells", most=limits.MOST_CELLS)
         if not 0 < self.keep < 1:
             raise BadInput(f"keep {self.keep} must lie between 0 and 1.")
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.errors import BadInput
+from auditkit.methods import limits
 from auditkit.methods.asking import answers, generator, others
 from auditkit.methods.grids import Spread, coin_flips, jittered
 from auditkit.methods.notes import Note, Range, Share
@@ -43,6 +44,8 @@ class Differences:
     l1: float | None = None  # and of its sum; None: one over the pixels
 
     def __post_init__(self) -> None:
+        limits.whole(self, "most_passes", "least_passes")
+        limits.whole(self, "grid", most=limits.MOST_CELLS)
         for name, number, least in (
             ("most passes", self.most_passes, 16), ("least passes", self.least_passes, 16), ("grid", self.grid, 2),
             ("tolerance", self.tolerance, 0), ("tv", self.tv, 0), ("l1", self.l1, 0),

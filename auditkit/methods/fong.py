@@ -72,7 +72,8 @@ class FongOptions:
             raise BadInput(f"start '{self.start}' is not one of {', '.join(get_args(Start))}.")
         limits.whole(self, "steps", "factor", "rows")
         limits.not_negative(self, "l1", "tv", "jitter")
-        limits.positive(self, "rate", "blur")
+        limits.positive(self, "rate")
+        limits.blur(self)
         if not 1 <= self.beta < float("inf"):
             raise BadInput(f"beta {self.beta} is not a number from 1 up.")
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
+from auditkit.methods import limits
 from auditkit.methods.request import Found, Request
 from auditkit.model.slopes import Slopes, slopes
 
@@ -27,10 +28,9 @@ class Smooth:
     noise: float = 0.15  # standard deviation, in ranges of the image's values
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or not 0 <= self.noise < 10:
-            raise BadInput(
-                f"smoothgrad takes samples from 1 up and noise from 0 up; found {self.samples}, {self.noise}."
-            )
+        limits.whole(self, "samples")
+        if not 0 <= self.noise < 10:
+            raise BadInput(f"noise {self.noise} is not a number from 0 up to 10.")
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class Integrated:
     steps: int = 32
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise BadInput(f"integrated-gradients takes steps from 1 up, found {self.steps}.")
+        limits.whole(self, "steps")
 
 
 def gradient(request: Request, _options: Plain) -> Found:

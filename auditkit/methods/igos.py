@@ -66,7 +66,8 @@ class IgosOptions:
     def __post_init__(self) -> None:
         limits.whole(self, "steps", "points", "factor", "rows")
         limits.not_negative(self, "l1", "tv", "noise")
-        limits.positive(self, "alpha", "blur", "edge")
+        limits.positive(self, "alpha", "edge")
+        limits.blur(self)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from auditkit.model.signature import Layout, Signature
 
 Array = np.ndarray[Any, Any]
 BLUR_SIGMA_AT_224 = 5.0
+MOST_PIXELS = 2**27  # a thin strip of a few bytes may be gigabytes after a resize
 FILTERS = {
     "bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR, "box": Image.Resampling.BOX,
     "nearest": Image.Resampling.NEAREST, "lanczos": Image.Resampling.LANCZOS,
@@ -38,9 +39,17 @@ def as_picture(image: "Image.Image | Array", channels: int) -> Image.Image:
                 f"an image is {array.dtype}{list(array.shape)}, expected uint8 [height, width, 3] with pixels 0..255."
             )
         image = Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+        raise BadInput(
+            f"an image has {'floating-point' if image.mode == 'F' else '32-bit'} pixels, of which nobody says what is "
+            "white; save it with 8 or 16 bits."
+        )
     if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip instead of scaling
         image = Image.fromarray((np.asarray(image, np.uint32) >> 8).clip(0, 255).astype(np.uint8))
-    return image.convert("L" if channels == 1 else "RGB")
+    try:
+        return image.convert("L" if channels == 1 else "RGB")
+    except ValueError as error:
+        raise BadInput(f"an image has colours of the kind {image.mode}, which cannot be used: {error}.") from None
 
 
 def resized_size(card: Card, height: int, width: int) -> tuple[int, int]:
@@ -69,6 +78,11 @@ def pixels(card: Card, image: "Image.Image | Array") -> Array:
     """What the network sees of one image: uint8 [height, width, channels], RGB or grey."""
     picture = as_picture(image, len(card.mean))
     height, width = resized_size(card, picture.height, picture.width)
+    if height * width > MOST_PIXELS:
+        raise BadInput(
+            f"a picture of {picture.height}x{picture.width} pixels would have {height}x{width} after the card's "
+            f"resize, more than {MOST_PIXELS:,}; crop it before."
+        )
     if (height, width) != (picture.height, picture.width):
         picture = picture.resize((width, height), FILTERS[card.interpolation])
     seen = np.asarray(picture.crop(crop_box(card, height, width)))

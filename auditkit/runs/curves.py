@@ -1,5 +1,6 @@
 """Curves of one unit of work, all measured together so that batches are always full."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from auditkit.runs.plan import Evaluation, Rule
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1024  # counts of a curve in one round: every pixel of every curve would be gigabytes of rows
 ROUNDING = 1e-12  # between two ways of summing the same points
+SHARE_ROUNDING = 1e-9  # 0.29 of 100 pixels are 28.999999999999996
 MOST_POINTS = 512  # of a curve that refuses to settle; its error then says so
 
 
@@ -52,8 +54,8 @@ class Span:
 
     @classmethod
     def of(cls, settings: Evaluation, pixels: int) -> "Span":
-        """The settings' range in whole pixels."""
-        low, high = (round(end * pixels) for end in settings.range)
+        """The settings' range in whole pixels: every count whose share lies above its start, up to its end."""
+        low, high = (math.floor(end * pixels + SHARE_ROUNDING) for end in settings.range)
         if low == high:
             raise BadInput(f"the range {settings.range[0]:g} to {settings.range[1]:g} holds no pixel of {pixels}.")
         return cls(low, high, pixels)

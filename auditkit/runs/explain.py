@@ -135,6 +135,7 @@ def explain(
         unit = range(start, min(start + together, len(images)))
         seen = look(unit, images, model.card, model.signature)
         _same_images(seen, record.images, out)
+        _same_infill(made.digest(_gray(model), drawn.shown), record.infill, out)
         labels = choose_labels(probabilities(model, seen.shown), rule)
         missing = [tuple(int(k) for k in own if int(k) not in done.get(image, ()))
                    for image, own in zip(seen.ids, labels, strict=True)]  # fmt: skip
@@ -152,11 +153,14 @@ def request_for(
 ) -> Request:  # fmt: skip
     """What is missing; images that lack nothing are left out."""
     some = [place for place, own in enumerate(labels) if own]
-    gray = pictures.flat_picture(model.card, model.signature, model.card.gray)
     return Request(
         model, tuple(seen.ids[place] for place in some), seen.pixels[some], seen.shown[some],
-        tuple(labels[place] for place in some), gray, pool, seed, tick,
+        tuple(labels[place] for place in some), _gray(model), pool, seed, tick,
     )  # fmt: skip
+
+
+def _gray(model: AnyClassifier) -> Array:
+    return pictures.flat_picture(model.card, model.signature, model.card.gray)
 
 
 def drawn_pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
@@ -170,7 +174,16 @@ def drawn_pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
 
 def _same_images(seen: Seen, known: dict[str, str], out: Path) -> None:
     for place, image in enumerate(seen.ids):
-        if known.get(image, digest := made.digest(seen.pixels[place])) != digest:
+        if known.get(image, digest := made.digest(seen.shown[place])) != digest:
             raise BadInput(
-                f"image '{image}' is another picture than the one that {out} has maps for; use a new bundle."
+                f"image '{image}' is another picture, or prepared otherwise, than the one that {out} has maps for; use "
+                "a new bundle."
             )
+
+
+def _same_infill(digest: str, known: str, out: Path) -> None:
+    if known and known != digest:
+        raise BadInput(
+            f"{out} has maps for which pixels were hidden behind another gray or other pictures; give the same card "
+            "and --pool (or images), or use a new bundle."
+        )

@@ -29,9 +29,10 @@ RECORD = "explained.json"  # in the bundle
 class Record:
     """What making a bundle's maps took, and what must be known of them."""
 
-    images: dict[str, str] = field(default_factory=dict)  # digest of what the network saw of each image
+    images: dict[str, str] = field(default_factory=dict)  # digest of each image as the network took it
     maps: dict[str, dict[str, str]] = field(default_factory=dict)  # digest of each map, by image and label
     spent: dict[str, dict[str, Any]] = field(default_factory=dict)  # by request: what it took, on what, notes
+    infill: str = ""  # digest of the gray and of the pool that pixels are hidden behind
 
     @classmethod
     def of(cls, out: Path) -> "Record":
@@ -39,7 +40,7 @@ class Record:
         try:
             found = json.loads((out / RECORD).read_bytes())
             maps = {image: dict(own) for image, own in found["maps"].items()}
-            record = cls(dict(found["images"]), maps, dict(found["spent"]))
+            record = cls(dict(found["images"]), maps, dict(found["spent"]), str(found["infill"]))
             record.to_json()
         except FileNotFoundError:
             return cls()
@@ -70,7 +71,7 @@ class Record:
 
     def with_more(self, request: Request, found: Found) -> "Record":
         """The same after some more maps; who is asked the same twice has spent it once."""
-        images = {image: digest(pixels) for image, pixels in zip(request.ids, request.pixels, strict=True)}
+        images = {image: digest(shown) for image, shown in zip(request.ids, request.shown, strict=True)}
         maps = {
             image: self.maps.get(image, {}) | {str(label): map_digest(own[label]) for label in labels}
             for image, labels, own in zip(request.ids, request.labels, found.maps, strict=True)
@@ -83,13 +84,14 @@ class Record:
             "computed": f"{settings.device}, {settings.precision}" if settings else "a function",
             "notes": [notes.to_json(note) for note in found.notes],
         }
-        return Record(self.images | images, self.maps | maps, self.spent | {asked: spent})
+        infill = digest(request.gray, request.pool.shown)
+        return Record(self.images | images, self.maps | maps, self.spent | {asked: spent}, infill)
 
     def to_json(self) -> dict[str, Any]:
         """The object of the file."""
         totals = {"passes": self.passes, "gradients": self.gradients, "computed": list(self.computed),
                   "notes": list(self.notes)}  # fmt: skip
-        return {"images": self.images, "maps": self.maps, "spent": self.spent, **totals}
+        return {"images": self.images, "maps": self.maps, "spent": self.spent, "infill": self.infill, **totals}
 
     def check(self, bundle: HeatmapSet) -> None:
         """Refuse a bundle in which any map is not the one that was made."""
@@ -120,9 +122,12 @@ def add(bundle: Bundle, record: Record, request: Request, found: Found) -> Recor
     return record
 
 
-def digest(pixels: Array) -> str:
-    """Digest of what the network sees of an image."""
-    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
+def digest(*pictures: Array) -> str:
+    """Digest of pictures as the network takes them."""
+    found = hashlib.blake2b(digest_size=16)
+    for picture in pictures:
+        found.update(np.ascontiguousarray(picture).data)
+    return found.hexdigest()
 
 
 def map_digest(values: Array) -> str:

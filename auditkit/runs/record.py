@@ -23,7 +23,7 @@ def without_figures(subject: Mapping[str, Any], settings: Evaluation, environmen
     """The object of results.json for a run whose maps could not be used."""
     return {
         "tool": {"name": "auditkit", "version": __version__},
-        "run": {"rows": 0, "bundles": {}, "pool": None, "infill_images": {}, "copies": 0},
+        "run": {"rows": 0, "bundles": {}, "bundle_paths": {}, "pool": None, "infill_images": {}, "copies": 0},
         "subject": subject, "settings": settings.to_json(), "environment": environment, "runtime": None,
         "classes_are": "predicted", **{name: [] for name in FIGURES}, "verdict": None,
         "limitations": list(LIMITATIONS),
@@ -39,6 +39,7 @@ def results(summary: Summary) -> dict[str, Any]:
         "run": {
             "rows": len(summary.items),
             "bundles": about["bundles"],
+            "bundle_paths": about["bundle_paths"],
             "pool": about["pool"],
             "infill_images": about["infill_images"],
             "copies": summary.items.copies,

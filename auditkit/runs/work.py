@@ -52,6 +52,7 @@ class Work:
             "subject": subject(self.model, self.images),
             "settings": self.settings.to_json(),
             "bundles": {name: digest(bundle) for name, bundle in self.bundles.items()},
+            "bundle_paths": {name: str(bundle.path) for name, bundle in self.bundles.items()},
             "pool": self.pool.digest() if "random" in self.settings.infills else None,
             "infill_images": {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in given},
             "failed_images": self.failures(),
@@ -98,7 +99,7 @@ def placeless(about: Mapping[str, Any]) -> dict[str, Any]:
     for name, place in PLACES:
         if isinstance(told[name], Mapping):  # a callable is not
             told[name] = {key: value for key, value in told[name].items() if key != place}
-    return {**about, "subject": told}
+    return {name: value for name, value in about.items() if name != "bundle_paths"} | {"subject": told}
 
 
 def unit_keys(about: Mapping[str, Any], units: Iterable[range]) -> dict[range, str]:

@@ -79,7 +79,7 @@ class Recorded:
 
 def _about(results: Mapping[str, Any]) -> dict[str, Any]:
     """What an evaluation puts into the keys of its units; its results say all of it."""
-    of_run = {name: results["run"][name] for name in ("bundles", "pool", "infill_images")}
+    of_run = {name: results["run"][name] for name in ("bundles", "bundle_paths", "pool", "infill_images")}
     return of_run | {name: results[name] for name in ("subject", "settings", "failed_images", "environment")}
 
 
