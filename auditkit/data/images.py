@@ -208,7 +208,7 @@ def _label(text: str, known: dict[str, int], path: Path, line: int) -> int:
         return int(text)
     if text.strip().casefold() in known:
         return known[text.strip().casefold()]
-    raise BadInput(f"{path}, line {line}: label '{text}' is neither a class index nor a class name of the card.")
+    raise BadInput(f"{path}, line {line}: label '{text:.40}' is neither a class index nor a class name of the card.")
 
 
 def _boxes(rows: list[dict[str, str]], columns: Sequence[str], path: Path) -> Array | None:
