@@ -292,6 +292,8 @@ case("crop", node("Pad", "p", "v"), normal(3, 4, 5), {"p": ints(0, -1, 2, 0, 1, 
 case("axes", node("Pad", "p", "", "a"), normal(3, 4, 5), {"p": ints(1, 2), "a": ints(-1)})
 for mode in ("reflect", "edge", "wrap"):
     case(mode, node("Pad", "p", mode=mode), normal(3, 2, 5, 6), {"p": ints(0, 0, 1, 2, 0, 0, 0, 3)}, opset=19)
+    case(f"{mode} and crop", node("Pad", "p", mode=mode), normal(3, 2, 5, 6), {"p": ints(0, 0, -1, 2, 0, 0, 1, -1)},
+         opset=19, by_runtime=True)  # fmt: skip
 
 # Picks
 

@@ -95,8 +95,8 @@ def pad(b: Builder, node: Node, grad: str) -> str:
     wide = list(b.shape(node.y))
     for axis, (before, after) in margins.items():
         size = b.size(node.x, axis)
-        source = np.pad(np.arange(size), (max(before, 0), max(after, 0)), mode=mode)
-        source = source[max(-before, 0) : len(source) - max(-after, 0)]
+        kept = np.arange(size)[max(-before, 0) : size - max(-after, 0)]  # cut first, then margins from what is left
+        source = np.pad(kept, (max(before, 0), max(after, 0)), mode=mode)
         fold = np.zeros((size, len(source)))
         np.add.at(fold, (source, np.arange(len(source))), 1)
         grad = b.along(axis, fold, grad, tuple(wide))
