@@ -135,16 +135,19 @@ def noise(classifier: OnnxClassifier, rows: int, seed: int) -> Array:
 def differentiate(
     classifier: OnnxClassifier, wrt: str | None = None, gradient_output: str | None = None
 ) -> Differentiated:
-    """The classifier with its gradient: the one that the file brings along, or else one that is made; checked."""
-    target = wrt or classifier.signature.input
-    brought = own.ends(classifier.file.proto, gradient_output)
-    if brought is not None and target == classifier.signature.input:
+    """The classifier with its gradient: the one that the file brings along, or else one that is made; checked.
+
+    What a file that rounds brings along is not used: scores that move in steps cannot tell whether it is right.
+    """
+    image = classifier.signature.input
+    target, brought = wrt or image, own.ends(classifier.file.proto, gradient_output)
+    if brought is not None and target == image and not dequantise.rounds(classifier.graph, image):
         return _vendors_own(classifier, brought)
     found = trusted(classifier, wrt)
     base = found.base
-    model, weights = export.taking(found.joined, classifier.signature.input, _kind(classifier)), dict(base.weights)
-    if base.surrogate and target == classifier.signature.input:
-        model = export.beside(prepare.raised(classifier.graph), model, classifier.signature.input)
+    model, weights = export.taking(found.joined, image, _kind(classifier)), dict(base.weights)
+    if base.surrogate and target == image:
+        model = export.beside(prepare.raised(classifier.graph), model, image)
         weights = {export.STAND_IN + name: array for name, array in weights.items()} | dict(classifier.weights)
     return _told(classifier, model, weights, base, target, found.check)
 
