@@ -145,8 +145,9 @@ def test_pixels_without_a_known_white_are_refused_and_16_bits_are_not() -> None:
 
 
 def test_16_bits_in_a_file_keep_their_shades(tmp_path: Path) -> None:
-    Image.fromarray(np.full((3, 4), 0x7F00, np.uint16)).save(tmp_path / "a.png")
-    assert np.asarray(as_picture(opened(tmp_path / "a.png"), 1)).tolist() == [[0x7F] * 4] * 3
+    for name in ("a.png", "a.tif", "a.pgm"):
+        Image.fromarray(np.full((3, 4), 0x7F00, np.uint16)).save(tmp_path / name)
+        assert np.asarray(as_picture(opened(tmp_path / name), 1)).tolist() == [[0x7F] * 4] * 3, name
 
 
 def test_a_strip_that_a_resize_would_blow_up_is_refused() -> None:

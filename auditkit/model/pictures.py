@@ -13,6 +13,7 @@ from auditkit.model.signature import Layout, Signature
 
 Array = np.ndarray[Any, Any]
 BLUR_SIGMA_AT_224 = 5.0
+SIXTEEN_BITS = ("PNG", "PPM")  # formats whose wide grey is that, and comes as 32 bits
 MOST_PIXELS = 2**27  # a thin strip of a few bytes may be gigabytes after a resize
 FILTERS = {
     "bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR, "box": Image.Resampling.BOX,
@@ -39,7 +40,7 @@ def as_picture(image: "Image.Image | Array", channels: int) -> Image.Image:
                 f"an image is {array.dtype}{list(array.shape)}, expected uint8 [height, width, 3] with pixels 0..255."
             )
         image = Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
-    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+    if image.mode == "F" or (image.mode == "I" and image.format not in SIXTEEN_BITS):
         raise BadInput(
             f"an image has {'floating-point' if image.mode == 'F' else '32-bit'} pixels, of which nobody says what is "
             "white; save it with 8 or 16 bits."
