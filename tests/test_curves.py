@@ -347,9 +347,7 @@ def test_every_label_of_a_curve_is_settled() -> None:
     refinement, _ = refine(curves, 5e-3, most=1024)
     assert (refinement.errors <= 5e-3).all()
     alone, _ = refine(curves[..., :1], 5e-3, most=1024)
-    more = np.array([len(b) - len(a) for a, b in zip(alone.counts, refinement.counts, strict=True)])
-    # A point asked for one label may, by luck, settle the other sooner.
-    assert (more.mean() > 0, (more < 0).mean() <= 0.1) == (True, True)
+    assert all(len(a) <= len(b) for a, b in zip(alone.counts, refinement.counts, strict=True))
 
 
 def test_a_tighter_tolerance_never_takes_fewer_points() -> None:
