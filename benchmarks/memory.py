@@ -21,7 +21,7 @@ from auditkit.model.machine import describe
 from auditkit.report.markdown import table
 from benchmarks.telling import command, one_line, told
 
-VERB = (sys.executable, "-c", "from auditkit.cli.main import main; main()")
+VERB = (sys.executable, "-m", "auditkit")
 QUERY = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
 PAUSE = 0.02
 VERBS = {

@@ -6,13 +6,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from auditkit.data import bundle_files as files
 from auditkit.data import frames
 from auditkit.data.bundle_files import Entry
 from auditkit.data.heatmaps import CONSTANT_NOTE, HeatmapSet
-from auditkit.data.images import ImageSet
+from auditkit.data.images import ImageSet, size_of
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 
@@ -121,8 +120,7 @@ def _picture_sizes(images: ImageSet) -> Callable[[str], tuple[int, int] | None]:
     def size(image: str) -> tuple[int, int] | None:
         if image not in places:
             return None
-        picture = images.picture(places[image])
-        return (picture.height, picture.width) if isinstance(picture, Image.Image) else picture.shape[:2]
+        return size_of(images.picture(places[image]))
 
     return size
 

@@ -136,7 +136,7 @@ def _is_text(name: str) -> bool:
         return False
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
     """Whether there is such a file; a name that none can have, such as one too long, is no error."""
     try:
         return path.is_file()
@@ -188,7 +188,7 @@ def _from_csv(path: Path, names: Sequence[str]) -> ImageSet:
         raise BadInput(f"{path} has columns {', '.join(map(str, columns))}; expected image,label.")
     files = [path.parent / str(row["image"]) for row in rows]
     for line, file in enumerate(files, start=2):
-        if not _is_file(file):
+        if not is_file(file):
             raise BadInput(f"{path}, line {line}: there is no image {file}.")
     known = {name.casefold(): index for index, name in enumerate(names)}
     labels = None
@@ -249,6 +249,11 @@ def _inside(boxes: Array, size: tuple[int, int], path: Path) -> Array:
     return boxes
 
 
+def size_of(picture: "Image.Image | Array") -> tuple[int, int]:
+    """Height and width."""
+    return (picture.height, picture.width) if isinstance(picture, Image.Image) else picture.shape[:2]
+
+
 def box_outside(box: Array, size: tuple[int, int]) -> str:
     """What is wrong with a box that has no pixel of a picture of this height and width; empty where it has some."""
     x0, y0, x1, y1 = box
@@ -261,7 +266,7 @@ def _mask_files(rows: list[dict[str, str]], path: Path) -> list[Path | None]:
     """The mask of each row; None where it is left empty."""
     files = [path.parent / row["mask"] if row["mask"] else None for row in rows]
     for line, file in enumerate(files, start=2):
-        if file is not None and not _is_file(file):
+        if file is not None and not is_file(file):
             raise BadInput(f"{path}, line {line}: there is no mask {file}.")
     return files
 

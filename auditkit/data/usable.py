@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from auditkit.data.images import ImageSet, box_outside
+from auditkit.data.images import ImageSet, box_outside, size_of
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
-from auditkit.model.pictures import as_picture, pixels
+from auditkit.model.pictures import pixels
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,9 @@ def usable(images: ImageSet, card: Card) -> tuple[ImageSet, tuple[Failed, ...]]:
 
     def problem(index: int) -> str:
         try:
-            picture = as_picture(images.picture(index), len(card.mean))
+            picture = images.picture(index)
             pixels(card, picture)
-            size = picture.height, picture.width
-            if images.boxes is not None and (said := box_outside(images.boxes[index], size)):
+            if images.boxes is not None and (said := box_outside(images.boxes[index], size_of(picture))):
                 return f"{said}."
             if images.mask is not None:
                 images.mask(index)

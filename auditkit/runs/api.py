@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
-from auditkit.data.images import ImageSet, open_images
+from auditkit.data.images import ImageSet, is_file, open_images
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
@@ -170,7 +170,7 @@ def _of_array(images: np.ndarray[Any, Any]) -> ImageSet:
 
 def _of_files(files: list[Path]) -> ImageSet:
     for file, count in Counter(files).items():
-        if not os.path.isfile(file):  # noqa: PTH113 - False, not an error, for a name that is too long
+        if not is_file(file):
             raise BadInput(f"there is no image {file}; a list of images names their files.")
         if count > 1:
             raise BadInput(f"the image {file} stands {count} times in the list; every image counts once.")

@@ -129,19 +129,20 @@ def explain(
     drawn = (
         drawn_pool(model, images if pool is None else pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
     )
+    infill = made.digest(_gray(model), drawn.shown)
     tick = progress(len(images))
     together = method.together(model)
     for start in range(0, len(images), together):
         unit = range(start, min(start + together, len(images)))
         seen = look(unit, images, model.card, model.signature)
         _same_images(seen, record.images, out)
-        _same_infill(made.digest(_gray(model), drawn.shown), record.infill, out)
+        _same_infill(infill, record.infill, out)
         labels = choose_labels(probabilities(model, seen.shown), rule)
         missing = [tuple(int(k) for k in own if int(k) not in done.get(image, ()))
                    for image, own in zip(seen.ids, labels, strict=True)]  # fmt: skip
         if any(missing):
             request = request_for(model, seen, missing, drawn, what.seed, lambda rows: tick(0, rows))
-            record = made.add(bundle, record, request, method.run(request, options))
+            record = made.add(bundle, replace(record, infill=infill), request, method.run(request, options))
         tick(len(unit))
     record.check(whole := open_bundle(out))
     return replace(whole, notes=(*whole.notes, *left_out(failed, len(images))))

@@ -84,8 +84,7 @@ class Record:
             "computed": f"{settings.device}, {settings.precision}" if settings else "a function",
             "notes": [notes.to_json(note) for note in found.notes],
         }
-        infill = digest(request.gray, request.pool.shown)
-        return Record(self.images | images, self.maps | maps, self.spent | {asked: spent}, infill)
+        return Record(self.images | images, self.maps | maps, self.spent | {asked: spent}, self.infill)
 
     def to_json(self) -> dict[str, Any]:
         """The object of the file."""
