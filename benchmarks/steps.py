@@ -1,11 +1,12 @@
 """How good `--steps auto` and a fixed number are, on real curves known at every pixel.
 
     python -m benchmarks.steps MODEL.onnx IMAGES -o FOLDER --preset imagenet [--images 10] [--labels top2]
-        [--method gradient-input ...] [--device cuda] [--precision float16]
+        [--method gradient-input ...] [--points 6272] [--device cuda] [--precision float16]
 
 Maps of some methods are made, scored with `--steps exact`, and the curves then asked again at the points that `auto`,
 or a fixed number, would have taken. Each (image, label, method) is a curve of its own; methods that give one map for
-all labels have one curve a label all the same. `even` and `odd` images are also reported apart, so that constants tuned
+all labels have one curve a label all the same. Of large images curves may be known at fewer points, in equal steps: a
+step is then what a pixel is otherwise. `even` and `odd` images are also reported apart, so that constants tuned
 on one half can be checked on the other. Goes on where it was cut short, and prints one JSON object:
 
     holds       share of curves whose area is off by no more than the error reported
@@ -50,7 +51,7 @@ def recorded(model: OnnxClassifier, images: ImageSet, asked: argparse.Namespace)
     """Curves [C, pixels + 1], the whole image's probability of each curve's label [C], and each curve's image [C]."""
     maps = {method: auditkit.explain(model, images, asked.out / "maps" / method, method, labels=asked.labels)
             for method in asked.method}  # fmt: skip
-    found = auditkit.evaluate(model, images, maps, out=asked.out / "exact", labels=asked.labels, steps="exact",
+    found = auditkit.evaluate(model, images, maps, out=asked.out / asked.points, labels=asked.labels, steps=asked.points,
                               controls=False, deletion=False, saliency="none")  # fmt: skip
     tables = [one for one in found.tables() if one.num_rows]
     curves = [np.asarray(curve.values) for one in tables for curve in one["curve"]]
@@ -136,7 +137,9 @@ def steps_table(found: Figures) -> str:
             for one in found["auto"]]  # fmt: skip
     fixed_rows = [[str(one["steps"]), f"{one['holds']:.0%}", f"{one['off']:.2g}", f"{one['said']:.2g}"]
                   for one in found["fixed"]]  # fmt: skip
-    what = f"{found['model']}, {found['images']} images, {found['labels']}, {', '.join(found['methods'])}."
+    points = found.get("points", "exact")
+    known = "" if points == "exact" else f" Curves known at {int(points):,} steps, each taken for a pixel."
+    what = f"{found['model']}, {found['images']} images, {found['labels']}, {', '.join(found['methods'])}.{known}"
     few = table(["fixed steps", "error holds in", "mean error", "mean error said"], fixed_rows)
     return "\n\n".join([what, table(head, rows), few])
 
@@ -150,6 +153,7 @@ def main() -> None:
     parser.add_argument("--preset", default="imagenet")
     parser.add_argument("--images", type=int, default=10)
     parser.add_argument("--labels", default="top2")
+    parser.add_argument("--points", default="exact", help="at which the curves are known: a number, or all")
     parser.add_argument("--method", action="extend", nargs="+")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
@@ -165,7 +169,7 @@ def main() -> None:
     found = {
         "machine": describe(), "command": command("-m", "benchmarks.steps"), "model": asked.model.name,
         "device": model.settings.device, "precision": model.settings.precision, "images": len(images),
-        "labels": asked.labels, "methods": list(asked.method),
+        "labels": asked.labels, "points": asked.points, "methods": list(asked.method),
     }  # fmt: skip
     with told(found):
         found["auto"] = [

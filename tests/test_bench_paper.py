@@ -91,13 +91,17 @@ def test_cifar10(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_photographs_corners_and_the_rest(assets: Path, tmp_path: Path) -> None:
-    found = run(assets, tmp_path, "photographs", "--images", "3", "--wide", "2")
+    found = run(assets, tmp_path, "photographs", "--images", "3")
     assert {one["row"] for one in found["two"]} == {*published.PHOTOGRAPHS, imagenet.SHARP, "one-map:ours"}
-    assert {one["n"] for one in found["ten"] if one["name"] == "worst_soundness"} == {2}
     drawn = ElementTree.parse(tmp_path / "photographs-two.svg").getroot()  # noqa: S314 - our own
     words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "key"]
     assert words[: len(published.PHOTOGRAPHS) + 2] == list(dict.fromkeys(one["row"] for one in found["two"]))
     whole = {one["row"]: one["value"] for one in found["two"] if one["name"] == "insertion"}
+    wide = run(assets, tmp_path, "ten", "--images", "2")
+    assert {one["row"] for one in wide["ten"]} == {*published.PHOTOGRAPHS, "one-map:ours"}
+    assert {one["n"] for one in wide["ten"] if one["name"] == "worst_soundness"} == {2}
+    assert wide["maps"]["ours"]["maps"] == 1 * 2 + 2 * 10  # those of the two likeliest labels are kept
+    assert all(one["claim"].endswith(", ten labels") for one in wide["claims"])
     found = run(assets, tmp_path, "corners", "--images", "3", "--mapped", "2")
     assert [one["n"] for one in found["claims"]] == [3, 3, 2]
     assert set(found["maps"]) == {*imagenet.ON_CORNERS, claims.BUMP}

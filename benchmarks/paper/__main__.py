@@ -1,7 +1,8 @@
 """Measure the paper's tables again.
 
     python -m benchmarks.paper cifar10 -o FOLDER --assets FOLDER [--images 300] [--all-labels 100] [--device cuda]
-    python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20] [--wide 5]
+    python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20]
+    python -m benchmarks.paper ten -o FOLDER --assets FOLDER [--images 5]
     python -m benchmarks.paper networks -o FOLDER --assets FOLDER --maskers FOLDER [--images 300]
     python -m benchmarks.paper corners|forgotten|ensembles|precision|differences|cost -o FOLDER --assets FOLDER
 
@@ -25,7 +26,8 @@ from benchmarks.telling import command
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.settling, asked.upsampled),
-    "photographs": lambda study, asked: imagenet.main_table(study, asked.wide),
+    "photographs": lambda study, _asked: imagenet.main_table(study),
+    "ten": lambda study, _asked: imagenet.wide_table(study),
     "corners": lambda study, asked: imagenet.corner_table(study, asked.mapped),
     "forgotten": lambda study, asked: imagenet.forgotten(study, asked.few, asked.stages),
     "ensembles": lambda study, asked: imagenet.ensembles(study, asked.few),
@@ -35,7 +37,7 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "networks": lambda study, asked: networks.measured(study, asked.maskers),
 }
 SMALL = ("cifar10", "networks")  # parts on small images
-IMAGES = {"corners": 80}  # where it is not the usual number
+IMAGES = {"corners": 80, "ten": 5}  # where it is not the usual number
 
 
 def study_of(asked: argparse.Namespace) -> work.Study:
@@ -64,7 +66,6 @@ def main() -> None:
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
     parser.add_argument("--settling", type=int, default=50, help="images whose masks are also learned otherwise")
     parser.add_argument("--upsampled", type=int, default=100, help="images whose masks are also learned coarser")
-    parser.add_argument("--wide", type=int, default=5, help="photographs with maps for their ten likeliest labels")
     parser.add_argument("--mapped", type=int, default=20, help="photographs whose corners get maps")
     parser.add_argument("--few", type=int, default=8, help="photographs for forgotten, ensembles and masks in half")
     parser.add_argument("--stages", type=int, default=4)

@@ -121,7 +121,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "upsampled": ("Masks of every pixel and masks upsampled by 4, eps 0 and 0.1", by_row),
     "settling": ("The masks less the same learned otherwise", settling),
     "two": ("The two likeliest labels", by_row),
-    "ten": ("The ten likeliest labels, renormalised", by_row),
+    "ten": ("The ten likeliest labels of each image, renormalised (the paper has the ten of Imagenette)", by_row),
     "corners": ("One corner of each photograph, the two likeliest labels", by_row),
     "randomisation": ("Maps of a model whose layers are re-initialised, from the last on", stages),
     "ensembles": ("Sums of K disjoint masks", by_row),
