@@ -1,4 +1,4 @@
-"""How good `--steps auto` and a fixed number are, on real curves known at every pixel.
+"""How good `--steps auto` and a fixed number are, on real curves known at every pixel or nearly so.
 
     python -m benchmarks.steps MODEL.onnx IMAGES -o FOLDER --preset imagenet [--images 10] [--labels top2]
         [--method gradient-input ...] [--points 6272] [--device cuda] [--precision float16]
@@ -51,8 +51,8 @@ def recorded(model: OnnxClassifier, images: ImageSet, asked: argparse.Namespace)
     """Curves [C, pixels + 1], the whole image's probability of each curve's label [C], and each curve's image [C]."""
     maps = {method: auditkit.explain(model, images, asked.out / "maps" / method, method, labels=asked.labels)
             for method in asked.method}  # fmt: skip
-    found = auditkit.evaluate(model, images, maps, out=asked.out / asked.points, labels=asked.labels, steps=asked.points,
-                              controls=False, deletion=False, saliency="none")  # fmt: skip
+    found = auditkit.evaluate(model, images, maps, out=asked.out / asked.points, labels=asked.labels,
+                              steps=asked.points, controls=False, deletion=False, saliency="none")  # fmt: skip
     tables = [one for one in found.tables() if one.num_rows]
     curves = [np.asarray(curve.values) for one in tables for curve in one["curve"]]
     prob, named = (np.concatenate([np.asarray(one[name]) for one in tables]) for name in ("prob", "image"))

@@ -342,12 +342,25 @@ def test_neither_order_nor_company_of_curves_matters() -> None:
             assert np.array_equal(other.errors[position], together.errors[curve])
 
 
-def test_every_label_of_a_curve_is_settled() -> None:
-    curves = np.concatenate([rough("walk of the probability", 20), rough("spikes", 20)], axis=2)
-    refinement, _ = refine(curves, 5e-3, most=1024)
-    assert (refinement.errors <= 5e-3).all()
-    alone, _ = refine(curves[..., :1], 5e-3, most=1024)
-    assert all(len(a) <= len(b) for a, b in zip(alone.counts, refinement.counts, strict=True))
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_every_label_of_a_curve_is_settled(seed: int) -> None:
+    kinds = ("walk of the probability", "spikes")
+    curves = np.concatenate([rough(kind, 20, seed=seed) for kind in kinds], axis=2)
+    both, _ = refine(curves, 5e-3, most=1024)
+    assert (both.errors <= 5e-3).all()
+    for label in range(2):  # a single curve may need fewer points for both than for one, by luck, but not all together
+        alone, _ = refine(curves[..., [label]], 5e-3, most=1024)
+        assert sum(map(len, alone.counts)) < sum(map(len, both.counts))
+
+
+@pytest.mark.parametrize("second", ["a copy", "always 0", "always 1"])
+def test_a_label_that_tells_nothing_new_takes_no_points(second: str) -> None:
+    curves = rough("walk of the probability", 20)
+    others = {"a copy": curves, "always 0": np.zeros_like(curves), "always 1": np.ones_like(curves)}
+    alone, _ = refine(curves, 5e-3, most=1024)
+    both, _ = refine(np.concatenate([curves, others[second]], axis=2), 5e-3, most=1024)
+    assert all(np.array_equal(a, b) for a, b in zip(alone.counts, both.counts, strict=True))
+    assert np.allclose(alone.errors[:, 0], both.errors[:, 0], rtol=1e-12, atol=0)
 
 
 def test_a_tighter_tolerance_never_takes_fewer_points() -> None:
