@@ -38,7 +38,7 @@ from benchmarks.telling import command
 
 BORROWED = {"rise": "torchcam", "paper": "torchcam", "openvino-f32": "openvino"}
 BATCHES, LARGE_BATCHES = (32, 64, 128), (8, 16)
-LARGE = Case(2, 1, 12)
+LARGE = Case(4, 1, 48)
 
 
 def interpreters(given: list[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -159,6 +159,7 @@ class Quantus:
     """Its PixelFlipping with the maps turned round: the least important go first, which is insertion backwards.
 
     It flips values of channels, not pixels, and wants a step that divides the pixels; every third point has whole ones.
+    Maps that are negative throughout it refuses, so these are turned round at their largest value.
     """
 
     packages = ("quantus", "torch", "numpy")
@@ -172,7 +173,8 @@ class Quantus:
 
         metric = quantus.PixelFlipping(features_in_step=3 * job.pixels // points, normalise=False, perturb_baseline=0.0,
                                        disable_warnings=True)  # fmt: skip
-        flipped = metric(self.network, job.inputs[job.image], job.label, -job.maps[:, None], softmax=True,
+        turned = job.maps.max() - job.maps.astype(np.float64)  # in float32 small differences would be lost
+        flipped = metric(self.network, job.inputs[job.image], job.label, turned[:, None], softmax=True,
                          device="cpu", batch_size=batch)  # fmt: skip
         curves = np.asarray(flipped)[:, ::-1]
         return Answer(equal_steps(curves).tolist(), curves.size, {"curves": curves[:, ::3].tolist()})
