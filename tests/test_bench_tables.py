@@ -43,6 +43,7 @@ def test_the_figures_on_the_front_page_are_those_of_the_results() -> None:
         [f"{statistics.median(half):.4f}", f"{max(half):.4f}"],
         [f"{found('paper-cost')['cost'][-1]['value']:.1f}"],
         [f"{found(name)['modes'][0]['ratio']:.3f}" for name in ("evaluate-cpu", "evaluate-cpu-mobilenet")],
+        [f"{line['times_peers']['eager']:.1f}" for line in found("explain-cpu")["lines"]],
         [f"{ours['gray', name]:.2f}" for name in ("worst_completeness", "worst_soundness")],
     ]
     page = (FOLDER.parent / "README.md").read_text()

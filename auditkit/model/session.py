@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
-from auditkit.graph import half
+from auditkit.graph import gates, half
 from auditkit.model import cuda
 
 Array = np.ndarray[Any, Any]
@@ -121,6 +121,8 @@ class Session:
 
     def __init__(self, model: onnx.ModelProto, settings: Settings, weights: Mapping[str, Array] | None = None) -> None:
         self.settings = resolved(settings)
+        if self.settings.device == "cpu":
+            model = gates.as_products(model)
         kept = {tensor.name for tensor in model.graph.initializer}
         # The runtime refers to these arrays; they live as long as the session.
         self._weights = {name: array for name, array in (weights or {}).items() if name in kept}

@@ -22,8 +22,8 @@ REMARKS = {  # what is known of claims where they are not shown
     "paper-differences-cifar10.json).",
     "best effort exposes it": "where it is not shown, too few images have a second label with a probability of 0.01.",
     "upsampling raises soundness": "on CIFAR-10 it does where there is no penalty on variation, and not where there is "
-    "one; photographs were measured with a penalty alone, as in the paper, which sees both help. The second likeliest "
-    "of a thousand labels decides soundness here, while the paper takes ten labels that are unlike each other.",
+    "one. Photographs were measured with a penalty throughout, like the paper's, whose masks gain from both. The "
+    "second likeliest of a thousand labels decides soundness here, while the paper takes ten labels unlike each other.",
     "upsampling costs little completeness on CIFAR-10 where TV is 0": "masks of 8 x 8 cells on images of 32 x 32 "
     "pixels; they cost about as much as the penalty of 0.1.",
     "upsampling raises soundness on CIFAR-10 where TV is 0.01": "the penalty has raised it already, by more than "

@@ -17,6 +17,7 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int | None, ...]
 Term = str | float  # a tensor's name, or a number
 LAST = 2**31 - 1  # the end of an axis, as slices write it
+PREFIX = "auditkit_grad"  # of the names of all that a gradient adds
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Builder(build.Builder):
     """Adds nodes to a graph that is being differentiated."""
 
     def __init__(self, graph: onnx.GraphProto, facts: Facts) -> None:
-        super().__init__(graph, prefix="auditkit_grad")
+        super().__init__(graph, prefix=PREFIX)
         self.facts = facts
         self.float_type = helper.tensor_dtype_to_np_dtype(facts.float_kind)
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
