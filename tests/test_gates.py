@@ -87,3 +87,22 @@ def test_what_the_vendor_wrote_is_left_alone() -> None:
     assert gates.as_products(model) is model
     (found,) = Session(model, CPU).run({"x": np.zeros((2, SIZE), np.float32)}, ["y"])
     assert not found.any()
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 6.0), (0.0, None), (None, 0.5)])
+def test_clips_have_products_too(bounds: tuple[float | None, float | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = {
+        name: np.float32(bound) for name, bound in zip(("low", "high"), bounds, strict=True) if bound is not None
+    }
+    given = ["x", *(name if name in weights else "" for name in ("low", "high"))]
+    nodes = [helper.make_node("Clip", given, ["y"])]
+    plain = build.model(nodes, [build.value("x", ["N", SIZE])], [build.value("y", ["N", SIZE])], weights)
+    shapes = {"x": (None, SIZE), "y": (None, SIZE), "low": (), "high": ()}
+    model = export.with_gradient(plain, Facts(shapes, dict.fromkeys(shapes, onnx.TensorProto.FLOAT)), "y", "x")
+    assert operators(gates.as_products(model))["Where"] == 0
+    rng = np.random.default_rng(0)
+    image, seed = (4 * rng.standard_normal((40, SIZE)).astype(np.float32) for _ in range(2))
+    image[:, :6] = [0.0, 6.0, 0.5, 5.9999995, np.inf, -np.inf]
+    products = run(model, image, seed)
+    monkeypatch.setattr(session.gates, "as_products", lambda kept: kept)
+    np.testing.assert_array_equal(products, run(model, image, seed))

@@ -301,6 +301,8 @@ case("", node("Slice", "s", "e", "a"), normal(3, 6, 5), {"s": ints(1), "e": ints
 case("all axes", node("Slice", "s", "e"), normal(3, 6, 5), {"s": ints(0, 2, 1), "e": ints(2**62, 5, 4)})
 case("steps", node("Slice", "s", "e", "a", "t"), normal(3, 7, 8),
      {"s": ints(1, 0), "e": ints(2**62, 7), "a": ints(1, -1), "t": ints(2, 3)})  # fmt: skip
+case("steps along a long row", node("Slice", "s", "e", "a", "t"), normal(3, 1030),
+     {"s": ints(1), "e": ints(2**62), "a": ints(1), "t": ints(2)})  # fmt: skip
 case("backwards", node("Slice", "s", "e", "a", "t"), normal(3, 6, 5),
      {"s": ints(-1), "e": ints(-(2**62)), "a": ints(2), "t": ints(-1)})  # fmt: skip
 case("backwards in steps", node("Slice", "s", "e", "a", "t"), normal(3, 8, 5),

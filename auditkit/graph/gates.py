@@ -1,8 +1,8 @@
 """Gates of a gradient in the form that CPUs run fastest.
 
-A gradient goes on where a Relu let something through: Where(y > 0, g, 0). On a CPU a product with 0 or 1 takes a third
-of that time, and 0 or 1 is what HardSigmoid makes of y when it is as steep as floats allow, subnormal ones aside. GPUs
-do better with Where.
+A gradient goes on where a Relu or a Clip let something through: Where(y > 0, g, 0). On a CPU a product with 0 or 1
+takes a third to a half of that time. Behind a Relu 0 or 1 is what HardSigmoid makes of y when it is as steep as floats
+allow, subnormal ones aside. GPUs keep Where, with which they move fewer bytes, and so do files that are written.
 """
 
 import numpy as np
@@ -12,25 +12,20 @@ from onnx import TensorProto, helper, numpy_helper
 from auditkit.graph import edit
 from auditkit.graph.gradient.builder import PREFIX
 
+Made = dict[str, onnx.NodeProto]
 STEEP = float(np.float32(3e38))
 
 
 def as_products(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the gates that a gradient added behind Relus as products; what is not ours stays as it is."""
+    """The model with the gates that a gradient added as products; what is not ours stays as it is."""
     graph, made = model.graph, edit.producers(model.graph)
     zeros = {tensor.name for tensor in graph.initializer if _is_zero(tensor)}
-    gates = {node.output[0]: made[node.input[0]].input[0] for node in graph.node if _is_gate(node, made, zeros)}
-    if not gates:
+    nodes = list[onnx.NodeProto]()
+    for node in graph.node:
+        nodes += _product(node, made[node.input[0]], zeros) if _is_gate(node, made, zeros) else [node]
+    if len(nodes) == len(graph.node):
         return model
-    fresh, nodes = edit.copy(model), list[onnx.NodeProto]()
-    for node in fresh.graph.node:
-        name = node.output[0] if node.output else ""
-        if name not in gates:
-            nodes.append(node)
-            continue
-        opened = f"{name}/open"
-        nodes.append(helper.make_node("HardSigmoid", [gates[name]], [opened], name=opened, alpha=STEEP, beta=0.0))
-        nodes.append(helper.make_node("Mul", [node.input[1], opened], [name], name=name))
+    fresh = edit.copy(model)
     del fresh.graph.node[:]
     fresh.graph.node.extend(nodes)
     return edit.with_outputs(fresh, [value.name for value in graph.output])  # the runtime keeps what nothing reads
@@ -42,11 +37,28 @@ def _is_zero(tensor: onnx.TensorProto) -> bool:
     return ours and not numpy_helper.to_array(tensor).any()
 
 
-def _is_gate(node: onnx.NodeProto, made: dict[str, onnx.NodeProto], zeros: set[str]) -> bool:
-    if node.op_type != "Where" or not node.output[0].startswith(PREFIX) or node.input[2] not in zeros:
+def _is_gate(node: onnx.NodeProto, made: Made, zeros: set[str]) -> bool:
+    ours = node.op_type == "Where" and node.output[0].startswith(PREFIX) and node.input[2] in zeros
+    return ours and _asks_for_bounds(node.input[0], made)
+
+
+def _asks_for_bounds(condition: str, made: Made) -> bool:
+    """Whether it asks where the results of a Relu or a Clip lie, and nothing else."""
+    asked = made.get(condition)
+    if asked is None or asked.op_type not in ("And", "Greater", "Less"):
         return False
-    asked = made.get(node.input[0])
-    if asked is None or asked.op_type != "Greater" or asked.input[1] not in zeros:
-        return False
+    if asked.op_type == "And":
+        return all(_asks_for_bounds(name, made) for name in asked.input)
     read = made.get(asked.input[0])
-    return read is not None and read.op_type == "Relu"
+    return read is not None and read.op_type in ("Relu", "Clip")
+
+
+def _product(gate: onnx.NodeProto, asked: onnx.NodeProto, zeros: set[str]) -> list[onnx.NodeProto]:
+    condition, grad, _ = gate.input
+    (name,) = gate.output
+    opened = f"{name}/open"
+    if asked.op_type == "Greater" and asked.input[1] in zeros:
+        number = helper.make_node("HardSigmoid", [asked.input[0]], [opened], name=opened, alpha=STEEP, beta=0.0)
+    else:
+        number = helper.make_node("Cast", [condition], [opened], name=opened, to=TensorProto.FLOAT)
+    return [number, helper.make_node("Mul", [grad, opened], [name], name=name)]
