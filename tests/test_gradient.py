@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,19 @@ def test_a_graph_that_lost_its_scores_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(gradient, "folded", careless)
     with pytest.raises(RuntimeFailure, match="other scores"):
         gradient.differentiate(opened(build.convnet(), tmp_path))
+
+
+@pytest.mark.parametrize("precision", ["float16", "tf32"])
+def test_scores_that_the_device_rounds_are_no_lost_ones(
+    precision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU's short formats change is not held against the graph: it is compared with scores in float32, or in
+    float16, whose weights are others, with as much leave as files in float16 have."""
+    model = opened(build.convnet(), tmp_path)
+    model.settings = replace(model.settings, precision=precision)
+    true = model.scores
+    monkeypatch.setattr(model, "scores", lambda rows, batch=None: 1.01 * true(rows, batch))
+    assert gradient.trusted(model).check.passed
 
 
 def test_branches_that_hang_on_shapes_are_resolved(tmp_path: Path) -> None:
