@@ -14,10 +14,13 @@ from PIL import Image
 
 import auditkit
 import build
+from auditkit.data.heatmaps import open_bundle
 from auditkit.model.pictures import as_picture, pixels
+from auditkit.model.signature import to_probabilities
 from benchmarks.paper import __main__ as script
-from benchmarks.paper import cifar10, claims, cost, differences, imagenet, precision, published, work
+from benchmarks.paper import cifar10, claims, cost, differences, imagenet, objective, precision, published, work
 
+CPU = auditkit.Settings(device="cpu")
 SIZES = {"cifar10_resnet56": (32, 10), "resnet50": (32, 12)}
 
 
@@ -82,12 +85,36 @@ def test_cifar10(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {one["row"] for one in found["intrinsic"]} == set(published.INTRINSIC)
     assert {one["bundle"] for one in found["intrinsic"] if one["row"] == "random"} == {"control:random"}
     assert found["maps"]["tv0"]["maps"] == 1 * 2 + 2 * 10
-    assert [one["n"] for one in found["settling"]] == [2] * 8
+    assert [one["n"] for one in found["settling"]] == [2] * 16  # four figures, two weights, two paces
     coarse = [one for one in found["claims"] if "upsampling" in one["claim"]]
     assert [one["n"] for one in coarse] == [2] * 4
     values = {(one["bundle"], one["name"]): one["value"] for one in found["upsampled"]}
     rows = [values[f"TV 0{row}", "worst_soundness"] for row in (", upsampled", "")]
     assert coarse[0]["value"] == pytest.approx(rows[0] - rows[1])
+    again = run(assets, tmp_path, "cifar10", "--images", "3", *few)  # which finds everything there
+    assert [again[part] for part in ("claims", "partial", "settling")] == [
+        found[part] for part in ("claims", "partial", "settling")
+    ]
+    assert all(one["kept"] == one["maps"] for one in again["maps"].values())
+
+
+def test_the_loss_of_masks_is_what_learning_minimises(assets: Path, tmp_path: Path) -> None:
+    model = auditkit.load(assets / "models/cifar10_resnet56.onnx", preset="imagenet", settings=CPU)
+    assert isinstance(model, auditkit.OnnxClassifier)
+    images, pool = work.cifar(model, assets / "images/cifar10_test_1000.npz", 2)
+    study = work.Study(model, images, pool, tmp_path, steps=1)
+    masks = auditkit.Bundle(tmp_path / "masks")
+    striped = np.tile(np.array([1.0, 0.5], np.float32), (32, 16))
+    masks.add([images.ids[0]], [3], np.ones((1, 32, 32), np.float32))
+    masks.add([images.ids[1]], [4], striped[None])
+    maps = open_bundle(tmp_path / "masks")
+    found = objective.losses(study, maps, maps, images, tv=0.01)
+    rows = model.preprocess([pool.picture(place) for place in range(work.POOL)])
+    rows += striped * (model.preprocess([images.picture(1)]) - rows)
+    seen = model.probabilities([images.picture(0)])[0, 3], to_probabilities(model.scores(rows), "logits")[:, 4]
+    assert found["area"] == pytest.approx([1, 0.75])
+    assert found["loss"][0] == pytest.approx(-np.log(seen[0]) + 1, abs=1e-5)
+    assert found["loss"][1] == pytest.approx(-np.log(seen[1]).mean() + 0.01 * 32 * 31 * 0.25 + 0.75, abs=1e-5)
 
 
 def test_photographs_corners_and_the_rest(assets: Path, tmp_path: Path) -> None:

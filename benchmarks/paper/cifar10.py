@@ -7,9 +7,10 @@ gradients and noise. On some images it is looked at what coarser masks change, u
 settled: the same with twice the steps, and learned at the pace of the paper.
 """
 
+from itertools import product
 from typing import Any
 
-from benchmarks.paper import claims, published
+from benchmarks.paper import claims, objective, published
 from benchmarks.paper.published import TV
 from benchmarks.paper.work import Figure, Study, change, figure, first
 
@@ -19,23 +20,24 @@ COLUMNS = (("deletion", "gray"), ("insertion", BLUR), ("insertion", "gray"), ("s
 SETTLING = UPSAMPLED = (0.0, 0.01)
 COARSE = 4
 THEIR_PACE = {"steps": 2000, "rate": 0.05, "fall": 1.0, "memory": 0.999}
+PACES = {"twice": "that take twice the steps", "paper": "learned at the paper's pace"}
 BARE: dict[str, Any] = {"deletion": False, "saliency": "none"}
 
 
 def measured(study: Study, all_labels: int, settling: int, upsampled: int) -> dict[str, Any]:
     """All tables, over all labels for so many images; settling and upsampling are looked at on so many (0: not)."""
     maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "top2", tv=tv) for tv in TV}
+    few = first(study.images, all_labels)
+    if all_labels:  # before anything is scored: an evaluation goes on only where its maps are as they were
+        maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "all", few, tv=tv) for tv in TV}
     found = {**_top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
     if upsampled:
         claimed, table = _upsampled(study, maps, upsampled)
         found |= {"claims": found["claims"] + claimed, "upsampled": table}
     if settling:
-        found["settling"] = _settling(study, maps, settling)
-    if not all_labels:
-        return found
-    few = first(study.images, all_labels)
-    maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "all", few, tv=tv) for tv in TV}
-    return found | {"partial": _partial(study, maps, few)}
+        claimed, table = _settling(study, maps, settling)
+        found |= {"claims": found["claims"] + claimed, "settling": table}
+    return found | ({"partial": _partial(study, maps, few)} if all_labels else {})
 
 
 def _top_two(study: Study, maps: dict[str, Any]) -> dict[str, list[Figure]]:
@@ -91,14 +93,17 @@ def _upsampled(study: Study, maps: dict[str, Any], count: int) -> tuple[list[Fig
                                                       for name in ("insertion", *FAITHFUL)]  # fmt: skip
 
 
-def _settling(study: Study, maps: dict[str, Any], count: int) -> list[Figure]:
-    """How the figures of the masks differ from those of masks that took twice as many steps, or the paper's pace."""
+def _settling(study: Study, maps: dict[str, Any], count: int) -> tuple[list[Figure], list[Figure]]:
+    """Masks of twice the steps or of the paper's pace: what the penalty does to them, and how the usual ones differ."""
     some, found = first(study.images, count), list[Figure]()
     paces: dict[str, dict[str, Any]] = {"twice": {"steps": 2 * study.steps}, "paper": THEIR_PACE}
-    for tv in SETTLING:
-        others = {pace: study.made(f"tv{tv:g} {pace}", "mask", "top2", some, tv=tv, **how)
-                  for pace, how in paces.items()}  # fmt: skip
-        settings = {"labels": "top2", "eps1": 0.0, "eps2": 0.1, "infill": "gray", **BARE}
-        results = study.scored(f"settling-tv{tv:g}", {"usual": maps[f"tv{tv:g}"], **others}, some, **settings)
-        found += [change(results, name, "usual", pace, "gray") | {"tv": tv} for pace in paces for name in FAITHFUL]
-    return found
+    rows = {f"tv{tv:g}": maps[f"tv{tv:g}"] for tv in SETTLING}
+    rows |= {f"tv{tv:g} {pace}": study.made(f"tv{tv:g} {pace}", "mask", "top2", some, tv=tv, **how)
+             for tv in SETTLING for pace, how in paces.items()}  # fmt: skip
+    results = study.scored("settling", rows, some, labels="top2", eps1=0.0, eps2=0.1, infill="gray", **BARE)
+    for tv, pace in product(SETTLING, paces):
+        usual, other = f"tv{tv:g}", f"tv{tv:g} {pace}"
+        apart = [change(results, name, usual, other, "gray") for name in FAITHFUL]
+        apart += objective.excess(study, rows[usual], rows[other], some, tv)
+        found += [one | {"tv": tv, "against": pace} for one in apart]
+    return claims.of_paces(results, PACES), found

@@ -47,9 +47,10 @@ class Study:
         images, place, begin = images or self.images, self.out / "maps" / name.replace(" ", "-"), time.perf_counter()
         if method == "mask":
             options = {"steps": self.steps, **options}
+        kept = sum(map(len, Record.of(place).maps.values()))
         maps = auditkit.explain(self.model, images, place, method, labels=labels, pool=self.pool, **options)
         told = Record.of(place).to_json()
-        self.account[name] = {"maps": len(maps), "seconds": round(time.perf_counter() - begin, 1),
+        self.account[name] = {"maps": len(maps), "kept": kept, "seconds": round(time.perf_counter() - begin, 1),
                               **{key: told[key] for key in ("passes", "gradients", "computed", "notes")}}  # fmt: skip
         return maps
 
