@@ -424,6 +424,34 @@ def test_colour_pictures_are_refused_before_they_are_maps(tmp_path: Path) -> Non
     assert "colour picture" in done.stderr
 
 
+@pytest.mark.parametrize("kind", ["stack", "png"])
+def test_colour_pictures_in_a_bundle_are_named(kind: str, planted: Path, tmp_path: Path) -> None:
+    maps = _bundle(tmp_path / "maps", str(bundled("honest")), list(range(10)))
+    stack = next((maps / "maps").glob("*.npy"))
+    jet = np.random.default_rng(0).integers(0, 256, (10, 64, 64, 3), np.uint8)
+    if kind == "stack":
+        np.save(stack, jet)
+    else:
+        with stack.open("wb") as stream:
+            Image.fromarray(jet[0]).save(stream, "PNG")
+    done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
+    assert done.returncode == 1, done.stderr
+    found = _results(tmp_path / "run")
+    assert (found["verdict"], _status(found)["cheat-colour-pictures"]) == ("fail", "fail")
+
+
+def test_a_baseline_that_will_not_do_is_refused_before_the_work(planted: Path, whole: Path, tmp_path: Path) -> None:
+    done = command(*_words(planted, whole, "--baseline", whole))
+    assert (done.returncode, "cannot be its own baseline" in done.stderr) == (2, True)
+    (tmp_path / "other").mkdir()
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(tmp_path / "other" / "black.png")
+    words = _words(planted, tmp_path / "run", "--baseline", whole)
+    done = command(*(tmp_path / "other" if word == planted / "images.npz" else word for word in words))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "has none of these images, by their names" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_leaving_out_labels_leaves_the_verdict_open(planted: Path, tmp_path: Path) -> None:
     maps = _bundle(tmp_path / "maps", str(bundled("honest")), [0])
     done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))

@@ -14,9 +14,9 @@ from PIL import Image
 
 from auditkit.data import bundle_files as files
 from auditkit.data.arrays import NOT_NPZ
-from auditkit.data.bundle_files import Entry
+from auditkit.data.bundle_files import COLOUR_PICTURE, Entry
 from auditkit.data.heatmaps import Bundle
-from auditkit.data.layouts import COLOUR_PICTURE, label_array
+from auditkit.data.layouts import label_array
 from auditkit.errors import BadInput
 
 Array = np.ndarray[Any, Any]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.data.arrays import as_numpy, unwrapped
+from auditkit.data.bundle_files import COLOUR_PICTURE
 from auditkit.errors import BadInput
 
 Array = np.ndarray[Any, Any]
@@ -27,10 +28,6 @@ REDUCTIONS = {
     "max-abs": lambda maps: np.abs(maps).max(axis=2),
 }
 DEFAULT_REDUCTION = "sum"  # attributions add up over inputs, so a pixel's is the sum over its channels
-COLOUR_PICTURE = (
-    "a colour picture, not a map: a jet overlay keeps a rank correlation of 0.02 with the map it shows. Give the "
-    "numbers that the picture was drawn from."
-)
 
 
 @dataclass(frozen=True)
