@@ -109,14 +109,15 @@ def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "")
 def test_all_that_is_asked_holds(good: Results) -> None:
     checks, said, reason = judge(STRICT, good, TODAY)
     assert said == "pass"
-    assert reason == "All 7 checks hold."
+    assert reason == "All 14 checks hold, 7 of the policy and 7 of the measurement itself."
+    assert all(one["counts"] for one in checks)
     assert {one["status"] for one in checks} == {"pass"}
     assert [one["id"] for one in checks][:7] == [*EVIDENCE]
     assert check(STRICT, good, "completeness-above-controls") == {
         "id": "completeness-above-controls", "metric": "worst_completeness", "status": "pass", "observed": 0.2,
-        "title": "The maps show clearly more of each label's evidence than any map that ignores the model",
+        "title": "The maps show clearly more evidence than the maps beside them that ignore the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
-        "severity": "high", "required": True,
+        "severity": "high", "required": True, "counts": True,
         "reason": "maps (gray) over control:random: 0.200 (0.190 to 0.210) on 1000 images; more than 0.05 is asked.",
     }  # fmt: skip
     json.dumps(checks, allow_nan=False)
@@ -312,7 +313,43 @@ def test_a_check_that_cannot_fail_is_not_passed(good: Results) -> None:
     found = next(one for one in checks if one["id"] == "soundness-near-random")
     assert (found["status"], found["required"], said) == ("not assessed", False, "pass")
     assert "Control:random is at 0.02 itself, so nothing can be shown to lie 0.05 below it." in found["reason"]
-    assert reason.startswith("6 checks hold; 1 suppressed or not assessed: soundness-near-random.")
+    assert reason.startswith(
+        "13 checks hold, 6 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: "
+        "soundness-near-random. Of soundness-near-random: "
+    )
+    assert reason.endswith("so nothing can be shown to lie 0.05 below it.")  # why it is not known, not just the figure
+
+
+def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Results) -> None:
+    """Maps of the predicted label alone, noise for the others: on images that leave no doubt nothing could tell."""
+    at(good, "worst_soundness", "random", 0.02, 0.015)
+    apart(good, "worst_soundness", "random", -0.02)
+    for one in [*pick(good, "metrics", name="best_effort"), *pick(good, "comparisons", name="best_effort")]:
+        one.update({"value": None, "low": None, "high": None, "n": 0,
+                    "reason": "no image has a second label with probability above 0.01"})  # fmt: skip
+    checks, said, reason = judge(STRICT, good, TODAY)
+    of = {one["id"]: one["status"] for one in checks}
+    gone = ("soundness-near-random", "best-effort", "best-effort-above-random")
+    assert {of[name] for name in gone} == {"not assessed"}
+    assert said == "inconclusive"
+    assert reason.startswith("Nothing could be told of labels other than the prediction; images that leave the model")
+    few = policy("complete; worst_completeness; min = 0.1")  # which asks nothing of them
+    assert verdict(few, results(few)) == "pass"
+
+
+def test_what_too_few_points_may_have_caused_is_no_failure() -> None:
+    asked = policy("complete; worst_completeness; min = 0.5")
+    found = results(asked)
+    for one in pick(found, "metrics", name="worst_completeness"):
+        one.update({"value": 0.48, "low": 0.47, "high": 0.49})
+    assert check(asked, found, "complete")["status"] == "fail"
+    for one in found["points"]:
+        one["errors"]["worst_completeness"] = 0.02
+    one = check(asked, found, "complete")
+    assert (one["status"], one["reason"].endswith("Its curves have too few points to tell.")) == ("inconclusive", True)
+    for one in pick(found, "metrics", name="worst_completeness"):
+        one.update({"value": 0.3, "low": 0.28, "high": 0.32})
+    assert check(asked, found, "complete")["status"] == "fail"
 
 
 @pytest.mark.parametrize(("low", "expected"), [(0.049, "not assessed"), (0.051, "pass")])
@@ -570,7 +607,9 @@ def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
     assert (one["status"], one["would_be"], one["observed"]) == ("suppressed", "fail", 0.1)
     assert one["suppression"] == {"reason": "Ticket 7.", "approver": "A. Person", "expires": "2026-06-01"}
     assert said == "pass"
-    assert reason.startswith("5 checks hold; 1 suppressed or not assessed: runtime-error. ")
+    assert reason.startswith(
+        "12 checks hold, 5 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
+    )
     assert reason.endswith("Of runtime-error: would have failed, suppressed until 2026-06-01 by A. Person.")
 
 
@@ -587,7 +626,8 @@ def test_who_answers_for_what_would_have_failed_comes_first() -> None:
     _, said, reason = judge(allowed, found, TODAY)
     assert said == "pass"
     assert reason == (
-        "1 checks hold; 4 suppressed or not assessed: device, honest, other, open. Of device: would have failed, "
+        "8 checks hold, 1 of the policy and 7 of the measurement itself; 4 suppressed or not assessed: device, honest, "
+        "other, open. Of device: would have failed, "
         "suppressed until 2026-06-01 by Second. Of honest: would have failed, suppressed until 2026-06-01 by Third."
     )
 
@@ -599,7 +639,8 @@ def test_what_was_open_and_is_suppressed_is_not_said_to_have_failed() -> None:
     found = results(allowed)
     found["metrics"] = [one for one in found["metrics"] if one["name"] != "iou"]
     assert judge(allowed, found, TODAY)[1:] == (
-        "pass", "1 checks hold; 1 suppressed or not assessed: other. Of other: suppressed until 2026-06-01 by First."
+        "pass", "8 checks hold, 1 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: other. "
+        "Of other: suppressed until 2026-06-01 by First."
     )  # fmt: skip
 
 

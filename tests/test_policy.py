@@ -285,6 +285,7 @@ SUPPRESSIONS = {
     ("2030-01-31", '"2030-01-31"'): "expected a date without quotes",
     ("2030-01-31", "2030-01-31T00:00:00Z"): "expected a date without quotes",
     ('approver = "A. Person"\n', ""): "approver is missing",
+    ('approver = "A. Person"', 'approver = "\\u200b"'): "expected a text in quotes, not blank",
     ('"known"', '""'): "reason is ''",
     ("expires", "expire"): "unknown key 'expire'; did you mean 'expires'?",
 }

@@ -8,6 +8,8 @@ import typer
 
 from auditkit.cli import show
 
+WHEN = ("before", "after")
+
 if TYPE_CHECKING:
     from auditkit.runs.compare import Comparison, Difference
 
@@ -47,13 +49,20 @@ def _print(found: "Comparison") -> None:
     show.table([("A", _run(found.a)), ("B", _run(found.b)), ("images", _images(found))])
     show.grid(head, rows, names=2 + several)
     changed = [
-        ("check", f"{check['id']}: {check['before'] or 'not asked'} → {check['after'] or 'not asked'}")
+        ("check", f"{check['id']}: {' → '.join(check[when] or _absent(str(check['id'])) for when in WHEN)}")
         for check in found.checks
         if check["before"] != check["after"]
     ]
     if found.checks and not changed:
         changed = [("checks", f"none of {len(found.checks)} changed")]
     show.table([*changed, *(("note", said) for said in found.notes)])
+
+
+def _absent(name: str) -> str:
+    """What it means that a run has no such finding."""
+    from auditkit.verdict.flags import is_named  # noqa: PLC0415
+
+    return "no such finding" if is_named(name) else "not asked"
 
 
 def _run(identity: "dict[str, object]") -> str:

@@ -2,9 +2,9 @@
 
 Noise changes the whole order of a map's pixels. It hardly changes the most important tenth, unless the map has a
 plateau there, as learned masks have, and then it hardly changes what lies above the mean. So a map that is handed in
-again with a little noise on it is recognised. The maps of one image are compared at every pixel. Those of many images
-are compared by fingerprints, a sample of the outline drawn with the evaluation's seed, which whoever made the maps need
-not know.
+again with a little noise on it is recognised; a tenth of its range on every pixel hides it. The maps of one image are
+compared at every pixel. Those of many images are compared by fingerprints, a sample of the outline drawn with the
+evaluation's seed, which whoever made the maps need not know.
 """
 
 from collections.abc import Iterator, Sequence

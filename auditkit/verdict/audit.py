@@ -82,7 +82,7 @@ def audit(
         raise BadInput("give heatmaps, or a method to make them by; one of the two.")
     about = _about(model, images, asked, bundles, pool)
     if asked.baseline is not None:
-        _comparable(read(asked.baseline).results, about, resolved(asked.policy.evaluation(), model.signature.classes))
+        _comparable(asked.baseline, out, images, about, resolved(asked.policy.evaluation(), model.signature.classes))
     with Store.open(out, placeless(about)) as store:
         began = _sitting(out, asked.command)
         write_whole(out / POLICY, asked.policy.text.encode())
@@ -95,12 +95,24 @@ def audit(
         found["checks"], found["verdict"], found["verdict_reason"] = judge(asked.policy, found, today, asked.fail_on)
         found["baseline"] = None
         store.finish(found)
-        if asked.baseline is not None:
-            found["baseline"] = compare(asked.baseline, out).as_baseline()
-            store.finish(found)
+        apart = _since(asked.baseline, out, found)
+        store.finish(found)
         write_whole(out / REPORT, render_html(load(out)).encode())
         sums.write(out)
+        if apart:
+            raise BadInput(f"{apart} The run is finished in {out}, without a baseline.")
         return store.results()
+
+
+def _since(baseline: Path | None, out: Path, found: dict[str, Any]) -> str:
+    """Put in what changed since the baseline; or why that cannot be said."""
+    if baseline is None:
+        return ""
+    try:
+        found["baseline"] = compare(baseline, out).as_baseline()
+    except BadInput as error:
+        return str(error)
+    return ""
 
 
 def _about(
@@ -127,9 +139,14 @@ def _content(bundle: HeatmapSet) -> str:
         return str(error)
 
 
-def _comparable(before: Mapping[str, Any], about: Mapping[str, Any], settings: Evaluation) -> None:
+def _comparable(baseline: Path, out: Path, images: ImageSet, about: Mapping[str, Any], settings: Evaluation) -> None:
     """Refuse a baseline that will not compare, before the work."""
-    infills(before, {"settings": settings.to_json(), "subject": about["subject"], "run": before["run"]})
+    if baseline.resolve() == out.resolve():
+        raise BadInput(f"{baseline} cannot be its own baseline; give the folder of an earlier run.")
+    run = read(baseline)
+    infills(run.results, {"settings": settings.to_json(), "subject": about["subject"], "run": run.results["run"]})
+    if not set(run.items.images) & set(images.ids):
+        raise BadInput(f"{baseline} has none of these images, by their names; give a run on the same ones.")
 
 
 def _sitting(out: Path, command: tuple[str, ...]) -> str:
@@ -142,7 +159,10 @@ def _sitting(out: Path, command: tuple[str, ...]) -> str:
             flush(stream)
         return str(json.loads(path.read_text().splitlines()[0])["started"])
     except (OSError, ValueError, KeyError) as error:
-        raise RuntimeFailure(f"{path} cannot be written or read ({error}); what was finished before is kept.") from None
+        way_out = "" if isinstance(error, OSError) else "; remove this file and give the command again"
+        raise RuntimeFailure(
+            f"{path} cannot be written or read ({error}); what was finished before is kept{way_out}."
+        ) from None
 
 
 def _measured(

@@ -207,12 +207,17 @@ def _side(check: Check, figure: Figure) -> str:
     return "pass" if good else "fail" if bad else "inconclusive"
 
 
+def _written(value: float) -> str:
+    """Three decimals; one figure where they would hide that it is not 0."""
+    return f"{value:.1g}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
+
+
 def _told(check: Check, figure: Figure) -> str:
     """The figure beside what is asked."""
     if figure.value is None:
         return figure.of
-    ends = "" if figure.low is None or figure.high is None else f" ({figure.low:.3f} to {figure.high:.3f})"
-    value = f"{figure.value:.3g}" if figure.exact else f"{figure.value:.3f}"
+    ends = "" if figure.low is None or figure.high is None else f" ({_written(figure.low)} to {_written(figure.high)})"
+    value = f"{figure.value:.3g}" if figure.exact else _written(figure.value)
     on = "" if not figure.n else f" on {figure.n} {'rows' if check.metric == 'runtime_error' else 'images'}"
     asked = {"min": "at least", "max": "at most"}.get(check.rule, "more than")
     return f"{figure.of}: {value}{ends}{on}; {asked} {check.limit:g} is asked"

@@ -80,10 +80,10 @@ def _images(policy: Policy, measured: Measured) -> Finding:
     figure = Figure("", float(different), n=evaluated, exact=True)
     said = [f"{evaluated} of {given} images have figures, {policy.minimum_images} are needed."]
     said += [f"{evaluated - different} of them are copies of others, which prove nothing more."] if copies else []
-    said += [f"{failed} could not be read."] if failed else []
+    said += [f"{failed} of the others could not be read."] if failed else []
     said += [f"{aside} have no label in the label set."] if aside else []
     too_many = lost > policy.max_failed_images * given
-    said += [f"{lost} have none; the policy bears {policy.max_failed_images:.1%}."] if too_many else []
+    said += [f"Without figures: {lost}; the policy bears {policy.max_failed_images:.1%}."] if too_many else []
     good = different >= policy.minimum_images and different > MOST_COPIES * evaluated and not too_many
     return _finding("images", title, "pass" if good else "inconclusive", " ".join(said), figure, **limits)
 

@@ -10,10 +10,12 @@ from datetime import date
 from typing import Any
 
 from auditkit.verdict.checks import FEWEST, Finding, judged
-from auditkit.verdict.evidence import evidence
+from auditkit.verdict.evidence import CURVES, evidence
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measured import Measured
 from auditkit.verdict.rules import Check, Policy, Suppression, at_least, deciding
+
+OF_OTHER_LABELS = ("soundness", "worst_soundness", "best_effort")  # metrics that other labels than the first decide
 
 
 def judge(
@@ -23,11 +25,31 @@ def judge(
     level = deciding(fail_on or policy.fail_on)
     measured = Measured(results)
     active = {one.check: one for one in policy.suppressions if today <= one.expires}
-    asked = [_suppressed(judged(check, policy, measured, active), active) for check in policy.checks]
-    named = _odd(policy, measured, active) + _not_above(policy, measured, active)
-    found = evidence(policy, measured) + asked + named + _expired(policy, today)
+    first = evidence(policy, measured)
+    open_points = [one.figure.value or 0.0 for one in first if (one.id, one.status) == ("points", "inconclusive")]
+    rough = max(open_points, default=0.0)
+    asked = [_suppressed(_weighed(judged(check, policy, measured, active), rough), active) for check in policy.checks]
+    named = _odd(policy, measured, active) + _not_above(policy, measured, active, rough)
+    found = first + asked + named + _expired(policy, today)
     verdict, reason = _verdict(found, asked, policy, level)
-    return [finding.to_json() for finding in found], verdict, reason
+    return [finding.to_json() | {"counts": _counts(finding, level)} for finding in found], verdict, reason
+
+
+def _counts(finding: Finding, level: str) -> bool:
+    """Whether a finding has a say in the verdict: it weighs enough, and no other stands for it."""
+    return at_least(finding.severity, level) and not finding.part_of
+
+
+def _weighed(finding: Finding, rough: float) -> Finding:
+    """The finding, open where it failed by less than its curves may be off for want of points."""
+    figure, limit = finding.figure, finding.limit
+    if finding.status != "fail" or finding.metric not in CURVES or figure.equal or figure.value is None:
+        return finding
+    low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
+    beyond = low - (limit or 0.0) if finding.rule == "max" else (limit or 0.0) - high
+    if beyond >= rough:
+        return finding
+    return replace(finding, status="inconclusive", reason=f"{finding.reason} Its curves have too few points to tell.")
 
 
 def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
@@ -52,7 +74,7 @@ def _odd(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) 
     return found
 
 
-def _not_above(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) -> list[Finding]:
+def _not_above(policy: Policy, measured: Measured, active: Mapping[str, Suppression], rough: float) -> list[Finding]:
     """Named findings of controls that the maps do not beat, by the policy's own margin or for information."""
     ignoring = replace(policy, minimum_images=1)  # few images are no sign of anything
     few = min(FEWEST, policy.minimum_images)
@@ -62,8 +84,9 @@ def _not_above(policy: Policy, measured: Measured, active: Mapping[str, Suppress
     for check in margins or _blind(policy, measured):
         for control in check.over:
             name = f"not-above-{control}"
-            title = f"{check.metric.replace('_', ' ')} not above control:{control}"
-            one = judged(replace(check, id=name, title=title, limit=0.0, over=(control,)), ignoring, measured)
+            title = f"{check.metric.replace('_', ' ')} above control:{control}"
+            own = replace(check, id=name, title=title, limit=0.0, over=(control,))
+            one = _weighed(judged(own, ignoring, measured), rough)
             scarce = bool(one.figure.resting_on) and one.figure.n < few
             if one.status in ("fail", "inconclusive") and not scarce:
                 found.setdefault(name, _suppressed(replace(one, part_of=check.id if margins else ""), active))
@@ -93,11 +116,11 @@ def _verdict(found: Sequence[Finding], asked: Sequence[Finding], policy: Policy,
     if not weighed:
         about = f"asks nothing of severity {level} or above" if policy.checks else "asks for nothing"
         return "measured", f"The policy {policy.name} {about}: the figures are there, and nobody judged them."
-    counted = [finding for finding in found if at_least(finding.severity, level) and not finding.part_of]
+    counted = [finding for finding in found if _counts(finding, level)]
     failed = [finding for finding in counted if finding.status == "fail"]
     open_ = [finding for finding in counted if finding.status in ("inconclusive", "error")
              or (finding.status == "not assessed" and finding.required)]  # fmt: skip
-    held = [finding for finding in weighed if finding.status == "pass"]
+    held = [finding for finding in counted if finding.status == "pass"]
     if failed:
         return "fail", _because(f"{len(failed)} of {len(counted)} checks failed", failed)
     if open_:
@@ -105,10 +128,15 @@ def _verdict(found: Sequence[Finding], asked: Sequence[Finding], policy: Policy,
     by_name = [finding for finding in found if finding.suppression and finding.suppression.check == finding.id]
     by_name.sort(key=lambda finding: finding.would_be != "fail")  # what would have failed comes first
     aside = [*by_name, *(finding for finding in weighed if finding.status == "not assessed")]
-    if not held:
+    own = sum(finding.status == "pass" for finding in weighed)
+    if not own:
         return "inconclusive", _because("No check of the policy was judged", aside)
-    said = f"All {len(held)} checks hold." if not aside else _because(
-        f"{len(held)} checks hold; {len(aside)} suppressed or not assessed", aside)  # fmt: skip
+    others = [finding for finding in weighed if finding.metric in OF_OTHER_LABELS]
+    if others and all(finding.status == "not assessed" for finding in others):
+        return "inconclusive", _because("Nothing could be told of labels other than the prediction; images that leave "
+                                        "the model in doubt would tell", others)  # fmt: skip
+    which = f"{len(held)} checks hold, {own} of the policy and {len(held) - own} of the measurement itself"
+    said = f"All {which}." if not aside else _because(f"{which}; {len(aside)} suppressed or not assessed", aside)
     below = [finding.id for finding in asked if finding.status == "fail" and not at_least(finding.severity, level)]
     more = f" Failed, but below the severity {level} that decides: {', '.join(below)}." if below else ""
     for finding in held:
@@ -126,6 +154,7 @@ def _because(what: str, findings: Sequence[Finding]) -> str:
 
 def _why(finding: Finding) -> str:
     if finding.suppression is None:
-        return finding.reason.partition(". ")[0].removesuffix(".")
+        said = finding.reason if finding.status == "not assessed" else finding.reason.partition(". ")[0]
+        return said.removesuffix(".")
     failed = "would have failed, " if finding.would_be == "fail" else ""
     return f"{failed}suppressed until {finding.suppression.expires} by {finding.suppression.approver}"

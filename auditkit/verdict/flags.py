@@ -23,12 +23,12 @@ class Kind:
 # rest on one object (the two likeliest had maps alike on 7 of 100 images with Grad-CAM, on a model that looks at the
 # object), or to most images, but where the model looks at the same place of them.
 KINDS = (
-    Kind("same-map-for-all-labels", "cheat-one-map-for-all-labels", "one map serves all labels of an image", 0.2,
+    Kind("same-map-for-all-labels", "cheat-one-map-for-all-labels", "every label of an image has a map of its own", 0.2,
          "some-labels-share-a-map", "labels-share-a-map"),
-    Kind("position-only", "cheat-position-only", "the maps do not depend on the image", 0.5,
+    Kind("position-only", "cheat-position-only", "maps depend on the image", 0.5,
          "some-images-share-a-map"),
-    Kind("constant", "cheat-constant", "maps say nothing: every pixel has the same score", 0.5, "some-constant-maps"),
-    Kind("ties", "", "more than half of a map's pixels are tied", 1.0, "heavy-ties"),
+    Kind("constant", "cheat-constant", "maps tell pixels apart", 0.5, "some-constant-maps"),
+    Kind("ties", "", "few of a map's pixels are tied", 1.0, "heavy-ties"),
 )  # fmt: skip
 CHEATS = tuple(name for kind in KINDS for name in (kind.id, kind.open_id) if name)  # and what may be one
 TWO_CLASSES = (
@@ -39,8 +39,12 @@ _OF_MAPS = re.compile(
     r"(?P<bundle>.*): (?P<word>[a-z-]+) \((?P<some>\d+) of (?P<all>\d+) maps(?: [a-z ]+)?\)", re.DOTALL
 )
 _OTHERS = (  # that say something of a bundle, and never that it cheats
-    ("tie-order-matters", "the order in ties moves a figure", re.compile(r".*: the order in ties moves .*", re.DOTALL)),
-    ("maps-missing", "maps are missing", re.compile(r".*: \d+ maps are missing", re.DOTALL)),
+    (
+        "tie-order-matters",
+        "the order in ties moves nothing",
+        re.compile(r".*: the order in ties moves .*", re.DOTALL),
+    ),
+    ("maps-missing", "every map is there", re.compile(r".*: \d+ maps are missing", re.DOTALL)),
 )
 _LEFT_OUT = re.compile(r"(\d+) of \d+ images have no label in .* and are left out", re.DOTALL)
 
@@ -63,6 +67,12 @@ class Oddity:
     def reason(self) -> str:
         """What was seen and, where it is open, why."""
         return "; ".join([*self.sentences, *([TWO_CLASSES] if self.open else [])]) + "."
+
+
+def is_named(finding: str) -> bool:
+    """Whether it is a finding that is there only where something was found, unlike a policy's check."""
+    kinds = (name for kind in KINDS for name in (kind.id, kind.honest_id, kind.open_id))
+    return finding in (*kinds, *(name for name, _, _ in _OTHERS)) or finding.startswith(("not-above-", "cheat-"))
 
 
 def oddities(results: Mapping[str, Any]) -> list[Oddity]:

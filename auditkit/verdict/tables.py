@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
@@ -12,6 +13,11 @@ from auditkit.errors import BadInput
 _REQUIRED: Any = object()
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 MOST_CHARACTERS = 2000  # of a text that ends up in reports
+
+
+def _legible(text: str) -> bool:
+    """Whether there is anything to be seen in a text."""
+    return any(unicodedata.category(sign)[0] not in "CZ" for sign in text)
 
 
 class Table:
@@ -42,7 +48,7 @@ class Table:
     def text(self, key: str, default: Any = _REQUIRED, expected: str = "a text in quotes, not blank") -> Any:
         """A text that is not blank, nor endless."""
         value = self._value(key, default, expected)
-        if key in self.data and not (isinstance(value, str) and value.strip() and len(value) <= MOST_CHARACTERS):
+        if key in self.data and not (isinstance(value, str) and _legible(value) and len(value) <= MOST_CHARACTERS):
             raise self.refuse(key, expected)
         return value
 

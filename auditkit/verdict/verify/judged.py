@@ -56,7 +56,8 @@ def beyond(recorded: Recorded) -> list[str]:
     """What an audit tells that is not computed again."""
     parts = [(stages(recorded), "how the maps of re-initialised models were made"),
              (recorded.results.get("baseline"), "what has changed since the baseline")]  # fmt: skip
-    return [*(what for there, what in parts if there), "the pictures of the gallery"]
+    told = "times, command, commit and versions, which nothing but a signature on SHA256SUMS vouches for"
+    return [*(what for there, what in parts if there), "the pictures of the gallery", told]
 
 
 def cannot_render(recorded: Recorded) -> str:
