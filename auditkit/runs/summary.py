@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -33,6 +33,7 @@ COMPARED = (
 OWN_MAPS = ("completeness", "worst_completeness")  # where no second label counts, one map for all has the same
 SHARE, DIFFERENCE = (0.0, 1.0), (-1.0, 1.0)  # between which figures lie, but saliency metrics, and their differences
 BY_CLASS = ("insertion", "worst_completeness", "worst_soundness")
+FEWEST_OF_A_CLASS = 5  # images; of fewer, an interval would end at the worst and the best of them
 LOWER_IS_BETTER = (
     "deletion", "tie_spread", "saliency_metric", "saliency_metric_tuned", "degenerate_boxes", "degenerate_boxes_tuned",
 )  # fmt: skip
@@ -281,6 +282,8 @@ def _by_class(items: Items, assessed: Assessed, settings: Evaluation) -> Iterato
             for group in np.unique(own[np.isfinite(own)]):
                 mine = own == group
                 found = _interval(metric.name, metric.values[mine], metric.images[mine], settings)
+                if found.n < FEWEST_OF_A_CLASS:
+                    found = replace(found, low=None, high=None, note="too few images for an interval")
                 yield Metric(metric.name, source, infill, found, by_class=int(group))
 
 
