@@ -12,7 +12,7 @@ import pytest
 import build
 from auditkit.cli import show
 
-PROGRESS = re.compile(r"[\w ]+: \d+%, [\d,.e+]+ [\w ]+/s(, [\d.]+ (s|min|h) left)?\n")
+PROGRESS = re.compile(r"[\w :]+: \d+%, [\d,.e+]+ [\w ]+/s(, [\d.]+ (s|min|h) left)?\n")
 
 
 def auditkit(*words: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":

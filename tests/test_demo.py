@@ -46,13 +46,26 @@ def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
     assert (honest["verdict"], shortcut["verdict"]) == ("pass", "fail")
     assert honest["correct_when_agree"] == shortcut["correct_when_agree"] == 1
     assert honest["correct_when_disagree"] > 0.9 > 0.1 > shortcut["correct_when_disagree"]
-    assert honest["evidence"]["object"]["share"]["low"] > 0.6 > 0.1 > honest["evidence"]["tag"]["share"]["high"]
-    assert shortcut["evidence"]["tag"]["share"]["low"] > 0.6 > 0.1 > shortcut["evidence"]["object"]["share"]["high"]
+    for own, places in ((honest, ("object", "tag")), (shortcut, ("tag", "object"))):
+        read, ignored = (own["evidence"][place] for place in places)
+        assert read["share"]["low"] > 0.6
+        assert ignored["share"]["value"] < 0.02
+        for one in ignored.values():  # pictures without any leave it possible that others have some
+            assert 0 < one["high"] <= max(0.1, 1 - 0.025 ** (1 / one["n"]) + 1e-9)
+    models = ("honest", "shortcut")
     page = (folder / "demo-output" / "report.html").read_text()
     assert "“shortcut” reads the tag instead of the shape" in page
     assert page.count("data:image/png") == 18
     assert "http" not in page.replace("http-equiv", "")
-    for name in ("honest", "shortcut"):
+    assert "the most important 5 % of the pixels" in page
+    assert "needs" not in page  # at 5 % the label may well not be seen
+    results = {name: json.loads((folder / "demo-output" / name / "results.json").read_text()) for name in models}
+    for name, run in results.items():
+        told = (f"{name}.onnx", run["subject"]["model"]["sha256"], run["policy"]["sha256"], run["run"]["ended"],
+                f"auditkit {run['tool']['version']}", "with the fixed seed 7", "20 for the audits",
+                "Verdict of the policy “<bdi>demo</bdi>”", "not proof that a model is right, safe or fair")  # fmt: skip
+        assert [words for words in told if words not in page] == []
+    for name in models:
         assert f'href="{name}/report.html"' in page
         assert (folder / "demo-output" / name / "report.html").is_file()
 

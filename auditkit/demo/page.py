@@ -16,6 +16,8 @@ from auditkit.demo.planted import FIRST, Demo, Vendor
 from auditkit.metrics.localisation import kept_first
 from auditkit.metrics.statistics import Interval
 from auditkit.report.html import page
+from auditkit.report.load import load
+from auditkit.report.text import exact, last, percent
 
 Array = np.ndarray[Any, Any]
 TEMPLATES = Path(__file__).parent / "templates"
@@ -27,12 +29,14 @@ GRAY = 128
 
 def render(demo: Demo) -> str:
     """The page as one file."""
+    runs = {vendor.model: load(demo.folder / vendor.model).results for vendor in demo.vendors}
     pixels = demo.audited.images[0].shape[0] * demo.audited.images[0].shape[1]
     return page("demo.html", {
         "version": __version__, "headline": headline(demo), "right": _right(demo), "first": FIRST,
-        "answered": demo.answered, "kept": f"{KEPT:.0%}", "images": len(demo.audited.images),
+        "answered": demo.answered, "kept": percent(KEPT), "images": len(demo.audited.images),
         "chance_object": f"{demo.audited.objects.mean():.0%}", "chance_tag": f"{FIRST / pixels:.0%}",
         "vendors": [_vendor(vendor) for vendor in demo.vendors], "tiles": _tiles(demo),
+        "policies": _policies(runs), "origin": _origin(demo, runs),
     }, TEMPLATES)  # fmt: skip
 
 
@@ -43,6 +47,37 @@ def headline(demo: Demo) -> str:
     others = [vendor.model for vendor in demo.vendors if vendor.model not in demo.cheats]
     rest = f"; {' and '.join(others)} looks at the shape" if others else ""
     return f"The model “{' and '.join(demo.cheats)}” reads the tag instead of the shape{rest}"
+
+
+def _policies(runs: dict[str, Any]) -> str:
+    """Names of the policies that the audits were judged by; one, unless somebody meddled."""
+    return " and ".join(dict.fromkeys(str(run["policy"]["name"]) for run in runs.values()))
+
+
+Fact = tuple[str, str, bool]  # what, its value, and whether that is for machines
+
+
+def _origin(demo: Demo, runs: dict[str, Any]) -> list[tuple[str, list[Fact]]]:
+    """Where the page comes from, in groups: itself, and the audit of each model."""
+    drawn = f"{exact(len(demo.audited.images))} for the audits, {exact(demo.answered)} of each kind for the answers"
+    own = [
+        ("made by", f"auditkit {__version__}", False), ("pictures", drawn, False),
+        ("drawn", f"here, with the fixed seed {demo.seed}", False),
+        *dict.fromkeys(fact for run in runs.values() for fact in (
+            ("audited pictures, digest", str(run["subject"]["images"]["digest"]), True),
+            ("policy", f"{run['policy']['name']} (the demo's own policy.toml)", False),
+            ("policy, sha256", str(run["policy"]["sha256"]), True))),
+    ]  # fmt: skip
+    return [("The demo", own), *((f"The audit of {name}", _audit(run)) for name, run in runs.items())]
+
+
+def _audit(run: dict[str, Any]) -> list[Fact]:
+    model = run["subject"]["model"]
+    return [
+        ("model file", last(model["path"]), True), ("sha256", str(model["sha256"]), True),
+        ("audited with", f"{run['tool']['name']} {run['tool']['version']}", False),
+        ("ended", str(run["run"].get("ended") or "not recorded"), False),
+    ]  # fmt: skip
 
 
 def _right(demo: Demo) -> str:
@@ -73,7 +108,7 @@ def _cell(found: Interval) -> dict[str, str]:
 
 
 def _tiles(demo: Demo) -> list[dict[str, Any]]:
-    """The first pictures with what each model needs of them."""
+    """The first pictures, each with its most important pixels for the true label by each model's masks."""
     maps = {vendor.model: open_bundle(demo.folder / vendor.model / "maps") for vendor in demo.vendors}
     tiles = []
     for index in range(min(SHOWN, len(demo.audited.images))):

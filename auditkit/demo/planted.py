@@ -158,4 +158,4 @@ def _place(maps: HeatmapSet, planted: Planted, regions: Array) -> Place:
     order = np.stack([ranks(one, "random", seed=index) for index, one in enumerate(values)])
     shares = share_inside(order, regions, FIRST)
     hits = np.array([float(pointing_hit(one, region)) for one, region in zip(values, regions, strict=True)])
-    return Place(mean_interval(shares), mean_interval(hits))
+    return Place(*(mean_interval(values, bounds=(0.0, 1.0)) for values in (shares, hits)))
