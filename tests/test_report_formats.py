@@ -202,6 +202,23 @@ def test_a_status_that_is_not_known_is_never_green(made: Callable[..., Path], wr
         assert (outcome(junit(folder), wrong["id"]), found["suppressions"]) == ("error", [])
 
 
+def test_what_the_verdict_does_not_count_makes_no_pipeline_red(made: Callable[..., Path]) -> None:
+    beside = [
+        check("inconclusive", id="not-above-random", counts=False, severity="info"),
+        check("fail", id="detail", counts=False, part_of="pass"),
+        check("pass", id="fine", counts=False),
+    ]
+    folder = made(**AUDIT | {"verdict": "pass", "checks": [check("pass"), *beside]})
+    suite = junit(folder)
+    assert [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["5", "0", "0", "2"]
+    said = [one.get("message") for one in suite.iter("skipped")]
+    assert str(said[0]).startswith("Inconclusive, for information, not counted by the verdict: ")
+    assert str(said[1]).startswith("Fail, in detail of pass, not counted by the verdict: ")
+    text = render(load(folder), "md")
+    assert "1 pass; 3 findings more in detail or for information, which the verdict does not count." in text
+    assert "Inconclusive (not counted)" in text.replace("\\", "")
+
+
 def test_a_check_named_verdict_is_told_from_the_verdict(made: Callable[..., Path]) -> None:
     folder = made(**AUDIT | {"checks": [check("pass", id="verdict")]})
     cases = {(case.get("classname"), case.get("name")) for case in junit(folder).iter("testcase")}
@@ -394,6 +411,40 @@ def test_markdown_tells_what_changed_since_the_baseline(made: Callable[..., Path
     text = render(load(made(**AUDIT, baseline=changes)), "md")
     assert "## Changes since the baseline" in text
     assert "margin: Pass → Fail" in text
+
+
+def test_markdown_tells_what_was_compared(made: Callable[..., Path]) -> None:
+    """Names out of both runs stay names, digests stand in code, and what differs is marked."""
+    sides = [{"run": HOSTILE, "verdict": verdict, "model": {"path": HOSTILE, "sha256": digest(verdict)},
+              "policy": {"name": HOSTILE, "sha256": digest("policy")}, "suppressed": [], "bundles": {HOSTILE: "`x`"}}
+             for verdict in ("pass", "fail")]  # fmt: skip
+    checks = [{"id": "x", "before": "pass", "after": "fail"}]
+    baseline = {"run": HOSTILE, "a": sides[0], "b": sides[1], "checks": checks}
+    folder = made(**AUDIT, baseline=baseline)
+    text, shown = render(load(folder), "md"), page(folder)
+    assert f"| model sha256 | `{digest('pass')}` | `{digest('fail')}` | changed |" in text
+    assert f"| policy sha256 | `{digest('policy')}` | `{digest('policy')}` |  |" in text
+    assert "| verdict | Pass | Fail | changed |" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("Baseline: run "))
+    assert line.endswith(", Pass; 1 check changed.")
+    assert {element.text for element in shown.iter("code")} == {digest(one) for one in ("pass", "fail", "policy")}
+    assert not {"script", "a", "img"} & {element.tag for element in shown.iter()}
+
+
+def test_markdown_has_the_figures_by_class_and_the_randomisation(made: Callable[..., Path]) -> None:
+    by_class = [figure("insertion", "maps", 0.25) | {"class": 0},
+                figure("insertion", "maps", 0.75) | {"class": 1, "low": None, "high": None, "n": 2}]  # fmt: skip
+    stages = [{"stage": 1, "layers": ["fc_1"], "share": 0.3, "spearman": 0.6, "low": 0.5, "high": 0.7, "n": 8},
+              {"stage": 2, "layers": ["fc_1", *"abcdef"], "share": 1.0, "spearman": -0.1, "n": 8}]  # fmt: skip
+    text = render(load(made(**AUDIT, classes=by_class, randomisation={"series": stages})), "md")
+    assert "## By class\n\nmaps, images by given class, infill gray\n\n| Class | Images | insertion" in text
+    assert "| class 0 | 40 | 0.250 (0.150 to 0.350) |" in text
+    assert "| class 1 | 2 | 0.750 (too few for an interval) |" in text
+    assert "Rank correlation (Spearman) with the maps of the whole model, 95 % intervals" in text
+    assert "| 1 | fc\\_1 | 30 % | 0.600 (0.500 to 0.700) | 8 |" in text
+    assert "| 2 | a, b, c, d and 2 more | 100 % | −0.100 | 8 |" in text
+    why = render(load(made(**AUDIT, randomisation={"not_assessed": "the maps were supplied"})), "md")
+    assert "## Model randomisation\n\nNot assessed: the maps were supplied." in why
 
 
 def test_json_is_the_file_as_it_stands(made: Callable[..., Path]) -> None:

@@ -15,11 +15,11 @@ from PIL import Image
 
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.metrics.curves import parse_steps
-from auditkit.report import story
+from auditkit.report import story, tables
 from auditkit.report.html import SECTIONS, render_html
-from auditkit.report.load import load
+from auditkit.report.load import Loaded, load
 from auditkit.report.plots import MOST_IMAGES, MOST_PAIRS
-from auditkit.report.text import exact, interval, measured, name, number, signed, source, visible
+from auditkit.report.text import exact, interval, measured, name, number, signed, source, title, visible
 from auditkit.runs.parts import COLUMNS, fitted
 from auditkit.runs.plan import Evaluation, resolved
 from auditkit.runs.record import results
@@ -245,6 +245,84 @@ def test_a_run_whose_maps_were_all_refused_renders(tmp_path: Path) -> None:
     assert story.NO_ROWS in said
 
 
+def _side(run: str, verdict: str, model: str, **more: Any) -> dict[str, Any]:
+    """What a comparison says of a run."""
+    return {"run": run, "model": {"path": "model.onnx", "sha256": model, "identity": model}, "verdict": verdict,
+            "policy": {"name": "standard", "sha256": "12" * 32}, "suppressed": [], **more}  # fmt: skip
+
+
+def _changed(loaded: Loaded, before: dict[str, Any], after: dict[str, Any], **said: Any) -> str:
+    """The page of a run with that baseline."""
+    loaded.results["baseline"] = AUDIT["baseline"] | {"a": before, "b": after, **said}
+    return render_html(loaded)
+
+
+def test_the_baseline_says_what_was_compared_and_marks_what_differs(audited: Path) -> None:
+    before = _side("last-year", "pass", "aa" * 32, suppressed=["ties"], bundles={"old_maps": "ee" * 32})
+    page = _changed(load(audited), before, _side("run", "fail", "bb" * 32))
+    first = Page(page[: page.index("<nav")])
+    assert "Baseline : run last-year ✓ Pass · 1 check of it suppressed; 1 check changed" in first.text
+    assert "#baseline" in [attributes.get("href") for _, attributes in first.tags]
+    table = page[page.index("What was compared") : page.index("Checks before and after")]
+    rows = {Page(row).text.split("changed")[0].strip(): row for row in re.findall(r"<tr.*?</tr>", table)[1:]}
+    assert [what for what, row in rows.items() if 'class="changed"' in row] == [
+        line for line in rows if line.startswith(("verdict", "suppressed checks", "model sha256", "heatmaps old_maps"))
+    ]
+    assert len(rows) == 7  # the model's identity is its digest once more
+    for value in ("aa" * 32, "bb" * 32, "ee" * 32, "12" * 32):
+        assert f'<code class="break">{value}</code>' in table
+    for words in ("Pass", "Fail", "ties", "none"):
+        assert words in Page(table).text
+
+
+def test_values_that_look_alike_when_cut_are_still_said_to_differ(audited: Path) -> None:
+    sides = [_side("x", "pass", "aa" * 32, images={"source": f"{'x' * 200}{part}{'x' * 200}"}) for part in "ab"]
+    page = _changed(load(audited), *sides)
+    table = page[page.index("What was compared") : page.index("Checks before and after")]
+    assert table.count('class="changed"') == 1
+
+
+@pytest.mark.parametrize("side", [None, {}, 5, "x", {"verdict": None}, {"model": "a function", "policy": None}])
+def test_a_baseline_that_says_little_of_itself_renders(audited: Path, side: Any) -> None:
+    page = _changed(load(audited), side, side, checks=[], run=None)
+    assert Page(page).text.count("Baseline : an earlier run") == 1
+
+
+def test_what_no_infill_changes_stands_once(audited: Path) -> None:
+    """The saliency metric replaces no pixel: under a second infill it would look measured twice."""
+    loaded = load(audited)
+    some = {"bundle": "maps", "value": 0.625, "low": 0.5, "high": 0.75, "n": 12}
+    loaded.results["metrics"] += [{**some, "name": metric, "infill": infill} for infill in ("gray", "blur")
+                                  for metric in ("insertion", *tables.WITHOUT_INFILL)]  # fmt: skip
+    shown = {table.caption: [words for words, *_ in table.rows] for table in tables.figures(loaded.results)}
+    assert set(map(title, tables.WITHOUT_INFILL)) < set(shown["Means over images, infill gray"])
+    assert "insertion" in shown["Means over images, infill blur"]
+    assert not set(map(title, tables.WITHOUT_INFILL)) & set(shown["Means over images, infill blur"])
+    assert "lower is better, the same under each infill" in render_html(loaded)
+    changes = [
+        {**some, "name": metric, "bundle_a": "old", "bundle_b": bundle, "infill": infill}
+        for infill in ("gray", "blur") for bundle in ("maps", "more") for metric in ("insertion", "iou")
+    ]  # fmt: skip
+    loaded.results["baseline"] = AUDIT["baseline"] | {"differences": changes}
+    told = tables.baseline(loaded.results)
+    assert told is not None
+    assert [(one["title"], one["after"], one["infill"]) for one in told["differences"]] == [
+        ("insertion", "maps", "gray"), ("overlap (IoU)", "maps", "–"), ("insertion", "more", "gray"),
+        ("overlap (IoU)", "more", "–"), ("insertion", "maps", "blur"), ("insertion", "more", "blur"),
+    ]  # fmt: skip
+    assert "what is the same under each infill stands once" in render_html(loaded)
+
+
+def test_a_class_of_too_few_images_says_so_where_its_interval_would_be(audited: Path) -> None:
+    loaded = load(audited)
+    for one in loaded.results["classes"]:
+        one |= {"low": None, "high": None, "reason": "too few images for an interval"}
+    page = render_html(loaded)
+    part = page[page.index('id="classes"') : page.index('id="gallery"')]
+    assert part.count(f'<span class="inline">{tables.TOO_FEW}</span>') == len(loaded.results["classes"])
+    assert '<span class="inline"></span>' not in part
+
+
 def test_randomisation_that_was_not_assessed_says_why(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", randomisation={"not_assessed": "the maps were supplied"})
     assert "Not assessed: the maps were supplied." in Page(render_html(load(run))).text
@@ -342,11 +420,23 @@ def test_a_gallery_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_map_to_regulation_never_says_compliant() -> None:
-    said = " ".join(" ".join((item.about, item.evidence)) for item in (*story.ANNEX_IV, *story.NIST)).casefold()
+    items = (*story.ANNEX_IV, *story.NIST)
+    said = " ".join(text for item in items for text in (item.about, *(part for part, _ in item.evidence))).casefold()
     assert "compli" not in said
     assert "conform" not in said
     anchors = {anchor for item in (*story.ANNEX_IV, *story.NIST) for anchor, _ in item.sections}
     assert anchors <= set(SECTIONS)
+
+
+def test_nothing_is_named_as_evidence_that_a_run_does_not_hold() -> None:
+    bare = {item.where: item for item in story.evidence((*story.ANNEX_IV, *story.NIST), {"figures", "insertion"})}
+    assert bare["6"].evidence == (("none in this report", ""),)
+    assert bare["6"].sections == ()
+    said = [part for item in bare.values() for part, _ in item.evidence]
+    assert not {"randomisation", "best effort", "figures by class", "worst images", "runtime error"} & set(said)
+    assert [part for part, _ in bare["MEASURE 2.9"].evidence] == ["insertion"]
+    whole = story.evidence(story.NIST, {"figures", "randomisation", "best_effort", "runtime", "controls"})
+    assert "randomisation" in [anchor for item in whole for anchor, _ in item.sections]
 
 
 @pytest.mark.parametrize(("made", "expected"), [

@@ -15,6 +15,7 @@ Array = np.ndarray[Any, Any]
 Range = tuple[float, float]
 LEFT, RIGHT, TOP, BOTTOM = 40, 14, 30, 40  # margins
 TICK_TARGET = 5
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MARKERS = {
     "disc": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z", "square": "M-4 -4h8v8h-8z",
     "triangle": "M0 -5L4.8 3.6H-4.8z", "diamond": "M0 -5.4L5.4 0L0 5.4L-5.4 0z", "saltire": "M-4 -4L4 4M-4 4L4 -4",
@@ -25,26 +26,44 @@ MARKERS = {
 
 @dataclass(frozen=True)
 class Axis:
-    """A stretch of numbers and what they are."""
+    """A stretch of numbers and what they are: shares, whole numbers, or a scale from one power of ten to another."""
 
     low: float
     high: float
     label: str
     percent: bool = False
+    whole: bool = False
+    powers: bool = False
+
+    def along(self, value: float) -> float:
+        """How far along the axis a number lies, 0 to 1; what lies outside is at an end."""
+        held = min(max(value, self.low), self.high)
+        if self.powers:
+            return math.log10(held / self.low) / math.log10(self.high / self.low)
+        return (held - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
         """Round numbers on it, few enough to be read."""
-        span = self.high - self.low
-        raw = span / TICK_TARGET
-        power = 10 ** math.floor(math.log10(raw))
-        step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
-        first = math.ceil(self.low / step - 1e-9)
-        last = math.floor(self.high / step + 1e-9)
-        return [round(place * step, 10) for place in range(first, last + 1)]
+        if self.powers:
+            ends = round(math.log10(self.low)), round(math.log10(self.high))
+            return [10.0**power for power in _steps(*ends, whole=True)]
+        return _steps(self.low, self.high, whole=self.whole)
 
     def text(self, tick: float) -> str:
         """A tick as it is written."""
+        if self.powers and tick != 1:
+            return f"10{str(round(math.log10(tick))).translate(RAISED)}"
         return f"{round(tick * 100, 6):g} %" if self.percent else f"{round(tick, 6):g}".replace("-", "−")
+
+
+def _steps(low: float, high: float, *, whole: bool) -> list[float]:
+    raw = (high - low) / TICK_TARGET
+    raw = max(raw, 1.0) if whole else raw
+    power = 10 ** math.floor(math.log10(raw))
+    factors = (1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)
+    step = next(factor * power for factor in factors if factor * power >= raw * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(place * step, 10) for place in range(first, last + 1)]
 
 
 UNIT = (0.0, 1.0)
@@ -61,10 +80,8 @@ class Panel:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Where a point lies, in the units of the drawing; what lies outside is drawn on the edge."""
-        across = (min(max(x, self.x.low), self.x.high) - self.x.low) / (self.x.high - self.x.low)
-        up = (min(max(y, self.y.low), self.y.high) - self.y.low) / (self.y.high - self.y.low)
         wide, high = self.width - LEFT - RIGHT, self.height - TOP - BOTTOM
-        return round(LEFT + across * wide, 1), round(TOP + (1 - up) * high, 1)
+        return round(LEFT + self.x.along(x) * wide, 1), round(TOP + (1 - self.y.along(y)) * high, 1)
 
     def points(self, xs: Iterable[float], ys: Iterable[float], tone: str) -> None:
         """Many dots as one path."""
@@ -138,7 +155,7 @@ class Panel:
 
 
 def legend(entries: Iterable[tuple[str, str, str]]) -> Markup:
-    """A key to a chart: words, tone, and shape of a mark or `line` or `band`."""
+    """A key to a chart: words, tone, and shape of a mark or `line`, `band`, `bars` or `dots`."""
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(_key(*entry) for entry in entries))
 
 
@@ -146,6 +163,7 @@ def _key(words: str, tone: str, shape: str) -> Markup:
     drawn = {
         "line": f'<path class="line {tone}" d="M0 7H24"/>',
         "band": f'<path class="band {tone}" d="M0 2H24V12H0z"/>',
+        "bars": f'<path class="bar {tone}" d="M0 2H24V12H0z"/>',
         "dots": f'<path class="dots {tone}" d="M5 8h0M12 5h0M19 9h0"/>',
     }.get(shape) or f'<path class="mark {tone} {shape}" transform="translate(12 7)" d="{MARKERS[shape]}"/>'
     picture = Markup(f'<svg viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">{drawn}</svg>')  # noqa: S704
@@ -170,13 +188,15 @@ def strip(value: float, low: float | None, high: float | None, controls: Sequenc
 
 
 def sparkline(keep: Sequence[float], score: Sequence[float], mark: float, about: str) -> Markup:
-    """A small curve over the unit square, with a line where a share of the pixels is kept."""
-    points = [(4 + 112 * x, 4 + 112 * (1 - y)) for x, y in _finite(keep, score)]
+    """A small curve over the unit square with its ends named, and a line where a share of the pixels is kept."""
+    points = [(12 + 104 * x, 6 + 100 * (1 - y)) for x, y in _finite(keep, score)]
     drawn = "L".join(f"{x:.4g} {y:.4g}" for x, y in points) or "0 0"
-    at = f"{4 + 112 * mark:.4g}"
+    at = f"{12 + 104 * mark:.4g}"
+    ends = "".join(f'<text class="tick" x="{x}" y="{y}" text-anchor="end">{text}</text>'
+                   for x, y, text in ((9, 10, "1"), (9, 109, "0"), (118, 118, "100 %")))  # fmt: skip
     return Markup(  # noqa: S704 - texts are escaped
         f'<svg class="spark" viewBox="0 0 120 120" role="img"><title>{_safe(about)}</title>'
-        f'<path class="grid" d="M4 4H116M4 60H116M{at} 4V116"/><path class="axis" d="M4 4V116H116"/>'
+        f'<path class="grid" d="M12 6H116M12 56H116M{at} 6V106"/><path class="axis" d="M12 6V106H116"/>{ends}'
         f'<path class="line b0" d="M{drawn}"/></svg>'
     )
 

@@ -67,7 +67,7 @@ def _context(loaded: Loaded) -> dict[str, Any]:
         "key_figures": view.key_figures(results),
         "more_bundles": max(0, len(view.bundles(results)) - view.MOST_KEY_BUNDLES), "infill": infill,
         "confidence": exact(results["settings"].get("confidence", 0.95) * 100),
-        "checks": view.checks(results), "tally": view.tally(results),
+        "checks": view.checks(results), "tally": view.tally(results), "beside": view.beside(results),
         "identity": view.identity(results, loaded.digest),
         "figures": tables.figures(results), "reliability": tables.reliability(results),
         "plane": plots.plane([*results["metrics"], *results["controls"]], rows, infill),
@@ -80,6 +80,8 @@ def _context(loaded: Loaded) -> dict[str, Any]:
         if randomised["series"] else None,
         "failed": failed[: tables.MOST_FAILED], "failed_left_out": max(0, len(failed) - tables.MOST_FAILED),
         "baseline": tables.baseline(results),
+        **{key: story.evidence(items, view.there(results, gallery=bool(shown)))
+           for key, items in (("annex_iv", story.ANNEX_IV), ("nist", story.NIST))},
     }  # fmt: skip
 
 

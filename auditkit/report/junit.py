@@ -1,7 +1,7 @@
 """A run as JUnit XML: a test case for the verdict and for each check.
 
-Fails closed: all that is not a pass, a suppression, a check that may be missing or a policy without limits is a failure
-or an error.
+Fails closed: of what the verdict counts, all that is not a pass, a suppression, a check that may be missing or a policy
+without limits is a failure or an error. What it does not count is skipped where it is not a pass.
 """
 
 from datetime import UTC, datetime
@@ -70,6 +70,9 @@ def _check(one: view.Results, results: view.Results) -> Xml.Element:
         message, outcome = f"suppressed by {held['approver']}{until}: {held['reason']}", "skipped"
     if one["status"] == "not assessed" and told["optional"]:
         outcome = "skipped"
+    if outcome and not told["counts"]:
+        about = f"in detail of {told['part_of']}" if told["part_of"] else "for information"
+        message, outcome = f"{told['status'].word}, {about}, not counted by the verdict: {message}", "skipped"
     facts = {key: told[key] for key in ("title", "metric", "severity", "observed", "interval", "limit", "n", "reason")}
     facts["without the suppression"] = told["would_be"].word if told["would_be"] else ""
     body = "\n".join(f"{what}: {value}" for what, value in facts.items() if value)

@@ -1,24 +1,25 @@
 """A run as Markdown, for a merge request or a wiki: names out of files stay names there."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from auditkit.report import story, tables, view
 from auditkit.report.load import Loaded
-from auditkit.report.text import last, visible
+from auditkit.report.text import exact, last, name, visible
 
 # What Markdown, HTML, a link or the beginning of a list could be made of.
 MARKS = re.compile(r"[\\`*_{}\[\]<>#|~!&$^]|^[-+=](?![\d.])|(?<=www)\.|:(?=//)")
+MOST_LAYERS = 4  # named of a stage
 NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
 
 
 def render_markdown(loaded: Loaded) -> str:
-    """Verdict, checks, figures beside controls, flags, provenance and limits."""
+    """Verdict, checks, figures beside controls and by class, randomisation, changes, flags, provenance and limits."""
     results = loaded.results
     parts = [
-        _head(results), _checks(results), *_figures(results), *_changes(results), *_flags(results),
-        *_provenance(loaded), _limits(results),
+        _head(results), _checks(results), *_figures(results), *_classes(loaded), *_randomisation(results),
+        *_changes(results), *_flags(results), *_provenance(loaded), _limits(results),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -29,9 +30,9 @@ def plain(text: Any) -> str:
     return NUMBERED.sub(r"\1\\\2", MARKS.sub(r"\\\g<0>", one_line))
 
 
-def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of plain cells."""
-    lines = [[*map(plain, head)], ["---"] * len(head), *([*map(plain, row)] for row in rows)]
+def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], shown: Callable[[Any], str] = plain) -> str:
+    """A table of plain cells, or of cells shown otherwise."""
+    lines = [[*map(plain, head)], ["---"] * len(head), *([*map(shown, row)] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -43,18 +44,31 @@ def _head(results: view.Results) -> str:
     lines = [
         f"# {'Audit' if results['policy'] else 'Evaluation'} of {plain(subject)}",
         f"**{said.symbol} {plain(said.word)}.** {plain(reason)}",
+        *_baseline(results),
     ]
     return "\n\n".join([*lines, table(("Of", "Which"), view.subject_line(results))])
+
+
+def _baseline(results: view.Results) -> list[str]:
+    """That an earlier run was compared, and how that had ended."""
+    told = tables.baseline(results)
+    if told is None:
+        return []
+    run = f"run {name(told['run'])}" if told["run"] else "an earlier run"
+    verdict = f", {told['verdict'].word}" if told["verdict"] else ""
+    return [plain(f"Baseline: {run}{verdict}{'; ' if told['said'] else ''}{told['said']}.")]
 
 
 def _checks(results: view.Results) -> str:
     if not results["checks"]:
         return "## Checks\n\nNo policy was applied, or it asks nothing."
-    head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "Images", "Reason")
-    rows = [(f"{told['status'].symbol} {told['status'].word}", told["title"], told["severity"], told["observed"],
-             told["interval"], told["limit"], told["n"], _reason(told)) for told in view.checks(results)]  # fmt: skip
+    head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "n", "Reason")
+    rows = [(f"{told['status'].symbol} {told['status'].word}{'' if told['counts'] else ' (not counted)'}",
+             told["title"], told["severity"], told["observed"], told["interval"], told["limit"],
+             told["n"] if told["n"] != "0" else "–", _reason(told)) for told in view.checks(results)]  # fmt: skip
     counted = ", ".join(f"{count} {word.word.lower()}" for word, count in view.tally(results))
-    return f"## Checks\n\n{plain(counted)}\n\n{table(head, rows)}"
+    said = "; ".join(filter(None, (counted, view.beside(results))))
+    return f"## Checks\n\n{plain(said)}.\n\n{table(head, rows)}"
 
 
 def _reason(told: dict[str, Any]) -> str:
@@ -96,6 +110,32 @@ def _reasons(results: view.Results) -> list[str]:
     return [_listed(found)] if found else []
 
 
+def _classes(loaded: Loaded) -> list[str]:
+    known, found = tables.names(loaded.results, loaded.gallery), []
+    for made in tables.classes(loaded.results, known):
+        head = ("Class", "Images", *(f"{words} ({which})" for words, which in made.head))
+        rows = [(words, n, *map(_figure, cells)) for words, n, cells in made.rows]
+        found.append(f"{plain(made.caption)}\n\n{table(head, rows)}")
+    return ["## By class", *found] if found else []
+
+
+def _randomisation(results: view.Results) -> list[str]:
+    told, stages = results["randomisation"] or {}, tables.stages(results)
+    if not stages:
+        why = told.get("not_assessed")
+        return ["## Model randomisation", plain(f"Not assessed: {why}.")] if why else []
+    confidence = exact(results["settings"].get("confidence", 0.95) * 100)
+    caption = f"Rank correlation (Spearman) with the maps of the whole model, {confidence} % intervals"
+    head = ("Stage", "Re-initialised here", "Share of parameters so far", "Spearman", "Images")
+    rows = [(one["stage"], _layers(one["layers"]), one["share"], _figure(one), one["n"]) for one in stages]
+    return ["## Model randomisation", plain(caption), table(head, rows)]
+
+
+def _layers(layers: Sequence[str]) -> str:
+    more = f" and {len(layers) - MOST_LAYERS} more" if len(layers) > MOST_LAYERS else ""
+    return f"{', '.join(layers[:MOST_LAYERS])}{more}"
+
+
 def _changes(results: view.Results) -> list[str]:
     told = tables.baseline(results)
     if told is None:
@@ -104,7 +144,16 @@ def _changes(results: view.Results) -> list[str]:
             for one in told["differences"]]  # fmt: skip
     checks = [f"{one['id']}: {one['before'].word} → {one['after'].word}" for one in told["checks"] if one["changed"]]
     head = ("Metric", "Maps", "Infill", "This run less the baseline", "Interval", "Images", "Shown")
-    return ["## Changes since the baseline", table(head, rows), _listed([*checks, *told["notes"]])]
+    compared = [(one["what"], *(text for text, _ in one["cells"]), "changed" if one["changed"] else "")
+                for one in told["compared"]]  # fmt: skip
+    what = f"What was compared\n\n{table(('What', 'Baseline', 'This run', 'Changed'), compared, _fact)}"
+    once = "; what is the same under each infill stands once" if told["repeated"] else ""
+    return ["## Changes since the baseline", what if compared else "", f"Paired differences{once}", table(head, rows),
+            _listed([*checks, *told["notes"]])]  # fmt: skip
+
+
+def _fact(text: str) -> str:
+    return f"`{text}`" if tables.digest(text) else plain(text)
 
 
 def _flags(results: view.Results) -> list[str]:

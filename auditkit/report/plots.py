@@ -8,12 +8,14 @@ from markupsafe import Markup
 
 from auditkit.report.charts import Axis, Panel, legend, nice_range
 from auditkit.report.rows import BAND, GRID, SEED, Rows, some
-from auditkit.report.text import CONTROLS, DOWN, UP, count, exact, name, source
+from auditkit.report.text import CONTROLS, DOWN, UP, count, exact, name, percent, source
+from auditkit.report.view import NOT_BLIND
 from auditkit.runs.plan import CONTROL
 
 Array = np.ndarray[Any, Any]
 MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables
+MOST_SHOWN = 0.95  # of the other labels, on the close-up of their probabilities; the least stand on its edge
 BINS = np.linspace(0, 1, 21)
 BUNDLE_SHAPES = ("disc", "square", "triangle", "diamond")
 SHAPES = dict(
@@ -95,9 +97,9 @@ def _ends(metric: Metric) -> tuple[float, float]:
 
 def curves(rows: Rows, bundle: str, key: str) -> Drawn:
     """Insertion curves of a bundle and of the controls, for predicted and for other labels."""
-    panels, bundles = [], rows.bundles
-    tone = tone_of(bundle, bundles)[0]
-    shown = [name for name in rows.controls if not name.startswith(f"{CONTROL}one-map:") or name.endswith(f":{bundle}")]
+    panels, tone = [], tone_of(bundle, rows.bundles)[0]
+    blind = [control for control in rows.controls if not control.startswith(NOT_BLIND)]
+    named = _named(rows, blind)
     for predicted, title in ((True, "Predicted label"), (False, "Other labels")):
         mine = rows.curves.get((bundle, predicted))
         if mine is None:
@@ -108,19 +110,47 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
             f"{title}: mean probability while pixels are uncovered, most important first, {source(bundle)}",
             Axis(0, 1, "share of pixels kept", percent=True), Axis(0, 1, f"probability of the label ↑ {better}"),
         )  # fmt: skip
+        beside = {control: rows.curves[control, predicted].mean for control in blind
+                  if (control, predicted) in rows.curves}  # fmt: skip
+        if len(blind) > 1 and beside:
+            means = np.stack(list(beside.values()))
+            panel.band(GRID, np.fmin.reduce(means), np.fmax.reduce(means), "k")
         panel.band(GRID, mine.low, mine.high, tone)
-        for control in shown:
-            if (control, predicted) in rows.curves:
-                panel.line(GRID, rows.curves[control, predicted].mean, tone_of(control, bundles)[0])
+        for control, (_, dashes) in named.items():
+            if control in beside:
+                panel.line(GRID, beside[control], dashes)
         panel.line(GRID, mine.mean, tone)
         panels.append((f"{title}, {count(mine.n, 'curve')}", panel.svg()))
     low, high = BAND
-    keys = [(f"{source(bundle)}, mean", tone, "line"), (f"middle {high - low:.0%} of its curves", tone, "band"),
-            *((source(control), tone_of(control, bundles)[0], "line") for control in shown)]  # fmt: skip
+    keys = [(f"{source(bundle)}, mean", tone, "line"), (f"middle {percent(high - low)} of its curves", tone, "band"),
+            *([(f"range of {len(blind)} controls", "k", "band")] if len(blind) > 1 else []),
+            *((words, dashes, "line") for words, dashes in named.values())]  # fmt: skip
     caption = (
         f"Infill {name(rows.infill)}. Curves are read at {len(GRID)} kept shares, straight between the measured points."
     )
+    if len(blind) > 1:
+        caption += " Of the controls, means are drawn; the best has the largest area for the predicted label."
+    if f"{NOT_BLIND}{bundle}" in rows.controls:
+        caption += f" The control “{CONTROLS['one-map']}” is left out: for the predicted label it is the map itself."
     return Drawn(panels, legend(keys), caption)
+
+
+def _named(rows: Rows, controls: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The controls that have a line of their own, with words and tone: the random map and the best of all."""
+    random = f"{CONTROL}random"
+    named = {random: (source(random), "k k-random")} if random in controls else {}
+    areas = {control: _area(rows.curves[control, True].mean) for control in controls if (control, True) in rows.curves}
+    if len(areas) > 1:
+        best = max(areas, key=lambda control: areas[control])
+        named[best] = (f"best control: {source(best)}", "k k-random" if best == random else "k k-best")
+    return named
+
+
+def _area(curve: Array) -> float:
+    """The area beneath a curve on the grid, as far as it is known."""
+    known = np.isfinite(curve)
+    x, y = GRID[known], curve[known]
+    return float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2))
 
 
 def histograms(rows: Rows, bundle: str, key: str) -> Drawn:
@@ -141,7 +171,7 @@ def histograms(rows: Rows, bundle: str, key: str) -> Drawn:
         if other is not None:
             panel.outline(BINS.tolist(), other.tolist(), tone_of(control, rows.bundles)[0])
         panels.append((label, panel.svg()))
-    keys = [(source(bundle), tone, "band")] + ([(source(control), "k k-random", "line")] if control in rows.controls
+    keys = [(source(bundle), tone, "bars")] + ([(source(control), "k k-random", "line")] if control in rows.controls
                                                else [])  # fmt: skip
     caption = "Insertion of predicted labels; α and β of every pair of an image and a label."
     return Drawn(panels, legend(keys), caption)
@@ -167,25 +197,62 @@ def areas(rows: Rows, bundle: str, key: str) -> Drawn:
     at = rows.good(bundle)
     chosen = some(at, MOST_PAIRS)
     predicted = rows.items.predicted[chosen]
-    probability, area = rows.items.column("prob"), rows.items.column("insertion")
-    for mine, tone in ((chosen[~predicted], "other"), (chosen[predicted], f"{tone_of(bundle, rows.bundles)[0]} firm")):
-        panel.points(probability[mine], area[mine], tone)
-    keys = [("predicted label", f"{tone_of(bundle, rows.bundles)[0]} firm", "dots"), ("other labels", "other", "dots")]
+    probability, area = rows.items.column("prob")[chosen], rows.items.column("insertion")[chosen]
+    tone = f"{tone_of(bundle, rows.bundles)[0]} firm"
+    for mine, colour in ((~predicted, "other"), (predicted, tone)):
+        panel.points(probability[mine], area[mine], colour)
+    close = _rejected(f"{key}-close", probability[~predicted], area[~predicted], bundle)
+    panels = [("Whole range" if close else "", panel.svg())]
     caption = "A perfect map lies on the line." + _thinned(len(chosen), len(at), "pairs")
-    return Drawn((("", panel.svg()),), legend(keys), caption)
+    if close:
+        panels.append(("Labels that the model rejects, closer", close.svg()))
+        caption += _beyond(probability[~predicted], close.x)
+    keys = [("predicted label", tone, "dots"), ("other labels", "other", "dots")]
+    return Drawn(panels, legend(keys), caption)
+
+
+def _rejected(key: str, probability: Array, area: Array, bundle: str) -> Panel | None:
+    """Labels other than the predicted one, f in powers of ten: a sure model's lie on one spot of any other scale."""
+    known = np.isfinite(area) & (probability > 0)
+    if not known.any():
+        return None
+    few, most = np.quantile(probability[known], [1 - MOST_SHOWN, 1])
+    high = min(0, int(np.ceil(np.log10(most))))
+    low = min(int(np.floor(np.log10(few))), high - 1)
+    x = Axis(10.0**low, 10.0**high, "f, probability of the label, in powers of ten", powers=True)
+    y = Axis(0, nice_range([0, *area[known]])[1], "insertion AUC")
+    panel = Panel(key, f"Insertion AUC against the probability of labels that are not predicted, {source(bundle)}",
+                  x, y, (440, 330))  # fmt: skip
+    end = min(x.high, y.high)
+    line = np.geomspace(x.low, end, 80)
+    panel.line(line, line, "guide")
+    panel.note(end * (x.low / x.high) ** 0.02, max(end - 0.06 * y.high, 0.04 * y.high), "AUC = f", "end")
+    panel.points(probability, area, "other")
+    return panel
+
+
+def _beyond(probability: Array, axis: Axis) -> str:
+    """How many pairs lie below the axis."""
+    below = int(np.sum(probability < axis.low))
+    where = f"{'lies' if below == 1 else 'lie'} below f = {axis.text(axis.low)} and on the left edge"
+    return f" In the close-up {count(below, 'pair')} {where}." if below else ""
 
 
 def randomisation(series: Sequence[Metric], limit: float | None) -> Drawn:
     """Rank correlation with the original maps while more and more of the model is re-initialised."""
     low = min([0.0, *(one["low"] for one in series if one.get("low") is not None)])
-    said = "Spearman correlation of maps with the original maps by share of re-initialised parameters"
-    shares = Axis(0, 1, "share of parameters re-initialised", percent=True)
-    panel = Panel("series", said, shares, Axis(float(np.floor(low * 5) / 5), 1, f"Spearman, {DOWN}"), (440, 280))
+    said = "Spearman correlation of maps with the original maps by stage of re-initialisation"
+    last = max(one["stage"] for one in series)
+    stages = Axis(0, last, "stage of re-initialisation", whole=True)
+    panel = Panel("series", said, stages, Axis(float(np.floor(low * 5) / 5), 1, f"Spearman, {DOWN}"), (440, 280))
     if limit is not None:
-        panel.line((0, 1), (limit, limit), "guide")
-        panel.note(0.99, limit + 0.03, f"limit {exact(limit)}", "end")
-    panel.line([0.0, *(one["share"] for one in series)], [1.0, *(one["spearman"] for one in series)], "b0")
+        panel.line((0, last), (limit, limit), "guide")
+        panel.note(0.99 * last, limit + 0.03, f"limit {exact(limit)}", "end")
+    panel.line([0, *(one["stage"] for one in series)], [1.0, *(one["spearman"] for one in series)], "b0")
+    panel.marker(0, 1, "b0", "disc")
     for one in series:
         ends = {"value": one["spearman"], "low": one.get("low"), "high": one.get("high")}
-        panel.marker(one["share"], one["spearman"], "b0", "disc", up=_ends(ends))
-    return Drawn((("", panel.svg()),), Markup(""), "At share 0 the maps are the originals and the correlation is 1.")
+        panel.marker(one["stage"], one["spearman"], "b0", "disc", up=_ends(ends))
+    caption = ("At stage 0 the maps are the originals and the correlation is 1. The table says what each stage"
+               " re-initialises; the stages differ in size.")  # fmt: skip
+    return Drawn((("", panel.svg()),), Markup(""), caption)

@@ -1,6 +1,6 @@
 """What the report says in words: verdicts, definitions, limits, and where a regulator may file it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -90,8 +90,12 @@ DEFINITIONS = (
     Definition("Model randomisation", "Layers are re-initialised from the last to the first and maps made again. "
                "Spearman's rank correlation with the original maps must fall: a map that stays the same does not "
                "depend on the model."),
-    Definition("Interval", "Bootstrap over images, at the stated confidence. Differences are paired: both maps on the "
-               "same images. An interval of a difference that holds 0 shows no difference."),
+    Definition("Accuracy", "Share of the images whose given label is the predicted one. Measured where labels are "
+               "given."),
+    Definition("Interval", "Bootstrap over images, at the stated confidence; Wilson's for accuracy; where all images "
+               "have the same value, what so many equal images leave possible. Of fewer than 5 images of a class none "
+               "is given. Differences are paired: both maps on the same images. An interval of a difference that holds "
+               "0 shows no difference."),
 )  # fmt: skip
 
 MAY_NOT_CLAIM = (
@@ -116,47 +120,64 @@ class Item(NamedTuple):
 
     where: str
     about: str
-    evidence: str
+    evidence: tuple[tuple[str, str], ...]  # in words, and what the run must have for it, if anything
     sections: tuple[tuple[str, str], ...]  # anchor and title
 
 
 CHECKS, IDENTITY, FIGURES = ("checks", "Checks"), ("identity", "Identity"), ("figures", "Figures")
 LIMITS, CLASSES, GALLERY = ("limits", "Limits"), ("classes", "Classes"), ("gallery", "Gallery")
 TERMS, BASELINE, RANDOM = ("definitions", "Definitions"), ("baseline", "Baseline"), ("randomisation", "Randomisation")
+OPTIONAL = ("classes", "gallery", "baseline", "randomisation")  # sections that may have nothing to show
 
 ANNEX_IV = (
     Item("1 (a), (c)", "System and its version; versions of relevant software",
-         "digest of the model file, versions of what ran it", (IDENTITY,)),
+         (("digest of the model file", "file"), ("versions of what ran it", "")), (IDENTITY,)),
     Item("2 (e)", "Technical measures that help deployers interpret outputs",
-         "how faithful the heatmaps are that would serve as such a measure", (FIGURES, GALLERY)),
+         (("how faithful the heatmaps are that would serve as such a measure", "figures"),), (FIGURES, GALLERY)),
     Item("2 (g)", "Validation and testing: procedures, data, metrics, test logs and dated reports",
-         "metrics with intervals, test images by digest, command, times, policy; signature is left to a person",
-         (CHECKS, IDENTITY, FIGURES)),
+         (("metrics with intervals", "figures"), ("test images by digest, command, times", ""), ("policy", "policy"),
+          ("signature is left to a person", "")), (CHECKS, IDENTITY, FIGURES)),
     Item("3", "Capabilities and limitations of performance, also for groups; interpretation of outputs",
-         "figures by class, worst images, limits of the claim", (CLASSES, GALLERY, LIMITS)),
+         (("figures by class", "classes"), ("worst images", "gallery"), ("limits of the claim", "")),
+         (CLASSES, GALLERY, LIMITS)),
     Item("4", "Why the performance metrics are appropriate",
-         "definitions, controls and what the metrics may not be used to claim", (TERMS, LIMITS)),
-    Item("6", "Changes through the life cycle", "paired differences to an earlier run, if one was given",
-         (BASELINE,)),
+         (("definitions", ""), ("controls", "controls"), ("what the metrics may not be used to claim", "")),
+         (TERMS, LIMITS)),
+    Item("6", "Changes through the life cycle", (("paired differences to an earlier run", "baseline"),), (BASELINE,)),
 )  # fmt: skip
 
 NIST = (
-    Item("MAP 2.2", "Knowledge limits of the system, and how people may use its output", "limits of the claim",
-         (LIMITS,)),
+    Item("MAP 2.2", "Knowledge limits of the system, and how people may use its output",
+         (("limits of the claim", ""),), (LIMITS,)),
     Item("MAP 2.3", "Scientific integrity of tests: design, data selection, construct validity",
-         "settings, seeds, controls, intervals", (IDENTITY, FIGURES)),
+         (("settings, seeds", ""), ("controls", "controls"), ("intervals", "figures")), (IDENTITY, FIGURES)),
     Item("MEASURE 1.1", "Metrics chosen; what is not measured is documented",
-         "policy, checks that were not assessed, limits", (CHECKS, LIMITS)),
-    Item("MEASURE 2.1", "Test sets, metrics and tools documented", "digests, versions, settings, definitions",
+         (("policy, checks that were not assessed", "policy"), ("limits", "")), (CHECKS, LIMITS)),
+    Item("MEASURE 2.1", "Test sets, metrics and tools documented", (("digests, versions, settings, definitions", ""),),
          (IDENTITY, TERMS)),
     Item("MEASURE 2.5", "Validity and reliability, limits of generalising",
-         "intervals over images, runtime error, randomisation", (FIGURES, RANDOM, LIMITS)),
+         (("intervals over images", "figures"), ("runtime error", "runtime"), ("randomisation", "randomisation")),
+         (FIGURES, RANDOM, LIMITS)),
     Item("MEASURE 2.9", "The model is explained and validated, its output interpreted in context",
-         "completeness, soundness and best effort of the explanations beside controls", (FIGURES, GALLERY)),
-    Item("MEASURE 2.13", "Effectiveness of the metrics themselves", "controls, randomisation, tie and runtime checks",
+         (("completeness", "worst_completeness"), ("soundness", "worst_soundness"), ("best effort", "best_effort"),
+          ("insertion", "insertion"), ("controls beside them", "controls")), (FIGURES, GALLERY)),
+    Item("MEASURE 2.13", "Effectiveness of the metrics themselves",
+         (("controls", "controls"), ("randomisation", "randomisation"), ("runtime check", "runtime")),
          (FIGURES, RANDOM)),
 )  # fmt: skip
 
+
+def evidence(items: Iterable[Item], there: Collection[str]) -> list[Item]:
+    """The items for a run that has so much: nothing is named as evidence that the report does not hold."""
+    found = []
+    for item in items:
+        parts = tuple(part for part in item.evidence if not part[1] or part[1] in there)
+        seen = tuple(one for one in item.sections if one[0] not in OPTIONAL or one[0] in there)
+        found.append(item._replace(evidence=parts or ((NO_EVIDENCE, ""),), sections=seen if parts else ()))
+    return found
+
+
+NO_EVIDENCE = "none in this report"
 RANDOMISATION_NOT_RUN = "Model randomisation was not part of this run."
 NO_GALLERY = "No pictures were kept with this run."
 NO_ROWS = "The rows behind the figures were not kept with this run, so nothing can be drawn from them."

@@ -1,5 +1,6 @@
 """The report's tables: every figure of every source, by class, and what changed since an earlier run."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,13 +9,20 @@ from markupsafe import Markup
 
 from auditkit.report import story
 from auditkit.report.charts import strip
-from auditkit.report.text import exact, interval, name, number, percent, source, title
+from auditkit.report.text import count, exact, interval, name, number, percent, source, title
 from auditkit.report.view import Results, better, bundles, difference, figure, first_infill
 from auditkit.runs.plan import CONTROL
 
 COLUMNS = 7  # sources of a table: what a sheet of paper has room for
 MOST_CLASSES, MOST_FAILED = 100, 200
 BY_CLASS = ("insertion", "worst_completeness", "worst_soundness")
+WITHOUT_INFILL = (  # the same under each infill: no pixel is replaced for them
+    "saliency_metric", "saliency_metric_tuned", "degenerate_boxes", "degenerate_boxes_tuned", "pointing_game", "iou",
+)  # fmt: skip
+TOO_FEW = "too few for an interval"  # of images, whose number stands beside it; longer words are wider than a phone
+COMPARED = {"verdict": "verdict", "suppressed": "suppressed checks", "policy": "policy", "model": "model",
+            "images": "images", "bundles": "heatmaps", "environment": "environment"}  # fmt: skip
+DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Table(NamedTuple):
@@ -43,7 +51,7 @@ def class_text(label: Any, known: Mapping[int, str]) -> str:
 
 
 def figures(results: Results) -> list[Table]:
-    """Every metric of every source, a few sources a table, under each infill."""
+    """Every metric of every source, a few sources a table, under each infill; what has none, under the first."""
     every = [one for one in [*results["metrics"], *results["controls"]] if one["bundle"]]
     infills = list(dict.fromkeys(one["infill"] for one in every if one["name"] == "insertion")) or [""]
     by = {(one["bundle"], one["name"], one["infill"]): one for one in every}
@@ -51,10 +59,15 @@ def figures(results: Results) -> list[Table]:
     found = []
     for infill in infills:
         for some in _in_turn(listed):
-            rows = [(title(metric), better(metric), [_cell(by, bundle, metric, infill) for bundle in some])
-                    for metric in metrics]  # fmt: skip
+            rows = [(title(metric), _direction(metric, infills), [_cell(by, bundle, metric, infill) for bundle in some])
+                    for metric in metrics if infill == infills[0] or metric not in WITHOUT_INFILL]  # fmt: skip
             found.append(Table(f"Means over images, infill {name(infill)}", [source(bundle) for bundle in some], rows))
     return found
+
+
+def _direction(metric: str, infills: Sequence[str]) -> str:
+    same = len(infills) > 1 and metric in WITHOUT_INFILL
+    return f"{better(metric)}, the same under each infill" if same else better(metric)
 
 
 def _in_turn(sources: list[str]) -> list[list[str]]:
@@ -95,7 +108,7 @@ def classes(results: Results, known: Mapping[int, str]) -> list[Table]:
         shown = sorted(sorted(every, key=lambda label: _least(by, label))[:MOST_CLASSES])
         rows = [(class_text(label, known), exact(max(by[label, metric]["n"] for metric in metrics
                                                      if (label, metric) in by)),
-                 [figure(by[label, metric]) if (label, metric) in by else None for metric in metrics])
+                 [_of_class(by[label, metric]) if (label, metric) in by else None for metric in metrics])
                 for label in shown]  # fmt: skip
         said = f"{source(bundle)}, images by {results.get('classes_are', 'given')} class, infill {name(infill)}"
         if len(shown) < len(every):
@@ -103,6 +116,12 @@ def classes(results: Results, known: Mapping[int, str]) -> list[Table]:
         if rows:
             found.append(Table(said, [(title(metric), better(metric)) for metric in metrics], rows))
     return found
+
+
+def _of_class(one: Results) -> dict[str, Any]:
+    """A figure whose interval, where a class has too few images for one, is that remark."""
+    found = figure(one)
+    return found | {"interval": TOO_FEW} if found["assessed"] and not found["interval"] else found
 
 
 def _least(by: Mapping[Any, Results], label: int) -> tuple[float, int]:
@@ -147,26 +166,82 @@ def baseline(results: Results) -> dict[str, Any] | None:
         return None
     changed = [{"id": one["id"], "before": story.status(one.get("before")), "after": story.status(one.get("after")),
                 "changed": one.get("before") != one.get("after")} for one in told.get("checks") or ()]  # fmt: skip
+    every = told.get("differences") or ()
     rows = [{"title": title(one["name"]), "better": better(one["name"]), "before": source(one.get("bundle_a")),
              "after": source(one.get("bundle_b")), "value_before": number(one.get("value_a")),
-             "value_after": number(one.get("value_b")), "infill": name(one.get("infill") or ""), **difference(one)}
-            for one in told.get("differences") or ()]  # fmt: skip
+             "value_after": number(one.get("value_b")), "infill": _infill(one), **difference(one)}
+            for one in _once(every)]  # fmt: skip
     return {"run": told.get("run"), "digest": told.get("results_sha256") or told.get("digest"), "checks": changed,
-            "differences": rows, "notes": told.get("notes") or (), "before": _flat(told.get("a")),
-            "after": _flat(told.get("b")),
+            "differences": rows, "repeated": len(every) - len(rows), "notes": told.get("notes") or (),
+            "compared": _compared(told.get("a"), told.get("b")), "verdict": _verdict(told.get("a")),
+            "said": _said(told, sum(one["changed"] for one in changed)),
             "shared": [(what, exact(told[key])) for what, key in (("in both", "shared_images"), ("only in the baseline",
                        "only_a"), ("only in this run", "only_b")) if told.get(key) is not None]}  # fmt: skip
 
 
-def _flat(told: Any, before: str = "") -> list[tuple[str, str]]:
-    """The identity of a run as pairs."""
+def _once(every: Sequence[Results]) -> list[Results]:
+    """The differences, those that are the same under each infill but once."""
+    found: dict[tuple[Any, ...], Results] = {}
+    for one in every:
+        infill = None if one["name"] in WITHOUT_INFILL else one.get("infill")
+        found.setdefault((one["name"], one.get("bundle_a"), one.get("bundle_b"), infill), one)
+    return list(found.values())
+
+
+def _infill(one: Results) -> str:
+    return "–" if one["name"] in WITHOUT_INFILL or not one.get("infill") else name(one["infill"])
+
+
+def _verdict(told: Any) -> story.Word | None:
+    """The verdict of a run that says one, or that it has none; nothing where it does not say."""
+    if not isinstance(told, Mapping) or "verdict" not in told:
+        return None
+    return story.verdict(None if told["verdict"] is None else str(told["verdict"]))
+
+
+def _said(told: Results, changed: int) -> str:
+    """What became of the checks since the baseline, and what its verdict left out."""
+    before = told.get("a")
+    held = before.get("suppressed") if isinstance(before, Mapping) else None
+    parts = [f"{count(len(held), 'check')} of it suppressed"] if held else []
+    if told.get("checks"):
+        parts.append(f"{count(changed, 'check')} changed" if changed else "no check changed")
+    return "; ".join(parts)
+
+
+def _compared(before: Any, after: Any) -> list[dict[str, Any]]:
+    """What the two runs are of, each fact beside that of the other run."""
+    first, second = (dict(_identity(told)) for told in (before, after))
+    keys = [key for part in COMPARED.values() for key in dict.fromkeys([*first, *second]) if key[0] == part]
+    found = [(key, first.get(key), second.get(key)) for key in keys if _says_more(key, first, second)]
+    return [{"what": name(" ".join(key)), "changed": one != other,
+             "cells": [(text, digest(text)) for text in (_fact(one), _fact(other))]}
+            for key, one, other in found]  # fmt: skip
+
+
+def _says_more(key: tuple[str, ...], *runs: Mapping[tuple[str, ...], Any]) -> bool:
+    """Whether a fact is more than the digest of the model's file once again."""
+    return key != ("model", "identity") or any(run.get(key) != run.get(("model", "sha256")) for run in runs)
+
+
+def digest(text: str) -> bool:
+    """Whether a text is a sha256."""
+    return DIGEST.fullmatch(text) is not None
+
+
+def _identity(told: Any) -> list[tuple[tuple[str, ...], Any]]:
+    """What a run says of itself, in pairs of what and its value."""
     if not isinstance(told, Mapping):
         return []
-    found: list[tuple[str, str]] = []
-    for key, value in told.items():
-        label = f"{before}{key}".replace("_", " ")
+    word = _verdict(told)
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for key, value in {**told, "verdict": word and word.word}.items():
         if isinstance(value, Mapping):
-            found += _flat(value, f"{label} ")
-        elif value is not None:
-            found.append((label, ", ".join(map(exact, value)) if isinstance(value, list) else exact(value)))
-    return found
+            found += [((COMPARED.get(key, key), str(part)), held) for part, held in value.items()]
+        else:
+            found.append(((COMPARED.get(key, key),), value))
+    return [(what, value) for what, value in found if value is not None]
+
+
+def _fact(value: Any) -> str:
+    return name((", ".join(map(exact, value)) or "none") if isinstance(value, list) else exact(value))

@@ -99,7 +99,8 @@ def difference(one: Results) -> dict[str, str]:
         shows = "higher" if low > 0 else "lower"
         tone = "pass" if (low > 0) == (one["name"] not in LOWER_IS_BETTER) else "fail"
     symbol = {"higher": "▲", "lower": "▼"}.get(shows, "≈")
-    return {"value": signed(value), "interval": interval(low, high), "shows": shows, "tone": tone, "symbol": symbol,
+    ends = interval(low, high) if low != high else f"the same on {'every image' if one['n'] > 1 else 'the one image'}"
+    return {"value": signed(value), "interval": ends, "shows": shows, "tone": tone, "symbol": symbol,
             "n": exact(one["n"])}  # fmt: skip
 
 
@@ -136,7 +137,7 @@ def _check(one: Results) -> dict[str, Any]:
         "observed": _observed(one), "interval": interval(one.get("low"), one.get("high")),
         "n": exact(one.get("n")), "limit": _limit(one.get("limit"), str(one.get("rule") or "")), "suppression": held,
         "would_be": story.status(one["would_be"]) if held and one.get("would_be") else None,
-        "part_of": one.get("part_of") or "", "optional": one.get("required") is False,
+        "part_of": one.get("part_of") or "", "counts": counts(one), "optional": one.get("required") is False,
     }  # fmt: skip
 
 
@@ -159,11 +160,35 @@ def _limit(limit: Any, rule: str) -> str:
     return f"less than {exact(-limit)} below {control}" if limit < 0 else f"above {control}"
 
 
+def there(results: Results, *, gallery: bool) -> set[str]:
+    """What a run has to show: its parts, and the metrics of its maps that were assessed."""
+    parts = {
+        "file": isinstance(results["subject"]["model"], Mapping), "policy": results["policy"],
+        "controls": results["controls"], "classes": results["classes"], "gallery": gallery,
+        "baseline": results["baseline"], "runtime": (results["runtime"] or {}).get("reference"),
+        "randomisation": (results["randomisation"] or {}).get("series"),
+    }  # fmt: skip
+    assessed = {str(one["name"]) for one in results["metrics"] if one["bundle"] and one["value"] is not None}
+    return {name for name, has in parts.items() if has} | assessed | ({"figures"} if assessed else set())
+
+
+def counts(one: Results) -> bool:
+    """Whether a check has a say in the verdict; results of old do not say."""
+    return bool(one.get("counts", True))
+
+
 def tally(results: Results) -> list[tuple[story.Word, int]]:
-    """How many checks have each status."""
-    said = [one["status"] for one in results["checks"]]
+    """How many of the checks that decide have each status."""
+    said = [one["status"] for one in results["checks"] if counts(one)]
     return [(story.status(status), said.count(status)) for status in dict.fromkeys([*story.STATUSES, *said])
             if status in said]  # fmt: skip
+
+
+def beside(results: Results) -> str:
+    """How many findings have no say, in words."""
+    some = sum(not counts(one) for one in results["checks"])
+    said = f"{count(some, 'finding')} more in detail or for information, which the verdict does not count"
+    return said if some else ""
 
 
 Fact = tuple[str, str, bool]  # what, its value, and whether that is for machines
