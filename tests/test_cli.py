@@ -1,6 +1,7 @@
 """The command as its users type it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -186,3 +187,13 @@ def test_doctor_says_that_cuda_is_ready() -> None:
     assert done.returncode == 0, done
     assert "ready" in done.stdout
     assert "passed on cuda" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")
+def test_a_pipe_that_nobody_reads_gives_no_verdict() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "auditkit", "policy", "list"]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -55,6 +55,9 @@ def _options(
     pass
 
 
+NOBODY_READS = 141  # as of a command that a closed pipe has ended: no verdict, good or bad
+
+
 def main() -> None:
     """Run the command and exit."""
     for stream in (sys.stdout, sys.stderr):
@@ -66,9 +69,9 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted.", 130)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # typer turns the one into the other, with the code of a failed policy
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; do not fail again at exit
-        sys.exit(0)
+        sys.exit(NOBODY_READS)
     except Exception as error:
         sentence, exit_code = _told(error)
         _fail(sentence, exit_code)

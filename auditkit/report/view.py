@@ -99,7 +99,7 @@ def difference(one: Results) -> dict[str, str]:
         shows = "higher" if low > 0 else "lower"
         tone = "pass" if (low > 0) == (one["name"] not in LOWER_IS_BETTER) else "fail"
     symbol = {"higher": "▲", "lower": "▼"}.get(shows, "≈")
-    ends = interval(low, high) if low != high else f"the same on {'every image' if one['n'] > 1 else 'the one image'}"
+    ends = interval(low, high) if low is None or low != high else "the same on every image"
     return {"value": signed(value), "interval": ends, "shows": shows, "tone": tone, "symbol": symbol,
             "n": exact(one["n"])}  # fmt: skip
 
