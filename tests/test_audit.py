@@ -452,6 +452,17 @@ def test_a_baseline_that_will_not_do_is_refused_before_the_work(planted: Path, w
     assert not (tmp_path / "run").exists()
 
 
+def test_a_baseline_whose_images_have_other_contents_loses_no_work(planted: Path, whole: Path, tmp_path: Path) -> None:
+    drawn = draw(12, seed=4, tags="random")
+    np.savez(tmp_path / "images.npz", images=drawn.images, labels=drawn.labels, masks=drawn.objects)
+    (tmp_path / "policy.toml").write_text(POLICY)
+    done = command(*_words(tmp_path, tmp_path / "run", "--baseline", whole))
+    _refused(done, "is finished in")
+    assert _results(tmp_path / "run")["verdict"] == _results(whole)["verdict"]
+    assert _results(tmp_path / "run")["baseline"] is None
+    assert command("verify", tmp_path / "run", "--run-only").returncode == 0
+
+
 def test_leaving_out_labels_leaves_the_verdict_open(planted: Path, tmp_path: Path) -> None:
     maps = _bundle(tmp_path / "maps", str(bundled("honest")), [0])
     done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))

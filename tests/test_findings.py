@@ -23,6 +23,7 @@ from auditkit.runs.plan import resolved
 from auditkit.runs.summary import COMPARED
 from auditkit.verdict.evidence import RECORD
 from auditkit.verdict.findings import judge
+from auditkit.verdict.flags import is_named
 from auditkit.verdict.measured import NO_SECOND_LABEL
 from auditkit.verdict.policy import parse_policy, read_policy
 from auditkit.verdict.rules import CONTROLS, Policy, shipped_text
@@ -335,6 +336,12 @@ def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Res
     assert reason.startswith("Nothing could be told of labels other than the prediction; images that leave the model")
     few = policy("complete; worst_completeness; min = 0.1")  # which asks nothing of them
     assert verdict(few, results(few)) == "pass"
+
+
+def test_findings_that_come_and_go_are_told_from_a_policys_checks() -> None:
+    named = ("not-above-random", "cheat-constant", "heavy-ties", "some-images-share-a-map", "maps-missing")
+    assert all(map(is_named, named))
+    assert not any(map(is_named, (*EVIDENCE, *(one.id for one in STRICT.checks))))
 
 
 def test_what_too_few_points_may_have_caused_is_no_failure() -> None:

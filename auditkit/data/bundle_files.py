@@ -246,10 +246,15 @@ def _is_coloured(stream: BinaryIO) -> bool:
         with Image.open(stream, formats=["PNG", "JPEG"]) as picture:
             if picture.width * picture.height > MOST_PIXELS:
                 return False
-            colours = np.asarray(picture.convert("RGB"))
+            return grey(picture) is None
     except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError):
         return False
-    return not (colours == colours[..., :1]).all()
+
+
+def grey(picture: Image.Image) -> Array | None:
+    """A picture's one channel, also where it is stored as three equal ones; None where it has colours."""
+    colours = np.asarray(picture.convert("RGB"))
+    return colours[..., 0].copy() if (colours == colours[..., :1]).all() else None
 
 
 def not_finite(values: Array) -> str:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from auditkit.data import bundle_files as files
 from auditkit.data.arrays import NOT_NPZ
-from auditkit.data.bundle_files import COLOUR_PICTURE, Entry
+from auditkit.data.bundle_files import Entry
 from auditkit.data.heatmaps import Bundle
 from auditkit.data.layouts import label_array
 from auditkit.errors import BadInput
@@ -113,10 +113,9 @@ def _grey(stream: BinaryIO, path: Path) -> Array:
         raise BadInput(f"{path} cannot be read as a picture: {error}.") from None
     if picture.mode in GREY_MODES:
         return np.asarray(picture)
-    colours = np.asarray(picture.convert("RGB"))
-    if (colours == colours[..., :1]).all():
-        return colours[..., 0].copy()
-    raise BadInput(f"{path} is {COLOUR_PICTURE}")
+    if (found := files.grey(picture)) is None:
+        raise BadInput(f"{path} is {files.COLOUR_PICTURE}")
+    return found
 
 
 def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...]:

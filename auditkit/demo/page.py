@@ -18,6 +18,7 @@ from auditkit.metrics.statistics import Interval
 from auditkit.report.html import page
 from auditkit.report.load import load
 from auditkit.report.text import exact, last, percent
+from auditkit.report.view import Fact
 
 Array = np.ndarray[Any, Any]
 TEMPLATES = Path(__file__).parent / "templates"
@@ -52,9 +53,6 @@ def headline(demo: Demo) -> str:
 def _policies(runs: dict[str, Any]) -> str:
     """Names of the policies that the audits were judged by; one, unless somebody meddled."""
     return " and ".join(dict.fromkeys(str(run["policy"]["name"]) for run in runs.values()))
-
-
-Fact = tuple[str, str, bool]  # what, its value, and whether that is for machines
 
 
 def _origin(demo: Demo, runs: dict[str, Any]) -> list[tuple[str, list[Fact]]]:

@@ -56,28 +56,24 @@ def of_weights(results: Any) -> list[Figure]:
 
 def of_upsampling(results: Any, weights: Iterable[float]) -> list[Figure]:
     """What upsampling does to masks on CIFAR-10, by weight of the penalty."""
-    found = list[Figure]()
-    for tv in weights:
-        sound, complete = (change(results, name, f"TV {tv:g}, upsampled", f"TV {tv:g}", "gray")
-                           for name in ("worst_soundness", "worst_completeness"))  # fmt: skip
-        found += [
-            judged(f"upsampling raises soundness on CIFAR-10 where TV is {tv:g}", sound, "above"),
-            judged(f"upsampling costs little completeness on CIFAR-10 where TV is {tv:g}", complete, "above", -LITTLE),
-        ]
-    return found
+    return [one for tv in weights for one in _trade(results, f"TV {tv:g}, upsampled", f"TV {tv:g}", "upsampling",
+                                                    f"on CIFAR-10 where TV is {tv:g}")]  # fmt: skip
 
 
 def of_paces(results: Any, paces: Mapping[str, str]) -> list[Figure]:
     """Whether the penalty does the same to masks that are learned otherwise; words for each pace."""
-    found = list[Figure]()
-    for pace, words in paces.items():
-        sound, complete = (change(results, name, f"tv0.01 {pace}", f"tv0 {pace}", "gray")
-                           for name in ("worst_soundness", "worst_completeness"))  # fmt: skip
-        found += [
-            judged(f"TV 0.01 raises soundness of masks {words}", sound, "above"),
-            judged(f"TV 0.01 costs little completeness of masks {words}", complete, "above", -LITTLE),
-        ]
-    return found
+    return [one for pace, words in paces.items()
+            for one in _trade(results, f"tv0.01 {pace}", f"tv0 {pace}", "TV 0.01", f"of masks {words}")]  # fmt: skip
+
+
+def _trade(results: Any, with_it: str, without: str, what: str, where: str) -> list[Figure]:
+    """That something raises soundness and costs little completeness."""
+    sound, complete = (change(results, name, with_it, without, "gray")
+                       for name in ("worst_soundness", "worst_completeness"))  # fmt: skip
+    return [
+        judged(f"{what} raises soundness {where}", sound, "above"),
+        judged(f"{what} costs little completeness {where}", complete, "above", -LITTLE),
+    ]
 
 
 def of_photographs(results: Any, over: str = "") -> list[Figure]:
