@@ -18,7 +18,7 @@ from auditkit.data.heatmaps import open_bundle
 from auditkit.model.pictures import as_picture, pixels
 from auditkit.model.signature import to_probabilities
 from benchmarks.paper import __main__ as script
-from benchmarks.paper import cifar10, claims, cost, differences, imagenet, objective, precision, published, work
+from benchmarks.paper import claims, cost, differences, imagenet, objective, order, precision, published, settling, work
 
 CPU = auditkit.Settings(device="cpu")
 SIZES = {"cifar10_resnet56": (32, 10), "resnet50": (32, 12)}
@@ -59,7 +59,7 @@ def _seen(folder: Path, name: str, preset: str, pictures: Any) -> Any:
 
 
 def run(assets: Path, out: Path, part: str, *words: str) -> dict[str, Any]:
-    given = [part, "-o", str(out), "--assets", str(assets), "--steps", "2", "--device", "cpu", *words]
+    given = [part, "-o", str(out), "--assets", str(assets), "--device", "cpu", "--steps", "2", *words]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["paper", *given])
         patch.setitem(imagenet.ROWS, "fong", ("fong", {"steps": 2}))
@@ -70,9 +70,8 @@ def run(assets: Path, out: Path, part: str, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_cifar10(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cifar10.THEIR_PACE, "steps", 3)
-    few = ("--all-labels", "2", "--settling", "2", "--upsampled", "2")
+def test_cifar10(assets: Path, tmp_path: Path) -> None:
+    few = ("--all-labels", "2", "--upsampled", "2")
     found = run(assets, tmp_path, "cifar10", "--images", "3", *few)
     by = {(one["infill"], one["name"], one["tv"]): one for one in found["top_two"]}
     assert len(by) == 4 * len(published.TV)
@@ -85,17 +84,45 @@ def test_cifar10(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {one["row"] for one in found["intrinsic"]} == set(published.INTRINSIC)
     assert {one["bundle"] for one in found["intrinsic"] if one["row"] == "random"} == {"control:random"}
     assert found["maps"]["tv0"]["maps"] == 1 * 2 + 2 * 10
-    assert [one["n"] for one in found["settling"]] == [2] * 16  # four figures, two weights, two paces
     coarse = [one for one in found["claims"] if "upsampling" in one["claim"]]
     assert [one["n"] for one in coarse] == [2] * 4
     values = {(one["bundle"], one["name"]): one["value"] for one in found["upsampled"]}
     rows = [values[f"TV 0{row}", "worst_soundness"] for row in (", upsampled", "")]
     assert coarse[0]["value"] == pytest.approx(rows[0] - rows[1])
     again = run(assets, tmp_path, "cifar10", "--images", "3", *few)  # which finds everything there
-    assert [again[part] for part in ("claims", "partial", "settling")] == [
-        found[part] for part in ("claims", "partial", "settling")
-    ]
+    assert [again[part] for part in ("claims", "partial")] == [found[part] for part in ("claims", "partial")]
     assert all(one["kept"] == one["maps"] for one in again["maps"].values())
+
+
+def test_settling(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(settling.THEIR_PACE, "steps", 3)
+    found = run(assets, tmp_path, "settling", "--images", "3", "--few", "2", "--steps", "4")
+    assert {one["n"] for one in found["top_two"]} == {3}
+    assert [one["claim"].endswith(", 4 steps") for one in found["claims"]] == [True] * 10 + [False] * 2
+    by = {(one["tv"], one["pace"]): one for one in found["settling"]}
+    assert list(by) == [(tv, pace) for tv in settling.WEIGHTS for pace in ("1", "2", "4", "8", "paper")]
+    assert [pace for (tv, pace), one in by.items() if tv and "less_half" not in one] == ["1", "paper"] * 2
+    half, whole = by[0.01, "2"], by[0.01, "4"]
+    assert whole["less_half"]["value"] == pytest.approx(whole["loss"] - half["loss"])
+    assert whole["loss"] < half["loss"]
+    lines = (tmp_path / "settling.md").read_text().splitlines()
+    fell = whole["loss"] / half["loss"] - 1
+    assert any(line.startswith("| TV 0.01 | 4 |") and f", {fell:+.0%} |" in line for line in lines)
+    swapped = run(assets, tmp_path, "order", "--images", "3", "--few", "2", "--steps", "4")
+    by_row = {(one["bundle"], one["name"]): one["value"] for one in swapped["order"]}
+    assert len(by_row) == 4 * 3
+    name = order.SWAPPED.format(1, 4), "worst_completeness"
+    assert swapped["claims"][0]["value"] == pytest.approx(by_row[name] - by_row["1 steps", "worst_completeness"])
+    again = run(assets, tmp_path, "settling", "--images", "3", "--few", "2", "--steps", "4")
+    assert again["settling"] == found["settling"]
+    assert all(one["kept"] == one["maps"] for one in again["maps"].values())
+
+
+def test_masks_swap_the_order_of_what_they_hide() -> None:
+    kept, rest = np.array([[0.9, 0.6], [0.1, 0.2]]), np.array([[0.7, 0.1], [0.3, 0.2]])
+    found = order.together(kept, rest)
+    assert found.argsort(axis=None)[::-1].tolist() == [0, 1, 2, 3]
+    assert found[0].tolist() == pytest.approx([0.9, 0.6])
 
 
 def test_the_loss_of_masks_is_what_learning_minimises(assets: Path, tmp_path: Path) -> None:

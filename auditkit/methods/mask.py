@@ -45,7 +45,9 @@ class MaskOptions:
 
     The paper takes 2,000 steps of Adam at rate=0.05, fall=1, memory=0.999. The pace here was chosen among some twenty
     on CIFAR-10 and comes lower in half the steps: loss 0.37 against 0.45, area 0.25 against 0.31 (ResNet-20, 12 masks,
-    one seed). On photographs, too, masks come out smaller, with more soundness and less completeness.
+    one seed). On photographs, too, masks come out smaller, with more soundness and less completeness. On CIFAR-10 the
+    loss has settled after 4,000 steps, 13 % lower (7 % with tv=0, 2 % with 0.1). With tv=0 completeness falls
+    meanwhile, from 0.87 to 0.78, since such masks come to say little of the pixels that they hide.
 
     With `settled`, a mask stops when its loss, averaged over windows of steps, has not come below the lowest average of
     earlier windows by more than that share of it for `patience` windows; it is meant for a rate that does not fall.

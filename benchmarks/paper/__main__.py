@@ -1,6 +1,8 @@
 """Measure the paper's tables again.
 
     python -m benchmarks.paper cifar10 -o FOLDER --assets FOLDER [--images 300] [--all-labels 100] [--device cuda]
+    python -m benchmarks.paper settling -o FOLDER --assets FOLDER [--images 100] [--steps 4000] [--few 25]
+    python -m benchmarks.paper order -o FOLDER --assets FOLDER [--few 25]     (on masks of settling, in its folder)
     python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20]
     python -m benchmarks.paper ten -o FOLDER --assets FOLDER [--images 5]
     python -m benchmarks.paper networks -o FOLDER --assets FOLDER --maskers FOLDER [--images 300]
@@ -21,11 +23,25 @@ from typing import Any
 import auditkit
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.machine import describe
-from benchmarks.paper import cifar10, cost, differences, imagenet, networks, plots, precision, tables, work
+from benchmarks.paper import (
+    cifar10,
+    cost,
+    differences,
+    imagenet,
+    networks,
+    order,
+    plots,
+    precision,
+    settling,
+    tables,
+    work,
+)
 from benchmarks.telling import command
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
-    "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.settling, asked.upsampled),
+    "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.upsampled),
+    "settling": lambda study, asked: settling.measured(study, asked.few),
+    "order": lambda study, asked: order.measured(study, asked.few),
     "photographs": lambda study, _asked: imagenet.main_table(study),
     "ten": lambda study, _asked: imagenet.wide_table(study),
     "corners": lambda study, asked: imagenet.corner_table(study, asked.mapped),
@@ -36,8 +52,9 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cost": lambda study, _asked: cost.measured(study),
     "networks": lambda study, asked: networks.measured(study, asked.maskers),
 }
-SMALL = ("cifar10", "networks")  # parts on small images
-IMAGES = {"corners": 80, "ten": 5}  # where it is not the usual number
+SMALL = ("cifar10", "settling", "order", "networks")  # parts on small images
+IMAGES = {"settling": 100, "order": 100, "corners": 80, "ten": 5}  # where it is not the usual number
+STEPS, SETTLED = 1000, 4000  # of every mask
 
 
 def study_of(asked: argparse.Namespace) -> work.Study:
@@ -50,7 +67,9 @@ def study_of(asked: argparse.Namespace) -> work.Study:
     model = auditkit.load(asked.assets / "models" / f"{name}.onnx", preset=preset, settings=settings)
     assert isinstance(model, OnnxClassifier)
     chosen, pool = choose(model, images, asked.images or IMAGES.get(asked.part, 300 if small else 20))
-    return work.Study(model, chosen, pool, asked.out, asked.steps)
+    return work.Study(
+        model, chosen, pool, asked.out, asked.steps or (SETTLED if asked.part in ("settling", "order") else STEPS)
+    )
 
 
 def main() -> None:
@@ -62,12 +81,13 @@ def main() -> None:
     parser.add_argument("--model", help="name of another model in it")
     parser.add_argument("--preset", default="caffe", help="how photographs are prepared for it")
     parser.add_argument("--images", type=int)
-    parser.add_argument("--steps", type=int, default=1000, help="of every mask")
+    parser.add_argument("--steps", type=int, help="of every mask")
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
-    parser.add_argument("--settling", type=int, default=50, help="images whose masks are also learned otherwise")
     parser.add_argument("--upsampled", type=int, default=100, help="images whose masks are also learned coarser")
     parser.add_argument("--mapped", type=int, default=20, help="photographs whose corners get maps")
-    parser.add_argument("--few", type=int, default=8, help="photographs for forgotten, ensembles and masks in half")
+    parser.add_argument(
+        "--few", type=int, default=8, help="images for settling, order, forgotten, ensembles, masks in half"
+    )
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--maskers", type=Path, help="folder of the networks that benchmarks.paper.maskers trained")
     parser.add_argument("--device", default="auto")

@@ -3,46 +3,40 @@
 Masks are learned over other test images, at the images' own resolution, with several weights of the penalty on their
 variation. Three tables: completeness and soundness of the two likeliest labels, over gray and over other images; the
 same of all labels with areas over 0.2 to 0.6 of the pixels; and the metrics of the predicted label alone, beside
-gradients and noise. On some images it is looked at what coarser masks change, upsampled by 4, and whether the masks had
-settled: the same with twice the steps, and learned at the pace of the paper.
+gradients and noise. On some images it is looked at what coarser masks change, upsampled by 4. `settling` has the first
+of them for masks that take more steps.
 """
 
-from itertools import product
 from typing import Any
 
-from benchmarks.paper import claims, objective, published
+from benchmarks.paper import claims, published
 from benchmarks.paper.published import TV
-from benchmarks.paper.work import Figure, Study, change, figure, first
+from benchmarks.paper.work import FAITHFUL, Figure, Study, change, figure, first
 
-FAITHFUL = ("worst_completeness", "worst_soundness")
 BLUR = "blur:5"  # as wide as usual for large images, which leaves nothing of a small one
 COLUMNS = (("deletion", "gray"), ("insertion", BLUR), ("insertion", "gray"), ("saliency_metric_tuned", "gray"))
-SETTLING = UPSAMPLED = (0.0, 0.01)
+UPSAMPLED = (0.0, 0.01)
 COARSE = 4
-THEIR_PACE = {"steps": 2000, "rate": 0.05, "fall": 1.0, "memory": 0.999}
-PACES = {"twice": "that take twice the steps", "paper": "learned at the paper's pace"}
 BARE: dict[str, Any] = {"deletion": False, "saliency": "none"}
 
 
-def measured(study: Study, all_labels: int, settling: int, upsampled: int) -> dict[str, Any]:
-    """All tables, over all labels for so many images; settling and upsampling are looked at on so many (0: not)."""
+def measured(study: Study, all_labels: int, upsampled: int) -> dict[str, Any]:
+    """All tables, over all labels for so many images; upsampling is looked at on so many (0: not)."""
     maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "top2", tv=tv) for tv in TV}
     few = first(study.images, all_labels)
     if all_labels:  # before anything is scored: an evaluation goes on only where its maps are as they were
         maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "all", few, tv=tv) for tv in TV}
-    found = {**_top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
+    found = {**top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
     if upsampled:
         claimed, table = _upsampled(study, maps, upsampled)
         found |= {"claims": found["claims"] + claimed, "upsampled": table}
-    if settling:
-        claimed, table = _settling(study, maps, settling)
-        found |= {"claims": found["claims"] + claimed, "settling": table}
     return found | ({"partial": _partial(study, maps, few)} if all_labels else {})
 
 
-def _top_two(study: Study, maps: dict[str, Any]) -> dict[str, list[Figure]]:
+def top_two(study: Study, maps: dict[str, Any], of: str = "") -> dict[str, list[Figure]]:
+    """What is claimed of the weights, and their table; `of` says more of the masks."""
     results = study.scored("top-two", maps, labels="top2", eps1=0.0, eps2=0.1, infill=("gray", "random"), **BARE)
-    return {"claims": claims.of_weights(results), "top_two": _by_weight(results, published.TOP_TWO)}
+    return {"claims": claims.of_weights(results, of), "top_two": _by_weight(results, published.TOP_TWO)}
 
 
 def _partial(study: Study, maps: dict[str, Any], few: Any) -> list[Figure]:
@@ -91,19 +85,3 @@ def _upsampled(study: Study, maps: dict[str, Any], count: int) -> tuple[list[Fig
     results = study.scored("upsampled", rows, some, labels="top2", eps1=0.0, eps2=0.1, infill="gray", **BARE)
     return claims.of_upsampling(results, UPSAMPLED), [figure(results, name, row, "gray") for row in rows
                                                       for name in ("insertion", *FAITHFUL)]  # fmt: skip
-
-
-def _settling(study: Study, maps: dict[str, Any], count: int) -> tuple[list[Figure], list[Figure]]:
-    """Masks of twice the steps or of the paper's pace: what the penalty does to them, and how the usual ones differ."""
-    some, found = first(study.images, count), list[Figure]()
-    paces: dict[str, dict[str, Any]] = {"twice": {"steps": 2 * study.steps}, "paper": THEIR_PACE}
-    rows = {f"tv{tv:g}": maps[f"tv{tv:g}"] for tv in SETTLING}
-    rows |= {f"tv{tv:g} {pace}": study.made(f"tv{tv:g} {pace}", "mask", "top2", some, tv=tv, **how)
-             for tv in SETTLING for pace, how in paces.items()}  # fmt: skip
-    results = study.scored("settling", rows, some, labels="top2", eps1=0.0, eps2=0.1, infill="gray", **BARE)
-    for tv, pace in product(SETTLING, paces):
-        usual, other = f"tv{tv:g}", f"tv{tv:g} {pace}"
-        apart = [change(results, name, usual, other, "gray") for name in FAITHFUL]
-        apart += objective.excess(study, rows[usual], rows[other], some, tv)
-        found += [one | {"tv": tv, "against": pace} for one in apart]
-    return claims.of_paces(results, PACES), found

@@ -9,7 +9,7 @@ from auditkit.data.images import ImageSet
 from auditkit.runs.explain import Explanation
 from auditkit.runs.randomise import randomisation
 from benchmarks.paper import claims, published
-from benchmarks.paper.work import Figure, Study, corners, figure, first
+from benchmarks.paper.work import FAITHFUL, Figure, Study, corners, figure, first
 
 Row = tuple[str, dict[str, Any]]  # a method and its options
 OURS: Row = ("mask", {})
@@ -21,7 +21,6 @@ ROWS: dict[str, Row] = {
 }  # fmt: skip
 ON_CORNERS = ("gradient-input", "fong", "ours")
 ENSEMBLES = (1, 2, 4)
-FAITHFUL = ("worst_completeness", "worst_soundness")
 COLUMNS = ("deletion", "insertion", "saliency_metric_tuned", *FAITHFUL, "best_effort")
 CONTROLS = ("random", "centred-gaussian", "one-map:ours")
 GRAY = "gray"

@@ -5,8 +5,7 @@ from scipy.special import log_softmax
 
 from auditkit.data.heatmaps import HeatmapSet
 from auditkit.data.images import ImageSet
-from auditkit.metrics.statistics import paired_difference
-from benchmarks.paper.work import Array, Figure, Study
+from benchmarks.paper.work import Array, Study
 
 PARTS = ("loss", "area")
 
@@ -22,17 +21,6 @@ def losses(study: Study, maps: HeatmapSet, like: HeatmapSet, images: ImageSet, t
         rest = [_data(study, picture, mask, others, label) + tv * _variation(mask) for label, mask in masks]
         found["loss"].append(float(np.mean(np.add(rest, areas))))
         found["area"].append(float(np.mean(areas)))
-    return found
-
-
-def excess(study: Study, maps: HeatmapSet, other: HeatmapSet, images: ImageSet, tv: float) -> list[Figure]:
-    """Loss and area of masks less those of others, on the same images, with the former's own mean beside."""
-    ours, theirs = (losses(study, own, other, images, tv) for own in (maps, other))
-    found = []
-    for part in PARTS:
-        apart = paired_difference(ours[part], theirs[part])
-        found.append({"name": part, "value": apart.value, "low": apart.low, "high": apart.high, "n": apart.n,
-                      "mean": float(np.mean(ours[part]))})  # fmt: skip
     return found
 
 

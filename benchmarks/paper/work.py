@@ -21,6 +21,7 @@ from auditkit.runs.made import Record
 
 Array = np.ndarray[Any, Any]
 Figure = dict[str, Any]
+FAITHFUL = ("worst_completeness", "worst_soundness")
 POOL = 64  # pictures to stand in for hidden pixels
 SEED = 2022
 RESIZED, CUT = 256, 180  # of a photograph's shorter side, and of the corner taken from it
