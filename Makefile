@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RESULTS := bench-output/results
 
 .PHONY: help demo test test-peers test-browser bench bench-gpu lint clean
 .DEFAULT_GOAL := help
@@ -34,20 +35,31 @@ test-browser: $(VENV)/.made-dev  ## look at the reports in a headless Chromium
 	$(BIN)/python -m pytest tests/test_browser.py
 
 bench: $(VENV)/.made  ## measure speed on this CPU, and the paper's linear theorem; a few minutes
-	@mkdir -p bench-output/results
-	$(BIN)/python benchmarks/opening.py models/honest.onnx models/shortcut.onnx > bench-output/results/opening.json
-	$(BIN)/python -m benchmarks.evaluate models/honest.onnx --device cpu --batch 64 --images 64 --steps 64 > bench-output/results/evaluate-cpu.json
-	$(BIN)/python -m benchmarks.linear --plot bench-output/results/linear.svg > bench-output/results/linear.json
-	$(BIN)/python -m benchmarks.tables bench-output/results > bench-output/README.md
+	@mkdir -p $(RESULTS)
+	$(BIN)/python benchmarks/opening.py models/honest.onnx models/shortcut.onnx > $(RESULTS)/opening.json
+	$(BIN)/python -m benchmarks.evaluate models/honest.onnx --device cpu --batch 64 --images 64 --steps 64 > $(RESULTS)/evaluate-cpu.json
+	$(BIN)/python -m benchmarks.linear --plot $(RESULTS)/linear.svg > $(RESULTS)/linear.json
+	$(BIN)/python -m benchmarks.tables $(RESULTS) > bench-output/README.md
 	@echo bench-output/README.md
 
-bench-gpu: $(VENV)/.made-dev  ## the same on a GPU, against torch (installs it)
-	@mkdir -p bench-output/results
+# What was measured stays: the same command again goes on with what is missing.
+ON_GPU := $(addprefix $(RESULTS)/,evaluate-gpu.json explain-gpu.json explain-gpu-compile.json kernels-gpu.json)
+$(RESULTS)/evaluate-gpu.json: MEASURE = evaluate --device cuda --precision tf32 --precision float16 --images 160 --runs 400 --peers
+$(RESULTS)/explain-gpu.json: MEASURE = explain --device cuda --precision tf32 --precision float16 --peer eager --repeats 3 --steps 15
+$(RESULTS)/explain-gpu-compile.json: MEASURE = explain --device cuda --precision tf32 --masks 1 16 --peer eager --peer compile --repeats 3 --steps 15
+$(RESULTS)/kernels-gpu.json: MEASURE = kernels --precision float16 --precision tf32
+
+$(VENV)/.made-torch: $(VENV)/.made-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]' torchvision
-	$(BIN)/python -m benchmarks.evaluate --device cuda --precision tf32 --precision float16 --images 640 --runs 400 --peers > bench-output/results/evaluate-gpu.json
-	$(BIN)/python -m benchmarks.explain --device cuda --precision tf32 --precision float16 --peer eager --peer compile > bench-output/results/explain-gpu.json
-	$(BIN)/python -m benchmarks.kernels --precision float16 --precision tf32 > bench-output/results/kernels-gpu.json
-	$(BIN)/python -m benchmarks.tables bench-output/results > bench-output/README.md
+	@touch $@
+
+$(ON_GPU): $(VENV)/.made-torch
+	@mkdir -p $(RESULTS)
+	$(BIN)/python -m benchmarks.$(MEASURE) > $@.part
+	@mv $@.part $@
+
+bench-gpu: $(ON_GPU)  ## the same on a GPU, against torch (installs it)
+	$(BIN)/python -m benchmarks.tables $(RESULTS) > bench-output/README.md
 	@echo bench-output/README.md
 
 lint: $(VENV)/.made-dev  ## style and types
