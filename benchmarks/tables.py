@@ -21,7 +21,7 @@ from benchmarks.steps import steps_table
 Results = dict[str, Any]
 HEAD = """# Measured
 
-Made from `benchmarks/results/` by `python -m benchmarks.tables benchmarks/results > benchmarks/README.md`. `make bench`
+Made from `{0}/` by `python -m benchmarks.tables {0} > {1}/README.md`. `make bench`
 runs the small ones on this machine's CPU, `make bench-gpu` those that need a GPU; both leave their results, and the
 tables made of them, in `bench-output/`. Where a target is missed, the table shows it.
 """
@@ -148,7 +148,8 @@ def markdown(folder: Path) -> str:
             plots = [f"![{plot.stem}]({folder.name}/{plot.name})" for plot in sorted(folder.glob(f"{path.stem}*.svg"))]
             parts.append("\n\n".join([f"## {title} ({path.name})", _origin(results), draw(results), *plots]) + "\n")
     told = [f"## What is claimed, and what is seen\n\n{findings(found)}\n"] if found else []
-    return "\n".join([HEAD, *told, *parts])
+    house = folder.absolute().parent.name
+    return "\n".join([HEAD.format(f"{house}/{folder.name}", house), *told, *parts])
 
 
 def _origin(found: Results) -> str:
