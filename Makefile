@@ -6,6 +6,7 @@ RESULTS := bench-output/results
 
 .PHONY: help demo test test-peers test-browser bench bench-gpu lint clean
 .DEFAULT_GOAL := help
+.NOTPARALLEL:  # one measurement at a time
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12

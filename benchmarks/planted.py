@@ -1,11 +1,13 @@
 """Where learned masks lie on images whose truth is known.
 
-    python -m benchmarks.planted -o FOLDER [--images 40] [--infill gray] [--infill distractors] [--device cuda]
+    python -m benchmarks.planted -o FOLDER [--images 40] [--infill gray] [--infill distractors] [--infill untagged]
 
 Masks are learned for what the two bundled models predict on drawn images whose tags name a class by chance. Whether the
 maximum is in the region that the model reads (its shape, or its tag), the same with the usual tolerance, whether most
 of the first pixels are, as many as the region has, and in which of the two regions they are denser, against the
-region's share of the image. Controls stand beside: shapes are often in the middle.
+region's share of the image. Controls stand beside: shapes are often in the middle. Distractors carry tags of their
+own: a model that reads tags must be kept from seeing those, so that masks keep corners without a tag, too. It is told
+whether the maximum is in any such corner; `untagged` distractors have their tags painted over.
 
 Goes on where it was cut short, writes a JSON object into FOLDER and prints a table in Markdown.
 """
@@ -32,6 +34,8 @@ from benchmarks.telling import command
 
 Array = np.ndarray[Any, Any]
 Figures = dict[str, Any]
+KEYS = ("strict", "tolerant", "most", "denser", "share", "other", "corner")
+GRAY = 128
 CONTROLS = ("random", "centred-gaussian")
 POOL = 64  # pictures to stand in for hidden pixels
 SEED = 2022
@@ -44,7 +48,7 @@ def learned(model: OnnxClassifier, images: ImageSet, pool: ImageSet, out: Path, 
     maps = auditkit.explain(model, images, out, "mask", pool=pool, **options)
     account = json.loads((out / "explained.json").read_bytes())
     count = sum(len(labels) for labels in maps.labels.values())
-    rows = 10 if options.get("infill", "distractors") == "distractors" else 1
+    rows = 10 if options["infill"] == "distractors" else 1
     return {
         "masks": count, "steps": round(account["passes"] / count / rows), "passes": account["passes"],
         "notes": account["notes"], "seconds": round(time.perf_counter() - begin, 1),
@@ -55,31 +59,38 @@ def planted(asked: argparse.Namespace) -> Figures:
     """Where the masks of the bundled models lie."""
     drawn, others = (draw(count, seed=seed, tags="random")
                      for count, seed in ((asked.images, DRAWN_SEED), (POOL, DRAWN_SEED + 1)))  # fmt: skip
-    images, pool = (
-        ImageSet(Path(name), tuple(f"{name}{index}" for index in range(len(some.images))), some.images.__getitem__)
-        for name, some in (("drawn", drawn), ("other", others))
+    images, pool, plain = (
+        ImageSet(Path(name), tuple(f"{name}{index}" for index in range(len(some))), some.__getitem__)
+        for name, some in (("drawn", drawn.images), ("other", others.images), ("plain", without_tags(others)))
     )
+    corners = drawn.tag_regions.any(axis=0) | others.tag_regions.any(axis=0)
     lines, settings = [], auditkit.Settings(device=asked.device, precision=asked.precision)
     for name in MODELS:
         model = auditkit.load(bundled(name), settings=settings)
         for infill in asked.infill or ["gray"]:
             out = asked.out / f"masks-{name}-{infill}"
-            took = learned(model, images, pool, out, labels="top1", infill=infill, steps=asked.steps)
-            lines.append({"model": name, "maps": infill, **located(out, images, drawn, name), "learned": took})
+            hidden = {"untagged": (plain, "distractors")}.get(infill, (pool, infill))
+            took = learned(model, images, hidden[0], out, labels="top1", infill=hidden[1], steps=asked.steps)
+            lines.append({"model": name, "maps": infill, **located(out, images, drawn, corners, name), "learned": took})
         for control in CONTROLS:
             out = asked.out / f"{control}-{name}"
             auditkit.explain(model, images, out, control, labels="top1")
-            lines.append({"model": name, "maps": control, **located(out, images, drawn, name)})
+            lines.append({"model": name, "maps": control, **located(out, images, drawn, corners, name)})
     return {"images": asked.images, "lines": lines}
 
 
-def located(bundle: Path, images: ImageSet, drawn: Planted, name: str) -> Figures:
+def without_tags(drawn: Planted) -> Array:
+    """The images with gray where their tags are."""
+    return np.where(drawn.tag_regions[..., None], np.uint8(GRAY), drawn.images)
+
+
+def located(bundle: Path, images: ImageSet, drawn: Planted, corners: Array, name: str) -> Figures:
     """Shares of the images whose map points at the region that the model reads, in several senses."""
     both = (drawn.objects, drawn.tag_regions)
     read, other = both if name == "honest" else both[::-1]
     maps = open_bundle(bundle)
     tolerance = tolerance_at(drawn.objects.shape[1])
-    found: dict[str, list[float]] = {key: [] for key in ("strict", "tolerant", "most", "denser", "share", "other")}
+    found: dict[str, list[float]] = {key: [] for key in KEYS}
     for place, image in enumerate(images.ids):
         (label,) = maps.labels[image]
         heat = maps.get(image, label)
@@ -91,6 +102,7 @@ def located(bundle: Path, images: ImageSet, drawn: Planted, name: str) -> Figure
         found["most"].append(found["share"][-1] > 0.5)
         found["denser"].append(dense > dense_other)
         found["other"].append(pointing_hit(heat, other[place], tolerance))
+        found["corner"].append(pointing_hit(heat, corners, tolerance))
     return {key: round(float(np.mean(values)), 4) for key, values in found.items()}
 
 
@@ -104,11 +116,18 @@ def planted_table(found: Figures) -> str:
     titles = {
         "strict": "maximum in it", "tolerant": "with the usual tolerance", "most": "most of the first pixels in it",
         "denser": "denser there than in the other", "share": "mean share", "other": "maximum in the other",
+        "corner": "maximum where any image has its tag",
     }  # fmt: skip
     reads = {"honest": "shape", "shortcut": "tag"}
     rows = [[line["model"], reads[line["model"]], line["maps"], *(f"{line[key]:.1%}" for key in titles)]
             for line in found["lines"]]  # fmt: skip
-    return table(["model", "reads", "maps", *titles.values()], rows)
+    drawn = table(["model", "reads", "maps", *titles.values()], rows)
+    if not any(line["maps"] == "untagged" for line in found["lines"]):
+        return drawn
+    return (
+        f"{drawn}\n\nDistractors have tags, too, in any corner: a mask for a model that reads tags keeps corners "
+        "without one, lest another's tag be seen there. `untagged` distractors have theirs painted over."
+    )
 
 
 def main() -> None:
@@ -117,7 +136,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--steps", type=int, default=1000, help="for each mask")
-    parser.add_argument("--infill", action="append", choices=("gray", "blur", "distractors"))
+    parser.add_argument("--infill", action="append", choices=("gray", "blur", "distractors", "untagged"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     asked = parser.parse_args()

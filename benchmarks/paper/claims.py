@@ -13,8 +13,8 @@ UNLIKE = 0.5  # rank correlation below which maps have changed
 
 SPARSE = (
     "masks without any penalty become less complete as they settle: over gray all of it is the order of the pixels "
-    "they hide (paper-order.json). Among masks with a penalty more of it lowers completeness. The paper's masks, by "
-    "its pace, had not settled: there the loss without penalty is 0.19, where 0.07 is reached."
+    "they hide (paper-order.json). Among masks with a penalty more of it lowers completeness. At the paper's pace "
+    "masks have not settled: without penalty their loss is 0.19, where 0.07 is reached."
 )
 REMARKS = {  # what is known of claims where they are not shown
     "TV 0.1 lowers completeness, over gray, 4,000 steps": SPARSE,
