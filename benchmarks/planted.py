@@ -34,7 +34,11 @@ from benchmarks.telling import command
 
 Array = np.ndarray[Any, Any]
 Figures = dict[str, Any]
-KEYS = ("strict", "tolerant", "most", "denser", "share", "other", "corner")
+TITLES = {
+    "strict": "maximum in it", "tolerant": "with the usual tolerance", "most": "most of the first pixels in it",
+    "denser": "denser there than in the other", "share": "mean share", "other": "maximum in the other",
+    "corner": "maximum where any image has its tag",
+}  # fmt: skip
 GRAY = 128
 CONTROLS = ("random", "centred-gaussian")
 POOL = 64  # pictures to stand in for hidden pixels
@@ -90,7 +94,7 @@ def located(bundle: Path, images: ImageSet, drawn: Planted, corners: Array, name
     read, other = both if name == "honest" else both[::-1]
     maps = open_bundle(bundle)
     tolerance = tolerance_at(drawn.objects.shape[1])
-    found: dict[str, list[float]] = {key: [] for key in KEYS}
+    found: dict[str, list[float]] = {key: [] for key in TITLES}
     for place, image in enumerate(images.ids):
         (label,) = maps.labels[image]
         heat = maps.get(image, label)
@@ -113,15 +117,10 @@ def density(order: Array, region: Array) -> float:
 
 def planted_table(found: Figures) -> str:
     """Shares of the images."""
-    titles = {
-        "strict": "maximum in it", "tolerant": "with the usual tolerance", "most": "most of the first pixels in it",
-        "denser": "denser there than in the other", "share": "mean share", "other": "maximum in the other",
-        "corner": "maximum where any image has its tag",
-    }  # fmt: skip
     reads = {"honest": "shape", "shortcut": "tag"}
-    rows = [[line["model"], reads[line["model"]], line["maps"], *(f"{line[key]:.1%}" for key in titles)]
+    rows = [[line["model"], reads[line["model"]], line["maps"], *(f"{line[key]:.1%}" for key in TITLES)]
             for line in found["lines"]]  # fmt: skip
-    drawn = table(["model", "reads", "maps", *titles.values()], rows)
+    drawn = table(["model", "reads", "maps", *TITLES.values()], rows)
     if not any(line["maps"] == "untagged" for line in found["lines"]):
         return drawn
     return (

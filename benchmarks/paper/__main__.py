@@ -54,7 +54,7 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
 }
 SMALL = ("cifar10", "settling", "order", "networks")  # parts on small images
 IMAGES = {"settling": 100, "order": 100, "corners": 80, "ten": 5}  # where it is not the usual number
-STEPS, SETTLED = 1000, 4000  # of every mask
+STEPS = {"settling": 4000, "order": 4000}  # of every mask, where it is not 1,000
 
 
 def study_of(asked: argparse.Namespace) -> work.Study:
@@ -67,9 +67,7 @@ def study_of(asked: argparse.Namespace) -> work.Study:
     model = auditkit.load(asked.assets / "models" / f"{name}.onnx", preset=preset, settings=settings)
     assert isinstance(model, OnnxClassifier)
     chosen, pool = choose(model, images, asked.images or IMAGES.get(asked.part, 300 if small else 20))
-    return work.Study(
-        model, chosen, pool, asked.out, asked.steps or (SETTLED if asked.part in ("settling", "order") else STEPS)
-    )
+    return work.Study(model, chosen, pool, asked.out, asked.steps or STEPS.get(asked.part, 1000))
 
 
 def main() -> None:
@@ -81,7 +79,7 @@ def main() -> None:
     parser.add_argument("--model", help="name of another model in it")
     parser.add_argument("--preset", default="caffe", help="how photographs are prepared for it")
     parser.add_argument("--images", type=int)
-    parser.add_argument("--steps", type=int, help="of every mask")
+    parser.add_argument("--steps", type=int, help="of every mask; 1000, or 4000 where they are to settle")
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
     parser.add_argument("--upsampled", type=int, default=100, help="images whose masks are also learned coarser")
     parser.add_argument("--mapped", type=int, default=20, help="photographs whose corners get maps")

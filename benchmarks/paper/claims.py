@@ -7,6 +7,7 @@ from typing import Any, Literal
 from benchmarks.paper.work import FAITHFUL, Figure, change, moved
 
 LITTLE = 0.1  # the paper's price of a penalty of 0.01 on variation is 0.09 of completeness
+NEAR = 0.05  # by which completeness may lie below that of maps that are nearly as good
 BUMP = "centred-gaussian"
 SHARP = "ours s=1 TV 0.001"  # the row without upsampling and with little of the penalty
 UNLIKE = 0.5  # rank correlation below which maps have changed

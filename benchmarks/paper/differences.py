@@ -7,11 +7,10 @@ and the controls, where learning masks for all would take long.
 from typing import Any
 
 from auditkit.metrics.faithfulness import EPS1, EPS2
-from benchmarks.paper.claims import judged
+from benchmarks.paper.claims import NEAR, judged
 from benchmarks.paper.work import Figure, Study, change, figure
 
 SMALL = 64  # pixels a side, up to which 1,024 passes are enough
-NEAR = 0.05  # by which completeness may lie below that of the gradient path
 COLUMNS = ("insertion", "worst_completeness", "worst_soundness", "best_effort")
 CONTROLS = ("random", "centred-gaussian", "edges", "blurred-edges", "noisy-gaussian", "noisy-edges")
 

@@ -19,7 +19,6 @@ from benchmarks.paper.cifar10 import BARE
 from benchmarks.paper.work import FAITHFUL, Array, Study, change, figure, first
 
 KEPT = 0.5
-NEARLY = 0.05
 SWAPPED = "kept by {0:,} steps, the rest by {1:,}"
 
 
@@ -42,7 +41,7 @@ def measured(study: Study, count: int) -> dict[str, Any]:
     return {
         "claims": [
             claims.judged(f"the order of hidden pixels lowers completeness {said}", ordered, "below"),
-            claims.judged(f"keeping other pixels costs hardly any completeness {said}", kept, "above", -NEARLY),
+            claims.judged(f"keeping other pixels costs hardly any completeness {said}", kept, "above", -claims.NEAR),
         ],
         "order": [figure(results, name, row, "gray") for row in rows for name in ("insertion", *FAITHFUL)],
     }
