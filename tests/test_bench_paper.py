@@ -96,9 +96,12 @@ def test_cifar10(assets: Path, tmp_path: Path) -> None:
 
 def test_settling(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settling.THEIR_PACE, "steps", 3)
-    found = run(assets, tmp_path, "settling", "--images", "3", "--few", "2", "--steps", "4")
-    assert {one["n"] for one in found["top_two"]} == {3}
-    assert [one["claim"].endswith(", 4 steps") for one in found["claims"]] == [True] * 10 + [False] * 2
+    learned = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "0", "--upsampled", "0", "--steps", "4")
+    assert [one["claim"].endswith(", 4 steps") for one in learned["claims"]] == [True] * 10
+    assert not {"partial", "upsampled"} & set(learned)
+    found = run(assets, tmp_path, "settling", "--images", "2", "--steps", "4")
+    assert found["maps"]["tv0.01"]["kept"] == found["maps"]["tv0.01"]["maps"] == 3 * 2  # of cifar10
+    assert [one["n"] for one in found["claims"]] == [2] * 2
     by = {(one["tv"], one["pace"]): one for one in found["settling"]}
     assert list(by) == [(tv, pace) for tv in settling.WEIGHTS for pace in ("1", "2", "4", "8", "paper")]
     assert [pace for (tv, pace), one in by.items() if tv and "less_half" not in one] == ["1", "paper"] * 2
@@ -108,12 +111,14 @@ def test_settling(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     lines = (tmp_path / "settling.md").read_text().splitlines()
     fell = whole["loss"] / half["loss"] - 1
     assert any(line.startswith("| TV 0.01 | 4 |") and f", {fell:+.0%} |" in line for line in lines)
-    swapped = run(assets, tmp_path, "order", "--images", "3", "--few", "2", "--steps", "4")
-    by_row = {(one["bundle"], one["name"]): one["value"] for one in swapped["order"]}
-    assert len(by_row) == 4 * 3
-    name = order.SWAPPED.format(1, 4), "worst_completeness"
-    assert swapped["claims"][0]["value"] == pytest.approx(by_row[name] - by_row["1 steps", "worst_completeness"])
-    again = run(assets, tmp_path, "settling", "--images", "3", "--few", "2", "--steps", "4")
+    swapped = run(assets, tmp_path, "order", "--images", "2", "--steps", "4")
+    by_row = {(one["bundle"], one["infill"]): one["value"] for one in swapped["order"]
+              if one["name"] == "worst_completeness"}  # fmt: skip
+    assert (len(by_row), len(swapped["order"])) == (4 * 2, 4 * 2 * 3)
+    for claim, infill in zip(swapped["claims"][::2], ("gray", "random"), strict=True):
+        assert claim["claim"].endswith(f"over {work.INFILLS[infill]}")
+        assert claim["value"] == pytest.approx(by_row[order.SWAPPED.format(1, 4), infill] - by_row["1 steps", infill])
+    again = run(assets, tmp_path, "settling", "--images", "2", "--steps", "4")
     assert again["settling"] == found["settling"]
     assert all(one["kept"] == one["maps"] for one in again["maps"].values())
 
@@ -135,7 +140,7 @@ def test_the_loss_of_masks_is_what_learning_minimises(assets: Path, tmp_path: Pa
     masks.add([images.ids[0]], [3], np.ones((1, 32, 32), np.float32))
     masks.add([images.ids[1]], [4], striped[None])
     maps = open_bundle(tmp_path / "masks")
-    found = objective.losses(study, maps, maps, images, tv=0.01)
+    found = objective.losses(study, maps, maps, tv=0.01)
     rows = model.preprocess([pool.picture(place) for place in range(work.POOL)])
     rows += striped * (model.preprocess([images.picture(1)]) - rows)
     seen = model.probabilities([images.picture(0)])[0, 3], to_probabilities(model.scores(rows), "logits")[:, 4]

@@ -1,8 +1,8 @@
 """Measure the paper's tables again.
 
-    python -m benchmarks.paper cifar10 -o FOLDER --assets FOLDER [--images 300] [--all-labels 100] [--device cuda]
-    python -m benchmarks.paper settling -o FOLDER --assets FOLDER [--images 100] [--steps 4000] [--few 25]
-    python -m benchmarks.paper order -o FOLDER --assets FOLDER [--few 25]     (on masks of settling, in its folder)
+    python -m benchmarks.paper cifar10 -o FOLDER --assets FOLDER [--images 300] [--all-labels 100] [--steps 4000]
+    python -m benchmarks.paper settling -o FOLDER --assets FOLDER [--images 25]      (after cifar10, in its folder)
+    python -m benchmarks.paper order -o FOLDER --assets FOLDER [--images 100]        (the same)
     python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20]
     python -m benchmarks.paper ten -o FOLDER --assets FOLDER [--images 5]
     python -m benchmarks.paper networks -o FOLDER --assets FOLDER --maskers FOLDER [--images 300]
@@ -40,8 +40,8 @@ from benchmarks.telling import command
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.upsampled),
-    "settling": lambda study, asked: settling.measured(study, asked.few),
-    "order": lambda study, asked: order.measured(study, asked.few),
+    "settling": lambda study, _asked: settling.measured(study),
+    "order": lambda study, _asked: order.measured(study),
     "photographs": lambda study, _asked: imagenet.main_table(study),
     "ten": lambda study, _asked: imagenet.wide_table(study),
     "corners": lambda study, asked: imagenet.corner_table(study, asked.mapped),
@@ -53,8 +53,8 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "networks": lambda study, asked: networks.measured(study, asked.maskers),
 }
 SMALL = ("cifar10", "settling", "order", "networks")  # parts on small images
-IMAGES = {"settling": 100, "order": 100, "corners": 80, "ten": 5}  # where it is not the usual number
-STEPS = {"settling": 4000, "order": 4000}  # of every mask, where it is not 1,000
+IMAGES = {"settling": 25, "order": 100, "corners": 80, "ten": 5}  # where it is not the usual number
+STEPS = dict.fromkeys(("cifar10", "settling", "order"), 4000)  # of every mask, where it is not 1,000
 
 
 def study_of(asked: argparse.Namespace) -> work.Study:
@@ -83,9 +83,7 @@ def main() -> None:
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
     parser.add_argument("--upsampled", type=int, default=100, help="images whose masks are also learned coarser")
     parser.add_argument("--mapped", type=int, default=20, help="photographs whose corners get maps")
-    parser.add_argument(
-        "--few", type=int, default=8, help="images for settling, order, forgotten, ensembles, masks in half"
-    )
+    parser.add_argument("--few", type=int, default=8, help="images for forgotten, ensembles, masks in half")
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--maskers", type=Path, help="folder of the networks that benchmarks.paper.maskers trained")
     parser.add_argument("--device", default="auto")

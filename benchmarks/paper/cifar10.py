@@ -3,15 +3,15 @@
 Masks are learned over other test images, at the images' own resolution, with several weights of the penalty on their
 variation. Three tables: completeness and soundness of the two likeliest labels, over gray and over other images; the
 same of all labels with areas over 0.2 to 0.6 of the pixels; and the metrics of the predicted label alone, beside
-gradients and noise. On some images it is looked at what coarser masks change, upsampled by 4. `settling` has the first
-of them for masks that take more steps.
+gradients and noise. On some images it is looked at what coarser masks change, upsampled by 4. Masks take so many steps
+that their loss has settled, which `settling` looks at.
 """
 
 from typing import Any
 
 from benchmarks.paper import claims, published
 from benchmarks.paper.published import TV
-from benchmarks.paper.work import FAITHFUL, Figure, Study, change, figure, first
+from benchmarks.paper.work import FAITHFUL, INFILLS, Figure, Study, change, figure, first
 
 BLUR = "blur:5"  # as wide as usual for large images, which leaves nothing of a small one
 COLUMNS = (("deletion", "gray"), ("insertion", BLUR), ("insertion", "gray"), ("saliency_metric_tuned", "gray"))
@@ -26,17 +26,17 @@ def measured(study: Study, all_labels: int, upsampled: int) -> dict[str, Any]:
     few = first(study.images, all_labels)
     if all_labels:  # before anything is scored: an evaluation goes on only where its maps are as they were
         maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "all", few, tv=tv) for tv in TV}
-    found = {**top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
+    found = {**_top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
     if upsampled:
         claimed, table = _upsampled(study, maps, upsampled)
         found |= {"claims": found["claims"] + claimed, "upsampled": table}
     return found | ({"partial": _partial(study, maps, few)} if all_labels else {})
 
 
-def top_two(study: Study, maps: dict[str, Any], of: str = "") -> dict[str, list[Figure]]:
-    """What is claimed of the weights, and their table; `of` says more of the masks."""
-    results = study.scored("top-two", maps, labels="top2", eps1=0.0, eps2=0.1, infill=("gray", "random"), **BARE)
-    return {"claims": claims.of_weights(results, of), "top_two": _by_weight(results, published.TOP_TWO)}
+def _top_two(study: Study, maps: dict[str, Any]) -> dict[str, list[Figure]]:
+    """What is claimed of the weights, and their table."""
+    results = study.scored("top-two", maps, labels="top2", eps1=0.0, eps2=0.1, infill=tuple(INFILLS), **BARE)
+    return {"claims": claims.of_weights(results, study.steps), "top_two": _by_weight(results, published.TOP_TWO)}
 
 
 def _partial(study: Study, maps: dict[str, Any], few: Any) -> list[Figure]:

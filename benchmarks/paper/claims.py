@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.paper.work import FAITHFUL, Figure, change, moved
+from benchmarks.paper.work import FAITHFUL, INFILLS, Figure, change, moved
 
 LITTLE = 0.1  # the paper's price of a penalty of 0.01 on variation is 0.09 of completeness
 NEAR = 0.05  # by which completeness may lie below that of maps that are nearly as good
@@ -51,10 +51,11 @@ def judged(words: str, one: Figure, side: Literal["above", "below"], limit: floa
     return {"claim": words, "side": side, "limit": limit, "holds": holds, **kept}
 
 
-def of_weights(results: Any, of: str) -> list[Figure]:
-    """What the penalty on variation does to masks on CIFAR-10; `of` says more of the masks."""
+def of_weights(results: Any, steps: int) -> list[Figure]:
+    """What the penalty on variation does to masks on CIFAR-10 that took so many steps."""
     found = list[Figure]()
-    for infill, words in (("gray", f"over gray{of}"), ("random", f"over other images{of}")):
+    for infill, where in INFILLS.items():
+        words = f"over {where}, {steps:,} steps"
         price = change(results, "worst_completeness", "tv0.01", "tv0", infill)
         for what, less in (("TV 0.1", "tv0"), ("TV 0.1 instead of 0.01", "tv0.01")):
             complete, sound = (change(results, name, "tv0.1", less, infill) for name in FAITHFUL)

@@ -6,11 +6,10 @@ from typing import Any
 from auditkit.report.markdown import table
 from benchmarks.paper.claims import REMARKS
 from benchmarks.paper.published import TV
-from benchmarks.paper.work import FAITHFUL, Figure
+from benchmarks.paper.work import FAITHFUL, INFILLS, Figure
 
 CLAIMED = ("measured", "claimed", "", "images")
 SMALL = 0.005  # an interval within it would be told as 0.00
-INFILLS = {"gray": "gray", "random": "other images"}
 
 
 def told(one: Figure, form: str = ".2f") -> str:

@@ -22,6 +22,7 @@ from auditkit.runs.made import Record
 Array = np.ndarray[Any, Any]
 Figure = dict[str, Any]
 FAITHFUL = ("worst_completeness", "worst_soundness")
+INFILLS = {"gray": "gray", "random": "other images"}  # of tables on CIFAR-10, and what they are called
 POOL = 64  # pictures to stand in for hidden pixels
 SEED = 2022
 RESIZED, CUT = 256, 180  # of a photograph's shorter side, and of the corner taken from it
