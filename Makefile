@@ -37,7 +37,7 @@ test-browser: $(VENV)/.made-dev  ## look at the reports in a headless Chromium
 
 bench: $(VENV)/.made  ## measure speed on this CPU, and the paper's linear theorem; a few minutes
 	@mkdir -p $(RESULTS)
-	$(BIN)/python benchmarks/opening.py models/honest.onnx models/shortcut.onnx > $(RESULTS)/opening.json
+	$(BIN)/python -m benchmarks.opening models/honest.onnx models/shortcut.onnx > $(RESULTS)/opening.json
 	$(BIN)/python -m benchmarks.evaluate models/honest.onnx --device cpu --batch 64 --images 64 --steps 64 > $(RESULTS)/evaluate-cpu.json
 	$(BIN)/python -m benchmarks.linear --plot $(RESULTS)/linear.svg > $(RESULTS)/linear.json
 	$(BIN)/python -m benchmarks.tables $(RESULTS) > bench-output/README.md

@@ -26,12 +26,11 @@ from auditkit.data.heatmaps import open_bundle
 from auditkit.data.images import ImageSet
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.machine import describe
 from auditkit.model.session import Session
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.plan import Evaluation
 from benchmarks.peers.adapters import Given
-from benchmarks.telling import command, one_line, told
+from benchmarks.telling import one_line, origin, told
 
 REPEATS = 3
 
@@ -186,7 +185,7 @@ def main() -> None:
     asked = parser.parse_args()
     globals()["REPEATS"] = asked.repeats
     found: dict[str, Any] = {
-        "machine": describe(), "command": command("-m", "benchmarks.evaluate"),
+        **origin("benchmarks.evaluate"),
         "model": asked.model.name if asked.model else "torchvision ResNet-50, exported on the spot",
         "images": asked.images, "maps": asked.maps, "steps": asked.steps, "repeats": asked.repeats, "modes": [],
     }  # fmt: skip

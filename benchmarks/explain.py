@@ -29,9 +29,8 @@ from auditkit.graph import mask_objective as names
 from auditkit.graph import masklearn
 from auditkit.methods.mask import MaskOptions, _learner
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.machine import describe
 from auditkit.model.session import Stepper
-from benchmarks.telling import command, one_line, told
+from benchmarks.telling import one_line, origin, told
 
 Steps = Callable[[int], None]  # run so many steps and wait until they are done
 FACTOR, OTHERS = 4, 64
@@ -216,9 +215,8 @@ def main() -> None:
     if asked.threads:
         torch.set_num_threads(asked.threads)
     found: dict[str, Any] = {
-        "machine": describe(), "torch": torch.__version__, "network": asked.network,
-        "command": command("-m", "benchmarks.explain"), "distractors": asked.distractors,
-        "steps": asked.steps, "repeats": asked.repeats, "lines": [],
+        **origin("benchmarks.explain"), "torch": torch.__version__, "network": asked.network,
+        "distractors": asked.distractors, "steps": asked.steps, "repeats": asked.repeats, "lines": [],
     }  # fmt: skip
     with told(found):
         for line in every_line(asked):

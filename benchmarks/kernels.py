@@ -20,9 +20,8 @@ from typing import Any
 
 import auditkit
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.machine import describe
 from benchmarks.evaluate import bare_runs, export_resnet50
-from benchmarks.telling import command, one_line, told
+from benchmarks.telling import one_line, origin, told
 
 RUNS, TOP = 10, 12
 KINDS = {
@@ -118,7 +117,7 @@ def main() -> None:
     parser.add_argument("--distractors", type=int, default=10)
     asked = parser.parse_args()
     found: dict[str, Any] = {
-        "machine": describe(), "command": command("-m", "benchmarks.kernels"),
+        **origin("benchmarks.kernels"),
         "model": asked.model.name if asked.model else "torchvision ResNet-50, exported on the spot", "lines": [],
     }  # fmt: skip
     with told(found), tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """The linear theorem of the paper (Gupta et al. 2022, Section 5 and its appendix): what it promises, as d grows.
 
-    python benchmarks/linear.py --plot benchmarks/results/linear.svg > benchmarks/results/linear.json
+    python -m benchmarks.linear --plot benchmarks/results/linear.svg > benchmarks/results/linear.json
 
 **The theorem.** A linear classifier sign(w·x) is asked about an input x of d coordinates and label y = ±1 with margin
 gamma = y w·x > 0. A map is an interval of L coordinates; all others are set to 0. It certifies label a, g(x, a, map) =
@@ -49,10 +49,8 @@ no TV limit: those most for -y are an interval); and `lone`, one unbounded coord
 import argparse
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -62,9 +60,9 @@ from scipy.stats import hypergeom
 
 from auditkit.metrics.faithfulness import alpha, beta
 from auditkit.metrics.statistics import Interval, share_interval
-from auditkit.model.machine import describe
 from auditkit.report.charts import Axis
 from benchmarks.drawing import MARKS, Chart, page
+from benchmarks.telling import origin
 
 Array = np.ndarray[Any, Any]
 Chance = np.random.Generator
@@ -304,8 +302,7 @@ def main() -> None:
     ds = [2**power for power in asked.powers]
     rows = [measure(kind, margin, d, asked.shuffles, asked.seed) for kind, margin in CASES for d in ds]
     found = {
-        "machine": describe(), "command": ["python", "benchmarks/linear.py", *sys.argv[1:]],
-        "date": datetime.now(UTC).isoformat(timespec="seconds"), "shuffles": asked.shuffles, "seed": asked.seed,
+        **origin("benchmarks.linear"), "shuffles": asked.shuffles, "seed": asked.seed,
         "delta": DELTA, "confidence": 0.95, "rows": rows, "growth": [growth(*case, rows) for case in CASES],
         "unbounded": [unbounded(CHIEF[1], d, asked.shuffles, asked.seed) for d in ds],
         "seconds": round(time.perf_counter() - start, 1), "cpu_seconds": round(time.process_time(), 1),

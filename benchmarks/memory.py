@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from auditkit.model.machine import describe
 from auditkit.report.markdown import table
-from benchmarks.telling import command, one_line, told
+from benchmarks.telling import one_line, origin, told
 
 VERB = (sys.executable, "-m", "auditkit")
 QUERY = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
@@ -86,7 +85,7 @@ def main() -> None:
     parser.add_argument("--memory", action="append", required=True)
     asked = parser.parse_args()
     found: dict[str, Any] = {
-        "machine": describe(), "command": command("-m", "benchmarks.memory"), "model": asked.model.name,
+        **origin("benchmarks.memory"), "model": asked.model.name,
         "images": len(list(asked.pictures.iterdir())), "lines": [],
     }  # fmt: skip
     with told(found):

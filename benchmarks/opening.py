@@ -1,4 +1,4 @@
-"""What opening a model costs, and what predict() adds to a bare session: python benchmarks/opening.py MODEL [...].
+"""What opening a model costs, and what predict() adds to a bare session: python -m benchmarks.opening MODEL [...].
 
 Prints one JSON object. Rates are medians of several repeats within one run, so that their ratio can be trusted.
 """
@@ -16,7 +16,7 @@ import onnxruntime
 
 import auditkit
 from auditkit.demo.planted import bundled
-from auditkit.model.machine import describe
+from benchmarks.telling import origin
 
 ROWS, REPEATS = 64, 7
 
@@ -49,5 +49,5 @@ def measure(path: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     paths = [Path(name) for name in sys.argv[1:]] or [bundled("honest")]
-    found = {"machine": describe(), "command": ["python", *sys.argv], "results": [measure(path) for path in paths]}
+    found = {**origin("benchmarks.opening"), "results": [measure(path) for path in paths]}
     print(json.dumps(found, indent=2))

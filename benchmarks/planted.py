@@ -28,9 +28,8 @@ from auditkit.demo.draw import Planted, draw
 from auditkit.demo.planted import MODELS, bundled
 from auditkit.metrics.localisation import pointing_hit, share_inside, tolerance_at
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.machine import describe
 from auditkit.report.markdown import table
-from benchmarks.telling import command
+from benchmarks.telling import origin
 
 Array = np.ndarray[Any, Any]
 Figures = dict[str, Any]
@@ -142,8 +141,7 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     found = planted(asked)
-    head = {"machine": describe(), "command": command("-m", "benchmarks.planted")}
-    whole = {**head, "seconds": round(time.perf_counter() - begin, 1), **found}
+    whole = {**origin("benchmarks.planted"), "seconds": round(time.perf_counter() - begin, 1), **found}
     (asked.out / "planted.json").write_text(json.dumps(whole, indent=2) + "\n")
     print(planted_table(whole))
 

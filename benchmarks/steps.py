@@ -35,9 +35,8 @@ from auditkit.data.images import ImageSet, open_images
 from auditkit.metrics.curves import Refinement, area, needed_errors, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.machine import describe
 from auditkit.report.markdown import table
-from benchmarks.telling import command, told
+from benchmarks.telling import origin, told
 
 Array = np.ndarray[Any, Any]
 Figures = dict[str, Any]
@@ -167,7 +166,7 @@ def main() -> None:
     images = ImageSet(every.source, tuple(every.ids[one] for one in at), lambda index: every.picture(at[index]))
     curves, prob, image = recorded(model, images, asked)
     found = {
-        "machine": describe(), "command": command("-m", "benchmarks.steps"), "model": asked.model.name,
+        **origin("benchmarks.steps"), "model": asked.model.name,
         "device": model.settings.device, "precision": model.settings.precision, "images": len(images),
         "labels": asked.labels, "points": asked.points, "methods": list(asked.method),
     }  # fmt: skip

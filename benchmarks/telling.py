@@ -1,12 +1,15 @@
-"""What benchmarks tell: by which command, and what they have found even when they are cut short."""
+"""What benchmarks tell: where figures come from, and what they have found even when they are cut short."""
 
 import json
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from auditkit.model.machine import describe
 
 
 @contextmanager
@@ -19,9 +22,13 @@ def told(found: dict[str, Any]) -> Iterator[None]:
         print(json.dumps(found, indent=2))
 
 
-def command(*program: str) -> list[str]:
-    """The command that runs now, without the places on this machine where interpreters and folders lie."""
-    return ["python", *program, *map(_placeless, sys.argv[1:])]
+def origin(module: str) -> dict[str, Any]:
+    """The day, the machine with its versions, and the command: that of a module that runs now.
+
+    It is told without the places on this machine where interpreters and folders lie.
+    """
+    command = ["python", "-m", module, *map(_placeless, sys.argv[1:])]
+    return {"date": datetime.now(UTC).date().isoformat(), "machine": describe(), "command": command}
 
 
 def _placeless(argument: str) -> str:

@@ -24,7 +24,9 @@ def test_every_file_of_results_is_on_the_page() -> None:
     page = (FOLDER / "README.md").read_text()
     for path in (FOLDER / "results").glob("*.json"):
         assert f"({path.name})" in page, path.name
-        assert "machine" in json.loads(path.read_bytes()), path.name
+        found = json.loads(path.read_bytes())
+        assert {"date", "machine"} <= set(found), path.name
+        assert all("command" in one for one in found.get("runs", [found])), path.name
 
 
 def test_every_claim_that_is_not_shown_has_a_remark() -> None:
@@ -66,7 +68,7 @@ def test_a_command_is_told_without_places(monkeypatch: pytest.MonkeyPatch) -> No
     given = ["--images=640", "torchcam=/opt/a/bin/python", "--assets", "/data/assets", "--plot=/data/p.svg"]
     monkeypatch.setattr(sys, "argv", ["bench", *given])
     told = ["--images=640", "torchcam=PYTHON", "--assets", "assets", "--plot=p.svg"]
-    assert telling.command("-m", "bench") == ["python", "-m", "bench", *told]
+    assert telling.origin("bench")["command"] == ["python", "-m", "bench", *told]
 
 
 def test_a_step_of_learning_stands_beside_torch() -> None:

@@ -118,10 +118,10 @@ def test_a_share_shows_the_promise_refutes_it_or_leaves_it_open():
 
 def test_the_script_prints_what_was_claimed_and_measured_and_draws_it(tmp_path, monkeypatch, capsys):
     given = ["--powers", "9", "11", "--shuffles", "100", "--plot", str(tmp_path / "plot.svg")]
-    monkeypatch.setattr(sys, "argv", ["benchmarks/linear.py", *given])
+    monkeypatch.setattr(sys, "argv", ["linear", *given])
     linear.main()
     found = json.loads(capsys.readouterr().out)
-    assert found["command"] == ["python", "benchmarks/linear.py", *given]
+    assert found["command"] == ["python", "-m", "benchmarks.linear", *given[:-1], "plot.svg"]
     assert {"machine", "date", "seed", "shuffles", "delta", "seconds"} <= set(found)
     assert [(row["kind"], row["margin"], row["d"]) for row in found["rows"]] == [
         (*case, d) for case in linear.CASES for d in (512, 2048)

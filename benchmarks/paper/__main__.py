@@ -16,13 +16,11 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import auditkit
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.machine import describe
 from benchmarks.paper import (
     cifar10,
     cost,
@@ -36,7 +34,7 @@ from benchmarks.paper import (
     tables,
     work,
 )
-from benchmarks.telling import command
+from benchmarks.telling import origin
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.upsampled),
@@ -96,8 +94,7 @@ def main() -> None:
     found = PARTS[asked.part](study, asked)
     model = study.model
     head = {
-        "date": datetime.now(UTC).date().isoformat(), "machine": describe(),
-        "command": command("-m", "benchmarks.paper"), "model": model.file.path.name,
+        **origin("benchmarks.paper"), "model": model.file.path.name,
         "model_sha256": model.file.identity, "device": model.settings.device, "precision": model.settings.precision,
         "images": len(study.images), "seconds": round(time.perf_counter() - begin, 1), "maps": study.account,
     }  # fmt: skip

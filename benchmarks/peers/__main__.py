@@ -29,12 +29,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from auditkit.model.machine import describe
 from benchmarks.peers import study, tables
 from benchmarks.peers.adapters import BATCHED, PEERS
 from benchmarks.peers.jobs import Bench, Case, QuickBench, cifar_pictures, photographs
 from benchmarks.peers.turns import OURS, THREADS, best_batches, opened, starts
-from benchmarks.telling import command
+from benchmarks.telling import origin
 
 BORROWED = {"rise": "torchcam", "paper": "torchcam", "openvino-f32": "openvino"}
 BATCHES, LARGE_BATCHES = (32, 64, 128), (8, 16)
@@ -120,9 +119,7 @@ def main() -> None:
         return
     pythons, skipped = interpreters(asked.python)
     found: dict[str, Any] = {
-        "date": datetime.now(UTC).date().isoformat(), "machine": describe(), "load_before": os.getloadavg()[0],
-        "command": command("-m", "benchmarks.peers"),
-        "repeats": asked.repeats, "skipped": skipped,
+        **origin("benchmarks.peers"), "load_before": os.getloadavg()[0], "repeats": asked.repeats, "skipped": skipped,
         "threads": {name: os.environ[name] for name in THREADS if name in os.environ} or "as each chooses",
     }  # fmt: skip
     begin = time.perf_counter()
