@@ -197,3 +197,22 @@ def test_a_pipe_that_nobody_reads_gives_no_verdict() -> None:
     done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "m.onnx", "x.npz", "--pictures", "-o", "y"),
+        ("evaluate", "m.onnx", "x.npz", "--heatmaps", "--out", "y"),
+        ("bundle", "check", "maps", "--images", "--json"),
+        ("policy", "init", "-o", "--help"),
+    ],
+)
+def test_an_option_is_not_taken_for_the_value_of_another(words: tuple[str, ...], tmp_path: Path) -> None:
+    option, follows = words[-3:-1] if words[-1] == "y" else words[-2:]
+    _refused(auditkit(*words, folder=tmp_path), f"{option} needs a value, and {follows} follows")
+    assert not list(tmp_path.iterdir())
+
+
+def test_after_two_dashes_everything_is_a_name(tmp_path: Path) -> None:
+    _refused(auditkit("policy", "check", "--", "--json", folder=tmp_path), "--json")

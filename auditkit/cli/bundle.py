@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from auditkit.cli import options, show
+from auditkit.cli.verb import Verb
 
 if TYPE_CHECKING:
     from auditkit.data.bundle_check import Problem
@@ -28,7 +29,7 @@ Images = Annotated[
 ]  # fmt: skip
 
 
-@app.command()
+@app.command(cls=Verb)
 def check(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle's folder.", show_default=False)],
     images: Images = None,
@@ -62,7 +63,7 @@ def check(
         raise typer.Exit(2)
 
 
-@app.command("import")
+@app.command("import", cls=Verb)
 def import_(
     source: Annotated[Path, typer.Argument(
         metavar="SOURCE", show_default=False,

@@ -22,6 +22,7 @@ from auditkit.cli import (
     show,
     verify,
 )
+from auditkit.cli.verb import Verb
 from auditkit.errors import AuditError
 
 app = typer.Typer(
@@ -36,7 +37,7 @@ VERBS = (
 for verb in VERBS:
     # Paragraphs unwrapped, so that the terminal's own width wraps them.
     paragraphs = (" ".join(part.split()) for part in (verb.__doc__ or "").split("\n\n"))
-    app.command(verb.__name__, help="\n\n".join(paragraphs))(verb)
+    app.command(verb.__name__, cls=Verb, help="\n\n".join(paragraphs))(verb)
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(policy.app, name="policy")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from auditkit.cli import show
+from auditkit.cli.verb import Verb
 
 if TYPE_CHECKING:
     from auditkit.verdict.policy import Policy
@@ -20,7 +21,7 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
-@app.command()
+@app.command(cls=Verb)
 def init(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="explore, standard or strict.")] = "standard",
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File to write.")] = Path("policy.toml"),
@@ -50,7 +51,7 @@ def init(
     show.table([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
 
 
-@app.command()
+@app.command(cls=Verb)
 def check(
     policy: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file, or explore, standard or strict.",
                                           show_default=False)],
@@ -82,7 +83,7 @@ def check(
         show.table(notes)
 
 
-@app.command("list")
+@app.command("list", cls=Verb)
 def list_(as_json: Json = False) -> None:
     """List the policies that come with auditkit."""
     from auditkit.verdict.policy import read_policy  # noqa: PLC0415
