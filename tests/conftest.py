@@ -15,6 +15,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        _share_the_cores()
+
+
+def _share_the_cores() -> None:
+    """Let threads of the runtime sleep while they wait: spinning, they take the cores from the tests beside."""
+    import onnxruntime
+
+    class Sleeping(onnxruntime.SessionOptions):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+    onnxruntime.SessionOptions = Sleeping
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
