@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.ndimage import correlate1d, gaussian_filter1d
 
 from auditkit.data.ranks import Ties
 from auditkit.errors import BadInput
@@ -187,6 +186,8 @@ def rise_blur(pictures: Array, *, channels_last: bool = False) -> Array:
     Its kernel of 11 pixels is a Gaussian of deviation 5 whose tails are folded back at the kernel's own ends, so it
     is nearly flat and sums to 1. Outside the picture there are zeros, so borders fade.
     """
+    from scipy.ndimage import correlate1d, gaussian_filter1d  # noqa: PLC0415 - slow to import
+
     spike = np.zeros(BLUR_WIDTH)
     spike[BLUR_WIDTH // 2] = 1
     kernel = gaussian_filter1d(spike, BLUR_SIGMA, mode="reflect")
