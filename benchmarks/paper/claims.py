@@ -12,14 +12,11 @@ BUMP = "centred-gaussian"
 SHARP = "ours s=1 TV 0.001"  # the row without upsampling and with little of the penalty
 UNLIKE = 0.5  # rank correlation below which maps have changed
 
-SPARSE = (
-    "masks without any penalty become less complete as they settle: over gray all of it is the order of the pixels "
-    "they hide (paper-order.json). Among masks with a penalty more of it lowers completeness. At the paper's pace "
-    "masks have not settled: without penalty their loss is 0.19, where 0.07 is reached."
-)
 REMARKS = {  # what is known of claims where they are not shown
-    "TV 0.1 lowers completeness, over gray, 4,000 steps": SPARSE,
-    "TV 0.1 lowers completeness, over other images, 4,000 steps": "likely the same; it was looked at over gray.",
+    "TV 0.1 lowers completeness, over other images, 4,000 steps": "masks without any penalty become less complete as "
+    "they settle, and all of it is the order of the pixels they hide (paper-order.json). Among masks with a penalty, "
+    "more of it lowers completeness. At the paper's pace masks have not settled: without penalty their loss is 0.19, "
+    "where 0.07 is reached.",
     "TV 0.01 costs little completeness at the paper's pace": "the figure lies within the limit, which is about the "
     "paper's own price (0.09); the interval, of 25 images, does not.",
     "differences are nearly as complete as learned masks": "the figure lies within the limit, its interval does not.",

@@ -15,8 +15,9 @@ NAMES = {
 CHECKED = 3 * 2 * (STEPS + 1)  # the curves of two maps, twice and once more
 CHECKING = (
     f"auditkit's seconds hold {CHECKED} rows more than are counted, which check the runtime: a sample is asked twice, "
-    "and once more in strict float32. The others check nothing. OpenVINO takes a lower precision by itself where the "
-    "processor has one: the largest difference above shows it."
+    "and once more in strict float32. The others check nothing. About a third of its start-up is a child process in "
+    "which an unknown file is opened first, under limits, and most of the rest imports; the others open it at once. "
+    "OpenVINO takes a lower precision by itself where the processor has one: the largest difference above shows it."
 )
 
 
