@@ -23,7 +23,7 @@ def _share_the_cores() -> None:
     """Let threads of the runtime sleep while they wait: spinning, they take the cores from the tests beside."""
     import onnxruntime
 
-    class Sleeping(onnxruntime.SessionOptions):  # type: ignore[misc]
+    class Sleeping(onnxruntime.SessionOptions):
         def __init__(self) -> None:
             super().__init__()
             self.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -6,12 +6,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 import build
-from auditkit.cli import show
+from auditkit.cli import main, show
+from auditkit.cli.verb import Verb
 
 PROGRESS = re.compile(r"[\w :]+: \d+%, [\d,.e+]+ [\w ]+/s(, [\d.]+ (s|min|h) left)?\n")
 
@@ -215,4 +218,16 @@ def test_an_option_is_not_taken_for_the_value_of_another(words: tuple[str, ...],
 
 
 def test_after_two_dashes_everything_is_a_name(tmp_path: Path) -> None:
-    _refused(auditkit("policy", "check", "--", "--json", folder=tmp_path), "--json")
+    done = auditkit("compare", "--", "-o", "--json", folder=tmp_path)  # two runs by these names
+    _refused(done, "-o")
+    assert "needs a value" not in done.stderr
+
+
+def test_every_verb_notices_an_option_left_without_its_value() -> None:
+    def leaves(command: Any) -> list[Any]:
+        below = getattr(command, "commands", {}).values()
+        return [leaf for one in below for leaf in leaves(one)] if below else [command]
+
+    found = leaves(get_command(main.app))
+    assert len(found) == len(main.VERBS) + 5
+    assert all(isinstance(one, Verb) for one in found)
