@@ -71,8 +71,7 @@ def run(assets: Path, out: Path, part: str, *words: str) -> dict[str, Any]:
 
 
 def test_cifar10(assets: Path, tmp_path: Path) -> None:
-    few = ("--all-labels", "2", "--upsampled", "2")
-    found = run(assets, tmp_path, "cifar10", "--images", "3", *few)
+    found = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "2")
     by = {(one["infill"], one["name"], one["tv"]): one for one in found["top_two"]}
     assert len(by) == 4 * len(published.TV)
     assert all(one["n"] == 3 for one in by.values())
@@ -84,21 +83,16 @@ def test_cifar10(assets: Path, tmp_path: Path) -> None:
     assert {one["row"] for one in found["intrinsic"]} == set(published.INTRINSIC)
     assert {one["bundle"] for one in found["intrinsic"] if one["row"] == "random"} == {"control:random"}
     assert found["maps"]["tv0"]["maps"] == 1 * 2 + 2 * 10
-    coarse = [one for one in found["claims"] if "upsampling" in one["claim"]]
-    assert [one["n"] for one in coarse] == [2] * 4
-    values = {(one["bundle"], one["name"]): one["value"] for one in found["upsampled"]}
-    rows = [values[f"TV 0{row}", "worst_soundness"] for row in (", upsampled", "")]
-    assert coarse[0]["value"] == pytest.approx(rows[0] - rows[1])
-    again = run(assets, tmp_path, "cifar10", "--images", "3", *few)  # which finds everything there
+    again = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "2")  # which finds everything there
     assert [again[part] for part in ("claims", "partial")] == [found[part] for part in ("claims", "partial")]
     assert all(one["kept"] == one["maps"] for one in again["maps"].values())
 
 
 def test_settling(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settling.THEIR_PACE, "steps", 3)
-    learned = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "0", "--upsampled", "0", "--steps", "4")
+    learned = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "0", "--steps", "4")
     assert [one["claim"].endswith(", 4 steps") for one in learned["claims"]] == [True] * 10
-    assert not {"partial", "upsampled"} & set(learned)
+    assert "partial" not in learned
     found = run(assets, tmp_path, "settling", "--images", "2", "--steps", "4")
     assert found["maps"]["tv0.01"]["kept"] == found["maps"]["tv0.01"]["maps"] == 3 * 2  # of cifar10
     assert [one["n"] for one in found["claims"]] == [2] * 2
@@ -121,6 +115,21 @@ def test_settling(assets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     again = run(assets, tmp_path, "settling", "--images", "2", "--steps", "4")
     assert again["settling"] == found["settling"]
     assert all(one["kept"] == one["maps"] for one in again["maps"].values())
+
+
+def test_upsampling(assets: Path, tmp_path: Path) -> None:
+    run(assets, tmp_path, "cifar10", "--images", "4", "--all-labels", "0", "--steps", "8")
+    found = run(assets, tmp_path, "upsampling", "--images", "4", "--steps", "8")
+    assert found["maps"]["tv0.01"]["kept"] == found["maps"]["tv0.01"]["maps"] == 4 * 2  # of cifar10
+    assert [found["maps"][f"tv0 s=4 {steps}"]["maps"] for steps in (2, 8)] == [4 * 2, 2 * 2]
+    assert [one["n"] for one in found["claims"]] == [4] * 4
+    values = {(one["bundle"], one["name"]): one["value"] for one in found["upsampled"]}
+    rows = [values[f"TV 0{row}", "worst_soundness"] for row in (", upsampled", "")]
+    assert found["claims"][0]["value"] == pytest.approx(rows[0] - rows[1])
+    coarse = {(one["bundle"], one["name"]): one["value"] for one in found["coarse"]}
+    for name in ("loss", *work.FAITHFUL):
+        assert coarse["the difference", name] == pytest.approx(coarse["8 steps", name] - coarse["2 steps", name])
+    assert coarse["the difference", "loss"] < 0
 
 
 def test_masks_swap_the_order_of_what_they_hide() -> None:

@@ -3,6 +3,7 @@
     python -m benchmarks.paper cifar10 -o FOLDER --assets FOLDER [--images 300] [--all-labels 100] [--steps 4000]
     python -m benchmarks.paper settling -o FOLDER --assets FOLDER [--images 25]      (after cifar10, in its folder)
     python -m benchmarks.paper order -o FOLDER --assets FOLDER [--images 100]        (the same)
+    python -m benchmarks.paper upsampling -o FOLDER --assets FOLDER [--images 100]   (the same)
     python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20]
     python -m benchmarks.paper ten -o FOLDER --assets FOLDER [--images 5]
     python -m benchmarks.paper networks -o FOLDER --assets FOLDER --maskers FOLDER [--images 300]
@@ -32,14 +33,16 @@ from benchmarks.paper import (
     precision,
     settling,
     tables,
+    upsampling,
     work,
 )
 from benchmarks.telling import origin
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
-    "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels, asked.upsampled),
+    "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels),
     "settling": lambda study, _asked: settling.measured(study),
     "order": lambda study, _asked: order.measured(study),
+    "upsampling": lambda study, _asked: upsampling.measured(study),
     "photographs": lambda study, _asked: imagenet.main_table(study),
     "ten": lambda study, _asked: imagenet.wide_table(study),
     "corners": lambda study, asked: imagenet.corner_table(study, asked.mapped),
@@ -50,9 +53,9 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cost": lambda study, _asked: cost.measured(study),
     "networks": lambda study, asked: networks.measured(study, asked.maskers),
 }
-SMALL = ("cifar10", "settling", "order", "networks")  # parts on small images
-IMAGES = {"settling": 25, "order": 100, "corners": 80, "ten": 5}  # where it is not the usual number
-STEPS = dict.fromkeys(("cifar10", "settling", "order"), 4000)  # of every mask, where it is not 1,000
+SMALL = ("cifar10", "settling", "order", "upsampling", "networks")  # parts on small images
+IMAGES = {"settling": 25, "order": 100, "upsampling": 100, "corners": 80, "ten": 5}  # where it is not the usual number
+STEPS = dict.fromkeys(("cifar10", "settling", "order", "upsampling"), 4000)  # of every mask, where it is not 1,000
 
 
 def study_of(asked: argparse.Namespace) -> work.Study:
@@ -79,7 +82,6 @@ def main() -> None:
     parser.add_argument("--images", type=int)
     parser.add_argument("--steps", type=int, help="of every mask; 1000, or 4000 where they are to settle")
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
-    parser.add_argument("--upsampled", type=int, default=100, help="images whose masks are also learned coarser")
     parser.add_argument("--mapped", type=int, default=20, help="photographs whose corners get maps")
     parser.add_argument("--few", type=int, default=8, help="images for forgotten, ensembles, masks in half")
     parser.add_argument("--stages", type=int, default=4)

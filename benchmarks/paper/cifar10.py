@@ -3,33 +3,27 @@
 Masks are learned over other test images, at the images' own resolution, with several weights of the penalty on their
 variation. Three tables: completeness and soundness of the two likeliest labels, over gray and over other images; the
 same of all labels with areas over 0.2 to 0.6 of the pixels; and the metrics of the predicted label alone, beside
-gradients and noise. On some images it is looked at what coarser masks change, upsampled by 4. Masks take so many steps
-that their loss has settled, which `settling` looks at.
+gradients and noise. Masks take so many steps that their loss has settled, which `settling` looks at.
 """
 
 from typing import Any
 
 from benchmarks.paper import claims, published
 from benchmarks.paper.published import TV
-from benchmarks.paper.work import FAITHFUL, INFILLS, Figure, Study, change, figure, first
+from benchmarks.paper.work import INFILLS, Figure, Study, change, figure, first
 
 BLUR = "blur:5"  # as wide as usual for large images, which leaves nothing of a small one
 COLUMNS = (("deletion", "gray"), ("insertion", BLUR), ("insertion", "gray"), ("saliency_metric_tuned", "gray"))
-UPSAMPLED = (0.0, 0.01)
-COARSE = 4
 BARE: dict[str, Any] = {"deletion": False, "saliency": "none"}
 
 
-def measured(study: Study, all_labels: int, upsampled: int) -> dict[str, Any]:
-    """All tables, over all labels for so many images; upsampling is looked at on so many (0: not)."""
+def measured(study: Study, all_labels: int) -> dict[str, Any]:
+    """All tables, over all labels for so many images (0: not)."""
     maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "top2", tv=tv) for tv in TV}
     few = first(study.images, all_labels)
     if all_labels:  # before anything is scored: an evaluation goes on only where its maps are as they were
         maps = {f"tv{tv:g}": study.made(f"tv{tv:g}", "mask", "all", few, tv=tv) for tv in TV}
     found = {**_top_two(study, maps), "intrinsic": _intrinsic(study, maps)}
-    if upsampled:
-        claimed, table = _upsampled(study, maps, upsampled)
-        found |= {"claims": found["claims"] + claimed, "upsampled": table}
     return found | ({"partial": _partial(study, maps, few)} if all_labels else {})
 
 
@@ -74,14 +68,3 @@ def _intrinsic(study: Study, maps: dict[str, Any]) -> list[Figure]:
             source = row if row in rows else f"control:{row}"
             found.append(figure(results, name, source, infill) | {"row": row, "paper": value})
     return found
-
-
-def _upsampled(study: Study, maps: dict[str, Any], count: int) -> tuple[list[Figure], list[Figure]]:
-    """Masks of every pixel and upsampled ones: what is claimed of them, and the figures of both."""
-    some = first(study.images, count)
-    rows = {f"TV {tv:g}": maps[f"tv{tv:g}"] for tv in UPSAMPLED}
-    rows |= {f"TV {tv:g}, upsampled": study.made(f"tv{tv:g} s={COARSE}", "mask", "top2", some, tv=tv, factor=COARSE)
-             for tv in UPSAMPLED}  # fmt: skip
-    results = study.scored("upsampled", rows, some, labels="top2", eps1=0.0, eps2=0.1, infill="gray", **BARE)
-    return claims.of_upsampling(results, UPSAMPLED), [figure(results, name, row, "gray") for row in rows
-                                                      for name in ("insertion", *FAITHFUL)]  # fmt: skip

@@ -143,6 +143,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "partial": ("All labels, areas over 0.2 to 0.6 of the pixels, eps 0.01 and 0.1", by_weight),
     "intrinsic": ("The predicted label alone", alone),
     "upsampled": ("Masks of every pixel and masks upsampled by 4, eps 0 and 0.1", by_row),
+    "coarse": ("Upsampled masks without penalty by the steps they take, on half of the images", by_row),
     "settling": ("The same masks by the steps they take, on a few of the images", settling),
     "order": ("Masks without penalty that swap the order of what they hide, eps 0 and 0.1", by_row),
     "two": ("The two likeliest labels", by_row),
