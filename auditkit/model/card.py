@@ -51,6 +51,10 @@ class Card:
         pixels = np.arange(256, dtype=np.float64)
         return np.stack([(pixels * self.scale - m) / s for m, s in zip(self.mean, self.std, strict=True)])
 
+    def prepares_like(self, other: "Card") -> bool:
+        """Whether both make the same input of a picture."""
+        return replace(self, gray=other.gray, names=other.names, source=other.source, warnings=other.warnings) == other
+
     def to_json(self) -> dict[str, Any]:
         """The card as a plain object for reports."""
         return {

@@ -24,6 +24,8 @@ CONTROLS = {"random": "random map", "centred-gaussian": "centred Gaussian", "con
 
 def visible(text: str) -> str:
     """The text with every character that hides, reorders or breaks others written as its code, ‹U+202E›."""
+    if text.isprintable():  # as nearly all are, and a picture's many characters
+        return text
     return "".join(
         f"‹U+{ord(sign):04X}›" if sign not in "\n\t" and unicodedata.category(sign) in HIDDEN else sign for sign in text
     )

@@ -14,7 +14,7 @@ from auditkit.model import card as cards
 from auditkit.model.card_text import to_toml
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
-from auditkit.runs.accuracy import SAMPLE, Accuracy, better_preset, with_card
+from auditkit.runs.accuracy import SAMPLE, Accuracy, sampled, with_card
 
 SCHEMA_VERSION = 1
 
@@ -80,20 +80,20 @@ def inspect(
 def _accuracy(
     model: OnnxClassifier, images: ImageSet, progress: Callable[[int], Callable[[int], None]], *, assumed: bool
 ) -> tuple[Accuracy, tuple[str, ...]]:
-    sample = min(SAMPLE, len(images))
-    tick = progress(len(images) + sample * (1 + len(cards.PRESETS)))
-    better = better_preset(model, images, tick)
-    said: tuple[str, ...] = ()
-    if better is not None:
-        name, theirs, own = better
-        figures = f"{theirs.correct} of {theirs.n} right with preset '{name}', {own.correct} with"
+    tick = progress(len(images) + min(SAMPLE, len(images)) * len(cards.PRESETS))
+    sample = sampled(model, images, tick)
+    known, said = sample.own, tuple[str, ...]()
+    if sample.better is not None:
+        name, theirs = sample.better
+        figures = f"{theirs.correct} of {theirs.n} right with preset '{name}', {known.correct} with"
         if assumed:
             chosen = cards.from_preset(name, model.signature)
-            model.card = replace(chosen, source=f"preset {name} (assumed, by accuracy)")
+            model.card, known = replace(chosen, source=f"preset {name} (assumed, by accuracy)"), theirs
             said = (f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it.",)
         else:
             said = (f"the card is probably wrong: {figures} {model.card.source}.",)
-    return with_card(model, model.card, images, np.arange(len(images)), tick), said
+    others = np.setdiff1d(np.arange(len(images)), sample.positions)
+    return known + with_card(model, model.card, images, others, tick), said
 
 
 def write_card(inspection: Inspection, target: Path, *, force: bool) -> None:
