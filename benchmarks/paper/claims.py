@@ -28,9 +28,10 @@ REMARKS = {  # what is known of claims where they are not shown
     "and costs little completeness, ten labels": "on five photographs the interval is wide; the figure is 0.",
     "upsampling raises soundness, ten labels": "the worst of ten is near 0 in every row (paper-ten.json says why).",
     "upsampling raises soundness where TV is 0.001": "nor where there is little of the penalty, on 20 photographs.",
-    "upsampling raises soundness": "on CIFAR-10 it does where there is no penalty on variation, and not where there is "
-    "one. Photographs were measured with a penalty throughout, like the paper's, whose masks gain from both. The "
-    "second likeliest of a thousand labels decides soundness here, while the paper takes ten labels unlike each other.",
+    "upsampling raises soundness": "on CIFAR-10 it does where there is no penalty on variation; it is not shown where "
+    "there is one. Photographs were measured with a penalty throughout, like the paper's, whose masks gain from both. "
+    "The second likeliest of a thousand labels decides soundness here, while the paper takes ten labels unlike each "
+    "other.",
     "upsampling raises soundness on CIFAR-10 where TV is 0.01": "the penalty has raised it already, by as much "
     "as upsampling does alone, and upsampled masks are as sound with it as without.",
 }
