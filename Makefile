@@ -33,7 +33,7 @@ test-peers: $(VENV)/.made-dev  ## run the tests against real Captum, SHAP and to
 
 test-browser: $(VENV)/.made-dev  ## look at the reports in a headless Chromium
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,browser]'
-	$(BIN)/python -m pytest tests/test_browser.py
+	$(BIN)/python -m pytest tests/report/test_browser.py
 
 bench: $(VENV)/.made  ## measure speed on this CPU, and the paper's linear theorem; a few minutes
 	@mkdir -p $(RESULTS)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from auditkit.data.heatmaps import Bundle as Bundle
-    from auditkit.data.heatmaps import open_bundle as open_bundle
+    from auditkit.api import evaluate as evaluate
+    from auditkit.api import explain as explain
+    from auditkit.data.bundles import Bundle as Bundle
+    from auditkit.data.bundles import open_bundle as open_bundle
     from auditkit.errors import AuditError as AuditError
     from auditkit.errors import BadInput as BadInput
     from auditkit.model.classifier import CallableClassifier as CallableClassifier
@@ -16,16 +18,14 @@ if TYPE_CHECKING:
     from auditkit.model.read import Limits as Limits
     from auditkit.model.session import Settings as Settings
     from auditkit.model.signature import Overrides as Overrides
-    from auditkit.runs.api import evaluate as evaluate
-    from auditkit.runs.api import explain as explain
     from auditkit.verdict.api import audit as audit
 
 # Where each public name lives; importing auditkit alone imports nothing heavy.
 _HOMES = {
     "AuditError": "auditkit.errors", "BadInput": "auditkit.errors",
-    "audit": "auditkit.verdict.api", "Bundle": "auditkit.data.heatmaps", "open_bundle": "auditkit.data.heatmaps",
+    "audit": "auditkit.verdict.api", "Bundle": "auditkit.data.bundles", "open_bundle": "auditkit.data.bundles",
     "CallableClassifier": "auditkit.model.classifier", "OnnxClassifier": "auditkit.model.classifier",
-    "evaluate": "auditkit.runs.api", "explain": "auditkit.runs.api",
+    "evaluate": "auditkit.api", "explain": "auditkit.api",
     "load": "auditkit.model.classifier", "Limits": "auditkit.model.read", "Overrides": "auditkit.model.signature",
     "Settings": "auditkit.model.session",
 }  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.report.charts import MARKERS, Axis, Panel
+from auditkit.report.svg import MARKERS, Axis, Panel
 
 Array = np.ndarray[Any, Any]
 Series = tuple[str, str, str, Array]  # words, tone, shape ("": a dashed line), and [x, y, low, high] in rows

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 import auditkit
-from auditkit.data.heatmaps import open_bundle
-from auditkit.data.images import ImageSet
+from auditkit.data.bundles import open_bundle
+from auditkit.data.dataset import ImageSet
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session
 from auditkit.runs.evaluate import evaluate
-from auditkit.runs.plan import Evaluation
+from auditkit.runs.evaluation.settings import Evaluation
 from benchmarks.peers.adapters import Given
 from benchmarks.telling import one_line, origin, told
 

@@ -26,8 +26,8 @@ from torch.nn import functional as F  # noqa: N812 - as all the world calls it
 
 import auditkit
 from auditkit.graph import mask_objective as names
-from auditkit.graph import masklearn
-from auditkit.methods.mask import MaskOptions, _learner
+from auditkit.graph import mask_step
+from auditkit.methods.mask.method import MaskOptions, _learner
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Stepper
 from benchmarks.telling import one_line, origin, told
@@ -100,8 +100,8 @@ def ours(model: OnnxClassifier, masks: int, asked: argparse.Namespace) -> Steps:
     }
     feeds = {name: session.upload(array) for name, array in fixed.items()}
     draws = rng.integers(masks, masks + OTHERS, (asked.steps, masks, asked.distractors)).astype(np.int32)
-    start = masklearn.start(masks, learner.ends, learner.recipe)
-    stepper = Stepper(session, masklearn.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
+    start = mask_step.start(masks, learner.ends, learner.recipe)
+    stepper = Stepper(session, mask_step.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
 
     def steps(count: int) -> None:
         for step in range(count):

@@ -60,7 +60,7 @@ from scipy.stats import hypergeom
 
 from auditkit.metrics.faithfulness import alpha, beta
 from auditkit.metrics.statistics import Interval, share_interval
-from auditkit.report.charts import Axis
+from auditkit.report.svg import Axis
 from benchmarks.drawing import MARKS, Chart, page
 from benchmarks.telling import origin
 

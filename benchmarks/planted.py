@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 import auditkit
-from auditkit.data.heatmaps import open_bundle
-from auditkit.data.images import ImageSet
+from auditkit.data.bundles import open_bundle
+from auditkit.data.dataset import ImageSet
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import Planted, draw
 from auditkit.demo.planted import MODELS, bundled

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 import auditkit
-from auditkit.data.images import ImageSet, open_images
+from auditkit.data.dataset import ImageSet, open_images
 from auditkit.metrics.curves import Refinement, area, needed_errors, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
 from auditkit.model.classifier import OnnxClassifier

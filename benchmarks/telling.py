@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from auditkit.model.machine import describe
+from auditkit.model.doctor import describe
 
 
 @contextmanager

@@ -8,11 +8,11 @@ import onnxruntime
 import pytest
 
 import auditkit
-from auditkit.data.images import open_images
+from auditkit.data.dataset import open_images
 from auditkit.model.classifier import Opening
 from auditkit.model.session import Settings
-from auditkit.runs.inspection import inspect
-from test_cli import auditkit as command
+from auditkit.runs.inspection.inspect_model import inspect
+from tests.cli.test_cli import auditkit as command
 
 pytestmark = pytest.mark.assets
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import auditkit
-import build
 from auditkit.errors import AuditError, BadInput, OutOfMemory, RuntimeFailure
+from tests.support import onnx_models
 
 CPU = auditkit.Settings(device="cpu", precision="strict")
 WEIGHTS = np.random.default_rng(0).standard_normal((3 * 8 * 8, 4)) / 10
@@ -26,7 +26,7 @@ def _pictures(count: int = 3) -> Any:
 
 
 def _file(folder: Path, size: int = 8) -> Path:
-    return build.save(build.convnet(size=size, classes=4), folder)
+    return onnx_models.save(onnx_models.convnet(size=size, classes=4), folder)
 
 
 def _fails(_rows: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from auditkit.cli import options, show
+from auditkit.cli import console, options
 
 
 def audit(
@@ -50,12 +50,12 @@ def audit(
     Exit code 0: passed, 1: failed, 2: bad input, 3: the figures do not decide, 4: the machine failed. A run that was
     cut short goes on when the same command is given again.
     """
-    from auditkit.data.images import open_images  # noqa: PLC0415
+    from auditkit.data.dataset import open_images  # noqa: PLC0415
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs.evaluate import named  # noqa: PLC0415
     from auditkit.runs.explain import Explanation  # noqa: PLC0415
     from auditkit.verdict import audit as whole  # noqa: PLC0415
-    from auditkit.verdict.policy import read_policy  # noqa: PLC0415
+    from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
     making = {"--method": method, "--option": option, "--gradient": gradient != "auto"}
     if heatmaps and (said := next((name for name, given in making.items() if given), None)):
@@ -72,7 +72,7 @@ def audit(
     classes, names = opened.signature.classes, opened.card.names
     chosen = open_images(images, classes, names)
     others = open_images(pool, classes, names) if pool else None
-    found = whole.audit(opened, chosen, asked, out, bundles, others, show.progress)
+    found = whole.audit(opened, chosen, asked, out, bundles, others, console.progress)
     if as_json:
         print(json.dumps(found, indent=2, sort_keys=True))
     else:
@@ -86,10 +86,10 @@ def _print(found: dict[str, Any], out: Path) -> None:
         [check["id"], check["status"], _figure(check), _limit(check), check["severity"]] for check in found["checks"]
     ]
     if rows:
-        show.grid(["check", "status", "observed", "limit", "severity"], rows)
+        console.grid(["check", "status", "observed", "limit", "severity"], rows)
     why = [(check["status"], f"{check['id']}: {check['reason']}") for check in found["checks"]
            if check["status"] != "pass" and check["reason"]]  # fmt: skip
-    show.table([
+    console.table([
         ("verdict", _headline(found)), ("because", found["verdict_reason"]), *why,
         *(("flag", text) for text in found["flags"]),
         ("report", str(out / "report.html")), ("results", str(out / "results.json")),
@@ -97,7 +97,7 @@ def _print(found: dict[str, Any], out: Path) -> None:
 
 
 def _headline(found: dict[str, Any]) -> str:
-    from auditkit.report.story import headline  # noqa: PLC0415
+    from auditkit.report.wording import headline  # noqa: PLC0415
 
     word, comma, aside = headline(found).word.partition(",")
     return f"{word.upper()}{comma}{aside}"

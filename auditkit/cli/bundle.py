@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from auditkit.cli import options, show
-from auditkit.cli.verb import Verb
+from auditkit.cli import console, options
+from auditkit.cli.command import Verb
 
 if TYPE_CHECKING:
     from auditkit.data.bundle_check import Problem
@@ -44,10 +44,10 @@ def check(
     Ends with exit code 2 when there are errors, with 0 when there are warnings only.
     """
     from auditkit.data.bundle_check import check as problems_of  # noqa: PLC0415
-    from auditkit.data.heatmaps import open_bundle  # noqa: PLC0415
+    from auditkit.data.bundles import open_bundle  # noqa: PLC0415
 
     found, beside = open_bundle(bundle), _beside(images, model, card, preset)
-    with show.progress("reading maps", "maps") as progress:
+    with console.progress("reading maps", "maps") as progress:
         problems = problems_of(found, progress=progress, **beside)
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
@@ -58,7 +58,9 @@ def check(
     else:
         counted = ", ".join(f"{number} {what}" for what, number in _counts(found.labels).items())
         said = [(key, str(value)) for key, value in _described(found.header.to_json()).items() if value]
-        show.table([("bundle", f"{bundle}: {counted}"), *said, *_rows(problems), ("result", _result(errors, problems))])
+        console.table(
+            [("bundle", f"{bundle}: {counted}"), *said, *_rows(problems), ("result", _result(errors, problems))]
+        )
     if errors:
         raise typer.Exit(2)
 
@@ -88,11 +90,11 @@ def import_(
     Colour pictures are refused, since the order of the scores cannot be had back from them.
     """
     from auditkit.data.bundle_import import import_maps  # noqa: PLC0415
-    from auditkit.data.heatmaps import Bundle  # noqa: PLC0415
+    from auditkit.data.bundles import Bundle  # noqa: PLC0415
 
     bundle = Bundle(out, model, method, frame)
     before = len(bundle)
-    with show.progress("importing", "maps") as progress:
+    with console.progress("importing", "maps") as progress:
         notes = import_maps(source, bundle, channels, progress)
     warnings = [*notes, *bundle.header.notes]
     if as_json:
@@ -102,13 +104,13 @@ def import_(
         }, indent=2))  # fmt: skip
     else:
         said = [(key, str(value)) for key, value in _described(bundle.header.to_json()).items() if value]
-        show.table([("bundle", f"{out}: {len(bundle) - before} maps added, {len(bundle)} in all"), *said,
+        console.table([("bundle", f"{out}: {len(bundle) - before} maps added, {len(bundle)} in all"), *said,
                     *(("warning", text) for text in warnings)])  # fmt: skip
 
 
 def _beside(images: Path | None, model: Path | None, card: Path | None, preset: str | None) -> dict[str, Any]:
     """What the bundle is checked against, as far as it is given."""
-    from auditkit.data.images import open_images  # noqa: PLC0415
+    from auditkit.data.dataset import open_images  # noqa: PLC0415
     from auditkit.model.classifier import Opening, open_file  # noqa: PLC0415
 
     if model is None:

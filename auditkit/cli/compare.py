@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from auditkit.cli import show
+from auditkit.cli import console
 
 WHEN = ("before", "after")
 
 if TYPE_CHECKING:
-    from auditkit.runs.compare import Comparison, Difference
+    from auditkit.runs.comparison.compare import Comparison, Difference
 
 
 def compare(
@@ -25,9 +25,9 @@ def compare(
     Runs whose figures are not of the same kind are refused, with all that differs. That runs differ is no failure: the
     exit code is 0.
     """
-    from auditkit.data.durable import write_whole  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
     from auditkit.errors import BadInput  # noqa: PLC0415
-    from auditkit.runs.compare import compare  # noqa: PLC0415
+    from auditkit.runs.comparison.compare import compare  # noqa: PLC0415
 
     found = compare(run_a, run_b)
     text = json.dumps(found.to_json(), indent=2, allow_nan=False)
@@ -46,8 +46,8 @@ def _print(found: "Comparison") -> None:
     several = len({one.infill for one in found.differences if one.infill}) > 1
     head = ["metric", "maps", *(["infill"] if several else []), "A", "B", "B - A", "images", "reading"]
     rows = [_row(one, several) for one in found.differences]
-    show.table([("A", _run(found.a)), ("B", _run(found.b)), ("images", _images(found))])
-    show.grid(head, rows, names=2 + several)
+    console.table([("A", _run(found.a)), ("B", _run(found.b)), ("images", _images(found))])
+    console.grid(head, rows, names=2 + several)
     changed = [
         ("check", f"{check['id']}: {' → '.join(check[when] or _absent(str(check['id'])) for when in WHEN)}")
         for check in found.checks
@@ -55,7 +55,7 @@ def _print(found: "Comparison") -> None:
     ]
     if found.checks and not changed:
         changed = [("checks", f"none of {len(found.checks)} changed")]
-    show.table([*changed, *(("note", said) for said in found.notes)])
+    console.table([*changed, *(("note", said) for said in found.notes)])
 
 
 def _absent(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from auditkit.cli import options, show
+from auditkit.cli import console, options
 
 if TYPE_CHECKING:
     from auditkit.demo.planted import Demo
@@ -27,15 +27,15 @@ def demo(
     Both are right on ordinary images. Where their evidence lies tells them apart. The exit code is 0 when both audits
     ran, whatever they found.
     """
-    from auditkit.data.durable import write_whole  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
     from auditkit.demo import page, planted  # noqa: PLC0415
 
-    found = planted.run(out, count, answered, seed, options.settings(device), show.progress)
+    found = planted.run(out, count, answered, seed, options.settings(device), console.progress)
     write_whole(out / "report.html", page.render(found).encode())
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
     else:
-        show.table(_rows(found, page.headline(found)))
+        console.table(_rows(found, page.headline(found)))
 
 
 def _rows(found: "Demo", headline: str) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from auditkit.cli import options, show
+from auditkit.cli import console, options
 
 if TYPE_CHECKING:
     from auditkit.model.gradient import Differentiated
@@ -53,7 +53,7 @@ def differentiate(
     if as_json:
         print(json.dumps({"schema_version": 1, "out": str(out), **found.to_json()}, indent=2))
     else:
-        show.table(_rows(found, out))
+        console.table(_rows(found, out))
 
 
 def _rows(found: "Differentiated", out: Path) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from auditkit.cli import options, show
+from auditkit.cli import console, options
 
 
 def doctor(
@@ -14,15 +14,15 @@ def doctor(
 ) -> None:
     """Check this machine: versions, CUDA or what it lacks, memory, and a two-second self-test."""
     from auditkit.demo import selftest  # noqa: PLC0415
-    from auditkit.model import machine  # noqa: PLC0415
+    from auditkit.model import doctor  # noqa: PLC0415
 
-    facts = machine.describe()
+    facts = doctor.describe()
     result = selftest.run(options.settings(device))
     if as_json:
         print(json.dumps({"schema_version": 1, **facts, "self_test": result.to_json()}, indent=2))
     else:
         versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-        show.table([
+        console.table([
             ("versions", versions),
             ("system", f"{facts['system']}, {facts['cores']} cores, {facts['memory_bytes'] / 2**30:.1f} GiB memory"),
             ("providers", ", ".join(facts["providers"])),

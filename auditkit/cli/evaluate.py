@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from auditkit.cli import options, show
+from auditkit.cli import console, options
 
 if TYPE_CHECKING:
-    from auditkit.runs.summary import Summary
+    from auditkit.runs.summary.summarise import Summary
 
 WHAT = "What is measured (part of every figure's name)"
 
@@ -73,11 +73,11 @@ def evaluate(
     Every figure has an interval over the images and stands beside controls, maps that know nothing of the model. A run
     that was cut short goes on when the same command is given again.
     """
-    from auditkit.data.images import open_images  # noqa: PLC0415
+    from auditkit.data.dataset import open_images  # noqa: PLC0415
     from auditkit.metrics.curves import parse_steps  # noqa: PLC0415
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs import evaluate as runs  # noqa: PLC0415
-    from auditkit.runs.plan import Evaluation  # noqa: PLC0415
+    from auditkit.runs.evaluation.settings import Evaluation  # noqa: PLC0415
 
     settings = Evaluation(
         labels, renormalise, protocol, tuple(infill) if infill else None, parse_steps(steps) if steps else None,
@@ -89,7 +89,7 @@ def evaluate(
     classes, names = opened.signature.classes, opened.card.names
     chosen = open_images(images, classes, names)
     others = open_images(pool, classes, names) if pool else None
-    with show.progress("evaluating") as progress:
+    with console.progress("evaluating") as progress:
         found = runs.evaluate(opened, chosen, runs.named(heatmaps or []), settings, out, progress, others)
     if as_json:
         print(json.dumps(json.loads((out / "results.json").read_text()), indent=2))
@@ -107,8 +107,8 @@ def _range(text: str) -> tuple[float, float]:
 
 def _print(found: "Summary", out: Path, warnings: tuple[str, ...]) -> None:
     head, rows = found.grid()
-    show.grid(head, rows, names=1 + ("infill" in head))
+    console.grid(head, rows, names=1 + ("infill" in head))
     about_model = [(metric.name, metric.text()) for metric in found.metrics if not metric.bundle]
     flags = [("warning", text) for text in warnings] + [("flag", text) for text in found.flags]
     last = [("measured", found.measured()), ("results", str(out / "results.json"))]
-    show.table([*about_model, *found.remarks(), *flags, *last])
+    console.table([*about_model, *found.remarks(), *flags, *last])

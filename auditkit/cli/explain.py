@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from auditkit.cli import options, show
+from auditkit.cli import console, options
 
 ALL_METHODS = (
     "mask, differences, gradient, gradient-input, smoothgrad, integrated-gradients, grad-cam, fong, igos++, rise, "
@@ -49,11 +49,11 @@ def explain(
 
     Maps that the bundle has already are kept, so a command that was cut short goes on when it is given again.
     """
-    from auditkit.data.images import open_images  # noqa: PLC0415
+    from auditkit.data.dataset import open_images  # noqa: PLC0415
     from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs import explain as runs  # noqa: PLC0415
-    from auditkit.runs.made import Record  # noqa: PLC0415
+    from auditkit.runs.explain_record import Record  # noqa: PLC0415
 
     what = runs.Explanation(method, labels, options.pairs(option), seed, gradient)
     what.chosen()  # told before the model is opened
@@ -66,12 +66,12 @@ def explain(
     chosen = open_images(images, classes, names)
     others = open_images(pool, classes, names) if pool else None
     used = what.fitting(opened)
-    with show.progress("explaining") as progress:
+    with console.progress("explaining") as progress:
         found = runs.explain(opened, chosen, used, out, others, progress)
     if drawn is not None:
-        from auditkit.runs import gallery  # noqa: PLC0415
+        from auditkit.runs.pictures import heatmap_panels  # noqa: PLC0415
 
-        gallery.draw(opened, chosen, found, drawn)
+        heatmap_panels.draw(opened, chosen, found, drawn)
     record = Record.of(out)
     told = {"bundle": str(out), "method": found.header.method, "maps": len(found), "images": len(found.labels),
             "passes": record.passes, "gradients": record.gradients, "computed": "; ".join(record.computed)}  # fmt: skip
@@ -82,4 +82,4 @@ def explain(
         print(json.dumps({"schema_version": 1, **told, "notes": said}, indent=2))
     else:
         notes = [("warning", text) for text in opened.card.warnings] + [("note", note) for note in said]
-        show.table([*((name, str(value)) for name, value in told.items()), *notes])
+        console.table([*((name, str(value)) for name, value in told.items()), *notes])

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from auditkit.cli import options, show
+from auditkit.cli import console, options
 
 if TYPE_CHECKING:
-    from auditkit.runs.inspection import Inspection
+    from auditkit.runs.inspection.inspect_model import Inspection
 
 
 def inspect(
@@ -41,21 +41,21 @@ def inspect(
     read unless it is a plain file beside it.
     """
     from auditkit.model.card import path_beside  # noqa: PLC0415
-    from auditkit.runs import inspection  # noqa: PLC0415
+    from auditkit.runs.inspection import inspect_model  # noqa: PLC0415
 
     used = None if write_card and card is not None and not card.exists() else card
     opening = options.opening(used, preset, memory_limit, time_limit, size, input=input_, output=output, layout=layout,
                               kind=kind)  # fmt: skip
     settings = options.settings(device, precision, batch, threads)
-    with show.progress("measuring accuracy") as progress:
-        found = inspection.inspect(model, opening, settings, images, progress)
+    with console.progress("measuring accuracy") as progress:
+        found = inspect_model.inspect(model, opening, settings, images, progress)
     target = card or path_beside(model)
     if write_card:
-        inspection.write_card(found, target, force=force)
+        inspect_model.write_card(found, target, force=force)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
     else:
-        show.table(_rows(found) + ([("card", f"written to {target}")] if write_card else []))
+        console.table(_rows(found) + ([("card", f"written to {target}")] if write_card else []))
 
 
 def _rows(found: "Inspection") -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from auditkit.cli import (
     audit,
     bundle,
     compare,
+    console,
     demo,
     differentiate,
     doctor,
@@ -19,10 +20,9 @@ from auditkit.cli import (
     inspect,
     policy,
     report,
-    show,
     verify,
 )
-from auditkit.cli.verb import Verb
+from auditkit.cli.command import Verb
 from auditkit.errors import AuditError
 
 app = typer.Typer(
@@ -96,5 +96,5 @@ def _told(error: Exception) -> tuple[str, int]:
 
 def _fail(sentence: str, code: int) -> NoReturn:
     if sentence:  # without a verb, the help says it all
-        print("auditkit: " + show.plain(" ".join(sentence.split())), file=sys.stderr)
+        print("auditkit: " + console.plain(" ".join(sentence.split())), file=sys.stderr)
     sys.exit(code)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from auditkit.cli import show
-from auditkit.cli.verb import Verb
+from auditkit.cli import console
+from auditkit.cli.command import Verb
 
 if TYPE_CHECKING:
-    from auditkit.verdict.policy import Policy
+    from auditkit.verdict.policy_file import Policy
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,10 +28,10 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
     """Write a commented policy to start from. It gets the file's name: what is changed is no longer auditkit's."""
-    from auditkit.data.durable import write_whole  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
     from auditkit.errors import BadInput, RuntimeFailure  # noqa: PLC0415
-    from auditkit.verdict.policy import parse_policy  # noqa: PLC0415
-    from auditkit.verdict.rules import SHIPPED, shipped_text  # noqa: PLC0415
+    from auditkit.verdict.policy import SHIPPED, shipped_text  # noqa: PLC0415
+    from auditkit.verdict.policy_file import parse_policy  # noqa: PLC0415
 
     if name not in SHIPPED:
         raise BadInput(f"there is no policy '{name}' to start from; there are {', '.join(SHIPPED)}.")
@@ -48,7 +48,7 @@ def init(
         write_whole(out, text.encode())
     except OSError as error:
         raise RuntimeFailure(f"{out} cannot be written ({error.strerror}).") from None
-    show.table([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
+    console.table([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
 
 
 @app.command(cls=Verb)
@@ -60,14 +60,14 @@ def check(
     """Say what a policy asks, or, with exit code 2, what is wrong with it."""
     from datetime import UTC, datetime  # noqa: PLC0415
 
-    from auditkit.verdict.policy import read_policy  # noqa: PLC0415
+    from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
     found, today = read_policy(policy), datetime.now(UTC).date().isoformat()
     if as_json:
         print(json.dumps({"schema_version": 1, **_object(found)}, indent=2))
         return
     told = _object(found)
-    show.table([
+    console.table([
         ("policy", f"{found.name}{'' if found.shipped else ', not one of those that come with auditkit'}"),
         *([("about", found.description)] if found.description else []), ("sha256", found.sha256),
         ("measured", _measured(told)), ("images", f"{found.minimum_images} or more; {found.max_failed_images:.1%} of "
@@ -76,25 +76,25 @@ def check(
         ("randomised", _randomised(found)), ("fails on", f"{found.fail_on} and above"),
     ])  # fmt: skip
     if found.checks:
-        show.grid(["check", "asks", "severity", "required"], _rows(found))
+        console.grid(["check", "asks", "severity", "required"], _rows(found))
     notes = [("note", "nothing is asked: the verdict will be 'measured'")] if not _asks(found) else []
     notes += [("suppressed", _suppression(one, today)) for one in told["suppressions"]]
     if notes:
-        show.table(notes)
+        console.table(notes)
 
 
 @app.command("list", cls=Verb)
 def list_(as_json: Json = False) -> None:
     """List the policies that come with auditkit."""
-    from auditkit.verdict.policy import read_policy  # noqa: PLC0415
-    from auditkit.verdict.rules import SHIPPED  # noqa: PLC0415
+    from auditkit.verdict.policy import SHIPPED  # noqa: PLC0415
+    from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
     found = [read_policy(name) for name in SHIPPED]
     if as_json:
         listed = [{"name": one.name, "description": one.description, "sha256": one.sha256} for one in found]
         print(json.dumps({"schema_version": 1, "policies": listed}, indent=2))
     else:
-        show.table([(one.name, one.description) for one in found])
+        console.table([(one.name, one.description) for one in found])
 
 
 def _object(policy: "Policy") -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _rows(policy: "Policy") -> list[list[str]]:
 
 
 def _asks(policy: "Policy") -> bool:
-    from auditkit.verdict.rules import at_least  # noqa: PLC0415
+    from auditkit.verdict.policy import at_least  # noqa: PLC0415
 
     return any(at_least(check.severity, policy.fail_on) for check in policy.checks)
 

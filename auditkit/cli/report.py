@@ -21,9 +21,9 @@ def report(
     """
     from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.report.formats import FORMATS, render  # noqa: PLC0415
-    from auditkit.report.load import load  # noqa: PLC0415
-    from auditkit.runs.store import RUN  # noqa: PLC0415
-    from auditkit.runs.sums import SUMS  # noqa: PLC0415
+    from auditkit.report.load_run import load  # noqa: PLC0415
+    from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415
+    from auditkit.runs.folder.store import RUN  # noqa: PLC0415
 
     if form not in FORMATS:
         raise BadInput(f"there is no format '{form}'; use {', '.join(FORMATS)}.")
@@ -40,9 +40,9 @@ def report(
 
 def _write(run: Path, path: Path, content: bytes) -> None:
     """Write the file and say where; what a list of digests seals is left as it is."""
-    from auditkit.data.durable import write_whole  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
     from auditkit.errors import BadInput  # noqa: PLC0415
-    from auditkit.runs.sums import SUMS  # noqa: PLC0415
+    from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415
 
     try:
         same = path.is_file() and path.read_bytes() == content

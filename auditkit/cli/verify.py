@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from auditkit.cli import options, show
+from auditkit.cli import console, options
 
 if TYPE_CHECKING:
     from auditkit.verdict.verify import Verification
@@ -49,7 +49,7 @@ def verify(
     opening = options.opening(card, None, memory_limit, time_limit, None, layout=layout)
     named = dict(_pair(text) for text in heatmaps or [])
     where = Originals(model, images, named, pool, opening, options.settings(device).device)
-    with show.progress("computing again") as progress:
+    with console.progress("computing again") as progress:
         depth = "run" if run_only else "rows" if recompute else "digests"
         found = verified(run, where, depth=depth, share=sample, images_mapped=maps, seed=seed,  # type: ignore[arg-type]
                          progress=progress)  # fmt: skip
@@ -79,4 +79,4 @@ def _print(found: "Verification") -> None:
         rows.append(("chance", found.sample.escape))
         rows.append(("tolerance", f"{found.sample.tolerance:g} of a probability or area; {found.sample.why}"))
     end = "DOES NOT HOLD" if found.problems else "holds, as far as it was checked"
-    show.table([*rows, *(("not checked", what) for what in found.not_checked), ("run", f"{found.run} {end}")])
+    console.table([*rows, *(("not checked", what) for what in found.not_checked), ("run", f"{found.run} {end}")])

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.data import alignment
 from auditkit.data import bundle_files as files
-from auditkit.data import frames
 from auditkit.data.bundle_files import Entry
-from auditkit.data.heatmaps import CONSTANT_NOTE, HeatmapSet
-from auditkit.data.images import ImageSet, size_of
+from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet
+from auditkit.data.dataset import ImageSet, size_of
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 
@@ -91,7 +91,7 @@ def _map_problems(
         tick(1)
         try:
             values, kind = bundle.read_typed(entry)
-            frames.check_size((values.shape[0], values.shape[1]), frame, card, picture_size(entry.image))
+            alignment.check_size((values.shape[0], values.shape[1]), frame, card, picture_size(entry.image))
         except BadInput as error:
             yield Problem("error", entry.heatmap, f"image '{entry.image}', label {entry.label}: {error}".rstrip("."))
             continue

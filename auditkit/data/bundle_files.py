@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
-from auditkit.data.frames import checked_frame
+from auditkit.data.alignment import checked_frame
 from auditkit.errors import BadInput
 
 Array = np.ndarray[Any, Any]

@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image
 
 from auditkit.data import bundle_files as files
-from auditkit.data.arrays import NOT_NPZ
 from auditkit.data.bundle_files import Entry
-from auditkit.data.heatmaps import Bundle
-from auditkit.data.layouts import label_array
+from auditkit.data.bundles import Bundle
+from auditkit.data.explainer_layouts import label_array
+from auditkit.data.framework_arrays import NOT_NPZ
 from auditkit.errors import BadInput
 
 Array = np.ndarray[Any, Any]

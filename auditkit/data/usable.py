@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from auditkit.data.images import ImageSet, box_outside, size_of
+from auditkit.data.dataset import ImageSet, box_outside, size_of
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
-from auditkit.model.pictures import pixels
+from auditkit.model.preprocessing import pixels
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ import numpy as np
 from PIL import Image
 
 from auditkit import __version__
-from auditkit.data.heatmaps import open_bundle
+from auditkit.data.bundles import open_bundle
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import CLASSES
 from auditkit.demo.planted import FIRST, Demo, Vendor
 from auditkit.metrics.localisation import kept_first
 from auditkit.metrics.statistics import Interval
+from auditkit.report.formatting import exact, last, percent
 from auditkit.report.html import page
-from auditkit.report.load import load
-from auditkit.report.text import exact, last, percent
-from auditkit.report.view import Fact
+from auditkit.report.load_run import load
+from auditkit.report.sections import Fact
 
 Array = np.ndarray[Any, Any]
 TEMPLATES = Path(__file__).parent / "templates"

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.data.durable import write_whole
-from auditkit.data.heatmaps import HeatmapSet, open_bundle
-from auditkit.data.images import open_images
+from auditkit.data.atomic_write import write_whole
+from auditkit.data.bundles import HeatmapSet, open_bundle
+from auditkit.data.dataset import open_images
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import TAG_SIDE_PX, Planted, draw
 from auditkit.errors import BadInput, RuntimeFailure
@@ -20,7 +20,7 @@ from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
 from auditkit.runs.explain import Explanation
 from auditkit.verdict.audit import Asked, Phase, audit
-from auditkit.verdict.policy import read_policy
+from auditkit.verdict.policy_file import read_policy
 
 Array = np.ndarray[Any, Any]
 MODELS = ("honest", "shortcut")

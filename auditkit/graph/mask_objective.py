@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from auditkit.graph import build, edit
 from auditkit.graph.gradient.builder import Shape
-from auditkit.graph.masking import Ends
+from auditkit.graph.hard_masks import Ends
 
 Array = np.ndarray[Any, Any]
 

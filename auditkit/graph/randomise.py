@@ -22,7 +22,7 @@ from onnx import TensorProto, inliner, numpy_helper
 
 from auditkit.graph import edit
 from auditkit.graph.dequantise import LIMITS
-from auditkit.graph.floats import FLOATS
+from auditkit.graph.float_types import FLOATS
 
 Array = np.ndarray[Any, Any]
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from auditkit.errors import BadInput
-from auditkit.methods import limits
-from auditkit.methods.asking import answers, generator
-from auditkit.methods.grids import Grids, Spread, coin_flips, jittered, weighted_sum
+from auditkit.methods import option_values
+from auditkit.methods.differences.grids import Grids, Spread, coin_flips, jittered, weighted_sum
+from auditkit.methods.queries import answers, generator
 from auditkit.methods.request import Found, Request
-from auditkit.model.mixed import mixed
+from auditkit.model.soft_masks import mixed
 
 Array = np.ndarray[Any, Any]
 SMALL_SIDE = 64  # pixels; larger pictures get more masks
@@ -40,8 +40,8 @@ class Rise:
     keep: float = 0.5  # chance of a grid point to be shown
 
     def __post_init__(self) -> None:
-        limits.whole(self, "passes")
-        limits.whole(self, "cells", most=limits.MOST_CELLS)
+        option_values.whole(self, "passes")
+        option_values.whole(self, "cells", most=option_values.MOST_CELLS)
         if not 0 < self.keep < 1:
             raise BadInput(f"keep {self.keep} must lie between 0 and 1.")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from auditkit.data.frames import resized
+from auditkit.data.alignment import resized
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 from auditkit.graph.gradient import Facts
@@ -15,7 +15,7 @@ from auditkit.methods.gradients import notes, pairs_of
 from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient import ready
-from auditkit.model.slopes import slopes
+from auditkit.model.gradient_session import slopes
 
 Array = np.ndarray[Any, Any]
 Size = tuple[int, int]

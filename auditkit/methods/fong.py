@@ -20,11 +20,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from auditkit.errors import BadInput
-from auditkit.graph.deletion import Deletion, DeletionRecipe
+from auditkit.graph.fong_objective import Deletion, DeletionRecipe
+from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import WEIGHTS, upsampled
-from auditkit.graph.masking import Ends
-from auditkit.methods import limits
-from auditkit.methods.mask import (
+from auditkit.methods import option_values
+from auditkit.methods.mask.batch import Ending
+from auditkit.methods.mask.infills import Bank, over_blur
+from auditkit.methods.mask.method import (
     COARSE,
     HALF_SCALE,
     Learner,
@@ -36,8 +38,6 @@ from auditkit.methods.mask import (
     stepping,
     wanted_pairs,
 )
-from auditkit.methods.mask_batch import Ending
-from auditkit.methods.mask_infills import Bank, over_blur
 from auditkit.methods.notes import Note, Share
 from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import OnnxClassifier
@@ -70,10 +70,10 @@ class FongOptions:
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
             raise BadInput(f"start '{self.start}' is not one of {', '.join(get_args(Start))}.")
-        limits.whole(self, "steps", "factor", "rows")
-        limits.not_negative(self, "l1", "tv", "jitter")
-        limits.positive(self, "rate")
-        limits.blur(self)
+        option_values.whole(self, "steps", "factor", "rows")
+        option_values.not_negative(self, "l1", "tv", "jitter")
+        option_values.positive(self, "rate")
+        option_values.blur(self)
         if not 1 <= self.beta < float("inf"):
             raise BadInput(f"beta {self.beta} is not a number from 1 up.")
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
-from auditkit.methods import limits
+from auditkit.methods import option_values
 from auditkit.methods.request import Found, Request
-from auditkit.model.slopes import Slopes, slopes
+from auditkit.model.gradient_session import Slopes, slopes
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1000  # pictures of one image, all in memory
@@ -29,7 +29,7 @@ class Smooth:
     noise: float = 0.15  # standard deviation, in ranges of the image's values
 
     def __post_init__(self) -> None:
-        limits.whole(self, "samples", most=AT_ONCE)
+        option_values.whole(self, "samples", most=AT_ONCE)
         if not 0 <= self.noise < 10:
             raise BadInput(f"noise {self.noise} is not a number from 0 up to 10.")
 
@@ -41,7 +41,7 @@ class Integrated:
     steps: int = 32
 
     def __post_init__(self) -> None:
-        limits.whole(self, "steps", most=AT_ONCE)
+        option_values.whole(self, "steps", most=AT_ONCE)
 
 
 def gradient(request: Request, _options: Plain) -> Found:

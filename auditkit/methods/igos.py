@@ -23,13 +23,14 @@ import numpy as np
 
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
-from auditkit.graph import bilateral
-from auditkit.graph.bilateral import TERMS, BilateralRecipe
+from auditkit.graph import igos_objective
+from auditkit.graph.hard_masks import Ends
+from auditkit.graph.igos_objective import TERMS, BilateralRecipe
 from auditkit.graph.mask_objective import upsampled
-from auditkit.graph.masking import Ends
-from auditkit.methods import limits
+from auditkit.methods import option_values
 from auditkit.methods.igos_search import Asked, Descent, Search
-from auditkit.methods.mask import (
+from auditkit.methods.mask.infills import over_blur
+from auditkit.methods.mask.method import (
     COARSE,
     HALF_SCALE,
     differentiable,
@@ -39,7 +40,6 @@ from auditkit.methods.mask import (
     rounding,
     wanted_pairs,
 )
-from auditkit.methods.mask_infills import over_blur
 from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.session import Session
@@ -64,10 +64,10 @@ class IgosOptions:
     rows: int | None = None  # images in a batch, at most; None: by device and size, and halved where they do not fit
 
     def __post_init__(self) -> None:
-        limits.whole(self, "steps", "points", "factor", "rows")
-        limits.not_negative(self, "l1", "tv", "noise")
-        limits.positive(self, "alpha", "edge")
-        limits.blur(self)
+        option_values.whole(self, "steps", "points", "factor", "rows")
+        option_values.not_negative(self, "l1", "tv", "noise")
+        option_values.positive(self, "alpha", "edge")
+        option_values.blur(self)
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def _made_ready(model: OnnxClassifier, options: IgosOptions) -> Ready:
         scale=HALF_SCALE if model.settings.precision == "float16" else 1.0, start=1.0, points=points,
         edges=tuple(options.edge * _ranges(model)),
     )  # fmt: skip
-    graph = bilateral.slope(network.model, network.ends, recipe)
-    slope, loss = (Session(proto, model.settings, network.weights) for proto in (graph, bilateral.loss(graph)))
+    graph = igos_objective.slope(network.model, network.ends, recipe)
+    slope, loss = (Session(proto, model.settings, network.weights) for proto in (graph, igos_objective.loss(graph)))
     descent = Descent(options.steps, options.points, options.alpha)
     room = recipe.pairs or max(1, rows // recipe.rows)
     search = Search(slope, loss, recipe, recipe.grid(network.ends), descent, room)

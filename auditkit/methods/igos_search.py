@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.errors import OutOfMemory, RuntimeFailure
-from auditkit.graph.bilateral import NOISE, POINTS, SLOPE, TERMS, BilateralRecipe
+from auditkit.graph.igos_objective import NOISE, POINTS, SLOPE, TERMS, BilateralRecipe
 from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS
 from auditkit.model.session import Session
 

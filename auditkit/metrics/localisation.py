@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auditkit.errors import BadInput
-from auditkit.metrics.saliency import checked_map
+from auditkit.metrics.saliency_metric import checked_map
 
 Array = np.ndarray[Any, Any]
 Corners = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels, x1 and y1 exclusive

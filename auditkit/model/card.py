@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.errors import BadInput
-from auditkit.model import external
+from auditkit.model import external_files
 from auditkit.model.signature import Overrides, Signature
 
 SCHEMA_VERSION = 1
@@ -250,7 +250,7 @@ def _names(table: Mapping[str, Any], path: Path) -> tuple[str, ...]:
         listed = str(table["file"])
         try:
             # A vendor's card may name any file of the reader's machine, just as a tensor may.
-            with external.opened(path.parent, listed, f"the list of class names of {path.name}") as data:
+            with external_files.opened(path.parent, listed, f"the list of class names of {path.name}") as data:
                 text = data.read(0, min(data.size, MOST_BYTES)).decode("utf-8")
         except UnicodeDecodeError as error:
             raise BadInput(f"{path.name}: the class names file {listed} cannot be read: {error}.") from None

@@ -11,7 +11,7 @@ from PIL import Image
 
 from auditkit.errors import AuditError, BadInput, RuntimeFailure
 from auditkit.model import card as cards
-from auditkit.model import pictures, trial
+from auditkit.model import preprocessing, sandbox
 from auditkit.model.card import Card
 from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
@@ -43,12 +43,12 @@ class _WithCard:
         """The network's input for pictures: files, Pillow images or uint8 arrays [height, width, 3]."""
         listed = [images] if isinstance(images, str | Path | Image.Image) else list(images)
         seen = [
-            pictures.pixels(self.card, pictures.opened(image) if isinstance(image, str | Path) else image)
+            preprocessing.pixels(self.card, preprocessing.opened(image) if isinstance(image, str | Path) else image)
             for image in listed
         ]
         if not seen:
             return np.zeros(self.signature.array_shape(0), self.signature.dtype)
-        return pictures.normalised(self.card, np.stack(seen), self.signature.layout, self.signature.dtype)
+        return preprocessing.normalised(self.card, np.stack(seen), self.signature.layout, self.signature.dtype)
 
     def _input(self, images: Images) -> Array:
         """An array of the network's own input as it is; anything else is preprocessed."""
@@ -275,7 +275,7 @@ def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifie
     """The classifier in an ONNX file, tried in a guarded child process first."""
     file_size(path, opening.limits)  # a folder or a missing file is told before its card is looked for
     data, card_path = _card_data(path, opening)
-    outcome = trial.attempt(path, merged(opening.overrides, data, card_path), opening.limits)
+    outcome = sandbox.attempt(path, merged(opening.overrides, data, card_path), opening.limits)
     file = read(path, opening.limits)
     if file.identity != outcome.identity:
         raise BadInput(f"{path} changed between its trial and its use; leave it alone and try again.")

@@ -15,9 +15,9 @@ from onnx import helper, numpy_helper, shape_inference
 
 from auditkit import __version__
 from auditkit.errors import BadInput, RuntimeFailure
-from auditkit.graph import dequantise, edit, floats, prepare
-from auditkit.graph.gradient import Facts, export, own, unreached
-from auditkit.model import pictures, shapes
+from auditkit.graph import canonical, dequantise, edit, float_types
+from auditkit.graph.gradient import Facts, export, unreached, vendor_gradient
+from auditkit.model import preprocessing, shapes
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check, check, line_error
 from auditkit.model.session import Session, folded
@@ -82,7 +82,7 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
     model = edit.with_dims(edit.with_outputs(classifier.graph, outputs), signature.input, dims)
     feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in _two_sizes(classifier)]
     try:
-        return _ready(prepare.taking_floats(model, signature.input), classifier.weights, outputs, feeds)
+        return _ready(canonical.taking_floats(model, signature.input), classifier.weights, outputs, feeds)
     except (shape_inference.InferenceError, RuntimeError) as error:  # what onnx's own passes raise
         reason = " ".join(str(error).split())[:200]
         raise BadInput(
@@ -95,17 +95,17 @@ def _ready(
     model: onnx.ModelProto, weights: Mapping[str, Array], outputs: list[str], feeds: list[dict[str, Array]]
 ) -> Ready:
     (image,) = feeds[0]
-    model = prepare.spelled_out(model)
+    model = canonical.spelled_out(model)
     surrogate = dequantise.rounds(model, image)
     if dequantise.is_quantised(model):
-        model = edit.with_outputs(dequantise.dequantised(prepare.raised(model)), outputs)
-    model, weights = floats.in_one_float(model, weights)
-    model = prepare.raised(folded(model, weights))
+        model = edit.with_outputs(dequantise.dequantised(canonical.raised(model)), outputs)
+    model, weights = float_types.in_one_float(model, weights)
+    model = canonical.raised(folded(model, weights))
     known = shapes.conditions(model, weights, feeds)
     if known:
-        model = folded(prepare.resolved(model, known), weights)
+        model = folded(canonical.resolved(model, known), weights)
     facts = shapes.probe(model, weights, feeds)
-    return Ready(prepare.with_known(model, facts.values), weights, facts, surrogate)
+    return Ready(canonical.with_known(model, facts.values), weights, facts, surrogate)
 
 
 def _outputs(classifier: OnnxClassifier, wrt: str | None) -> list[str]:
@@ -129,7 +129,7 @@ def noise(classifier: OnnxClassifier, rows: int, seed: int) -> Array:
     card, signature = classifier.card, classifier.signature
     size = (rows, signature.height, signature.width, signature.channels)
     drawn = np.random.default_rng([20221128, seed]).integers(0, 256, size, dtype=np.uint8)
-    return pictures.normalised(card, drawn, signature.layout, signature.dtype).astype(np.float32)
+    return preprocessing.normalised(card, drawn, signature.layout, signature.dtype).astype(np.float32)
 
 
 def differentiate(
@@ -140,14 +140,14 @@ def differentiate(
     What a file that rounds brings along is not used: scores that move in steps cannot tell whether it is right.
     """
     image = classifier.signature.input
-    target, brought = wrt or image, own.ends(classifier.file.proto, gradient_output)
+    target, brought = wrt or image, vendor_gradient.ends(classifier.file.proto, gradient_output)
     if brought is not None and target == image and not dequantise.rounds(classifier.graph, image):
         return _vendors_own(classifier, brought)
     found = trusted(classifier, wrt)
     base = found.base
     model, weights = export.taking(found.joined, image, _kind(classifier)), dict(base.weights)
     if base.surrogate and target == image:
-        model = export.beside(prepare.raised(classifier.graph), model, image)
+        model = export.beside(canonical.raised(classifier.graph), model, image)
         weights = {export.STAND_IN + name: array for name, array in weights.items()} | dict(classifier.weights)
     return _told(classifier, model, weights, base, target, found.check)
 
@@ -179,8 +179,8 @@ def _kind(classifier: OnnxClassifier) -> int:
 
 def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differentiated:
     signature = classifier.signature
-    model = own.in_our_form(classifier.file.proto, signature.output, names)
-    joined, weights = floats.in_one_float(prepare.taking_floats(model, signature.input), classifier.file.weights)
+    model = vendor_gradient.in_our_form(classifier.file.proto, signature.output, names)
+    joined, weights = float_types.in_one_float(canonical.taking_floats(model, signature.input), classifier.file.weights)
     facts = Facts({signature.input: (signature.own_batch, *signature.array_shape(1)[1:])}, {})
     base = Ready(classifier.graph, weights, facts, surrogate=False)
     checked = _checked(classifier, base, joined, signature.input, "the gradient that the file brings along")

@@ -12,7 +12,7 @@ import onnx
 
 from auditkit.errors import AuditError, BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph import edit
-from auditkit.graph.gradient import own
+from auditkit.graph.gradient import vendor_gradient
 from auditkit.model.inputs import ImageInput, find_image
 from auditkit.model.outputs import Output, choose_output
 from auditkit.model.read import OnnxFile
@@ -67,7 +67,7 @@ def derived(
 
 def examine(file: OnnxFile, wanted: Overrides) -> Signature:
     """The signature of a model, from its graph and from runs on noise."""
-    file = replace(file, proto=own.without_gradient(file.proto, wanted.gradient_output))
+    file = replace(file, proto=vendor_gradient.without_gradient(file.proto, wanted.gradient_output))
     image = find_image(file.proto, wanted)
     trial, session, outputs, arrays, guesses = _first_run(file, image, wanted)
     rows = len(trial.noise) if image.batch is None else image.batch

@@ -18,7 +18,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from auditkit.errors import BadInput
-from auditkit.model import tensors
+from auditkit.model import external_tensors
 
 OLDEST_OPSET = 7
 # Domains whose operators ship inside onnxruntime; any other needs a library of the vendor's, which is never loaded.
@@ -107,11 +107,11 @@ def read(path: Path, limits: Limits | None = None, announce: Callable[[int], Non
     content = _bytes_of(path, limits)
     proto = _parse(content, path.name)
     _check_operators(proto, path.name, limits)
-    outside = [found for found in tensors.all_tensors(proto) if tensors.is_outside(found[0])]
-    total = len(content) + tensors.data_bytes(path, [tensor for tensor, _ in outside], limits.external_bytes)
+    outside = [found for found in external_tensors.all_tensors(proto) if external_tensors.is_outside(found[0])]
+    total = len(content) + external_tensors.data_bytes(path, [tensor for tensor, _ in outside], limits.external_bytes)
     announce(total)
-    weights, digests = tensors.bring_in(outside, path, apart=total > limits.inline_bytes)
-    tensors.refuse_doubles(proto, weights, path.name)
+    weights, digests = external_tensors.bring_in(outside, path, apart=total > limits.inline_bytes)
+    external_tensors.refuse_doubles(proto, weights, path.name)
     return OnnxFile(
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
-from auditkit.graph import gates, half
+from auditkit.graph import float16, relu_gates
 from auditkit.model import cuda
 
 Array = np.ndarray[Any, Any]
@@ -113,7 +113,7 @@ def in_precision(
     """The graph and its weights in the precision asked for; float32 stays at its inputs and outputs."""
     if resolved(settings).precision != "float16":
         return model, weights
-    return half.to_float16(model, weights)
+    return float16.to_float16(model, weights)
 
 
 class Session:
@@ -122,7 +122,7 @@ class Session:
     def __init__(self, model: onnx.ModelProto, settings: Settings, weights: Mapping[str, Array] | None = None) -> None:
         self.settings = resolved(settings)
         if self.settings.device == "cpu":
-            model = gates.as_products(model)
+            model = relu_gates.as_products(model)
         kept = {tensor.name for tensor in model.graph.initializer}
         # The runtime refers to these arrays; they live as long as the session.
         self._weights = {name: array for name, array in (weights or {}).items() if name in kept}

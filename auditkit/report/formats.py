@@ -1,8 +1,8 @@
 """The forms that a run can be shown in."""
 
 from auditkit.errors import BadInput
-from auditkit.report.load import Loaded
-from auditkit.runs.store import RESULTS
+from auditkit.report.load_run import Loaded
+from auditkit.runs.folder.store import RESULTS
 
 FORMATS = ("html", "md", "json", "junit", "sarif")
 NEEDED = ("tool", "run", "subject", "settings", "environment")

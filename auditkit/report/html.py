@@ -9,11 +9,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from auditkit.report import plots, story, tables, view
-from auditkit.report.cards import ROLES, cards
-from auditkit.report.load import Loaded
-from auditkit.report.rows import Rows, rows_of
-from auditkit.report.text import count, exact, last, name, title, visible
+from auditkit.report import plots, sections, tables, wording
+from auditkit.report.chart_data import Rows, rows_of
+from auditkit.report.formatting import count, exact, last, name, title, visible
+from auditkit.report.gallery_cards import ROLES, cards
+from auditkit.report.load_run import Loaded
 
 TEMPLATES = Path(__file__).parent / "templates"
 SECTIONS = {
@@ -56,19 +56,19 @@ def _context(loaded: Loaded) -> dict[str, Any]:
     known = tables.names(results, loaded.gallery)
     shown, left_out = cards(loaded, known)
     failed = results["failed_images"]
-    infill = view.first_infill(results)
+    infill = sections.first_infill(results)
     randomised = RANDOMISED | (results["randomisation"] or {})
     return {
-        "results": results, "story": story, "sections": SECTIONS,
+        "results": results, "story": wording, "sections": SECTIONS,
         "numbers": {key: place for place, key in enumerate(SECTIONS, start=1)},
-        "verdict": story.headline(results), "ended": results["run"].get("ended"),
+        "verdict": wording.headline(results), "ended": results["run"].get("ended"),
         "policy": {"name": "", "text": ""} | (results["policy"] or {}),
-        "subject": view.subject_line(results), "images": count(results["subject"]["images"]["count"], "image"),
-        "key_figures": view.key_figures(results),
-        "more_bundles": max(0, len(view.bundles(results)) - view.MOST_KEY_BUNDLES), "infill": infill,
+        "subject": sections.subject_line(results), "images": count(results["subject"]["images"]["count"], "image"),
+        "key_figures": sections.key_figures(results),
+        "more_bundles": max(0, len(sections.bundles(results)) - sections.MOST_KEY_BUNDLES), "infill": infill,
         "confidence": exact(results["settings"].get("confidence", 0.95) * 100),
-        "checks": view.checks(results), "tally": view.tally(results), "beside": view.beside(results),
-        "identity": view.identity(results, loaded.digest),
+        "checks": sections.checks(results), "tally": sections.tally(results), "beside": sections.beside(results),
+        "identity": sections.identity(results, loaded.digest),
         "figures": tables.figures(results), "reliability": tables.reliability(results),
         "plane": plots.plane([*results["metrics"], *results["controls"]], rows, infill),
         "curves": _each(rows, plots.curves, "curve"), "spread": _each(rows, plots.histograms, "spread"),
@@ -80,8 +80,8 @@ def _context(loaded: Loaded) -> dict[str, Any]:
         if randomised["series"] else None,
         "failed": failed[: tables.MOST_FAILED], "failed_left_out": max(0, len(failed) - tables.MOST_FAILED),
         "baseline": tables.baseline(results),
-        **{key: story.evidence(items, view.there(results, gallery=bool(shown)))
-           for key, items in (("annex_iv", story.ANNEX_IV), ("nist", story.NIST))},
+        **{key: wording.evidence(items, sections.there(results, gallery=bool(shown)))
+           for key, items in (("annex_iv", wording.ANNEX_IV), ("nist", wording.NIST))},
     }  # fmt: skip
 
 

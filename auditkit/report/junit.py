@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-from auditkit.report import story, view
-from auditkit.report.load import Loaded
-from auditkit.report.text import name, visible
+from auditkit.report import sections, wording
+from auditkit.report.formatting import name, visible
+from auditkit.report.load_run import Loaded
 
 VERDICTS = {"pass": "", "fail": "failure", "measured": "skipped"}  # of all others: error
 CHECKS = {"pass": "", "fail": "failure"}
@@ -34,7 +34,7 @@ def render_junit(loaded: Loaded) -> str:
     return f"<?xml version='1.0' encoding='utf-8'?>\n{Xml.tostring(root, encoding='unicode')}\n"
 
 
-def _head(results: view.Results, cases: list[Xml.Element]) -> dict[str, str]:
+def _head(results: sections.Results, cases: list[Xml.Element]) -> dict[str, str]:
     found = {count: str(sum(case.find(kind) is not None for case in cases)) for kind, count in COUNTS.items()}
     began, ended = (_time(results["run"].get(key)) for key in ("started", "ended"))
     took = (ended - began).total_seconds() if began and ended else 0.0
@@ -43,7 +43,7 @@ def _head(results: view.Results, cases: list[Xml.Element]) -> dict[str, str]:
     return head | ({"timestamp": began.strftime("%Y-%m-%dT%H:%M:%S")} if began else {})
 
 
-def _policy(results: view.Results) -> str:
+def _policy(results: sections.Results) -> str:
     return name(results["policy"]["name"]) if results["policy"] else "without a policy"
 
 
@@ -54,16 +54,16 @@ def _time(text: Any) -> datetime | None:
         return None
 
 
-def _verdict(results: view.Results) -> Xml.Element:
+def _verdict(results: sections.Results) -> Xml.Element:
     said = results["verdict"]
-    means = story.headline(results)
+    means = wording.headline(results)
     reason = results["verdict_reason"] or means.means
     outcome = VERDICTS.get(str(said), "error")
     return _case("verdict", "auditkit", outcome, str(said), f"{means.word}: {reason}", reason)
 
 
-def _check(one: view.Results, results: view.Results) -> Xml.Element:
-    told = view.checks({"checks": [one]})[0]
+def _check(one: sections.Results, results: sections.Results) -> Xml.Element:
+    told = sections.checks({"checks": [one]})[0]
     message, outcome = told["reason"] or told["status"].word, CHECKS.get(str(one["status"]), "error")
     if one["status"] == "suppressed" and (held := told["suppression"]):
         until = f" until {held['expires']}" if held.get("expires") else ""
@@ -88,12 +88,12 @@ def _case(called: str, group: str, outcome: str, status: str, message: str, body
 
 
 def _properties(loaded: Loaded) -> list[tuple[str, str]]:
-    groups = view.identity(loaded.results, loaded.digest)
+    groups = sections.identity(loaded.results, loaded.digest)
     facts = [(f"{head}: {what}", value) for head, listed in groups for what, value, _ in listed]
     return [("verdict", str(loaded.results["verdict"] or "none")), *facts]
 
 
-def _lines(results: view.Results) -> list[str]:
+def _lines(results: sections.Results) -> list[str]:
     """Every check on a line, and how far the figures reach."""
-    checks = [f"{told['status'].word}: {told['title']}. {told['reason']}" for told in view.checks(results)]
-    return [f"Verdict: {story.headline(results).word}", *checks, *map(str, results["limitations"])]
+    checks = [f"{told['status'].word}: {told['title']}. {told['reason']}" for told in sections.checks(results)]
+    return [f"Verdict: {wording.headline(results).word}", *checks, *map(str, results["limitations"])]

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from auditkit.report import story, tables, view
-from auditkit.report.load import Loaded
-from auditkit.report.text import exact, last, name, visible
+from auditkit.report import sections, tables, wording
+from auditkit.report.formatting import exact, last, name, visible
+from auditkit.report.load_run import Loaded
 
 # What Markdown, HTML, a link or the beginning of a list could be made of.
 MARKS = re.compile(r"[\\`*_{}\[\]<>#|~!&$^]|^[-+=](?![\d.])|(?<=www)\.|:(?=//)")
@@ -36,8 +36,8 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], shown: Callable[[A
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _head(results: view.Results) -> str:
-    said = story.headline(results)
+def _head(results: sections.Results) -> str:
+    said = wording.headline(results)
     model = results["subject"]["model"]
     subject = last(model["path"]) if isinstance(model, dict) else "a function"
     reason = results["verdict_reason"] or said.means
@@ -46,10 +46,10 @@ def _head(results: view.Results) -> str:
         f"**{said.symbol} {plain(said.word)}.** {plain(reason)}",
         *_baseline(results),
     ]
-    return "\n\n".join([*lines, table(("Of", "Which"), view.subject_line(results))])
+    return "\n\n".join([*lines, table(("Of", "Which"), sections.subject_line(results))])
 
 
-def _baseline(results: view.Results) -> list[str]:
+def _baseline(results: sections.Results) -> list[str]:
     """That an earlier run was compared, and how that had ended."""
     told = tables.baseline(results)
     if told is None:
@@ -59,15 +59,15 @@ def _baseline(results: view.Results) -> list[str]:
     return [plain(f"Baseline: {run}{verdict}{'; ' if told['said'] else ''}{told['said']}.")]
 
 
-def _checks(results: view.Results) -> str:
+def _checks(results: sections.Results) -> str:
     if not results["checks"]:
         return "## Checks\n\nNo policy was applied, or it asks nothing."
     head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "n", "Reason")
     rows = [(f"{told['status'].symbol} {told['status'].word}{'' if told['counts'] else ' (not counted)'}",
              told["title"], told["severity"], told["observed"], told["interval"], told["limit"],
-             told["n"] if told["n"] != "0" else "–", _reason(told)) for told in view.checks(results)]  # fmt: skip
-    counted = ", ".join(f"{count} {word.word.lower()}" for word, count in view.tally(results))
-    said = "; ".join(filter(None, (counted, view.beside(results))))
+             told["n"] if told["n"] != "0" else "–", _reason(told)) for told in sections.checks(results)]  # fmt: skip
+    counted = ", ".join(f"{count} {word.word.lower()}" for word, count in sections.tally(results))
+    said = "; ".join(filter(None, (counted, sections.beside(results))))
     return f"## Checks\n\n{plain(said)}.\n\n{table(head, rows)}"
 
 
@@ -80,14 +80,14 @@ def _reason(told: dict[str, Any]) -> str:
     return f"Suppressed by {held['approver']}{until}: {held['reason']}.{without}"
 
 
-def _figures(results: view.Results) -> list[str]:
+def _figures(results: sections.Results) -> list[str]:
     found = []
     for made in tables.figures(results):
         rows = [(f"{name} ({which})", *map(_figure, cells), _images(cells)) for name, which, cells in made.rows]
         found.append(f"{plain(made.caption)}\n\n{table(('Metric', *made.head, 'Images'), rows)}")
     about_model = [one for one in results["metrics"] if not one["bundle"]]
     if about_model:
-        rows = [(one["name"], _figure(view.figure(one)), one["n"]) for one in about_model]
+        rows = [(one["name"], _figure(sections.figure(one)), one["n"]) for one in about_model]
         found.append(f"Of the model itself\n\n{table(('Metric', 'Value', 'Images'), rows)}")
     return ["## Figures beside the controls", *found, *_reasons(results)] if found else []
 
@@ -103,7 +103,7 @@ def _images(cells: Iterable[dict[str, Any] | None]) -> str:
     return ", ".join(dict.fromkeys(cell["n"] for cell in cells if cell and cell["assessed"]))
 
 
-def _reasons(results: view.Results) -> list[str]:
+def _reasons(results: sections.Results) -> list[str]:
     """Why figures of the maps are not assessed."""
     found = {f"{one['bundle']}: {one['name'].replace('_', ' ')} is not assessed: {one.get('reason')}": None
              for one in results["metrics"] if one["bundle"] and one["value"] is None}  # fmt: skip
@@ -119,7 +119,7 @@ def _classes(loaded: Loaded) -> list[str]:
     return ["## By class", *found] if found else []
 
 
-def _randomisation(results: view.Results) -> list[str]:
+def _randomisation(results: sections.Results) -> list[str]:
     told, stages = results["randomisation"] or {}, tables.stages(results)
     if not stages:
         why = told.get("not_assessed")
@@ -136,7 +136,7 @@ def _layers(layers: Sequence[str]) -> str:
     return f"{', '.join(layers[:MOST_LAYERS])}{more}"
 
 
-def _changes(results: view.Results) -> list[str]:
+def _changes(results: sections.Results) -> list[str]:
     told = tables.baseline(results)
     if told is None:
         return []
@@ -156,7 +156,7 @@ def _fact(text: str) -> str:
     return f"`{text}`" if tables.digest(text) else plain(text)
 
 
-def _flags(results: view.Results) -> list[str]:
+def _flags(results: sections.Results) -> list[str]:
     failed = [f"{one['image']} was left out: {one['reason']}" for one in results["failed_images"]]
     said = [*results["flags"], *failed[: tables.MOST_FAILED]]
     if len(failed) > tables.MOST_FAILED:
@@ -165,13 +165,13 @@ def _flags(results: view.Results) -> list[str]:
 
 
 def _provenance(loaded: Loaded) -> list[str]:
-    groups = view.identity(loaded.results, loaded.digest)
+    groups = sections.identity(loaded.results, loaded.digest)
     rows = [(head, what, value) for head, facts in groups for what, value, _ in facts]
     return ["## Provenance", table(("Of", "What", "Value"), rows)]
 
 
-def _limits(results: view.Results) -> str:
-    listed = _listed([*results["limitations"], *(f"It may not be claimed: {said}" for said in story.MAY_NOT_CLAIM)])
+def _limits(results: sections.Results) -> str:
+    listed = _listed([*results["limitations"], *(f"It may not be claimed: {said}" for said in wording.MAY_NOT_CLAIM)])
     return f"## What the figures may not be used to claim\n\n{listed}"
 
 

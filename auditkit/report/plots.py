@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from auditkit.report.charts import Axis, Panel, legend, nice_range
-from auditkit.report.rows import BAND, GRID, SEED, Rows, some
-from auditkit.report.text import CONTROLS, DOWN, UP, count, exact, name, percent, source
-from auditkit.report.view import NOT_BLIND
-from auditkit.runs.plan import CONTROL
+from auditkit.report.chart_data import BAND, GRID, SEED, Rows, some
+from auditkit.report.formatting import CONTROLS, DOWN, UP, count, exact, name, percent, source
+from auditkit.report.sections import NOT_BLIND
+from auditkit.report.svg import Axis, Panel, legend, nice_range
+from auditkit.runs.evaluation.settings import CONTROL
 
 Array = np.ndarray[Any, Any]
 MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart

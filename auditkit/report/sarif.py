@@ -7,10 +7,10 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import quote
 
-from auditkit.report import story, view
-from auditkit.report.load import Loaded
-from auditkit.report.text import visible
-from auditkit.runs.store import RESULTS
+from auditkit.report import sections, wording
+from auditkit.report.formatting import visible
+from auditkit.report.load_run import Loaded
+from auditkit.runs.folder.store import RESULTS
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 VERDICT = "auditkit:verdict"  # a policy's own checks have no colon in their names
@@ -24,7 +24,7 @@ EXIT_CODES = {"pass": 0, "measured": 0, "None": 0, "fail": 1, "inconclusive": 3}
 def render_sarif(loaded: Loaded) -> str:
     """The log, whose results a code scanning service can show."""
     results = loaded.results
-    told = [(one, view.checks({"checks": [one]})[0]) for one in results["checks"]]
+    told = [(one, sections.checks({"checks": [one]})[0]) for one in results["checks"]]
     rules = [_verdict_rule(), *(_rule(one, text) for one, text in told)]
     found = [_verdict(results), *(_result(one, text) for one, text in told)]
     where = _artifact(results)
@@ -51,7 +51,7 @@ def _verdict_rule() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rule(one: view.Results, told: dict[str, Any]) -> dict[str, Any]:
+def _rule(one: sections.Results, told: dict[str, Any]) -> dict[str, Any]:
     asks = " ".join(filter(None, (told["metric"] or told["title"], told["limit"])))
     return {
         "id": visible(str(one["id"])), "shortDescription": _text(told["title"]), "fullDescription": _text(asks),
@@ -61,12 +61,12 @@ def _rule(one: view.Results, told: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _level(one: view.Results) -> str:
+def _level(one: sections.Results) -> str:
     return LEVELS.get(str(one.get("severity")), "error")
 
 
-def _verdict(results: view.Results) -> dict[str, Any]:
-    said = story.headline(results)
+def _verdict(results: sections.Results) -> dict[str, Any]:
+    said = wording.headline(results)
     kind = VERDICT_KINDS.get(str(results["verdict"]), "fail")
     return {
         "ruleId": VERDICT, "kind": kind, "level": "error" if kind == "fail" else "none", "suppressions": [],
@@ -75,7 +75,7 @@ def _verdict(results: view.Results) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _result(one: view.Results, told: dict[str, Any]) -> dict[str, Any]:
+def _result(one: sections.Results, told: dict[str, Any]) -> dict[str, Any]:
     held = one.get("suppression") if one["status"] == "suppressed" else None
     kind = KINDS.get(str(one.get("would_be") if held else one["status"]), "fail")
     said = ("status", "would_be", "observed", "low", "high", "n", "limit", "severity")
@@ -87,13 +87,13 @@ def _result(one: view.Results, told: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _suppression(held: view.Results) -> dict[str, Any]:
+def _suppression(held: sections.Results) -> dict[str, Any]:
     said = {key: held.get(key) for key in ("approver", "expires")}
     return {"kind": "external", "status": "accepted", "justification": visible(str(held.get("reason"))),
             "properties": said}  # fmt: skip
 
 
-def _artifact(results: view.Results) -> dict[str, Any]:
+def _artifact(results: sections.Results) -> dict[str, Any]:
     """The model's file; the results where the model is a function."""
     model = results["subject"]["model"]
     if not isinstance(model, dict):
@@ -125,12 +125,12 @@ def _fingerprint(rule: str) -> dict[str, str]:
     return {"primaryLocationLineHash": f"{hashlib.sha256(rule.encode()).hexdigest()[:16]}:1"}
 
 
-def _invocation(results: view.Results) -> dict[str, Any]:
+def _invocation(results: sections.Results) -> dict[str, Any]:
     run, said = results["run"], str(results["verdict"])
     command = [visible(str(word)) for word in run.get("command") or ()]
     found = {
         "executionSuccessful": True, "exitCode": 0 if "--exit-zero" in command else EXIT_CODES.get(said, 1),
-        "exitCodeDescription": story.headline(results).word, "commandLine": shlex.join(command),
+        "exitCodeDescription": wording.headline(results).word, "commandLine": shlex.join(command),
         "arguments": command[1:], "startTimeUtc": _utc(run.get("started")), "endTimeUtc": _utc(run.get("ended")),
         "toolExecutionNotifications": [*_notices(results)],
     }  # fmt: skip
@@ -141,7 +141,7 @@ def _utc(text: Any) -> str | None:
     return None if text is None else str(text).replace("+00:00", "Z")
 
 
-def _notices(results: view.Results) -> Any:
+def _notices(results: sections.Results) -> Any:
     """What a reader of the results must know: checks that broke down, images left out, flags."""
     for one in results["checks"]:
         if one["status"] == "error":

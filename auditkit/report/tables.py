@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from auditkit.report import story
-from auditkit.report.charts import strip
-from auditkit.report.text import count, exact, interval, name, number, percent, source, title
-from auditkit.report.view import Results, better, bundles, difference, figure, first_infill
-from auditkit.runs.plan import CONTROL
+from auditkit.report import wording
+from auditkit.report.formatting import count, exact, interval, name, number, percent, source, title
+from auditkit.report.sections import Results, better, bundles, difference, figure, first_infill
+from auditkit.report.svg import strip
+from auditkit.runs.evaluation.settings import CONTROL
 
 COLUMNS = 7  # sources of a table: what a sheet of paper has room for
 MOST_CLASSES, MOST_FAILED = 100, 200
@@ -164,7 +164,7 @@ def baseline(results: Results) -> dict[str, Any] | None:
     told = results["baseline"]
     if not told:
         return None
-    changed = [{"id": one["id"], "before": story.status(one.get("before")), "after": story.status(one.get("after")),
+    changed = [{"id": one["id"], "before": wording.status(one.get("before")), "after": wording.status(one.get("after")),
                 "changed": one.get("before") != one.get("after")} for one in told.get("checks") or ()]  # fmt: skip
     every = told.get("differences") or ()
     rows = [{"title": title(one["name"]), "better": better(one["name"]), "before": source(one.get("bundle_a")),
@@ -192,11 +192,11 @@ def _infill(one: Results) -> str:
     return "–" if one["name"] in WITHOUT_INFILL or not one.get("infill") else name(one["infill"])
 
 
-def _verdict(told: Any) -> story.Word | None:
+def _verdict(told: Any) -> wording.Word | None:
     """The verdict of a run that says one, or that it has none; nothing where it does not say."""
     if not isinstance(told, Mapping) or "verdict" not in told:
         return None
-    return story.verdict(None if told["verdict"] is None else str(told["verdict"]))
+    return wording.verdict(None if told["verdict"] is None else str(told["verdict"]))
 
 
 def _said(told: Results, changed: int) -> str:

@@ -9,21 +9,22 @@ from pathlib import Path
 from threading import Event, Semaphore
 from typing import Any, Protocol
 
-from auditkit.data.heatmaps import HeatmapSet, open_bundle
-from auditkit.data.images import ImageSet
+from auditkit.data.bundles import HeatmapSet, open_bundle
+from auditkit.data.dataset import ImageSet
 from auditkit.data.usable import usable
 from auditkit.model.classifier import AnyClassifier
-from auditkit.model.masked import masked
-from auditkit.runs import sanity, sums
-from auditkit.runs.curves import run_curves
-from auditkit.runs.parts import COLUMNS, fitted
-from auditkit.runs.plan import Evaluation, units
-from auditkit.runs.ready import ready
-from auditkit.runs.record import results
-from auditkit.runs.store import Store
-from auditkit.runs.summary import Summary, summarise
-from auditkit.runs.unit import Row, rows
-from auditkit.runs.work import Work, device_of, placeless, planned, unit_keys
+from auditkit.model.hard_masks import masked
+from auditkit.runs.evaluation import runtime_check
+from auditkit.runs.evaluation.curves import run_curves
+from auditkit.runs.evaluation.measure import ready
+from auditkit.runs.evaluation.plan import Work, device_of, placeless, planned, unit_keys
+from auditkit.runs.evaluation.rows import Row, rows
+from auditkit.runs.evaluation.settings import Evaluation, units
+from auditkit.runs.folder import checksums
+from auditkit.runs.folder.parquet import COLUMNS, fitted
+from auditkit.runs.folder.store import Store
+from auditkit.runs.summary.results import results
+from auditkit.runs.summary.summarise import Summary, summarise
 
 RUNNING = {"cpu": 1, "cuda": 2}  # units whose rows are on the device: one's pauses are the other's turn
 FEWEST_AHEAD, MOST_AHEAD = 1, 3  # units made ready meanwhile; more threads than that wait for each other
@@ -73,7 +74,7 @@ def evaluate(
     others = None if pool is None else usable(pool, model.card)[0]
     work = planned(model, images, bundles, settings, others, failed)
     with _quick_handover(), ThreadPoolExecutor(1) as aside:
-        work, runtime = sanity.checked(
+        work, runtime = runtime_check.checked(
             work, aside, lambda other: planned(other, images, bundles, settings, others, failed)
         )
         every = units(len(images), work.span.pixels, device_of(work.model))
@@ -93,7 +94,7 @@ def evaluate(
             summary = summarise(lambda: reader.tables(keys.values()), work.settings, runtime.result(), about)
             if store is not out:
                 store.finish(results(summary))
-                sums.write(store.folder)
+                checksums.write(store.folder)
     return summary
 
 

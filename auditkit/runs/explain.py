@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.data.heatmaps import Bundle, HeatmapSet, open_bundle
-from auditkit.data.images import ImageSet
+from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
+from auditkit.data.dataset import ImageSet
 from auditkit.data.usable import left_out, usable
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
+from auditkit.methods.registry import METHODS, Method
 from auditkit.methods.request import Pool, Request
-from auditkit.methods.table import METHODS, Method
 from auditkit.metrics.faithfulness import choose_labels, default_labels
-from auditkit.model import pictures
+from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
-from auditkit.runs import made
+from auditkit.runs import explain_record
 from auditkit.runs.evaluate import Progress, silent
-from auditkit.runs.prepare import Seen, look
-from auditkit.runs.ready import probabilities
+from auditkit.runs.evaluation.batch import Seen, look
+from auditkit.runs.evaluation.measure import probabilities
 
 Array = np.ndarray[Any, Any]
 MOST_POOL = 64  # images that stand in for hidden pixels; more of them change nothing and fill the memory
@@ -120,7 +120,7 @@ def explain(
     images, failed = usable(images, model.card)
     pool = None if pool is None else usable(pool, model.card)[0]
     bundle = Bundle(out, model=model if hasattr(model, "file") else None, method=what.name())
-    record = made.Record.of(out)
+    record = explain_record.Record.of(out)
     done: Mapping[str, tuple[int, ...]] = {}
     if len(bundle):
         record.check(kept := open_bundle(out))
@@ -129,7 +129,7 @@ def explain(
     drawn = (
         drawn_pool(model, images if pool is None else pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
     )
-    infill = made.digest(_gray(model), drawn.shown)
+    infill = explain_record.digest(_gray(model), drawn.shown)
     tick = progress(len(images))
     together = method.together(model)
     for start in range(0, len(images), together):
@@ -142,7 +142,7 @@ def explain(
                    for image, own in zip(seen.ids, labels, strict=True)]  # fmt: skip
         if any(missing):
             request = request_for(model, seen, missing, drawn, what.seed, lambda rows: tick(0, rows))
-            record = made.add(bundle, replace(record, infill=infill), request, method.run(request, options))
+            record = explain_record.add(bundle, replace(record, infill=infill), request, method.run(request, options))
         tick(len(unit))
     record.check(whole := open_bundle(out))
     return replace(whole, notes=(*whole.notes, *left_out(failed, len(images))))
@@ -161,21 +161,21 @@ def request_for(
 
 
 def _gray(model: AnyClassifier) -> Array:
-    return pictures.flat_picture(model.card, model.signature, model.card.gray)
+    return preprocessing.flat_picture(model.card, model.signature, model.card.gray)
 
 
 def drawn_pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
     """Some of the images, drawn once for the whole run."""
     rng = np.random.default_rng([seed, len(images)])
     chosen = np.sort(rng.permutation(len(images))[:MOST_POOL])
-    seen = np.stack([pictures.pixels(model.card, images.picture(int(index))) for index in chosen])
-    shown = pictures.normalised(model.card, seen, model.signature.layout, model.signature.dtype)
+    seen = np.stack([preprocessing.pixels(model.card, images.picture(int(index))) for index in chosen])
+    shown = preprocessing.normalised(model.card, seen, model.signature.layout, model.signature.dtype)
     return Pool(tuple(images.ids[int(index)] for index in chosen), shown)
 
 
 def _same_images(seen: Seen, known: dict[str, str], out: Path) -> None:
     for place, image in enumerate(seen.ids):
-        if known.get(image, digest := made.digest(seen.shown[place])) != digest:
+        if known.get(image, digest := explain_record.digest(seen.shown[place])) != digest:
             raise BadInput(
                 f"image '{image}' is another picture, or prepared otherwise, than the one that {out} has maps for; use "
                 "a new bundle."

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from auditkit.api import Maps, bundles_of, images_of
 from auditkit.errors import BadInput
 from auditkit.model.classifier import AnyClassifier, load
-from auditkit.runs.api import Maps, bundles_of, images_of
 from auditkit.runs.explain import Explanation
 from auditkit.verdict.audit import Asked
 from auditkit.verdict.audit import audit as whole
-from auditkit.verdict.policy import read_policy
+from auditkit.verdict.policy_file import read_policy
 
 
 def audit(

@@ -9,29 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.data import bundle_check
-from auditkit.data.durable import flush, write_whole
-from auditkit.data.heatmaps import HeatmapSet
-from auditkit.data.images import ImageSet
+from auditkit.data.atomic_write import flush, write_whole
+from auditkit.data.bundles import HeatmapSet
+from auditkit.data.dataset import ImageSet
 from auditkit.data.usable import usable
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.report.html import render_html
-from auditkit.report.load import load
-from auditkit.runs import provenance, sums
-from auditkit.runs.comparable import infills
-from auditkit.runs.compare import compare, read
+from auditkit.report.load_run import load
+from auditkit.runs.comparison.comparability import infills
+from auditkit.runs.comparison.compare import compare, read
 from auditkit.runs.evaluate import Progress, evaluate, silent
+from auditkit.runs.evaluation.plan import digest, environment, placeless, subject
+from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.explain import Explanation, explain
-from auditkit.runs.made import Record
-from auditkit.runs.plan import Evaluation, resolved
-from auditkit.runs.randomise import randomisation
-from auditkit.runs.record import results, without_figures
-from auditkit.runs.showcase import showcase
-from auditkit.runs.store import Store
-from auditkit.runs.work import digest, environment, placeless, subject
-from auditkit.verdict.findings import judge
-from auditkit.verdict.policy import Policy
-from auditkit.verdict.rules import deciding
+from auditkit.runs.explain_record import Record
+from auditkit.runs.folder import checksums, provenance
+from auditkit.runs.folder.store import Store
+from auditkit.runs.pictures.gallery import showcase
+from auditkit.runs.randomisation import randomisation
+from auditkit.runs.summary.results import results, without_figures
+from auditkit.verdict.decision import judge
+from auditkit.verdict.policy import deciding
+from auditkit.verdict.policy_file import Policy
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
 POLICY, MAPS, GALLERY, RANDOMISED, REPORT, SITTINGS = (
@@ -98,7 +98,7 @@ def audit(
         apart = _since(asked.baseline, out, found)
         store.finish(found)
         write_whole(out / REPORT, render_html(load(out)).encode())
-        sums.write(out)
+        checksums.write(out)
         if apart:
             raise BadInput(f"{apart} The run is finished in {out}, without a baseline.")
         return store.results()

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
-from auditkit.runs.figures import FAITHFUL
+from auditkit.runs.summary.per_image import FAITHFUL
 from auditkit.verdict.flags import oddities
-from auditkit.verdict.measured import Figure, Measured, interval, largest, part
-from auditkit.verdict.rules import METRICS, Check, Policy, Suppression
+from auditkit.verdict.measurements import Figure, Measured, interval, largest, part
+from auditkit.verdict.policy import METRICS, Check, Policy, Suppression
 
 STATUSES = ("fail", "error", "inconclusive", "not assessed", "suppressed", "pass")  # the worst first
 FEWEST = 30  # images that an interval needs to be worth its name, see metrics.statistics

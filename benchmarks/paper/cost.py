@@ -14,7 +14,7 @@ from typing import Any
 
 from scipy import stats
 
-from auditkit.data.images import ImageSet
+from auditkit.data.dataset import ImageSet
 from benchmarks.paper.work import Figure, Study
 
 IMAGES, LABELS = 1000, 10

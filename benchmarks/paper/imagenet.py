@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from auditkit.data.heatmaps import HeatmapSet
-from auditkit.data.images import ImageSet
+from auditkit.data.bundles import HeatmapSet
+from auditkit.data.dataset import ImageSet
 from auditkit.runs.explain import Explanation
-from auditkit.runs.randomise import randomisation
+from auditkit.runs.randomisation import randomisation
 from benchmarks.paper import claims, published
 from benchmarks.paper.work import FAITHFUL, Figure, Study, corners, figure, first
 

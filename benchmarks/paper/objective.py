@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import log_softmax
 
-from auditkit.data.heatmaps import HeatmapSet
+from auditkit.data.bundles import HeatmapSet
 from benchmarks.paper.work import Array, Study
 
 PARTS = ("loss", "area")

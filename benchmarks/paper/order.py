@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import auditkit
-from auditkit.data.heatmaps import HeatmapSet, open_bundle
-from auditkit.data.images import ImageSet
+from auditkit.data.bundles import HeatmapSet, open_bundle
+from auditkit.data.dataset import ImageSet
 from benchmarks.paper import claims, settling
 from benchmarks.paper.cifar10 import BARE
 from benchmarks.paper.work import FAITHFUL, INFILLS, Array, Figure, Study, change, figure

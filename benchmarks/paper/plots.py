@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from auditkit.report.charts import MARKERS, Axis
+from auditkit.report.svg import MARKERS, Axis
 from benchmarks.drawing import Series, page
 from benchmarks.paper.work import Figure
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from auditkit.data.heatmaps import HeatmapSet
+from auditkit.data.bundles import HeatmapSet
 from auditkit.model.classifier import OnnxClassifier
 from benchmarks.paper.work import Figure, Study, change, first
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.data.heatmaps import HeatmapSet
+from auditkit.data.bundles import HeatmapSet
 from auditkit.metrics.statistics import paired_difference
 from benchmarks.paper import claims, objective
 from benchmarks.paper.cifar10 import BARE

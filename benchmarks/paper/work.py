@@ -11,13 +11,13 @@ import numpy as np
 from PIL import Image
 
 import auditkit
-from auditkit.data.heatmaps import HeatmapSet
-from auditkit.data.images import ImageSet, open_images
+from auditkit.data.bundles import HeatmapSet
+from auditkit.data.dataset import ImageSet, open_images
 from auditkit.metrics.statistics import paired_difference
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.runs.compare import read
-from auditkit.runs.figures import Gap, image_means
-from auditkit.runs.made import Record
+from auditkit.runs.comparison.compare import read
+from auditkit.runs.explain_record import Record
+from auditkit.runs.summary.per_image import Gap, image_means
 
 Array = np.ndarray[Any, Any]
 Figure = dict[str, Any]

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 import auditkit
-from auditkit.data.images import open_images
+from auditkit.data.dataset import open_images
 from auditkit.model.classifier import OnnxClassifier
 from benchmarks.peers import network
 

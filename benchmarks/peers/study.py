@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.metrics.presets import PRESETS
+from auditkit.metrics.protocols import PRESETS
 from benchmarks.peers.jobs import Bench, Case
 from benchmarks.peers.turns import AUTO, OURS, Figure, Worker, in_turns
 

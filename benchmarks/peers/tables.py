@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from auditkit.runs.sanity import STEPS
+from auditkit.runs.evaluation.runtime_check import STEPS
 from benchmarks.peers.turns import AUTO, OURS
 
 Figure = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditkit.data.heatmaps import Bundle, open_bundle
+from auditkit.data.bundles import Bundle, open_bundle
 
 torch = pytest.importorskip("torch")
 

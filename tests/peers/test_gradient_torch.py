@@ -10,7 +10,7 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 import auditkit
-from auditkit.graph import floats
+from auditkit.graph import float_types
 from auditkit.graph.gradient import export
 from auditkit.model import gradient
 from auditkit.model.classifier import OnnxClassifier
@@ -83,7 +83,7 @@ def test_networks_with_kinks_in_double_precision(
     classifier = exported(families[name], tmp_path / "net.onnx", new=new)
     assert gradient.differentiate(classifier).check.passed
     base = gradient.ready(classifier)
-    model, _ = floats.in_one_float(base.model, base.weights, TensorProto.DOUBLE)
+    model, _ = float_types.in_one_float(base.model, base.weights, TensorProto.DOUBLE)
     kinds = {n: TensorProto.DOUBLE if kind == TensorProto.FLOAT else kind for n, kind in base.facts.kinds.items()}
     facts = replace(base.facts, kinds=kinds, float_kind=TensorProto.DOUBLE)
     joined = export.with_gradient(model, facts, "logits", "image")

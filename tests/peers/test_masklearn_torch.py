@@ -8,8 +8,8 @@ import pytest
 
 import auditkit
 from auditkit.graph import mask_objective as names
-from auditkit.graph import masklearn
-from auditkit.methods.mask import MaskOptions, _learner
+from auditkit.graph import mask_step
+from auditkit.methods.mask.method import MaskOptions, _learner
 from auditkit.model.session import Settings, Stepper
 
 torch = pytest.importorskip("torch")
@@ -70,10 +70,10 @@ def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
     draws = rng.integers(PAIRS, PICTURES, (STEPS, PAIRS, options.distractors)).astype(np.int32)
 
     learner = _learner(model, options)
-    session, start = learner.batch.session, masklearn.start(PAIRS, learner.ends, learner.recipe)
+    session, start = learner.batch.session, mask_step.start(PAIRS, learner.ends, learner.recipe)
     fixed = {names.PICTURES: pictures, names.IMAGE: np.arange(PAIRS, dtype=np.int32), names.LABEL: labels}
     feeds = {name: session.upload(array) for name, array in fixed.items()}
-    stepper = Stepper(session, masklearn.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
+    stepper = Stepper(session, mask_step.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
 
     bank = torch.from_numpy(pictures)
     weights = torch.zeros(start[names.WEIGHTS].shape, requires_grad=True)

@@ -9,7 +9,7 @@ import pytest
 
 import auditkit
 from benchmarks.peers.adapters import Given
-from test_protocols import CLASSES, CLOSE, HEIGHT, SIZE, WIDTH, Pictures, run
+from tests.metrics.test_protocols import CLASSES, CLOSE, HEIGHT, SIZE, WIDTH, Pictures, run
 
 torch = pytest.importorskip("torch")
 metrics = pytest.importorskip("torchcam.metrics")

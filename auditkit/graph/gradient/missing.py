@@ -7,10 +7,10 @@ import onnx
 from onnx import inliner
 
 from auditkit.graph import edit
+from auditkit.graph.canonical import SPELLED_OUT
 from auditkit.graph.dequantise import QUANTISED
 from auditkit.graph.gradient.node import Node
 from auditkit.graph.gradient.registry import RULES, STANDARD
-from auditkit.graph.prepare import SPELLED_OUT
 
 # Flat almost everywhere: no gradient flows through these, and that is right.
 FLAT = frozenset(

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.data.heatmaps import HeatmapSet
-from auditkit.data.images import ImageSet, open_images
+from auditkit.data.bundles import HeatmapSet
+from auditkit.data.dataset import ImageSet, open_images
 from auditkit.data.usable import usable
 from auditkit.errors import BadInput
 from auditkit.methods.request import Pool
@@ -16,11 +16,11 @@ from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.metrics.reliability import spearman
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.runs.evaluate import Progress
+from auditkit.runs.evaluation.batch import look
+from auditkit.runs.evaluation.measure import probabilities
+from auditkit.runs.evaluation.plan import Work
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
-from auditkit.runs.prepare import look
-from auditkit.runs.ready import probabilities
-from auditkit.runs.work import Work
-from auditkit.verdict.verify.recorded import Recorded
+from auditkit.verdict.verify.run_record import Recorded
 
 Array = np.ndarray[Any, Any]
 Maps = Mapping[tuple[str, int], Array]  # by image and label

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from auditkit.data.heatmaps import HeatmapSet, open_bundle
-from auditkit.data.images import ImageSet, open_images
+from auditkit.data.bundles import HeatmapSet, open_bundle
+from auditkit.data.dataset import ImageSet, open_images
 from auditkit.data.usable import Failed, usable
 from auditkit.errors import BadInput
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Device, Precision, Settings, cuda_problem
 from auditkit.model.signature import Overrides
-from auditkit.runs.work import Work, digest, planned, subject
-from auditkit.verdict.verify.recorded import Recorded, differences
+from auditkit.runs.evaluation.plan import Work, digest, planned, subject
+from auditkit.verdict.verify.run_record import Recorded, differences
 
 Given = TypeVar("Given")
 Images = tuple[ImageSet, tuple[Failed, ...]]

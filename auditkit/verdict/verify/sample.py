@@ -5,10 +5,10 @@ from math import prod
 
 import numpy as np
 
-from auditkit.runs.figures import Group, Values, image_means
-from auditkit.runs.items import Items
-from auditkit.runs.plan import CONTROL
-from auditkit.verdict.verify.recorded import Recorded
+from auditkit.runs.evaluation.settings import CONTROL
+from auditkit.runs.summary.per_image import Group, Values, image_means
+from auditkit.runs.summary.row_table import Items
+from auditkit.verdict.verify.run_record import Recorded
 
 JUDGED = ("insertion", "worst_completeness", "worst_soundness", "best_effort")  # figures that policies ask about
 SEVERAL = 10  # changed images of which the chance to escape is told too

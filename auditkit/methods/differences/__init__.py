@@ -1,0 +1,1 @@
+"""Maps from forward passes alone."""

@@ -1,0 +1,1 @@
+"""Masks learned by gradient descent."""

@@ -1,0 +1,212 @@
+"""Probabilities of masked images: rows of four integers in, one row of probabilities each out.
+
+On CUDA the masks are composed inside the graph, over banks in the device's memory; on a CPU, and for a plain callable,
+they are composed on the host. The numbers are the same.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, cast
+
+import numpy as np
+import onnx
+
+from auditkit.errors import OutOfMemory
+from auditkit.graph import hard_masks, input_rounding, simplify
+from auditkit.graph.hard_masks import PICTURES, PROBABILITIES, RANKS
+from auditkit.model.classifier import CallableClassifier, OnnxClassifier
+from auditkit.model.host_masks import Composer
+from auditkit.model.session import MOST_ROWS, Session, Settings, measured_batch
+from auditkit.model.signature import to_probabilities
+
+Array = np.ndarray[Any, Any]
+ELEMENTS = {
+    "float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "float64": onnx.TensorProto.DOUBLE,
+    "uint8": onnx.TensorProto.UINT8,
+}  # fmt: skip
+Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
+# While one batch is read back, the next one runs; on a CPU two would but take each other's cores.
+IN_FLIGHT = {"cpu": 1, "cuda": 2}
+
+
+class Masked(Protocol):
+    """A classifier over banks of pictures and ranks."""
+
+    def load(self, pictures: Array, ranks: Array) -> Any:
+        """Banks of these pictures (as the network takes them) and ranks [maps, height, width], to run rows over."""
+
+    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+        """Probabilities [n, classes] for int32 rows [N, 4] (top, bottom, map, keep), in order, a part at a time."""
+
+
+class OnnxOverBanks:
+    """An ONNX classifier whose input is composed from banks and rows of integers, by a head in front of its graph."""
+
+    def __init__(self, model: OnnxClassifier, head: Head, columns: int, *behind: str) -> None:
+        """Pictures are held as they are behind the graph's first step if that is one of the operators `behind`.
+
+        On CUDA a cast to float16 always is; on a CPU the runtime leaves it out.
+        """
+        signature, graph = model.signature, model.graph
+        ends = hard_masks.Ends(
+            signature.input, ELEMENTS[signature.dtype], signature.layout == "NHWC", signature.height, signature.width,
+            signature.channels, signature.output, signature.outputs, signature.kind,
+        )  # fmt: skip
+        self.signature, self.settings, self._columns = signature, model.settings, columns
+        self._turned = model.settings.channels_last and not ends.channels_last
+        self._step: Session | None = None
+        if found := input_rounding.behind(
+            graph, ends, (input_rounding.TO_HALF,) if model.settings.device == "cuda" else behind
+        ):
+            graph, ends = found.rest, found.ends
+            self._step = Session(found.step, Settings(device="cpu", threads=1), model.weights)
+        self._input = ends.input
+        graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
+        self.session = Session(graph, model.settings, model.weights)
+        self._batch = signature.own_batch or model.settings.batch
+        # Shared by all who run rows: the next of them has its batches waiting when one comes to its end.
+        self._pool = ThreadPoolExecutor(IN_FLIGHT[self.settings.device])
+
+    def batch(self, banks: Any) -> int:
+        """Rows run at once: the graph's own, as set, or found by measurement over these banks."""
+        if self._batch is None:
+            row = np.zeros((1, self._columns), np.int32)
+            most = MOST_ROWS[self.settings.device]
+            self._batch = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), most)
+        return self._batch
+
+    def upload(self, pictures: Array) -> Any:
+        """The pictures in the device's memory, as long as someone holds them."""
+        held = self._entered(pictures)
+        return self.session.upload(held.transpose(0, 2, 3, 1) if self._turned else held)
+
+    def _entered(self, pictures: Array) -> Array:
+        """The pictures as the graph takes them, behind its first step where that is left out."""
+        given = pictures.astype(self.signature.dtype, copy=False)
+        return given if self._step is None else self._step.run({self.signature.input: given})[0]
+
+    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+        """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
+        if self.signature.rows == "dependent":
+            yield from self._alone(rows, banks)
+            return
+        waiting: deque[tuple[slice, Future[Array]]] = deque()
+        start = 0
+        try:
+            while start < len(rows) or waiting:
+                while start < len(rows) and len(waiting) < IN_FLIGHT[self.settings.device]:
+                    part = slice(start, min(start + self.batch(banks), len(rows)))
+                    feeds = self._feeds(self._padded(rows[part], banks), banks)
+                    waiting.append((part, self._pool.submit(self._scored, feeds, part.stop - part.start)))
+                    start = part.stop
+                part, future = waiting.popleft()
+                try:
+                    yield part, future.result()
+                except OutOfMemory:
+                    start = self._smaller(part, waiting, self.batch(banks))
+        finally:
+            for _, future in waiting:  # the reader has stopped early
+                future.exception()
+
+    def _smaller(self, part: slice, waiting: "deque[tuple[slice, Future[Array]]]", batch: int) -> int:
+        """Halve the batch, drop what was under way, and say from which row to go on."""
+        if batch == 1 or self.signature.own_batch is not None:
+            raise OutOfMemory("not even one batch fits into memory; use a device with more, or smaller banks.")
+        self._batch = batch // 2
+        while waiting:
+            waiting.popleft()[1].exception()
+        return int(part.start)
+
+    def _padded(self, rows: Array, banks: Any) -> Array:
+        """A short batch is filled up where another size is not taken, or costs: CUDA sets every change up anew."""
+        fixed = self.signature.own_batch is not None or self.settings.device == "cuda"
+        short = self.batch(banks) - len(rows) if fixed else 0
+        return np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows
+
+    def _alone(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+        own = self.signature.own_batch or 1
+        for index in range(len(rows)):
+            yield slice(index, index + 1), self._run(rows[index : index + 1].repeat(own, axis=0), banks)[:1]
+
+    def _run(self, rows: Array, banks: Any) -> Array:
+        return self._scored(self._feeds(rows, banks), len(rows))
+
+    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+        """What the graph takes for some rows."""
+        raise NotImplementedError
+
+    def _scored(self, feeds: dict[str, Any], count: int) -> Array:
+        """Probabilities of the first so many rows that were fed."""
+        return self.session.run(feeds, [PROBABILITIES])[0][:count]
+
+
+class OnnxMasked(OnnxOverBanks):
+    """The masks of an ONNX classifier, composed on the device."""
+
+    def __init__(self, model: OnnxClassifier, head: Head = hard_masks.masked, *behind: str) -> None:
+        super().__init__(model, head, 4, *behind)
+
+    def load(self, pictures: Array, ranks: Array) -> Any:
+        """Both banks in the device's memory, as long as someone holds them."""
+        order = ranks.astype(np.int32, copy=False)
+        return {PICTURES: self.upload(pictures), RANKS: self.session.upload(order)}
+
+    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+        return {**banks, **hard_masks.row_feeds(rows.astype(np.int32, copy=False))}
+
+
+class OnnxMaskedOnHost(OnnxMasked):
+    """The same with masks composed on the host, where that is also where the graph runs."""
+
+    def __init__(self, model: OnnxClassifier) -> None:
+        super().__init__(
+            model, lambda graph, ends, **_: hard_masks.scored(graph, ends), input_rounding.TO_WHOLE_NUMBERS
+        )
+
+    def load(self, pictures: Array, ranks: Array) -> Any:
+        """Both banks as they are."""
+        return Composer(self._entered(pictures), ranks, self.signature.layout, turns=IN_FLIGHT["cpu"] + 1)
+
+    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+        return {self._input: banks(rows)}
+
+
+class HostOverBanks:
+    """A plain callable whose input is composed with numpy, from banks and rows of integers."""
+
+    def __init__(self, model: CallableClassifier, compose: Callable[..., Array]) -> None:
+        self.model, self.batch, self._compose = model, model.batch, compose
+
+    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+        """Probabilities for the rows."""
+        for start in range(0, len(rows), self.batch):
+            part = rows[start : start + self.batch]
+            shown = self._compose(part, *banks, self.model.signature.layout)
+            scores = self.model.scores(shown, self.batch)
+            probabilities = to_probabilities(scores, self.model.signature.kind).astype(np.float32)
+            yield slice(start, start + len(part)), probabilities
+
+
+class HostMasked(HostOverBanks):
+    """The masks of a plain callable, composed with numpy."""
+
+    def __init__(self, model: CallableClassifier) -> None:
+        super().__init__(model, lambda rows, composer, _layout: composer(rows))
+
+    def load(self, pictures: Array, ranks: Array) -> Any:
+        """Both banks as they are."""
+        return (Composer(pictures, ranks, self.model.signature.layout),)
+
+
+def masked(model: "OnnxClassifier | CallableClassifier") -> Masked:
+    """The classifier over banks, made when first asked for."""
+    if model.over_banks is None:
+        model.over_banks = _made(model)
+    return cast(Masked, model.over_banks)
+
+
+def _made(model: "OnnxClassifier | CallableClassifier") -> Masked:
+    if isinstance(model, CallableClassifier):
+        return HostMasked(model)
+    return OnnxMaskedOnHost(model) if model.settings.device == "cpu" else OnnxMasked(model)

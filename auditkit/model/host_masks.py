@@ -1,0 +1,83 @@
+"""Masked images made on the host, each from the one before it where the two differ in a few pixels alone.
+
+On a CPU this is far cheaper than masks inside the graph, which read and write every pixel of every image several times:
+a picture is copied once, and the pixels between two keep counts are changed. Who is done with a batch before so many
+others are made lets their memory be used again, which saves as much as the copying costs.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
+
+Array = np.ndarray[Any, Any]
+Row = tuple[int, int, int]  # top, bottom, map
+FEW = 8  # one pixel in so many: where more change, all are looked at
+REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again
+
+
+class Composer:
+    """Pictures as the network takes them, and for each map how many pixels come before each pixel."""
+
+    def __init__(self, pictures: Array, ranks: Array, layout: str, turns: int = 0) -> None:
+        """`ranks` are [maps, height, width]; the memory of a batch is used again after `turns` batches (0: never)."""
+        self.pictures, self.ranks = pictures, ranks.reshape(len(ranks), -1)
+        self._pixels, self._last = self.ranks.shape[1], layout == "NHWC"  # whether channels come last
+        self._orders: dict[int, Array] = {}
+        self._buffers: list[Array | None] = [None] * turns
+        self._turn = 0
+        self._known: dict[Row, tuple[int, Array, int]] = {}  # of a kind: the turn, the last image, and what it keeps
+
+    def __call__(self, rows: Array) -> Array:
+        """The masked images of rows [N, 4]."""
+        made = self._room(len(rows))
+        for image, row in zip(made, rows.tolist(), strict=True):
+            kind: Row = (row[TOP], row[BOTTOM], row[MAP])
+            keep = min(max(row[KEEP], 0), self._pixels)
+            self._compose(image, kind, keep)
+            self._known[kind] = (self._turn, image, keep)
+        self._turn += 1
+        return made
+
+    def _room(self, count: int) -> Array:
+        """Memory for so many images; none that is remembered lies in it."""
+        shape, place = (count, *self.pictures.shape[1:]), self._turn % max(len(self._buffers), 1)
+        oldest = self._turn - (len(self._buffers) or REMEMBERED)
+        self._known = {kind: held for kind, held in self._known.items() if held[0] > oldest}
+        if not self._buffers:
+            return np.empty(shape, self.pictures.dtype)
+        held = self._buffers[place]
+        if held is None or len(held) < count:
+            held = self._buffers[place] = np.empty(shape, self.pictures.dtype)
+        return held[:count]
+
+    def _compose(self, image: Array, kind: Row, keep: int) -> None:
+        top, bottom, place = kind
+        _, before, kept = self._known.get(kind, (0, self.pictures[bottom], 0))
+        if abs(keep - kept) * FEW > self._pixels:
+            shown = (self.ranks[place] < keep).reshape(image.shape[:2] if self._last else image.shape[1:])
+            image[...] = self.pictures[bottom]
+            np.copyto(image, self.pictures[top], where=shown[..., None] if self._last else shown)
+            return
+        image[...] = before
+        changed = self._order(place)[min(kept, keep) : max(kept, keep)]
+        source = self.pictures[top if keep > kept else bottom]
+        if self._last:
+            self._flat(image)[changed] = self._flat(source)[changed]
+        else:
+            self._flat(image)[:, changed] = self._flat(source)[:, changed]
+
+    def _flat(self, image: Array) -> Array:
+        """The image with its pixels along one axis."""
+        return image.reshape((self._pixels, -1) if self._last else (-1, self._pixels))
+
+    def _order(self, place: int) -> Array:
+        """The pixels of a map, the most important first."""
+        if place not in self._orders:
+            order = np.full(self._pixels, -1)
+            order[self.ranks[place]] = np.arange(self._pixels)
+            if order.min() < 0:
+                raise ValueError(f"the ranks of map {place} put several pixels at one place")
+            self._orders[place] = order
+        return self._orders[place]

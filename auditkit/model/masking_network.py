@@ -1,0 +1,224 @@
+"""A masking network in an ONNX file: an image in, or an image and a label, a mask of the image out.
+
+The file is as little trusted as a classifier's: checked by `read`, first run in the guarded child process of `trial`.
+It must take the pictures that the classifier takes, prepared in the same way.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.graph import edit
+from auditkit.model import sandbox
+from auditkit.model.inputs import ImageInput, find_image
+from auditkit.model.probe import derived
+from auditkit.model.read import Limits, OnnxFile, read
+from auditkit.model.session import Session, Settings, in_batches
+from auditkit.model.signature import Layout, Overrides, Signature
+
+Array = np.ndarray[Any, Any]
+LABEL_TYPES: dict[int, str] = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
+ONE_HOT_TYPES: dict[int, str] = {onnx.TensorProto.FLOAT: "float32"}
+BATCH = 16  # rows run at once where the file takes any number
+TOLERANCE = 1e-4  # by which a mask may differ alone and in company
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What the masking network will be shown: pictures of a classifier with so many classes."""
+
+    size: tuple[int, int]
+    channels: int
+    dtype: str
+    classes: int
+    output: str | None = None  # the masks among several outputs
+
+    @classmethod
+    def of(cls, signature: Signature, output: str | None = None) -> "Pictures":
+        """The pictures that a classifier takes."""
+        return cls((signature.height, signature.width), signature.channels, signature.dtype, signature.classes, output)
+
+
+@dataclass(frozen=True)
+class MaskerSignature:
+    """What was found out about a masking network."""
+
+    input: str
+    layout: Layout
+    dtype: str
+    output: str
+    maps: int  # per image: one, or one a class
+    rows: int | None  # the one batch size that it runs at, None when it takes any
+    switches: tuple[str, ...] = ()
+    label: str | None = None  # the input that takes labels
+    label_form: Literal["none", "flat", "column", "one-hot"] = "none"
+    label_dtype: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object that `from_json` turns back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "MaskerSignature":
+        """The signature written by `to_json`."""
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+        }
+        return cls(**fields)
+
+
+class Masker:
+    """A masking network that has passed its trial, ready to run."""
+
+    def __init__(self, file: OnnxFile, signature: MaskerSignature, pictures: Pictures, settings: Settings) -> None:
+        self.file, self.signature, self.pictures = file, signature, pictures
+        self.session = _session(file, signature, settings)
+
+    def masks(self, shown: Array, layout: Layout, labels: Array) -> Array:
+        """Masks [N, maps, height, width] at the network's own resolution, for pictures and a label each."""
+        rows = _laid_out(shown, layout, self.signature.layout).astype(self.signature.dtype, copy=False)
+        at = np.arange(len(rows))
+        own = self.signature.rows
+
+        def run(part: Array) -> Array:
+            return _run(self.session, self.signature, rows[part], labels[part], self.pictures.classes)
+
+        if own is not None:
+            return np.concatenate([run(at[i : i + 1].repeat(own))[:1] for i in at])
+        return in_batches(run, at, BATCH, pad=self.session.settings.device == "cuda")[0]
+
+
+def open_masker(path: Path, pictures: Pictures, settings: Settings, limits: Limits | None = None) -> Masker:
+    """The masking network in an ONNX file, tried in a guarded child process first."""
+    limits = limits or Limits()
+    signature, identity = sandbox.guarded(path, "masker", asdict(pictures), limits, MaskerSignature.from_json)
+    file = read(path, limits)
+    if file.identity != identity:
+        raise BadInput(f"{path} changed between its trial and its use; leave it alone and try again.")
+    return Masker(file, signature, pictures, settings)
+
+
+def examine(file: OnnxFile, pictures: Pictures) -> MaskerSignature:
+    """The signature of a masking network, from its graph and from runs on noise."""
+    label = _label_input(file.proto)
+    image = _image_input(file.proto, label, pictures)
+    found = MaskerSignature(
+        image.name, image.layout, image.dtype, _output(file.proto, pictures), 1, image.batch, image.switches,
+        *(label or (None, "none", "")),
+    )  # fmt: skip
+    session = _session(file, found, Settings(device="cpu", threads=2, arena=False))
+    count = image.batch or 2
+    shape = tuple(int(size) for size in image.dims(count, *pictures.size))
+    drawn = np.random.default_rng(20221128).standard_normal(shape) * (16 if image.dtype == "uint8" else 1)
+    noise = np.abs(drawn).astype("uint8") if image.dtype == "uint8" else drawn.astype(image.dtype)
+    labels = np.arange(count) % pictures.classes
+    masks = _run(session, found, noise, labels, pictures.classes)
+    if not np.isfinite(masks).all():
+        raise BadInput(f"the masks '{found.output}' are NaN or infinite on noise images; the file is damaged.")
+    found = MaskerSignature(**{**asdict(found), "maps": masks.shape[1]})
+    if image.batch is None and _heeds_company(session, found, noise, labels, masks, pictures.classes):
+        return MaskerSignature(**{**asdict(found), "rows": 1})
+    return found
+
+
+def _session(file: OnnxFile, signature: MaskerSignature, settings: Settings) -> Session:
+    model = derived(file.proto, signature.input, [signature.output], switches=signature.switches)
+    return Session(model, settings, file.weights)
+
+
+def _label_input(proto: onnx.ModelProto) -> tuple[str, str, str] | None:
+    """Name, form and type of the input that takes a label, if there is one."""
+    for value in edit.real_inputs(proto.graph):
+        kind = value.type.tensor_type.elem_type
+        dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if kind in LABEL_TYPES and len(dims) in (1, 2):
+            return value.name, "flat" if len(dims) == 1 else "column", LABEL_TYPES[kind]
+        if kind in ONE_HOT_TYPES and len(dims) == 2:
+            return value.name, "one-hot", ONE_HOT_TYPES[kind]
+    return None
+
+
+def _image_input(proto: onnx.ModelProto, label: tuple[str, str, str] | None, pictures: Pictures) -> ImageInput:
+    """The input that takes the image, checked against the pictures that it will be shown."""
+    others = edit.copy(proto)
+    kept = [value for value in others.graph.input if label is None or value.name != label[0]]
+    del others.graph.input[:]
+    others.graph.input.extend(kept)
+    image = find_image(others, Overrides())
+    declared = (image.height or pictures.size[0], image.width or pictures.size[1])
+    for what, own, shown in (
+        ("pixels", f"{declared[0]}x{declared[1]}", f"{pictures.size[0]}x{pictures.size[1]}"),
+        ("channels", image.channels, pictures.channels),
+    ):
+        if own != shown:
+            raise BadInput(
+                f"the masking network takes pictures of {own} {what}, but the classifier's have {shown}; it must take "
+                f"what the classifier takes."
+            )
+    if (image.dtype == "uint8") != (pictures.dtype == "uint8"):
+        raise BadInput(
+            f"the masking network takes {image.dtype} and the classifier {pictures.dtype}, so one of them normalises "
+            f"pixels by itself; ask for a masking network that takes what the classifier takes."
+        )
+    return image
+
+
+def _output(proto: onnx.ModelProto, pictures: Pictures) -> str:
+    """Name of the output that holds the masks."""
+    names = [str(value.name) for value in proto.graph.output]
+    if pictures.output is not None:
+        if pictures.output not in names:
+            raise BadInput(f"the masking network has no output '{pictures.output}'; it has {', '.join(names[:6])}.")
+        return pictures.output
+    shaped = [str(v.name) for v in proto.graph.output if len(v.type.tensor_type.shape.dim) in (0, 3, 4)]
+    if len(shaped) > 1 and len(masks := [name for name in shaped if "mask" in name.lower()]) == 1:
+        return masks[0]
+    if len(shaped) != 1:
+        raise BadInput(
+            f"the masking network has {len(shaped)} outputs that could be masks [N, height, width] or [N, maps, height,"
+            f" width] among {', '.join(names[:6])}; name the one that is."
+        )
+    return shaped[0]
+
+
+def _run(session: Session, signature: MaskerSignature, rows: Array, labels: Array, classes: int) -> Array:
+    """Masks [N, maps, height, width] in float32, or a sentence on what came instead."""
+    feeds = {signature.input: rows}
+    if signature.label is not None:
+        fed = np.eye(classes)[labels] if signature.label_form == "one-hot" else labels
+        fed = fed[:, None] if signature.label_form == "column" else fed
+        feeds[signature.label] = fed.astype(signature.label_dtype)
+    try:
+        masks = session.run(feeds, [signature.output])[0]
+    except RuntimeFailure as error:
+        raise type(error)(f"the masking network: {error}") from None
+    found = _with_maps(masks, signature.layout)
+    if masks.ndim not in (3, 4) or len(masks) != len(rows) or found.shape[1] not in (1, classes):
+        raise BadInput(
+            f"the masking network gives {list(masks.shape)} for {len(rows)} pictures; expected [{len(rows)}, height, "
+            f"width], or one map or {classes} maps (one a class) each."
+        )
+    return found.astype(np.float32)
+
+
+def _with_maps(masks: Array, layout: Layout) -> Array:
+    if masks.ndim == 3:
+        return masks[:, None]
+    return masks.transpose(0, 3, 1, 2) if masks.ndim == 4 and layout == "NHWC" else masks
+
+
+def _heeds_company(
+    session: Session, signature: MaskerSignature, noise: Array, labels: Array, masks: Array, classes: int
+) -> bool:
+    alone = _run(session, signature, noise[:1], labels[:1], classes)
+    return bool(np.abs(alone - masks[:1]).max() > TOLERANCE * max(float(np.abs(alone).max()), 1e-6))
+
+
+def _laid_out(shown: Array, layout: Layout, wanted: Layout) -> Array:
+    if layout == wanted:
+        return shown
+    return np.ascontiguousarray(shown.transpose((0, 2, 3, 1) if wanted == "NHWC" else (0, 3, 1, 2)))

@@ -1,0 +1,79 @@
+"""Probabilities of soft mixtures of two pictures: rows of five integers in, one row of probabilities each out.
+
+For an ONNX file the mixtures are composed inside the graph, over banks in the device's memory; for a plain callable
+they are composed on the host. The numbers are the same.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from auditkit.graph import soft_masks
+from auditkit.graph.hard_masks import PICTURES
+from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
+from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
+from auditkit.model.hard_masks import HostOverBanks, OnnxOverBanks
+
+Array = np.ndarray[Any, Any]
+
+
+class Mixed(Protocol):
+    """A classifier over banks of pictures and soft masks."""
+
+    def upload(self, pictures: Array) -> Any:
+        """A bank of these pictures (as the network takes them), to be loaded with any masks."""
+
+    def load(self, pictures: Any, grids: Array, down: Array, across: Array) -> Any:
+        """Banks to run rows over: uploaded pictures, and masks in the form that graph.mixing describes."""
+
+    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+        """Probabilities [n, classes] for int32 rows [N, 5] (top, bottom, grid, down, across), in order, in parts."""
+
+
+class OnnxMixed(OnnxOverBanks):
+    """The mixtures of an ONNX classifier, composed on the device."""
+
+    def __init__(self, model: OnnxClassifier) -> None:
+        super().__init__(model, soft_masks.mixed, len(soft_masks.COLUMNS))
+
+    def load(self, pictures: Any, grids: Array, down: Array, across: Array) -> Any:
+        """All banks in the device's memory, as long as someone holds them."""
+        masks = {GRIDS: grids, DOWN: down, ACROSS: across}
+        uploaded = {name: self.session.upload(bank.astype(np.float32, copy=False)) for name, bank in masks.items()}
+        return {PICTURES: pictures, **uploaded}
+
+    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+        return {**banks, ROWS: rows.astype(np.int32, copy=False)}
+
+
+class HostMixed(HostOverBanks):
+    """The mixtures of a plain callable, composed with numpy."""
+
+    def __init__(self, model: CallableClassifier) -> None:
+        super().__init__(model, composed)
+
+    def upload(self, pictures: Array) -> Any:
+        """The pictures as they are."""
+        return pictures
+
+    def load(self, pictures: Any, grids: Array, down: Array, across: Array) -> Any:
+        """All banks as they are, the masks in float32."""
+        return (pictures, *(bank.astype(np.float32, copy=False) for bank in (grids, down, across)))
+
+
+def composed(rows: Array, pictures: Array, grids: Array, down: Array, across: Array, layout: str) -> Array:
+    """The mixtures of some rows, made with numpy."""
+    top, bottom, grid, vertical, horizontal = rows.T
+    masks = np.expand_dims(down[vertical] @ grids[grid] @ across[horizontal], 1 if layout == "NCHW" else -1)
+    inside = np.float32 if pictures.dtype == np.uint8 else pictures.dtype
+    share, rest = masks.astype(inside), (np.float32(1) - masks).astype(inside)
+    mixture = share * pictures[top].astype(inside) + rest * pictures[bottom].astype(inside)
+    return np.asarray(np.floor(mixture + np.float32(0.5)).astype(np.uint8) if inside != pictures.dtype else mixture)
+
+
+def mixed(model: AnyClassifier) -> Mixed:
+    """The classifier over mixtures, made when first asked for."""
+    if model.over_mixes is None:
+        model.over_mixes = OnnxMixed(model) if isinstance(model, OnnxClassifier) else HostMixed(model)
+    return cast(Mixed, model.over_mixes)

@@ -1,0 +1,117 @@
+"""The rows of a run as the charts take them: values by source, and curves brought to one grid."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from auditkit.report.load_run import Loaded
+from auditkit.runs.evaluation.settings import CONTROL
+from auditkit.runs.summary.per_image import Group, Values, image_means
+from auditkit.runs.summary.row_table import Items
+
+Array = np.ndarray[Any, Any]
+GRID = np.linspace(0, 1, 51)  # kept shares that every curve is read at
+BAND = (0.1, 0.9)  # of the images
+SEED = 0  # of the choice of points, where there are too many to draw
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean of many curves on the grid, and the band that most of them keep to."""
+
+    mean: Array
+    low: Array
+    high: Array
+    n: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of the first infill."""
+
+    loaded: Loaded
+    items: Items
+
+    @property
+    def infill(self) -> str:
+        """The infill that charts are about."""
+        return str(self.items.infills[0]) if self.items.infills else ""
+
+    @property
+    def bundles(self) -> list[str]:
+        """The maps that are judged."""
+        return [name for name in self.items.sources if not name.startswith(CONTROL)]
+
+    @property
+    def controls(self) -> list[str]:
+        """Those they are judged beside."""
+        return [name for name in self.items.sources if name.startswith(CONTROL)]
+
+    def at(self, source: str) -> Array:
+        """Places of a source's rows."""
+        items = self.items
+        return np.flatnonzero((items.source == items.sources.index(source)) & (items.infill == 0))
+
+    def good(self, source: str) -> Array:
+        """Places of those that have a figure."""
+        at = self.at(source)
+        return np.asarray(at[~self.items.failed()[at]])
+
+    def per_image(self, source: str) -> dict[str, Array]:
+        """Each metric's value by number of the image; NaN where an image has none."""
+        found = Group(self.items, self.at(source)).metrics()
+        return {one.name: image_means(one, len(self.items.images)) for one in found if isinstance(one, Values)}
+
+    @cached_property
+    def curves(self) -> dict[tuple[str, bool], Curve]:
+        """The insertion curves of each source, of predicted labels (True) and of others."""
+        held: dict[tuple[str, bool], list[Array]] = defaultdict(list)
+        for table in self.loaded.tables():
+            named = zip(*(table.column(name).to_pylist() for name in ("bundle", "infill", "predicted")), strict=True)
+            counts, scores = (_Lists(table.column(name)) for name in ("keep_counts", "curve"))
+            for place, (bundle, infill, predicted) in enumerate(named):
+                x, y = counts.of(place), scores.of(place)
+                if infill == self.infill and len(x) and len(x) == len(y):
+                    read = np.interp(GRID, x / self._pixels(x), y, left=np.nan, right=np.nan)
+                    held[bundle, bool(predicted)].append(read.astype(np.float32))
+        return {key: _summed(np.stack(curves)) for key, curves in held.items()}
+
+    def _pixels(self, counts: Array) -> int:
+        size = self.loaded.results["subject"].get("card", {}).get("size")
+        return int(np.prod(size)) if size else int(counts.max())
+
+
+class _Lists:
+    """A column of lists, one at a time without making Python numbers of all."""
+
+    def __init__(self, column: Any) -> None:
+        array = column.combine_chunks()
+        array = array.chunk(0) if hasattr(array, "num_chunks") else array
+        self.offsets, self.values = array.offsets.to_numpy(), array.values.to_numpy(zero_copy_only=False)
+
+    def of(self, place: int) -> Array:
+        """Those of a row; none where it has no list."""
+        return np.asarray(self.values[self.offsets[place] : self.offsets[place + 1]], np.float64)
+
+
+def _summed(curves: Array) -> Curve:
+    known = np.isfinite(curves).any(axis=0)
+    mean, low, high = (np.full(curves.shape[1], np.nan) for _ in range(3))
+    mean[known] = np.nanmean(curves[:, known], axis=0)
+    low[known], high[known] = np.nanquantile(curves[:, known], BAND, axis=0)
+    return Curve(mean, low, high, len(curves))
+
+
+def rows_of(loaded: Loaded) -> Rows | None:
+    """The run's rows; None where they were not kept."""
+    return None if loaded.items is None or not len(loaded.items) else Rows(loaded, loaded.items)
+
+
+def some(places: Array, most: int) -> Array:
+    """At most so many of them, chosen by a fixed seed, in their order."""
+    if len(places) <= most:
+        return places
+    return np.asarray(np.sort(np.random.default_rng(SEED).choice(places, most, replace=False)))

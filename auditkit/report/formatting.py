@@ -1,0 +1,112 @@
+"""Names and numbers as people read them, safe to show and always in the same form."""
+
+import math
+import re
+import unicodedata
+from typing import Any
+
+from auditkit.runs.evaluation.settings import CONTROL
+
+HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidi and other format characters, broken Unicode
+LONGEST_NAME = 120
+DECIMALS = 3
+UP, DOWN = "higher is better", "lower is better"
+TITLES = {
+    "worst_completeness": "worst completeness", "worst_soundness": "worst soundness", "best_effort": "best effort",
+    "saliency_metric": "saliency metric", "saliency_metric_tuned": "saliency metric, tuned", "iou": "overlap (IoU)",
+    "pointing_game": "pointing game", "degenerate_boxes": "degenerate boxes",
+    "degenerate_boxes_tuned": "degenerate boxes, tuned", "tie_spread": "spread by tie order",
+}  # fmt: skip
+CONTROLS = {"random": "random map", "centred-gaussian": "centred Gaussian", "constant": "constant map",
+            "edges": "edges", "blurred-edges": "blurred edges", "noisy-gaussian": "Gaussian with noise",
+            "noisy-edges": "edges with noise", "one-map": "one map for all labels"}  # fmt: skip
+
+
+def visible(text: str) -> str:
+    """The text with every character that hides, reorders or breaks others written as its code, ‹U+202E›."""
+    if text.isprintable():  # as nearly all are, and a picture's many characters
+        return text
+    return "".join(
+        f"‹U+{ord(sign):04X}›" if sign not in "\n\t" and unicodedata.category(sign) in HIDDEN else sign for sign in text
+    )
+
+
+def name(text: Any, most: int = LONGEST_NAME) -> str:
+    """A file's or class's name on one line, its middle left out where it is very long."""
+    one_line = visible(str(text).replace("\n", "‹U+000A›").replace("\t", "‹U+0009›"))
+    if len(one_line) <= most:
+        return one_line
+    return f"{one_line[: most // 2]}…{one_line[-(most // 2 - 1) :]}"
+
+
+def title(metric: str) -> str:
+    """A metric's name in words."""
+    return TITLES.get(metric, metric.replace("_", " "))
+
+
+def source(bundle: str | None) -> str:
+    """Who a figure is about, in words."""
+    if not bundle:
+        return "the model"
+    if not bundle.startswith(CONTROL):
+        return name(bundle)
+    kind, _, of = bundle.removeprefix(CONTROL).partition(":")
+    return f"{CONTROLS.get(kind, name(kind))}{f' ({name(of)})' if of else ''}"
+
+
+def number(value: Any, decimals: int = DECIMALS) -> str:
+    """A figure with a true minus; a dash where there is none."""
+    if not _finite(value):
+        return "–"
+    text = f"{value:.{decimals}f}"
+    return (text.replace("-", "−") if float(text) else text.removeprefix("-")) or "–"
+
+
+def measured(value: Any) -> str:
+    """A figure that may be tiny, such as an error."""
+    if isinstance(value, int):
+        return exact(value)
+    return exact(value) if _finite(value) and 0 < abs(value) < 10**-DECIMALS else number(value)
+
+
+def signed(value: Any, decimals: int = DECIMALS) -> str:
+    """A difference, its sign always written."""
+    text = number(value, decimals)
+    return f"+{text}" if _finite(value) and float(f"{value:.{decimals}f}") > 0 else text
+
+
+def interval(low: Any, high: Any, decimals: int = DECIMALS) -> str:
+    """Two ends, or nothing."""
+    return f"{number(low, decimals)} to {number(high, decimals)}" if _finite(low) and _finite(high) else ""
+
+
+def exact(value: Any) -> str:
+    """A setting or an error as short as it can be written, small ones as powers of ten."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not _finite(value):
+        return "–" if value is None or isinstance(value, float) else str(value)
+    if value and (abs(value) < 1e-3 or abs(value) >= 1e6) and not isinstance(value, int):
+        digits, _, power = f"{value:.1e}".partition("e")
+        raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        return f"{digits.replace('-', '−')} × 10{raised}"
+    return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:g}".replace("-", "−")
+
+
+def percent(value: float) -> str:
+    """A share in whole per cent, or with the decimals that it needs."""
+    return f"{value * 100:.4g} %"
+
+
+def last(path: Any) -> str:
+    """The name at the end of a path of any system."""
+    return name(re.split(r"[\\/]", str(path).rstrip("/\\"))[-1] or path)
+
+
+def count(number_of: int, noun: str) -> str:
+    """So many of them."""
+    return f"{exact(number_of)} {noun}{'' if number_of == 1 else 's'}"
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,96 @@
+"""A run's folder as the renderers read it: results, rows, and the pictures of the gallery."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from auditkit.errors import BadInput, IntegrityFailure
+from auditkit.metrics.faithfulness import parse_labels
+from auditkit.runs.folder.parquet import SCHEMA_VERSION
+from auditkit.runs.folder.results_schema import well_formed
+from auditkit.runs.folder.store import RESULTS, Store
+from auditkit.runs.summary.row_table import Items
+
+GALLERY = "gallery"  # folder of a run
+PICTURES = {".jpg": ("image/jpeg", b"\xff\xd8\xff"), ".png": ("image/png", b"\x89PNG\r\n\x1a\n")}
+ABSENT: dict[str, Any] = {  # what an evaluation without a policy does not write
+    "policy": None, "checks": [], "verdict": None, "verdict_reason": "", "randomisation": None, "failed_images": [],
+    "explained": None, "baseline": None, "runtime": None, "flags": [], "limitations": [], "metrics": [], "controls": [],
+    "comparisons": [], "classes": [], "reliability": [],
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A finished run."""
+
+    folder: Path
+    results: dict[str, Any]  # every key of the contract is there; null or empty where the run wrote none
+    gallery: dict[str, Any] | None  # what gallery.json says; None where none was kept
+
+    @cached_property
+    def items(self) -> Items | None:
+        """The rows as columns, read when first asked for; None where they were not kept."""
+        if not Store(self.folder).keys():
+            return None
+        items = Items(self.tables(), named=self._named)
+        expected = self.results["run"].get("rows", len(items))
+        if len(items) != expected:
+            raise IntegrityFailure(
+                f"{self.folder / 'items'} holds {len(items)} of the run's {expected} rows; `auditkit verify "
+                f"{self.folder}` says which files are missing."
+            )
+        return items
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the results file."""
+        return hashlib.sha256((self.folder / RESULTS).read_bytes()).hexdigest()
+
+    @property
+    def _named(self) -> bool:
+        settings = self.results["settings"]
+        return parse_labels(settings["labels"]).listed is not None and not settings.get("renormalise")
+
+    def tables(self) -> Iterator[Any]:
+        """The rows with their curves, one unit's pyarrow.Table at a time."""
+        store = Store(self.folder)
+        return store.tables(store.keys())
+
+    def picture(self, name: str) -> str | None:
+        """A picture of the gallery as a data URI; None where the file is not there or is none."""
+        path, kind = self.folder / GALLERY / name, PICTURES.get(Path(name).suffix)
+        if kind is None or not re.fullmatch(r"[\w-]+\.\w+", name) or not path.is_file():
+            return None
+        content = path.read_bytes()
+        if not content.startswith(kind[1]):
+            return None
+        return f"data:{kind[0]};base64,{base64.b64encode(content).decode()}"
+
+
+def load(run: "str | Path") -> Loaded:
+    """The run in a folder, its rows not yet read."""
+    folder = Path(run)
+    if not folder.is_dir():
+        raise BadInput(f"there is no run {folder}; give the folder that audit or evaluate wrote.")
+    results = Store(folder).results()
+    well_formed(results, folder / RESULTS)
+    return Loaded(folder, ABSENT | results, _gallery(folder / GALLERY / "gallery.json"))
+
+
+def _gallery(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_bytes())
+        if found["schema_version"] != SCHEMA_VERSION:
+            raise ValueError(f"schema_version is {found['schema_version']!r}, not {SCHEMA_VERSION}")
+        return {**found, "entries": list(found["entries"])}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadInput(f"{path} cannot be read: {error}; remove it, and the report has no gallery.") from None

@@ -1,0 +1,1 @@
+"""An evaluation: settings, plan, batch, measure."""

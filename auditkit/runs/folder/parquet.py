@@ -1,0 +1,104 @@
+"""Rows of figures as Parquet files, each sealed with its key and a digest of its own bytes."""
+
+import hashlib
+from functools import cache
+from typing import Any
+
+from auditkit.metrics.similarity import BYTES
+
+SCHEMA_VERSION = 1
+COLUMNS = {
+    "image": "string", "label": "int32", "bundle": "string", "infill": "string", "prob": "float64", "predicted": "bool",
+    "insertion": "float64", "insertion_error": "float64", "deletion": "float64", "deletion_error": "float64",
+    "alpha": "float64", "beta": "float64", "saliency_metric": "float64", "box_degenerate": "bool",
+    "pointing_hit": "float64", "iou": "float64", "tied_fraction": "float64", "flags": "list<string>",
+    "keep_counts": "list<int32>", "curve": "list<float32>", "error": "string", "map_digest": "string", "truth": "int32",
+    "prediction": "int32",
+    "insertion_low": "float64", "insertion_high": "float64", "saliency_by_delta": "list<float64>",
+    "degenerate_by_delta": "list<bool>", "map_top": f"binary[{BYTES}]",
+}  # fmt: skip
+SEAL, BLANK = b"auditkit:sha256:", b"0" * 64  # the part's digest stands after the mark, over zeros while it is taken
+
+
+@cache
+def _items() -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - slow to import
+
+    return pa.schema([(column, _type(name)) for column, name in COLUMNS.items()])
+
+
+def _type(name: str) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    kind, _, inner = name.rstrip(">]").replace("<", "[").partition("[")
+    if kind == "list":
+        return pa.list_(_type(inner))
+    return pa.binary(int(inner)) if kind == "binary" else pa.type_for_alias(kind)
+
+
+def __getattr__(name: str) -> Any:
+    """`ITEMS`: the columns as a pyarrow.Schema, made when first asked for."""
+    if name == "ITEMS":
+        return _items()
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def fitted(table: Any) -> Any:
+    """The columns of ITEMS, in their order and in one piece, whatever order and pieces they come in."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    names = list(getattr(table, "column_names", table))
+    if sorted(names) != sorted(COLUMNS):
+        raise ValueError(f"columns missing or unknown: {sorted(set(names) ^ set(COLUMNS)) or 'some are there twice'}")
+    arrays = [_column(table[field.name], field) for field in _items()]
+    return pa.Table.from_arrays(arrays, schema=_items()).combine_chunks()
+
+
+def _column(values: Any, field: Any) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    try:
+        if not isinstance(values, pa.Array | pa.ChunkedArray):
+            pa.array(values).cast(field.type)  # refuses 1.5 for an integer and a text for a list of texts
+            values = pa.array(values, field.type)
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise ValueError(f"column '{field.name}' does not hold {field.type}: {error}") from None
+    if values.type != field.type:
+        raise ValueError(f"column '{field.name}' is {values.type}, expected {field.type}")
+    return values
+
+
+def encoded(key: str, table: Any) -> bytes:
+    """The file that holds a unit's rows under its key; equal rows give equal bytes."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    sink = pa.BufferOutputStream()
+    seal = {"auditkit.schema_version": str(SCHEMA_VERSION), "auditkit.key": key, "auditkit.seal": SEAL + BLANK}
+    with pq.ParquetWriter(sink, _items(), compression="zstd") as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(seal)
+    return _sealed(sink.getvalue().to_pybytes())
+
+
+def _sealed(content: bytes) -> bytes:
+    """The file with the digest of itself, taken over zeros in the digest's place: readers see plain metadata."""
+    head, _, tail = content.rpartition(SEAL)
+    digest = hashlib.sha256(head + SEAL + BLANK + tail[64:]).hexdigest()
+    return head + SEAL + digest.encode() + tail[64:]
+
+
+def decoded(key: str, content: bytes) -> Any:
+    """The table of a part; ValueError, with the end of a sentence, when it is not what was written under the key."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    if content != _sealed(content):
+        raise ValueError("is torn, or was changed after it was written")
+    file = pq.ParquetFile(pa.BufferReader(content))
+    said = file.metadata.metadata
+    if said[b"auditkit.key"] != key.encode():
+        raise ValueError(f"holds another unit, {said[b'auditkit.key'].decode()[:12]}")
+    if said[b"auditkit.schema_version"] != b"%d" % SCHEMA_VERSION or file.schema_arrow != _items():
+        raise ValueError("has other columns than this auditkit writes")
+    return file.read(use_threads=False).cast(_items())  # Parquet has its own name for a list's items

@@ -1,0 +1,256 @@
+"""A run's folder: its settings, its units of work as Parquet parts, its results.
+
+Every file is written aside, brought to the disk and renamed: it is there whole or not at all, whenever the writer dies.
+A part carries its key and a digest of its own bytes, so that what was torn, changed or renamed is never reused.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auditkit.data.atomic_write import sync_folder
+from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.runs.folder.parquet import SCHEMA_VERSION, decoded, encoded, fitted
+
+if sys.platform != "win32":
+    import fcntl
+
+ABSENT = object()  # unlike null, which is a value
+RUN, RESULTS, LOCK = "run.json", "results.json", ".lock"
+LEFT_OVER = r"\.[0-9a-z]+\.[0-9]+\.tmp"
+
+
+class Store:
+    """A run's folder. `Store(folder)` only reads; `with Store.open(folder, settings)` writes, and nobody else can."""
+
+    def __init__(self, folder: "str | Path") -> None:
+        self.folder = Path(folder)
+        self.items = self.folder / "items"
+        self.notes: list[str] = []  # what the run's owner should hear of, such as damaged parts
+        self._writable = False
+
+    @classmethod
+    @contextmanager
+    def open(cls, folder: "str | Path", settings: Mapping[str, Any]) -> Iterator["Store"]:
+        """The run in a folder, new or continued, until the block ends; refused when its settings are others."""
+        store, wanted = cls(folder), canonical(settings)
+        with _machine(f"{store.folder} cannot be used"):
+            store._admit(wanted)  # before anything is written
+            store.folder.mkdir(parents=True, exist_ok=True)
+        with locked(store.folder):
+            store._writable = True
+            try:
+                with _machine(f"{store.folder} cannot be used"):
+                    store._admit(wanted)  # again: another process may have been first
+                    store._prepare(wanted)
+                yield store
+            finally:
+                store._writable = False
+
+    def _admit(self, settings: Any) -> None:
+        if (self.folder / RUN).exists():
+            change = _difference(self.settings(), settings)
+            if change:
+                raise BadInput(f"{self.folder} has other settings: {change}. Give those of the run, or a new folder.")
+        elif self.folder.is_dir():
+            for name in sorted(path.name for path in self.folder.iterdir()):
+                if name != LOCK and not re.fullmatch(LEFT_OVER, name):
+                    raise BadInput(f"{self.folder} is not a run (it has '{name}' and no {RUN}); give a new folder.")
+        elif os.path.lexists(self.folder):
+            raise BadInput(f"{self.folder} is not a folder; give a new one.")
+
+    def _prepare(self, settings: Any) -> None:
+        if not (self.folder / RUN).exists():
+            run = {"schema_version": SCHEMA_VERSION, "settings": settings, "settings_digest": _digest(settings)}
+            self._place(self.folder / RUN, _json(run))
+        self.items.mkdir(exist_ok=True)
+        sync_folder(self.folder)
+        for path in (*self.folder.iterdir(), *self.items.iterdir()):
+            if re.fullmatch(LEFT_OVER, path.name):
+                path.unlink()
+
+    def settings(self) -> Any:
+        """The settings that the run was started with, in canonical form."""
+        run = _object(self.folder / RUN, "it is not a run")
+        if "settings" not in run or run.get("settings_digest") != _digest(run["settings"]):
+            raise BadInput(f"{self.folder / RUN} was changed, or is no run's: its settings have another digest.")
+        return run["settings"]
+
+    @staticmethod
+    def key(parts: Any) -> str:
+        """Name of a unit: digest of all that can change its numbers, and of the form they are stored in."""
+        return _digest({"schema_version": SCHEMA_VERSION, "parts": canonical(parts)})
+
+    def keys(self) -> list[str]:
+        """The units that have a file, sorted; whether one is sound shows when it is read."""
+        return sorted(path.stem for path in self.items.glob("*.parquet") if re.fullmatch("[0-9a-f]{64}", path.stem))
+
+    def has(self, key: str) -> bool:
+        """Whether a unit is there and sound; the whole part is read and checked."""
+        return self._found(key) is not None
+
+    def read(self, key: str) -> Any:
+        """The rows of a unit, a pyarrow.Table."""
+        table = self._found(key)
+        if table is None:
+            raise RuntimeFailure(f"{self.folder} lacks unit {key[:12]}; give the command of the run again to add it.")
+        return table
+
+    def tables(self, keys: Iterable[str]) -> Iterator[Any]:
+        """The rows of the units one after the other, one unit in memory at a time."""
+        return (self.read(key) for key in keys)
+
+    def write(self, key: str, table: Any) -> None:
+        """Store a unit's rows, a pyarrow.Table or a mapping of columns; they are on the disk when this returns."""
+        self._place(self._part(key), encoded(key, fitted(table)))
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Write `results.json`; equal results give equal bytes, and what is no finite number becomes null."""
+        self._place(self.folder / RESULTS, _json(_plain({**results, "schema_version": SCHEMA_VERSION})))
+
+    def results(self) -> dict[str, Any]:
+        """What `finish` wrote."""
+        return _object(self.folder / RESULTS, "the run is not finished")
+
+    def _part(self, key: str) -> Path:
+        if not re.fullmatch("[0-9a-f]{64}", key):
+            raise ValueError(f"'{key}' is not a key; make one with Store.key")
+        return self.items / f"{key}.parquet"
+
+    def _found(self, key: str) -> Any:
+        path = self._part(key)
+        with _machine(f"{path} cannot be read"):
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                return None
+        try:
+            return decoded(key, content)
+        except ValueError as error:
+            note = f"{path} {error}; it is not used" + (f", and kept as {path.name}.damaged" if self._writable else "")
+        if self._writable:
+            with _machine(f"{path} cannot be renamed"):
+                path.replace(path.with_name(f"{path.name}.damaged"))
+        if note not in self.notes:
+            self.notes.append(note)
+        return None
+
+    def _place(self, path: Path, content: bytes) -> None:
+        if not self._writable:
+            raise RuntimeError("this store only reads; write inside `with Store.open(folder, settings)`")
+        aside = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
+        with _machine(f"{path} cannot be written"):
+            try:
+                with aside.open("xb") as stream:
+                    stream.write(content)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                aside.replace(path)
+            finally:
+                with suppress(OSError):  # the first error tells more
+                    aside.unlink(missing_ok=True)
+            try:
+                sync_folder(path.parent)
+            except OSError:  # it may not last, so it must not count
+                path.unlink(missing_ok=True)
+                raise
+
+
+def canonical(value: Any) -> Any:
+    """The value as plain JSON, different for different values; `$` marks what JSON has no form for."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):  # 1 and "1" would become one
+        return {f"${name}" if name.startswith("$") else name: canonical(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [canonical(held) for held in value]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufcSU":
+        return {"$array": [value.dtype.str, list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]}
+    if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
+        return canonical(value.item())
+    raise TypeError(f"a {type(value).__name__} cannot be part of a digest: {value!r:.80}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(held) for held in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _digest(plain: Any) -> str:
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _json(plain: Any) -> bytes:
+    return (json.dumps(plain, sort_keys=True, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _object(path: Path, missing: str) -> dict[str, Any]:
+    try:
+        with _machine(f"{path} cannot be read"):
+            found = json.loads(path.read_bytes() if path.exists() else b"")
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is not JSON: {error}." if path.exists() else f"no {path}: {missing}.") from None
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    if version != SCHEMA_VERSION:
+        raise BadInput(f"{path} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
+    return dict(found)
+
+
+def _difference(run: Any, now: Any, path: str = "settings") -> str:
+    """Where two settings in canonical form first differ, with both values; empty when they do not."""
+    if isinstance(run, list) and isinstance(now, list):
+        run, now = dict(enumerate(run)), dict(enumerate(now))
+    if isinstance(run, dict) and isinstance(now, dict):
+        inner = (_difference(run.get(name, ABSENT), now.get(name, ABSENT), f"{path}.{name}") for name in now | run)
+        return next(filter(None, inner), "")
+    before, after = ("absent" if held is ABSENT else json.dumps(held) for held in (run, now))
+    return "" if before == after else f"{path}: {before:.80} (run) / {after:.80} (now)"
+
+
+@contextmanager
+def locked(folder: Path, *, by_existence: bool = sys.platform == "win32") -> Iterator[None]:
+    """Nobody else writes into the folder meanwhile; where there is no flock, the lock is that the file exists."""
+    path = folder / LOCK
+    with ExitStack() as held:
+        with _machine(f"{path} cannot be locked"):
+            try:
+                flag = os.O_EXCL if by_existence else os.O_NOFOLLOW
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flag, 0o644)
+                if by_existence:
+                    held.callback(path.unlink, missing_ok=True)
+                held.callback(os.close, descriptor)  # a dead process's flock is let go by the system
+                if not by_existence:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, FileExistsError):
+                way_out = f" If it is gone, remove {path}." if by_existence else ""
+                pid = path.read_text() or "unknown"
+                raise BadInput(f"{folder} is in use by another process (pid {pid}).{way_out}") from None
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
+        yield
+
+
+@contextmanager
+def _machine(what: str) -> Iterator[None]:
+    """Whatever the disk refuses, as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise RuntimeFailure(f"{what} ({error.strerror or error}); what was finished before is kept.") from None

@@ -1,0 +1,1 @@
+"""Heatmaps as pictures."""

@@ -1,0 +1,178 @@
+"""All rows of a run as columns of numbers: thousands of images in some megabytes."""
+
+from collections.abc import Iterable
+from copy import copy
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from auditkit.metrics.similarity import BYTES, first_alike
+from auditkit.runs.evaluation.settings import CONTROL
+
+Array = np.ndarray[Any, Any]
+CODED = ("image", "bundle", "infill", "error", "flags")  # texts, kept once each
+SMALL = ("label", "predicted", "prediction", "truth", "box_degenerate")  # float32 holds them
+NUMBERS = (
+    "prob", "insertion", "insertion_error", "insertion_low", "insertion_high", "deletion", "alpha", "beta",
+    "saliency_metric", "pointing_hit", "iou",
+)  # fmt: skip
+LISTS = ("saliency_by_delta", "degenerate_by_delta")
+EDGES = "control:edges"
+COPIED = 0.95  # likeness of the edges of two images from which one is a copy of the other
+DIGEST = "map_digest"  # of which 60 bits tell maps apart
+ONE_MAP, CONSTANT, TIES = "same-map-for-all-labels", "constant", "ties"  # flags of a map
+TOP = "map_top"  # fingerprints, kept of the bundles' maps and of edges
+
+
+class Items:
+    """All rows of a run, a column at a time; tables are read one by one and not kept."""
+
+    def __init__(self, tables: Iterable[Any], *, named: bool = False) -> None:
+        """`named`: every label is one whose insertion, deletion and saliency metric are reported."""
+        self.named = named
+        known: dict[str, dict[Any, int]] = {name: {} for name in CODED}
+        parts: dict[str, list[Array]] = {name: [] for name in (*CODED, *SMALL, *NUMBERS, *LISTS, DIGEST)}
+        tops = list[tuple[Array, Array]]()
+        for table in tables:
+            for name in CODED:
+                parts[name].append(_codes(table.column(name), known[name]))
+            for name in (*SMALL, *NUMBERS):
+                parts[name].append(_numbers(table.column(name), np.float32 if name in SMALL else np.float64))
+            for name in LISTS:
+                parts[name].append(_lists(table.column(name)))
+            parts[DIGEST].append(_shortened(table.column(DIGEST)))
+            tops.append(_tops(table))
+        self._columns = {name: _joined(parts.pop(name)) for name in (*CODED, *SMALL, *NUMBERS, DIGEST)}
+        self._lists = parts
+        has = np.concatenate([np.zeros(0, np.bool_), *(has for has, _ in tops)])
+        self._top_place = np.where(has, np.cumsum(has) - 1, -1)
+        self._tops = np.concatenate([np.zeros((0, BYTES), np.uint8), *(held for _, held in tops)])
+        self.image, self.source, self.infill = (self._columns.pop(name).astype(np.int64) for name in CODED[:3])
+        self.images, self.sources, self.infills = (list(known[name]) for name in CODED[:3])
+        self._texts = {name: list(known[name]) for name in ("error", "flags")}
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def column(self, name: str) -> Array:
+        """A column of numbers, NaN where there is none."""
+        return self._columns[name]
+
+    def with_columns(self, columns: dict[str, Array]) -> "Items":
+        """The same rows with other numbers in these columns."""
+        other = copy(self)
+        other._columns = self._columns | columns
+        return other
+
+    def lists(self, name: str) -> Array:
+        """A column of lists of equal length [rows, length] in float64, NaN where a row has none."""
+        width = max((part.shape[1] for part in self._lists[name]), default=0)
+        return np.concatenate([
+            part if part.shape[1] else np.full((len(part), width), np.nan) for part in self._lists[name]
+        ])  # fmt: skip
+
+    @cached_property
+    def label(self) -> Array:
+        """Label of each row."""
+        return self.column("label").astype(np.int64)
+
+    @cached_property
+    def predicted(self) -> Array:
+        """Whether a row is about the predicted label."""
+        return np.asarray(self.column("predicted") == 1)
+
+    def failed(self, why: str | None = None) -> Array:
+        """Whether a row has no figure, for that reason or for any."""
+        wanted = [at for at, text in enumerate(self._texts["error"]) if (text == why if why else bool(text))]
+        return np.isin(self._columns["error"], wanted)
+
+    def flagged(self, flag: str) -> Array:
+        """Whether a row has the flag."""
+        wanted = [at for at, flags in enumerate(self._texts["flags"]) if flag in flags]
+        return np.isin(self._columns["flags"], wanted)
+
+    def tops(self, rows: Array) -> tuple[Array, Array]:
+        """Those of the rows that have a fingerprint, and their fingerprints [rows, bytes]."""
+        places = self._top_place[rows]
+        return rows[places >= 0], self._tops[places[places >= 0]]
+
+    def flags(self, rows: Array) -> dict[str, int]:
+        """How many of these rows have each flag."""
+        found: dict[str, int] = {}
+        for code, count in zip(*np.unique(self._columns["flags"][rows], return_counts=True), strict=True):
+            for flag in self._texts["flags"][code]:
+                found[flag] = found.get(flag, 0) + int(count)
+        return found
+
+    @cached_property
+    def truth(self) -> Array:
+        """The label that each image was given with, by number of the image; NaN where it has none."""
+        return self._by_image("truth")
+
+    @cached_property
+    def prediction(self) -> Array:
+        """The label that the model gives each image, by number of the image."""
+        return self._by_image("prediction")
+
+    @cached_property
+    def pictures(self) -> Array:
+        """What each image shows, by number of the image: one number for all copies of a picture.
+
+        Copies, also such as differ in a few pixels, are told by their edges; where those were not measured, every
+        image is a picture.
+        """
+        found = -1 - np.arange(len(self.images), dtype=np.int64)
+        if EDGES in self.sources:
+            rows = np.flatnonzero((self.source == self.sources.index(EDGES)) & ~self.failed())
+            found[self.image[rows]] = self.column(DIGEST)[rows]
+            rows, tops = self.tops(rows[np.unique(self.image[rows], return_index=True)[1]])
+            found[self.image[rows]] = found[self.image[rows[first_alike(tops, COPIED)]]]
+        return found
+
+    @property
+    def copies(self) -> int:
+        """Images that look like another one."""
+        return len(self.images) - len(np.unique(self.pictures))
+
+    def _by_image(self, name: str) -> Array:
+        found = np.full(len(self.images), np.nan)
+        found[self.image] = self.column(name)
+        return found
+
+
+def _codes(column: Any, known: dict[Any, int]) -> Array:
+    """The number of each text, or list of texts, counted in the order in which they first come."""
+    values = column.to_pylist()
+    keys = (tuple(value) if isinstance(value, list) else value or "" for value in values)
+    return np.fromiter((known.setdefault(key, len(known)) for key in keys), np.int32, len(values))
+
+
+def _numbers(column: Any, kind: Any) -> Array:
+    if column.null_count == len(column):
+        return np.broadcast_to(kind(np.nan), len(column))  # takes no memory
+    return np.asarray(column.to_numpy(), np.float64).astype(kind)
+
+
+def _joined(parts: list[Array]) -> Array:
+    if all(part.strides == (0,) for part in parts):
+        return np.broadcast_to(parts[0][:1], sum(map(len, parts))) if parts else np.zeros(0)
+    return np.concatenate(parts)
+
+
+def _shortened(column: Any) -> Array:
+    return np.array([int((text or "0")[:15], 16) for text in column.to_pylist()], np.int64)
+
+
+def _tops(table: Any) -> tuple[Array, Array]:
+    """Which rows are of a bundle, or of edges, and have a fingerprint, and the fingerprints."""
+    pairs = zip(table.column("bundle").to_pylist(), table.column(TOP).to_pylist(), strict=True)
+    held = [None if bundle.startswith(CONTROL) and bundle != EDGES else top for bundle, top in pairs]
+    joined = np.frombuffer(b"".join(filter(None, held)), np.uint8)
+    return np.array([top is not None for top in held], np.bool_), joined.reshape(-1, BYTES)
+
+
+def _lists(column: Any) -> Array:
+    values = column.to_pylist()
+    width = max((len(value) for value in values if value), default=0)
+    return np.array([value or [np.nan] * width for value in values], np.float64).reshape(len(values), width)

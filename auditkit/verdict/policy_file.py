@@ -1,0 +1,271 @@
+"""Policies read from TOML so that nothing in them is ignored.
+
+Unknown keys, wrong types, impossible limits and limits that nothing could miss are refused in a sentence that names the
+file, the key and what is allowed.
+"""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from auditkit.errors import BadInput
+from auditkit.metrics.curves import parse_steps
+from auditkit.metrics.faithfulness import parse_labels
+from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.summary.per_image import FAITHFUL
+from auditkit.runs.summary.summarise import COMPARED, LOWER_IS_BETTER
+from auditkit.verdict.flags import CHEATS
+from auditkit.verdict.policy import (
+    BUILT_IN,
+    CONTROLS,
+    FAIL_ON,
+    METRICS,
+    ONE_MAP,
+    ONLY_MAX,
+    RULES,
+    SEVERITIES,
+    SHIPPED,
+    Check,
+    Policy,
+    Randomisation,
+    Suppression,
+    shipped_text,
+)
+from auditkit.verdict.preconditions import CURVES
+from auditkit.verdict.toml_tables import Table, nearest
+
+__all__ = ["Policy", "parse_policy", "read_policy"]
+SCHEMA_VERSION = 1
+MOST_BYTES = 1 << 20
+# Every map of a label is complete when eps1 is above the label's probability, and sound when eps2 is above what the map
+# reaches; near 1 that is so of all maps. 0.1 is the most that is published.
+MOST_EPS = 0.1
+# Near its ends a curve hardly depends on the map: all pixels are hidden, or all shown. 0.2 to 0.6 is published.
+LEAST_RANGE, LAST_START = 0.1, 0.5
+MOST_RUNTIME_ERROR = 0.05  # of a probability or area
+_RESERVED = re.compile(r"cheat-.*|not-above-.*|some-.*|suppression-expired.*|heavy-ties|tie-order-matters|maps-missing")
+_MARGIN = re.compile(r"control:(?:([a-z-]*[a-z]):)?([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)")
+
+
+def read_policy(name_or_path: str | Path) -> Policy:
+    """The policy that comes with auditkit under this name, or that lies in this file."""
+    given = str(name_or_path)
+    if given in SHIPPED:
+        return parse_policy(shipped_text(given), given)
+    return parse_policy(_text(Path(name_or_path)), Path(given).name)
+
+
+def _text(path: Path) -> str:
+    """Text of a policy file, its bytes unchanged: the digest is of what is on the disk."""
+    if not path.exists():
+        hint = nearest(str(path), SHIPPED)
+        listed = f"{', '.join(SHIPPED)}{f'; {hint}' if hint else '.'}"
+        raise BadInput(f"there is no policy file {path}, and those that come with auditkit are {listed}")
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            raise OSError(f"it is no regular file of at most {MOST_BYTES:,} bytes")
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the policy {path} cannot be read: {error}.") from None
+
+
+def parse_policy(text: str, where: str) -> Policy:
+    """The policy that a text states; `where` is the file's name in messages."""
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadInput(f"{where} is not TOML: {error}.") from None
+    if type(data.get("schema_version")) is not int or data["schema_version"] != SCHEMA_VERSION:
+        found = f"is {data['schema_version']!r}" if "schema_version" in data else "is missing"
+        raise BadInput(f"{where}: schema_version {found}, expected {SCHEMA_VERSION}.")
+    keys = ("schema_version", "name", "description", "fail_on", "evaluation", "randomisation", "check", "suppression")
+    top = Table(data, where, keys)
+    evaluation = _evaluation_table(top)
+    controls = _controls(evaluation)
+    randomisation = _randomisation(top)
+    settings = _evaluation(evaluation, controls)
+    checks = _checks(top, controls, randomisation is not None)
+    _assessable(checks, settings, top.where)
+    if checks and "minimum_images" not in evaluation:
+        raise BadInput(f"{evaluation.where}: minimum_images is missing: say how many images a verdict needs.")
+    failed = evaluation.number("max_failed_images", 0.0, "a share from 0 up to, but not including, 1")
+    if not 0 <= failed < 1:
+        raise evaluation.refuse("max_failed_images", "a share from 0 up to, but not including, 1")
+    return Policy(
+        top.text("name"), top.text("description", ""), settings,
+        evaluation.whole("minimum_images", 1, 1), failed, controls, randomisation,
+        top.choice("fail_on", FAIL_ON, "low"), checks, _suppressions(top, checks), text,
+    )  # fmt: skip
+
+
+def _evaluation_table(top: Table) -> Table:
+    keys = ("labels", "infill", "eps1", "eps2", "steps", "range", "confidence", "seed", "controls", "minimum_images",
+            "max_failed_images")  # fmt: skip
+    return Table(top.data.get("evaluation", {}), f"{top.where} [evaluation]", keys)
+
+
+def _evaluation(table: Table, controls: Sequence[str]) -> Evaluation:
+    steps = table.data.get("steps")
+    if "steps" in table and type(steps) not in (int, str):
+        raise table.refuse("steps", "a number of points, 'exact', 'auto' or 'auto:TOLERANCE'")
+    settings: dict[str, Any] = {
+        "labels": table.text("labels", None, "'all', 'topK', 'f>=p' or a list of labels in one text, such as '3,7'"),
+        "infill": _infill(table), "eps1": table.number("eps1", None, "a number from 0 up to, but not including, 1"),
+        "eps2": table.number("eps2", None, "a number from 0 up to, but not including, 1"),
+        "confidence": table.number("confidence", 0.95, "a number from 0.5 up to, but not including, 1"),
+        "range": _range(table), "seed": table.whole("seed", 0, 0), "controls": bool(controls),
+    }  # fmt: skip
+    try:
+        return Evaluation(steps=None if steps is None else parse_steps(str(steps)), **settings)
+    except BadInput as error:
+        raise BadInput(f"{table.where}: {error}") from None
+
+
+def _infill(table: Table) -> tuple[str, ...] | None:
+    if "infill" not in table:
+        return None
+    value = table.data["infill"]
+    listed = [value] if isinstance(value, str) else value
+    if not (isinstance(listed, list) and listed and all(isinstance(name, str) for name in listed)):
+        raise table.refuse("infill", "'gray', 'blur', 'blur:SIGMA', 'random' or 'image:FILE', or a list of them")
+    return tuple(listed)
+
+
+def _range(table: Table) -> tuple[float, float]:
+    value = table.data.get("range", [0.0, 1.0])
+    if not (isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value)):
+        raise table.refuse("range", "two kept fractions, such as [0.2, 0.6]")
+    return float(value[0]), float(value[1])
+
+
+def _controls(table: Table) -> tuple[str, ...]:
+    value = table.data.get("controls", "all")
+    if value == "all" or value is True:
+        return CONTROLS
+    if not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
+        raise table.refuse("controls", f"'all' or a list of {', '.join(CONTROLS)}; [] is none")
+    for name in value:
+        if name not in CONTROLS:
+            hint = nearest(name, CONTROLS) or f"the controls are {', '.join(CONTROLS)}."
+            raise BadInput(f"{table.where}: there is no control '{name}' for controls; {hint}")
+    return tuple(name for name in CONTROLS if name in value)
+
+
+def _randomisation(top: Table) -> Randomisation | None:
+    if "randomisation" not in top:
+        return None
+    table = Table(top.data["randomisation"], f"{top.where} [randomisation]", ("images", "stages"))
+    return Randomisation(table.whole("images", 2, 32), table.whole("stages", 1, 4))
+
+
+def _listed(top: Table, key: str, keys: Sequence[str]) -> list[Table]:
+    """The tables of an array of tables, each named by its place, or by its id where it has one."""
+    value = top.data.get(key, [])
+    if not isinstance(value, list):
+        raise BadInput(f"{top.where}: {key} must be an array of tables, each written as [[{key}]].")
+    said = [one.get("id", one.get("check")) if isinstance(one, dict) else None for one in value]
+    return [Table(one, f"{top.where} [[{key}]] {name if isinstance(name, str) else f'number {place}'}", keys)
+            for place, (one, name) in enumerate(zip(value, said, strict=True), 1)]  # fmt: skip
+
+
+def _checks(top: Table, controls: tuple[str, ...], randomised: bool) -> tuple[Check, ...]:
+    keys = ("id", "title", "metric", *RULES, "severity", "required")
+    found = [_check(table, controls, randomised) for table in _listed(top, "check", keys)]
+    for place, check in enumerate(found):
+        if check.id in [other.id for other in found[:place]]:
+            raise BadInput(f"{top.where}: two checks have the id '{check.id}'; every check needs one of its own.")
+    return tuple(found)
+
+
+def _assessable(checks: Sequence[Check], settings: Evaluation, where: str) -> None:
+    """Refuse checks that no map could ever meet or miss under the policy's own settings."""
+    labels = None if settings.labels is None else parse_labels(settings.labels)
+    alone = labels is not None and (labels.top == 1 or len(labels.listed or ()) == 1)
+    for check in checks:
+        if alone and check.metric in FAITHFUL:
+            raise BadInput(f"{where} [[check]] {check.id}: {check.metric} needs maps for more labels than labels = "
+                           f"'{settings.labels}' has.")  # fmt: skip
+        for name, value in (("eps1", settings.eps1), ("eps2", settings.eps2)):
+            if check.metric in FAITHFUL and value is not None and value > MOST_EPS:
+                raise BadInput(f"{where} [evaluation]: with {name} = {value:g} all maps come out alike, so that "
+                               f"[[check]] {check.id} shows nothing; it may be {MOST_EPS:g} at most.")  # fmt: skip
+        start, end = settings.range
+        if check.metric in CURVES and (end - start < LEAST_RANGE - 1e-9 or start > LAST_START):
+            raise BadInput(f"{where} [evaluation]: over the range {start:g} to {end:g} all maps come out alike, so "
+                           f"that [[check]] {check.id} shows nothing; it must begin at {LAST_START:g} at most and be "
+                           f"{LEAST_RANGE:g} wide or more.")  # fmt: skip
+
+
+def _check(table: Table, controls: tuple[str, ...], randomised: bool) -> Check:
+    name = table.name("id")
+    if name in BUILT_IN or _RESERVED.fullmatch(name):
+        raise BadInput(f"{table.where}: the id '{name}' is that of a finding of auditkit's own; choose another.")
+    metric = table.choice("metric", METRICS)
+    given = [rule for rule in RULES if rule in table]
+    if len(given) != 1:
+        found = " and ".join(given) if given else "none of them"
+        raise BadInput(f"{table.where}: a check needs exactly one of {', '.join(RULES)}, found {found}.")
+    if metric == "randomisation" and not randomised:
+        raise BadInput(f"{table.where}: randomisation is not run; add a table [randomisation], or leave the check out.")
+    rule = given[0]
+    over, limit = _margin(table, metric, controls) if rule == "min_margin_over" else ((), _limit(table, metric, rule))
+    check = Check(name, metric, rule, limit, table.choice("severity", SEVERITIES),
+                  required=table.truth("required", True), over=over)  # fmt: skip
+    return replace(check, title=table.text("title", check.asks))
+
+
+def _limit(table: Table, metric: str, rule: str) -> float:
+    """A limit that some results meet and others miss."""
+    least, most = METRICS[metric]
+    if metric in ONLY_MAX and rule != "max":
+        raise BadInput(f"{table.where}: {metric} is better the lower it is; give max, not {rule}.")
+    limit = float(table.number(rule))
+    if metric == "flags" and not (limit >= 0 and limit.is_integer()):
+        raise table.refuse(rule, "a whole number from 0 up")
+    if not least <= limit <= most:
+        raise table.refuse(rule, f"a number from {least:g} to {most:g}, the values that {metric} can have")
+    if limit == (least if rule == "min" else most):
+        raise BadInput(f"{table.where}: {rule} is {limit:g}, which no {metric} can miss; a check must be able to fail.")
+    if metric == "runtime_error" and limit > MOST_RUNTIME_ERROR:
+        raise BadInput(f"{table.where}: {rule} is {limit:g}, but a machine that far off computes something else; it "
+                       f"may be {MOST_RUNTIME_ERROR:g} at most.")  # fmt: skip
+    return limit
+
+
+def _margin(table: Table, metric: str, controls: tuple[str, ...]) -> tuple[tuple[str, ...], float]:
+    """The controls that a margin is taken over, and the margin."""
+    if metric in LOWER_IS_BETTER or metric not in COMPARED:
+        known = ", ".join(name for name in COMPARED if name not in LOWER_IS_BETTER)
+        raise BadInput(f"{table.where}: {metric} has no margin over controls; those that have are {known}.")
+    expected = "'control:MARGIN', over every control, or 'control:NAME:MARGIN', such as 'control:random:-0.05'"
+    match = _MARGIN.fullmatch(table.text("min_margin_over", expected=expected))
+    if match is None or not -1 < float(match[2]) < 1:
+        raise table.refuse("min_margin_over", f"{expected}, with a margin between -1 and 1")
+    # The one map is the bundle's own of the predicted label: of what is about one label alone it says nothing.
+    there = tuple(name for name in controls if name != ONE_MAP or metric in FAITHFUL)
+    if match[1] is None and there:
+        return there, float(match[2])
+    if match[1] not in there:
+        named = f"the control '{match[1]}'" if match[1] else "every control"
+        has = f"has {', '.join(there)}" if there else "has none"
+        raise BadInput(f"{table.where}: a margin over {named} is asked, but for {metric} the policy {has}.")
+    return (match[1],), float(match[2])
+
+
+def _suppressions(top: Table, checks: tuple[Check, ...]) -> tuple[Suppression, ...]:
+    keys, found = ("check", "reason", "approver", "expires"), list[Suppression]()
+    known = (*(check.id for check in checks), *CHEATS)
+    for table in _listed(top, "suppression", keys):
+        name = table.text("check")
+        if name in BUILT_IN:
+            raise BadInput(f"{table.where}: '{name}' says whether there is evidence at all, and cannot be suppressed.")
+        if name not in known:
+            hint = nearest(name, known) or f"there are {', '.join(known)}."
+            raise BadInput(f"{table.where}: there is no check '{name}' to suppress; {hint}")
+        if name in [other.check for other in found]:
+            raise BadInput(f"{table.where}: '{name}' is suppressed twice; keep one of them.")
+        found.append(Suppression(name, table.text("reason"), table.text("approver"), table.day("expires")))
+    return tuple(found)

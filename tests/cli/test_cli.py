@@ -1,0 +1,235 @@
+"""The command as its users type it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.main import get_command
+
+from auditkit.cli import console, main
+from auditkit.cli.command import Verb
+from tests.support import onnx_models
+
+PROGRESS = re.compile(r"[\w :]+: \d+%, [\d,.e+]+ [\w ]+/s(, [\d.]+ (s|min|h) left)?\n")
+
+
+def auditkit(*words: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """What a command said; without the lines that tell of progress, which a slow machine gives and a fast one not."""
+    command = [sys.executable, "-m", "auditkit", *map(str, words)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done.stderr = PROGRESS.sub("", done.stderr)
+    return done
+
+
+def _refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("auditkit: ")
+    assert all(word in line for word in words), line
+
+
+def test_inspect_prints_the_agreed_object(tmp_path: Path) -> None:
+    done = auditkit("inspect", onnx_models.save(onnx_models.convnet(), tmp_path), "--json", "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert {"schema_version", "model", "input", "output", "card", "device", "gradient", "warnings"} <= set(found)
+    assert {"path", "sha256", "opset", "ir_version", "bytes"} <= set(found["model"])
+    assert (found["input"]["name"], found["input"]["layout"], found["input"]["batch"]) == ("image", "NCHW", "dynamic")
+    assert found["input"]["shape"] == ["N", 3, 8, 8]
+    assert found["output"] == {"name": "logits", "kind": "logits", "classes": 5}
+
+
+def test_inspect_prints_a_table(tmp_path: Path) -> None:
+    done = auditkit("inspect", onnx_models.save(onnx_models.convnet(), tmp_path), "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "'logits'  logits, 5 classes" in done.stdout
+
+
+def test_write_card_then_use_it(tmp_path: Path) -> None:
+    path = onnx_models.save(onnx_models.convnet(), tmp_path)
+    assert auditkit("inspect", path, "--write-card", "--preset", "tf", "--device", "cpu").returncode == 0
+    card = path.with_suffix(".toml")
+    assert "scale = 0.00784" in card.read_text()
+    _refused(auditkit("inspect", path, "--write-card", "--device", "cpu"), "exists already", "--force")
+    assert json.loads(auditkit("inspect", path, "--json").stdout)["card"]["source"] == str(card)
+    card.write_text(card.read_text().replace("size = [8, 8]", "size = [9, 9]"))
+    _refused(auditkit("inspect", path), "9", "8")
+
+
+def test_a_card_is_written_where_it_is_wanted(tmp_path: Path) -> None:
+    path, card = onnx_models.save(onnx_models.convnet(), tmp_path), tmp_path / "new.toml"
+    _refused(auditkit("inspect", path, "--card", card), "no card", f"--write-card --card {card}")
+    done = auditkit("inspect", path, "--write-card", "--card", card, "--preset", "tf", "--device", "cpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"written to {card}" in done.stdout
+    assert "scale = 0.00784" in card.read_text()
+    assert not path.with_suffix(".toml").exists()
+    found = auditkit("inspect", path, "--card", card, "--json", "--device", "cpu")
+    assert json.loads(found.stdout)["card"]["source"] == str(card)
+
+
+def test_a_folder_without_a_model_is_said_in_plain_words(tmp_path: Path) -> None:
+    _refused(auditkit("inspect", tmp_path), "is a folder, not an ONNX file; there is no .onnx file in it.")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["inspect", "nowhere.onnx"], "nowhere.onnx"),
+        (["inspect", "."], "folder"),
+        (["inspect"], "MODEL"),
+        (["inspekt"], "inspect"),
+        (["inspect", "x.onnx", "--colour"], "--colour"),
+        (["inspect", "x.onnx", "--size", "0x4"], "--size"),
+        (["inspect", "x.onnx", "--device", "tpu"], "tpu"),
+        (["inspect", "x.onnx", "--card", "a", "--preset", "b"], "exclude"),
+        (["inspect", "x.onnx", "--time-limit", "-1"], "positive"),
+        (["demo", "--count", "many"], "--count"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_exit_2(words: list[str], expected: str) -> None:
+    _refused(auditkit(*words), expected)
+
+
+def _tick(monkeypatch: pytest.MonkeyPatch, what: str, total: int, ticks: list[tuple[int, int, int]]) -> None:
+    """Work that is told of: seconds that go by, then what is done, and rows."""
+    now = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    with console.progress(what) as begin:
+        tick = begin(total)
+        for seconds, done, rows in ticks:
+            now[0] += seconds
+            tick(done, rows)
+
+
+def test_progress_is_told_in_lines_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = [(30, 5, 3000), (31, 5, 3100), (10, 2, 0), (60, 8, 6000), (3600, 79, 0), (60, 1, 0)]
+    _tick(monkeypatch, "evaluating", 100, ticks)
+    told = capsys.readouterr().err
+    assert told.splitlines() == [
+        "evaluating: 10%, 100 rows/s, 9 min left",
+        "evaluating: 20%, 92 rows/s, 9 min left",
+        "evaluating: 99%, 3 rows/s, 38 s left",
+    ]
+    assert PROGRESS.sub("", told) == ""
+
+
+def test_progress_is_told_before_the_first_image_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _tick(monkeypatch, "explaining", 2, [(31, 0, 310)] * 4)
+    told = capsys.readouterr().err
+    assert told.splitlines() == ["explaining: 0%, 10 rows/s"] * 2
+    assert PROGRESS.sub("", told) == ""
+
+
+def test_help_of_every_verb() -> None:
+    for verb in ([], ["inspect"], ["doctor"], ["demo"]):
+        done = auditkit(*verb, "--help")
+        assert done.returncode == 0
+        assert "Usage: auditkit" in done.stdout
+
+
+def test_accuracy_and_the_warning_of_a_wrong_card(tmp_path: Path) -> None:
+    """A classifier that asks which colour channel is strongest: red and blue change places under BGR."""
+    from onnx import helper
+
+    nodes = [helper.make_node("ReduceMean", ["image"], ["logits"], axes=[2, 3], keepdims=0)]
+    proto = onnx_models.model(
+        nodes, [onnx_models.value("image", ["N", 3, 8, 8])], [onnx_models.value("logits", ["N", 3])]
+    )
+    path = onnx_models.save(proto, tmp_path)
+    labels = np.arange(60) % 3
+    images = np.full((60, 8, 8, 3), 100, np.uint8)
+    images[np.arange(60), :, :, labels] = 200
+    np.savez(tmp_path / "set.npz", images=images, labels=labels)
+    right = json.loads(auditkit("inspect", path, "--preset", "unit", "--images", tmp_path / "set.npz", "--json").stdout)
+    assert right["accuracy"] == {"top1": 1.0, "top5": 1.0, "correct": 60, "n": 60}
+    assert not any("wrong" in text for text in right["warnings"])
+    wrong = json.loads(
+        auditkit("inspect", path, "--preset", "caffe", "--images", tmp_path / "set.npz", "--json").stdout
+    )
+    assert wrong["accuracy"]["correct"] == 20
+    assert any("probably wrong" in text and "60 of 60" in text for text in wrong["warnings"])
+
+
+def test_images_without_labels_are_refused(tmp_path: Path) -> None:
+    path = onnx_models.save(onnx_models.convnet(), tmp_path)
+    np.savez(tmp_path / "set.npz", images=np.zeros((2, 8, 8, 3), np.uint8))
+    _refused(auditkit("inspect", path, "--images", tmp_path / "set.npz"), "no labels")
+
+
+def test_names_from_the_file_cannot_command_the_terminal(tmp_path: Path) -> None:
+    proto = onnx_models.convnet()
+    proto.graph.output[0].name = proto.graph.node[-1].output[0] = "\x1b[31m[red]logits\n"
+    done = auditkit("inspect", onnx_models.save(proto, tmp_path), "--device", "cpu")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "[red]logits" in done.stdout
+
+
+def test_doctor_passes_and_says_why_not_cuda() -> None:
+    done = auditkit("doctor", "--json")
+    assert done.returncode == 0, done
+    found = json.loads(done.stdout)
+    assert found["self_test"]["passed"]
+    assert found["cuda"]["problem"] is None or found["cuda"]["problem"]
+    assert "CPUExecutionProvider" in found["providers"]
+
+
+@pytest.mark.gpu
+def test_doctor_says_that_cuda_is_ready() -> None:
+    done = auditkit("doctor", "--device", "cuda")
+    assert done.returncode == 0, done
+    assert "ready" in done.stdout
+    assert "passed on cuda" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")
+def test_a_pipe_that_nobody_reads_gives_no_verdict() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "auditkit", "policy", "list"]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "m.onnx", "x.npz", "--pictures", "-o", "y"),
+        ("evaluate", "m.onnx", "x.npz", "--heatmaps", "--out", "y"),
+        ("bundle", "check", "maps", "--images", "--json"),
+        ("policy", "init", "-o", "--help"),
+    ],
+)
+def test_an_option_is_not_taken_for_the_value_of_another(words: tuple[str, ...], tmp_path: Path) -> None:
+    option, follows = words[-3:-1] if words[-1] == "y" else words[-2:]
+    _refused(auditkit(*words, folder=tmp_path), f"{option} needs a value, and {follows} follows")
+    assert not list(tmp_path.iterdir())
+
+
+def test_after_two_dashes_everything_is_a_name(tmp_path: Path) -> None:
+    done = auditkit("compare", "--", "-o", "--json", folder=tmp_path)  # two runs by these names
+    _refused(done, "-o")
+    assert "needs a value" not in done.stderr
+
+
+def test_every_verb_notices_an_option_left_without_its_value() -> None:
+    def leaves(command: Any) -> list[Any]:
+        below = getattr(command, "commands", {}).values()
+        return [leaf for one in below for leaf in leaves(one)] if below else [command]
+
+    found = leaves(get_command(main.app))
+    assert len(found) == len(main.VERBS) + 5
+    assert all(isinstance(one, Verb) for one in found)

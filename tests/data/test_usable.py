@@ -1,0 +1,84 @@
+"""A broken image among good ones: it is named and counted, and the others are measured."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import auditkit
+from auditkit.data.dataset import open_images
+from auditkit.data.usable import usable
+from tests.cli.test_cli import _refused
+from tests.cli.test_cli import auditkit as command
+from tests.support import onnx_models
+
+GOOD = ("0.png", "2.png", "3.png", "5.png")
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> tuple[Path, Path]:
+    """A model, and six pictures with boxes in a CSV; the second is torn, the fifth is text."""
+    rng = np.random.default_rng(0)
+    lines = ["image,label,x0,y0,x1,y1"]
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(6):
+        name = f"{number}.png"
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(folder / name)
+        lines.append(f"{name},{number % 4},{number % 4},1,6,7")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+    (folder / "1.png").write_bytes((folder / "1.png").read_bytes()[:60])
+    (folder / "4.png").write_text("not a picture")
+    return onnx_models.save(onnx_models.convnet(size=8, classes=4), tmp_path), folder
+
+
+def test_what_belongs_to_an_image_stays_with_it(given: tuple[Path, Path]) -> None:
+    model, folder = given
+    whole = open_images(folder, 4)
+    good, failed = usable(whole, auditkit.load(model, preset="unit").card)
+    assert good.ids == GOOD
+    assert [one.image for one in failed] == ["1.png", "4.png"]
+    assert all(one.image in one.reason for one in failed)
+    assert good.labels is not None
+    assert good.labels.tolist() == [0, 2, 3, 1]
+    assert good.boxes is not None
+    assert good.boxes[:, 0].tolist() == [0, 2, 3, 1]
+    for place, index in enumerate((0, 2, 3, 5)):
+        np.testing.assert_array_equal(np.asarray(good.picture(place)), np.asarray(whole.picture(index)))
+    (folder / "1.png").unlink()  # no part of the digest
+    assert good.digest() == usable(good, auditkit.load(model, preset="unit").card)[0].digest()
+
+
+def test_the_others_are_explained_and_evaluated(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, folder = given
+    made = command("explain", model, folder, "-o", tmp_path / "maps", "--method", "edges", "--preset", "unit")
+    assert made.returncode == 0
+    assert "2 of 6 images cannot be used" in " ".join(made.stdout.split())
+    assert tuple(auditkit.open_bundle(tmp_path / "maps").labels) == GOOD
+    words = ("evaluate", model, folder, "--heatmaps", tmp_path / "maps", "-o", tmp_path / "run", "--steps", "4",
+             "--preset", "unit")  # fmt: skip
+    done = command(*words)
+    assert done.returncode == 0
+    assert "2 of 6 images cannot be used" in " ".join(done.stdout.split())
+    found = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert [one["image"] for one in found["failed_images"]] == ["1.png", "4.png"]
+    assert all(entry["n"] in (0, 4) for entry in found["metrics"] if entry["name"] == "insertion")
+    Image.new("RGB", (8, 8)).save(folder / "1.png")  # mended meanwhile: another set of images
+    _refused(command(*words), "has other settings")
+
+
+def test_when_none_is_good_the_first_reason_is_given(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, folder = given
+    for name in GOOD:
+        (folder / name).write_text("no picture either")
+    said = command("evaluate", model, folder, "-o", tmp_path / "run", "--preset", "unit")
+    _refused(said, "none of the 6 images can be used")
+    assert "0.png" in said.stderr
+
+
+def test_no_images_at_all_are_said(given: tuple[Path, Path]) -> None:
+    model, folder = given
+    with pytest.raises(auditkit.BadInput, match="holds no images"):
+        auditkit.evaluate(auditkit.load(model, preset="unit"), open_images(folder, 4).only([]))

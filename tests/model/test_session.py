@@ -1,0 +1,176 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import auditkit
+from auditkit.demo.planted import bundled
+from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
+from auditkit.model import cuda, session
+from auditkit.model.session import LEAST_MEMORY, Session, Settings, in_batches, measured_batch
+from tests.support import onnx_models
+
+
+def test_asking_for_cuda_without_cuda_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "cuda_problem", lambda: "libcudnn.so.9 is missing")
+    with pytest.raises(BadInput, match=r"libcudnn\.so\.9 is missing"):
+        session.resolved(Settings(device="cuda"))
+    assert session.resolved(Settings(device="auto")).device == "cpu"
+
+
+def test_auto_takes_cuda_and_tf32_where_there_is_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "cuda_problem", lambda: None)
+    found = session.resolved(Settings())
+    assert (found.device, found.precision) == ("cuda", "tf32")
+    assert session.resolved(Settings(device="cpu")).precision == "strict"
+
+
+def test_tf32_on_the_cpu_is_refused() -> None:
+    with pytest.raises(BadInput, match="tf32"):
+        session.resolved(Settings(device="cpu", precision="tf32"))
+
+
+@pytest.mark.parametrize("wrong", [{"device": "tpu"}, {"precision": "int4"}, {"batch": 0}, {"threads": -1}])
+def test_impossible_settings_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(BadInput):
+        Settings(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_runtime_stays_silent_about_missing_cuda(capfd: pytest.CaptureFixture[str]) -> None:
+    session.cuda_problem()
+    Session(onnx_models.convnet(), Settings(device="auto"))
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    assert cuda.load_with_dependencies(tmp_path / "libnothing.so.1") is not None
+    match = cuda.MISSING.search("libcublasLt.so.13: cannot open shared object file: No such file or directory")
+    assert match is not None
+    assert match[1] == "libcublasLt.so.13"
+
+
+def test_libraries_of_pip_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cuda.pip_library("libcudnn.so.9") == library
+    assert cuda.pip_library("libmissing.so.1") is None
+
+
+def test_an_old_driver_is_said_to_be_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        def cuInit(self, _flags: int) -> int:  # noqa: N802 - the driver's own names
+            return 0
+
+        def cuDriverGetVersion(self, version: object) -> None:  # noqa: N802
+            version._obj.value = 12040  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda _name: Driver())
+    assert "12.4" in (cuda.driver_problem(13) or "")
+
+
+def test_a_session_equals_a_plain_one(device: str) -> None:
+    proto = onnx_models.convnet()
+    rows = np.random.default_rng(1).standard_normal((5, 3, 8, 8)).astype(np.float32)
+    plain = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = plain.run(None, {"image": rows})[0]
+    found = Session(proto, Settings(device=device, precision="strict")).run({"image": rows})[0]
+    assert np.array_equal(found, expected) if device == "cpu" else np.allclose(found, expected, atol=1e-5)
+
+
+def test_float16_keeps_inputs_and_outputs_in_float32(device: str) -> None:
+    proto = onnx_models.convnet()
+    rows = np.random.default_rng(1).standard_normal((5, 3, 8, 8)).astype(np.float32)
+    exact = Session(proto, Settings(device="cpu")).run({"image": rows})[0]
+    settings = Settings(device=device, precision="float16")
+    found = Session(session.in_precision(proto, {}, settings)[0], settings).run({"image": rows})[0]
+    assert found.dtype == np.float32
+    assert 0 < np.abs(found - exact).max() < 1e-2 * np.abs(exact).max()
+
+
+def test_a_graph_that_does_not_load_is_one_line() -> None:
+    proto = onnx_models.convnet()
+    proto.graph.node[0].op_type = "Konv"
+    with pytest.raises(RuntimeFailure) as caught:
+        Session(proto, Settings(device="cpu"))
+    assert "Konv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "ONNXRuntimeError" not in str(caught.value)
+
+
+def test_the_runtime_running_out_of_memory_is_told_apart() -> None:
+    arena = "Available memory of 26111232 is smaller than requested bytes of 51380224"
+    told = ("Failed to allocate memory for requested buffer of size 99", "CUDA failure 2: out of memory", arena)
+    for text in (*told, f"while running Conv node. Name:'{'_' * 400}' {arena}"):
+        assert isinstance(session._told(RuntimeError(text), "x"), OutOfMemory)
+    assert not isinstance(session._told(RuntimeError("Invalid rank for input"), "x"), OutOfMemory)
+
+
+@pytest.mark.gpu
+def test_batches_too_large_for_the_memory_allowed_become_smaller() -> None:
+    rows = np.random.default_rng(1).standard_normal((4096, 3, 64, 64)).astype(np.float32)
+    found = list[np.ndarray]()
+    usual = Settings(device="cuda", precision="strict", batch=64)
+    for settings in (replace(usual, batch=4096, memory_bytes=LEAST_MEMORY), usual):
+        found.append(auditkit.load(bundled("honest"), settings=settings).probabilities(rows))
+    assert np.abs(found[0] - found[1]).max() < 1e-4
+
+
+def test_too_little_memory_for_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "cuda_problem", lambda: None)
+    with pytest.raises(BadInput, match=r"--memory 2 is too little for a CUDA device.* give 3.25 or more"):
+        session.resolved(Settings(memory_bytes=2 * 2**30))
+    assert session.resolved(Settings(device="cpu", memory_bytes=2**30)).memory_bytes == 2**30
+    assert session.resolved(Settings(memory_bytes=LEAST_MEMORY)).device == "cuda"
+
+
+def test_batches_halve_on_out_of_memory_and_lose_no_row() -> None:
+    asked: list[int] = []
+
+    def run(rows: np.ndarray) -> np.ndarray:
+        asked.append(len(rows))
+        if len(rows) > 3:
+            raise OutOfMemory("full")
+        return rows * 2
+
+    scores, worked = in_batches(run, np.arange(10.0)[:, None], 8)
+    assert np.array_equal(scores[:, 0], np.arange(10.0) * 2)
+    assert (worked, asked[:3]) == (2, [8, 4, 2])
+
+
+def test_one_row_that_does_not_fit_is_an_error() -> None:
+    def full(rows: np.ndarray) -> np.ndarray:
+        raise OutOfMemory("full")
+
+    with pytest.raises(OutOfMemory, match="not even one image fits"):
+        in_batches(full, np.zeros((4, 1)), 4)
+    with pytest.raises(OutOfMemory, match="not even one image fits"):
+        measured_batch(lambda rows: full(np.zeros((rows, 1))), 64)
+
+
+def test_the_last_batch_is_padded_where_shapes_are_dear() -> None:
+    asked: list[int] = []
+    scores, _ = in_batches(lambda rows: (asked.append(len(rows)), rows)[1], np.arange(10.0)[:, None], 4, pad=True)
+    assert asked == [4, 4, 4]
+    assert np.array_equal(scores[:, 0], np.arange(10.0))
+
+
+def test_batch_size_is_where_the_rate_stops_to_grow() -> None:
+    """A fixed cost of 4 and 1 a row: the rate at 64 is 94 % of the limit, and memory ends at 64."""
+    now = [0.0]
+
+    def run(rows: int) -> None:
+        if rows > 64:
+            raise OutOfMemory("full")
+        now[0] += 4 + rows
+
+    assert measured_batch(run, 512, clock=lambda: now[0]) == 64
+
+    def flat(rows: int) -> None:
+        now[0] += rows
+
+    assert measured_batch(flat, 512, clock=lambda: now[0]) == 1

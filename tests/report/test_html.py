@@ -1,0 +1,451 @@
+"""The HTML report: all that was found, in one file that needs nothing else, and names that stay names."""
+
+import base64
+import io
+import json
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from auditkit.errors import BadInput, IntegrityFailure
+from auditkit.metrics.curves import parse_steps
+from auditkit.report import tables, wording
+from auditkit.report.formatting import exact, interval, measured, name, number, signed, source, title, visible
+from auditkit.report.html import SECTIONS, render_html
+from auditkit.report.load_run import Loaded, load
+from auditkit.report.plots import MOST_IMAGES, MOST_PAIRS
+from auditkit.runs.evaluation.runtime_check import Runtime
+from auditkit.runs.evaluation.settings import Evaluation, resolved
+from auditkit.runs.folder.parquet import COLUMNS, fitted
+from auditkit.runs.folder.store import Store
+from auditkit.runs.summary.results import results
+from auditkit.runs.summary.summarise import summarise
+
+CONTROLS = ("control:random", "control:centred-gaussian")
+HOSTILE = "</script></style><img src=x onerror=alert(1)>\"'&amp;{{7*7}}\u202egnp\x00\x1b[31m\ud800"
+KEEP = list(range(0, 65, 8))  # of 64 pixels
+
+
+def columns(images: range, labels: int, sources: Sequence[str], seed: int = 0) -> dict[str, list[Any]]:
+    """Rows of made-up figures, those of later sources lower."""
+    made: dict[str, list[Any]] = {column: [] for column in COLUMNS}
+    for image in images:
+        rng = np.random.default_rng([seed, image])
+        probs = rng.dirichlet(np.full(labels, 0.3))
+        best = int(probs.argmax())
+        for place, bundle in enumerate(sources):
+            for label in range(labels):
+                curve = np.sort(rng.random(len(KEEP))) * probs[label] * 0.9**place
+                auc = float(curve.mean())
+                row = {
+                    "image": f"{image:04}.png", "label": label, "bundle": bundle, "infill": "gray",
+                    "prob": float(probs[label]), "predicted": label == best, "prediction": best, "truth": best,
+                    "insertion": auc, "alpha": min(max(auc, 0.01) / probs[label], 1.0),
+                    "beta": min(max(probs[label], 0.001) / auc, 1.0), "tied_fraction": 0.0, "flags": [],
+                    "keep_counts": KEEP, "curve": curve.tolist(), "map_digest": f"{image:08x}{label:08x}{place:016x}",
+                }  # fmt: skip
+                for column, held in made.items():
+                    held.append(row.get(column))
+    return made
+
+
+def made_run(
+    folder: Path, images: int = 12, labels: int = 3, sources: Sequence[str] = ("maps", *CONTROLS), **said: Any
+) -> Path:
+    """A finished run whose results come from its rows, as an evaluation's do; `said` replaces some of them."""
+    settings = resolved(Evaluation(steps=parse_steps("8"), deletion=False, saliency="none"), labels)
+    parts = [
+        fitted(columns(range(start, min(start + 100, images)), labels, sources)) for start in range(0, images, 100)
+    ]
+    about = {
+        "bundles": {bundle: "ab" * 32 for bundle in sources if not bundle.startswith("control:")}, "pool": None,
+        "bundle_paths": {},
+        "infill_images": {}, "failed_images": [], "settings": settings.to_json(),
+        "environment": {"auditkit": "0.1.0", "device": "cpu", "precision": "strict", "onnxruntime": "1.31.1"},
+        "subject": {
+            "model": {"path": "vendor/model.onnx", "sha256": "cd" * 32, "identity": "cd" * 32}, "input": "image",
+            "output": "logits", "kind": "logits", "classes": labels, "card": {"size": [8, 8], "class_names": labels},
+            "images": {"source": "photos/test", "count": images, "digest": "ef" * 32},
+        },
+    }  # fmt: skip
+    runtime = Runtime(rows=18, repeated=0.0, largest=1.2e-7, mean=1e-9, insertion=1e-8, alpha=1e-8, beta=0.0)
+    summary = summarise(lambda: parts, settings, runtime, about)
+    with Store.open(folder, {"made": "for a test"}) as store:
+        for number_of, part in enumerate(parts):
+            store.write(Store.key(number_of), part)
+        store.finish({**results(summary), **said})
+    return folder
+
+
+def picture(side: int, kind: str) -> bytes:
+    stream = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(stream, kind)
+    return stream.getvalue()
+
+
+def with_gallery(run: Path, cards: int = 3, side: int = 16, called: str = "tabby cat") -> Path:
+    """The run with a gallery of noise: cards in turn worst, median and best, less complete first."""
+    folder = run / "gallery"
+    folder.mkdir()
+    (folder / "image.jpg").write_bytes(picture(side, "JPEG"))
+    (folder / "map.png").write_bytes(picture(side, "PNG"))
+    entries = [
+        {
+            "image": f"{at:04}.png", "label": label, "label_name": called if label else "dog", "bundle": "maps",
+            "role": ("worst", "median", "best")[at % 3], "prob": 0.9 - label / 2, "predicted": label == 0, "truth": 0,
+            "insertion": 0.9 - at / 100, "alpha": 0.5, "beta": None, "worst_completeness": at / 100,
+            "worst_soundness": 1 - at / 100, "curve": {"keep": [0, 0.5, 1], "score": [0.1, 0.8, 0.9]},
+            "pictures": {"image": "image.jpg", "map": "map.png", "kept": "image.jpg"},
+        }
+        for at in range(cards) for label in (0, 1)
+    ]  # fmt: skip
+    gallery = {"schema_version": 1, "kept": 0.3, "entries": entries}
+    (folder / "gallery.json").write_text(json.dumps(gallery))
+    return run
+
+
+AUDIT: dict[str, Any] = {
+    "policy": {"name": "standard", "description": "what we ask", "sha256": "12" * 32, "text": "schema_version = 1\n",
+               "minimum_images": 10, "fail_on": "low"},
+    "verdict": "fail", "verdict_reason": "One check was failed.",
+    "checks": [
+        {"id": status.replace(" ", "-"), "title": f"Check that is {status}", "metric": "worst_completeness",
+         "status": status, "observed": 0.5, "low": 0.4, "high": 0.6, "n": 12, "limit": 0.45, "rule": "min",
+         "severity": "high", "reason": f"It is {status}.",
+         **({"suppression": {"reason": "Known.", "approver": "A. Person", "expires": "2031-01-01"}, "would_be": "fail"}
+            if status == "suppressed" else {})}
+        for status in wording.STATUSES
+    ],
+    "randomisation": {"method": "gradient", "images": 8, "label": "predicted", "seed": 0, "series": [
+        {"stage": 1, "layers": ["fc.weight"], "share": 0.3, "spearman": 0.6, "low": 0.5, "high": 0.7, "n": 8},
+        {"stage": 2, "layers": ["fc.weight", "conv.weight"], "share": 1.0, "spearman": 0.1, "low": -0.1, "high": 0.3,
+         "n": 8}]},
+    "failed_images": [{"image": "torn.png", "reason": "it is cut short"}], "flags": ["maps: ties (3 of 36 maps)"],
+    "explained": {"method": "gradient(seed=0)", "passes": 36, "gradients": 36, "notes": ["slow"]},
+    "baseline": {"schema_version": 1, "run": "last-year", "a": {}, "b": {}, "shared_images": 11, "only_a": 2,
+                 "only_b": 1, "notes": ["another device"],
+                 "checks": [{"id": "pass", "before": "fail", "after": "pass"}],
+                 "differences": [{"name": "insertion", "bundle_a": "old", "bundle_b": "maps", "infill": "gray",
+                                  "value": -0.2, "low": -0.3, "high": -0.1, "confidence": 0.95, "n": 11}]},
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What a browser would make of the text: tags, attributes and words."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_gallery(made_run(tmp_path_factory.mktemp("audited") / "run", **AUDIT), 6)
+
+
+@pytest.fixture(scope="module")
+def page(audited: Path) -> str:
+    return render_html(load(audited))
+
+
+def test_every_section_is_there_in_order_and_can_be_linked_to(page: str) -> None:
+    found = [
+        attributes["id"] for tag, attributes in Page(page).tags if tag == "h2" and attributes.get("id") in SECTIONS
+    ]
+    assert found == list(SECTIONS)
+    ids = {attributes["id"] for _, attributes in Page(page).tags if "id" in attributes}
+    targets = {str(attributes["href"])[1:] for tag, attributes in Page(page).tags if tag == "a"}
+    assert targets <= ids
+
+
+def test_the_first_screen_says_verdict_reason_subject_and_limits(page: str) -> None:
+    first = Page(page[: page.index("<nav")]).text
+    for said in ("Fail", "✕", "One check was failed.", "model.onnx", "12 images from test",
+                 "made by this run: gradient", "standard", "not proof that the model is right",
+                 "not adversarial bounds", "worst completeness", "random map", "1 flag raised"):  # fmt: skip
+        assert said in first, said
+
+
+def test_every_check_is_listed_with_a_word_and_a_symbol_for_its_status(page: str) -> None:
+    listed = Page(page[page.index('id="checks"') : page.index('id="identity"')]).text
+    for status, word in wording.STATUSES.items():
+        assert f"It is {status}." in listed
+        assert f"{word.symbol} {word.word}" in re.sub(r"\s+", " ", listed)
+    assert "would be fail" in listed
+    assert "A. Person" in listed
+    assert "2031-01-01" in listed
+
+
+def test_figures_are_those_of_the_results_with_interval_and_n(audited: Path, page: str) -> None:
+    said = Page(page).text
+    found = load(audited).results
+    for one in [*found["metrics"], *found["controls"]]:
+        if one["value"] is not None:
+            assert number(one["value"]) in said
+            assert interval(one["low"], one["high"]) in said
+        else:
+            assert one["reason"] in said
+
+
+@pytest.mark.parametrize(("verdict", "word"), [("pass", "Pass"), ("inconclusive", "Inconclusive"),
+                                               ("measured", "Measured"), (None, "No verdict")])  # fmt: skip
+def test_each_verdict_has_its_word(audited: Path, verdict: str | None, word: str) -> None:
+    loaded = load(audited)
+    loaded.results["verdict"] = verdict
+    assert Page(render_html(loaded)).text.count(f"Verdict: {word}") == 1
+
+
+def test_a_verdict_that_is_not_known_never_looks_like_a_pass(audited: Path) -> None:
+    loaded = load(audited)
+    loaded.results["verdict"] = "fine"
+    text = render_html(loaded)
+    assert 'class="verdict fail"' in text
+    assert 'class="verdict pass"' not in text
+
+
+def test_an_evaluation_without_a_policy_gallery_or_baseline_renders(tmp_path: Path) -> None:
+    said = Page(render_html(load(made_run(tmp_path / "run")))).text
+    for words in ("No policy was applied", "No baseline was given", wording.NO_GALLERY, wording.RANDOMISATION_NOT_RUN,
+                  "every image was measured", "None were raised"):  # fmt: skip
+        assert words in said
+
+
+def test_a_run_whose_maps_were_all_refused_renders(tmp_path: Path) -> None:
+    """No figure, no row: the page says so and draws nothing."""
+    from auditkit.runs.summary.results import without_figures
+
+    settings = resolved(Evaluation(), 3)
+    subject = {"model": "callable", "classes": 3, "images": {"source": "x", "count": 3, "digest": "00"}, "card": {}}
+    told = without_figures(subject, settings, {"auditkit": "0.1.0"}) | {
+        "verdict": "fail", "verdict_reason": "The maps are of another model."}  # fmt: skip
+    told["run"]["refused_bundles"] = {"vendor": ["made for another model"]}
+    with Store.open(tmp_path / "run", {}) as store:
+        store.finish(told)
+    said = Page(render_html(load(tmp_path / "run"))).text
+    assert "made for another model" in said
+    assert wording.NO_ROWS in said
+
+
+def _side(run: str, verdict: str, model: str, **more: Any) -> dict[str, Any]:
+    """What a comparison says of a run."""
+    return {"run": run, "model": {"path": "model.onnx", "sha256": model, "identity": model}, "verdict": verdict,
+            "policy": {"name": "standard", "sha256": "12" * 32}, "suppressed": [], **more}  # fmt: skip
+
+
+def _changed(loaded: Loaded, before: dict[str, Any], after: dict[str, Any], **said: Any) -> str:
+    """The page of a run with that baseline."""
+    loaded.results["baseline"] = AUDIT["baseline"] | {"a": before, "b": after, **said}
+    return render_html(loaded)
+
+
+def test_the_baseline_says_what_was_compared_and_marks_what_differs(audited: Path) -> None:
+    before = _side("last-year", "pass", "aa" * 32, suppressed=["ties"], bundles={"old_maps": "ee" * 32})
+    page = _changed(load(audited), before, _side("run", "fail", "bb" * 32))
+    first = Page(page[: page.index("<nav")])
+    assert "Baseline : run last-year ✓ Pass · 1 check of it suppressed; 1 check changed" in first.text
+    assert "#baseline" in [attributes.get("href") for _, attributes in first.tags]
+    table = page[page.index("What was compared") : page.index("Checks before and after")]
+    rows = {Page(row).text.split("changed")[0].strip(): row for row in re.findall(r"<tr.*?</tr>", table)[1:]}
+    assert [what for what, row in rows.items() if 'class="changed"' in row] == [
+        line for line in rows if line.startswith(("verdict", "suppressed checks", "model sha256", "heatmaps old_maps"))
+    ]
+    assert len(rows) == 7  # the model's identity is its digest once more
+    for value in ("aa" * 32, "bb" * 32, "ee" * 32, "12" * 32):
+        assert f'<code class="break">{value}</code>' in table
+    for words in ("Pass", "Fail", "ties", "none"):
+        assert words in Page(table).text
+
+
+def test_values_that_look_alike_when_cut_are_still_said_to_differ(audited: Path) -> None:
+    sides = [_side("x", "pass", "aa" * 32, images={"source": f"{'x' * 200}{part}{'x' * 200}"}) for part in "ab"]
+    page = _changed(load(audited), *sides)
+    table = page[page.index("What was compared") : page.index("Checks before and after")]
+    assert table.count('class="changed"') == 1
+
+
+@pytest.mark.parametrize("side", [None, {}, 5, "x", {"verdict": None}, {"model": "a function", "policy": None}])
+def test_a_baseline_that_says_little_of_itself_renders(audited: Path, side: Any) -> None:
+    page = _changed(load(audited), side, side, checks=[], run=None)
+    assert Page(page).text.count("Baseline : an earlier run") == 1
+
+
+def test_what_no_infill_changes_stands_once(audited: Path) -> None:
+    """The saliency metric replaces no pixel: under a second infill it would look measured twice."""
+    loaded = load(audited)
+    some = {"bundle": "maps", "value": 0.625, "low": 0.5, "high": 0.75, "n": 12}
+    loaded.results["metrics"] += [{**some, "name": metric, "infill": infill} for infill in ("gray", "blur")
+                                  for metric in ("insertion", *tables.WITHOUT_INFILL)]  # fmt: skip
+    shown = {table.caption: [words for words, *_ in table.rows] for table in tables.figures(loaded.results)}
+    assert set(map(title, tables.WITHOUT_INFILL)) < set(shown["Means over images, infill gray"])
+    assert "insertion" in shown["Means over images, infill blur"]
+    assert not set(map(title, tables.WITHOUT_INFILL)) & set(shown["Means over images, infill blur"])
+    assert "lower is better, the same under each infill" in render_html(loaded)
+    changes = [
+        {**some, "name": metric, "bundle_a": "old", "bundle_b": bundle, "infill": infill}
+        for infill in ("gray", "blur") for bundle in ("maps", "more") for metric in ("insertion", "iou")
+    ]  # fmt: skip
+    loaded.results["baseline"] = AUDIT["baseline"] | {"differences": changes}
+    told = tables.baseline(loaded.results)
+    assert told is not None
+    assert [(one["title"], one["after"], one["infill"]) for one in told["differences"]] == [
+        ("insertion", "maps", "gray"), ("overlap (IoU)", "maps", "–"), ("insertion", "more", "gray"),
+        ("overlap (IoU)", "more", "–"), ("insertion", "maps", "blur"), ("insertion", "more", "blur"),
+    ]  # fmt: skip
+    assert "what is the same under each infill stands once" in render_html(loaded)
+
+
+def test_a_class_of_too_few_images_says_so_where_its_interval_would_be(audited: Path) -> None:
+    loaded = load(audited)
+    for one in loaded.results["classes"]:
+        one |= {"low": None, "high": None, "reason": "too few images for an interval"}
+    page = render_html(loaded)
+    part = page[page.index('id="classes"') : page.index('id="gallery"')]
+    assert part.count(f'<span class="inline">{tables.TOO_FEW}</span>') == len(loaded.results["classes"])
+    assert '<span class="inline"></span>' not in part
+
+
+def test_randomisation_that_was_not_assessed_says_why(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", randomisation={"not_assessed": "the maps were supplied"})
+    assert "Not assessed: the maps were supplied." in Page(render_html(load(run))).text
+
+
+def test_the_same_run_gives_the_same_bytes(audited: Path, page: str) -> None:
+    assert render_html(load(audited)) == page
+
+
+def test_nothing_outside_the_page_is_asked_for(page: str) -> None:
+    for tag, attributes in Page(page).tags:
+        for key in ("src", "href", "xlink:href", "srcset", "action"):
+            value = attributes.get(key) or ""
+            assert value.startswith(("data:image/", "#")) or not value, (tag, value[:80])
+        assert not any(key.startswith("on") or key == "style" for key in attributes), (tag, attributes)
+    assert "@import" not in page
+    assert "url(" not in page
+    csp = next(a["content"] or "" for t, a in Page(page).tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert csp.startswith("default-src 'none'")
+    assert "unsafe" not in csp
+
+
+def test_hostile_names_stay_names(tmp_path: Path) -> None:
+    loaded = load(with_gallery(made_run(tmp_path / "run", sources=(HOSTILE.replace("\ud800", ""), *CONTROLS)),
+                               called=HOSTILE))  # fmt: skip
+    found = loaded.results
+    found["subject"]["model"]["path"] = f"dir/{HOSTILE}"
+    found["subject"]["class_names"] = [HOSTILE] * 3
+    found |= {key: _planted(AUDIT[key]) for key in AUDIT if key not in ("verdict",)}
+    found["flags"], found["limitations"] = [HOSTILE], [HOSTILE]
+    for entry in loaded.gallery["entries"] if loaded.gallery else ():
+        entry |= {"image": HOSTILE, "bundle": HOSTILE, "role": HOSTILE}
+    text = render_html(loaded)
+    page = Page(text)
+    assert not [attributes for tag, attributes in page.tags if tag == "img" and "onerror" in attributes]
+    assert len([tag for tag, _ in page.tags if tag == "script"]) == 1
+    assert page.text.count("<img src=x onerror=alert(1)>") > 20  # shown as what it is
+    assert "{{7*7}}" in page.text
+    for hidden in "\u202e\x00\x1b\ud800":
+        assert hidden not in text
+    assert "‹U+202E›" in text
+    text.encode()
+
+
+def _planted(value: Any) -> Any:
+    """The value with every text in it hostile, but for those that the code looks up."""
+    looked_up = ("status", "would_be", "name", "rule", "metric", "infill", "before", "after")
+    if isinstance(value, dict):
+        return {key: held if key in looked_up else _planted(held) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_planted(held) for held in value]
+    return HOSTILE if isinstance(value, str) else value
+
+
+def test_a_picture_is_taken_from_the_gallery_alone_and_only_when_it_is_one(audited: Path) -> None:
+    loaded = load(audited)
+    (audited / "secret.png").write_bytes(picture(4, "PNG"))
+    (audited / "gallery" / "page.png").write_bytes(b"<svg onload=alert(1)>")
+    for outside in ("../secret.png", "/etc/passwd", "page.png", "gallery.json", "absent.png", "map.svg"):
+        assert loaded.picture(outside) is None
+    kept = loaded.picture("map.png")
+    assert kept is not None
+    assert base64.b64decode(kept.partition(",")[2]) == (audited / "gallery" / "map.png").read_bytes()
+
+
+def test_a_thousand_images_of_ten_labels_stay_below_five_megabytes(tmp_path: Path) -> None:
+    run = with_gallery(made_run(tmp_path / "run", 1000, 10, ("maps", "control:random")), cards=90, side=160)
+    text = render_html(load(run))
+    assert len(text.encode()) < 5_000_000
+    said = Page(text).text
+    assert f"Of 1 000 images, {MOST_IMAGES} are drawn, chosen at random with seed 0." in said
+    assert f"Of 10 000 pairs, {exact(MOST_PAIRS)} are drawn, chosen at random with seed 0." in said
+    assert "more are in the run’s folder" in said
+    assert set(re.findall(r'data-role="(\w+)"', text)) == {"worst", "median", "best"}
+
+
+def test_rows_that_are_missing_are_not_passed_over(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", 120)
+    next((run / "items").iterdir()).unlink()
+    with pytest.raises(IntegrityFailure, match="rows"):
+        render_html(load(run))
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(BadInput):
+            load(folder)
+
+
+def test_a_gallery_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    run = with_gallery(made_run(tmp_path / "run"))
+    (run / "gallery" / "gallery.json").write_text("{")
+    with pytest.raises(BadInput, match="no gallery"):
+        load(run)
+
+
+def test_the_map_to_regulation_never_says_compliant() -> None:
+    items = (*wording.ANNEX_IV, *wording.NIST)
+    said = " ".join(text for item in items for text in (item.about, *(part for part, _ in item.evidence))).casefold()
+    assert "compli" not in said
+    assert "conform" not in said
+    anchors = {anchor for item in (*wording.ANNEX_IV, *wording.NIST) for anchor, _ in item.sections}
+    assert anchors <= set(SECTIONS)
+
+
+def test_nothing_is_named_as_evidence_that_a_run_does_not_hold() -> None:
+    bare = {item.where: item for item in wording.evidence((*wording.ANNEX_IV, *wording.NIST), {"figures", "insertion"})}
+    assert bare["6"].evidence == (("none in this report", ""),)
+    assert bare["6"].sections == ()
+    said = [part for item in bare.values() for part, _ in item.evidence]
+    assert not {"randomisation", "best effort", "figures by class", "worst images", "runtime error"} & set(said)
+    assert [part for part, _ in bare["MEASURE 2.9"].evidence] == ["insertion"]
+    whole = wording.evidence(wording.NIST, {"figures", "randomisation", "best_effort", "runtime", "controls"})
+    assert "randomisation" in [anchor for item in whole for anchor, _ in item.sections]
+
+
+@pytest.mark.parametrize(("made", "expected"), [
+    (number(0.96394), "0.964"), (number(-0.25), "−0.250"), (number(-1e-9), "0.000"), (number(None), "–"),
+    (number(float("nan")), "–"), (signed(0.25), "+0.250"), (signed(-0.25), "−0.250"), (signed(0.0), "0.000"),
+    (measured(1.5e-8), "1.5 × 10⁻⁸"), (measured(0.5), "0.500"), (measured(40), "40"), (exact(0.001), "0.001"),
+    (exact(2400), "2 400"), (interval(0.1, None), ""), (interval(-0.1, 0.1), "−0.100 to 0.100"),
+    (source("control:one-map:a"), "one map for all labels (a)"), (source(None), "the model"),
+    (visible("a\u200bb\r"), "a‹U+200B›b‹U+000D›"), (name("a\nb"), "a‹U+000A›b"), (len(name("x" * 999)), 120),
+])  # fmt: skip
+def test_numbers_and_names_have_one_form(made: str, expected: str) -> None:
+    assert made == expected

@@ -1,0 +1,67 @@
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from auditkit.data.dataset import ImageSet
+from auditkit.model import card as cards
+from auditkit.runs.inspection import accuracy
+
+Array = np.ndarray[Any, Any]
+SIGNATURE = SimpleNamespace(height=8, width=8, channels=3, dtype="float32", class_names=())
+
+
+class Told:
+    """A model that is right on the images it was told, by preset; it counts what it is asked."""
+
+    def __init__(self, right: dict[str, Array], own: str) -> None:
+        self.right, self.asked, self.signature = right, 0, SIGNATURE
+        self.card = cards.from_preset(own, SIGNATURE)  # type: ignore[arg-type]
+
+    def probabilities(self, pictures: list[Array]) -> Array:
+        self.asked += len(pictures)
+        known = self.right[self.card.source.removeprefix("preset ")]
+        return np.array([[0.1, 0.9] if known[int(picture[0, 0, 0])] else [0.9, 0.1] for picture in pictures])
+
+
+def images(count: int) -> ImageSet:
+    ids = tuple(map(str, range(count)))
+    return ImageSet(Path("set"), ids, lambda index: np.full((8, 8, 3), index, np.uint8), np.ones(count, int))
+
+
+def slowly(model: Told, positions: Array) -> tuple[str, int] | None:
+    """The best preset of all, where it is far better."""
+    counts = {name: int(known[positions].sum()) for name, known in model.right.items()}
+    own, n = counts[model.card.source.removeprefix("preset ")], len(positions)
+    best = max(counts, key=lambda name: counts[name])
+    chance = 2 * np.sqrt(max(own / n * (1 - own / n), 1 / n) / n)
+    return (best, counts[best]) if counts[best] / n > own / n + max(accuracy.FAR_BETTER, chance) else None
+
+
+@pytest.mark.parametrize("count", [1, 5, 64, 150])
+def test_the_best_preset_is_found_and_others_are_given_up(count: int) -> None:
+    rng, found = np.random.default_rng(count), list[bool]()
+    for _ in range(60):
+        shares = dict(zip(cards.PRESETS, rng.choice([0, 0.02, 0.4, 0.5, 0.9, 1], len(cards.PRESETS)), strict=True))
+        right = {name: rng.random(count) < share for name, share in shares.items()}
+        model, ticks = Told(right, str(rng.choice(list(cards.PRESETS)))), list[int]()
+        sample = accuracy.sampled(model, images(count), ticks.append)  # type: ignore[arg-type]
+        better = None if sample.better is None else (sample.better[0], sample.better[1].correct)
+        assert better == slowly(model, sample.positions)
+        assert sample.own.correct == right[model.card.source.removeprefix("preset ")][sample.positions].sum()
+        assert sum(ticks) == len(sample.positions) * (1 + len(cards.PRESETS))
+        assert model.asked <= len(sample.positions) * len(cards.PRESETS)
+        found.append(better is not None)
+    assert len(set(found)) == 2 or count == 1
+
+
+def test_a_good_card_leaves_no_question() -> None:
+    right = {name: np.full(64, name == "tf") for name in cards.PRESETS}
+    model = Told(right, "tf")
+    assert accuracy.sampled(model, images(64), lambda _: None).better is None  # type: ignore[arg-type]
+    assert model.asked == 64
+    right["tf"][:6] = False
+    assert accuracy.sampled(model, images(64), lambda _: None).better is None  # type: ignore[arg-type]
+    assert model.asked == 2 * 64 + (len(cards.PRESETS) - 1) * accuracy.HOPE

@@ -1,0 +1,309 @@
+"""Explanations as users make them: by the command and from Python, whole, cut short and gone on with."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import auditkit
+from auditkit.data import bundles
+from auditkit.data.bundles import HeatmapSet
+from auditkit.errors import BadInput, IntegrityFailure
+from auditkit.methods.registry import METHODS
+from auditkit.methods.request import Found, Request
+from auditkit.model import gradient
+from auditkit.runs import explain_record
+from tests.cli.test_cli import _refused
+from tests.cli.test_cli import auditkit as command
+from tests.support import onnx_models
+
+CPU = auditkit.Settings(device="cpu")
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> tuple[Path, Path]:
+    """A model and twenty images."""
+    rng = np.random.default_rng(0)
+    model = onnx_models.save(onnx_models.convnet(size=8, classes=4), tmp_path)
+    np.savez(tmp_path / "images.npz", images=rng.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8))
+    return model, tmp_path / "images.npz"
+
+
+def test_maps_for_every_label_that_evaluate_takes(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, images = given
+    done = command("explain", model, images, "-o", tmp_path / "maps", "--method", "gradient-input", "--preset", "unit",
+                   "--device", "cpu", "--json")  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert (said["maps"], said["images"], said["method"]) == (80, 20, "gradient-input(seed=0)")
+    assert (said["passes"], said["gradients"], said["computed"], said["notes"]) == (0, 80, "cpu, strict", [])
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    found = auditkit.open_bundle(tmp_path / "maps")
+    assert found.header.model == opened.file.identity
+    summary = auditkit.evaluate(opened, images, tmp_path / "maps", steps=8)
+    assert summary.value("soundness", "maps") is not None
+
+
+def test_python_makes_the_same_maps(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, images = given
+    command("explain", model, images, "-o", tmp_path / "one", "--method", "smoothgrad", "--preset", "unit",
+            "--option", "samples=3", "--labels", "top2", "--seed", "5", "--device", "cpu")  # fmt: skip
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    two = auditkit.explain(opened, images, tmp_path / "two", "smoothgrad", samples=3, labels="top2", seed=5)
+    one = auditkit.open_bundle(tmp_path / "one")
+    assert one.labels == two.labels
+    for mine, other in zip(one, two, strict=True):
+        np.testing.assert_array_equal(mine.values, other.values)
+
+
+def test_the_same_command_goes_on_and_keeps_what_is_there(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, images = given
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    with np.load(images) as arrays:
+        first = arrays["images"][:7]
+    auditkit.explain(opened, first, tmp_path / "maps", "gradient", labels="top1")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "maps" / "maps").iterdir()}
+    whole = auditkit.explain(opened, images, tmp_path / "maps", "gradient", labels="top2")
+    assert len(whole) == 40
+    assert all((tmp_path / "maps" / "maps" / name).read_bytes() == content for name, content in before.items())
+    other = auditkit.explain(opened, images, tmp_path / "other", "gradient", labels="top2")
+    for image, labels in other.labels.items():
+        for label in labels:
+            np.testing.assert_allclose(whole.get(image, label), other.get(image, label), atol=1e-6)
+
+
+def test_another_way_does_not_go_into_the_same_bundle(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, images = given
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    auditkit.explain(opened, images, tmp_path / "maps", "random")
+    for other in ({"method": "gradient"}, {"method": "random", "seed": 1}):
+        with pytest.raises(BadInput, match="use another bundle"):
+            auditkit.explain(opened, images, tmp_path / "maps", **other)
+    with np.load(images) as arrays:
+        changed = arrays["images"].copy()
+    changed[3] = 255 - changed[3]
+    with pytest.raises(BadInput, match="image '3' is another picture"):
+        auditkit.explain(opened, changed, tmp_path / "maps", "random")
+
+
+def test_a_function_is_explained_too(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, images = given
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    found = auditkit.explain(opened.predict, images, tmp_path / "maps", "edges", size=(8, 8), preset="unit")
+    assert len(found) == 80
+    assert found.header.model is None
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--method", "magic"), "no method 'magic'"),
+    (("--method", "smoothgrad", "--option", "sample=3"), "no option 'sample'"),
+    (("--method", "smoothgrad", "--option", "samples=three"), "not a number"),
+    (("--method", "gradient", "--option", "samples=3"), "it has none"),
+    (("--method", "gradient", "--labels", "top9"), "top9"),
+    (("--method", "gradient", "--seed", "-1"), "seed -1"),
+    (("--method", "masker"), "needs the option path"),
+    (("--method", "grad-cam", "--option", "layer=nope"), "layer=nope names no tensor"),
+    (("--method", "grad-cam", "--option", "layer=image"), "layer=image names no tensor"),
+])  # fmt: skip
+def test_bad_input_is_one_sentence(given: tuple[Path, Path], tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    model, images = given
+    _refused(command("explain", model, images, "-o", tmp_path / "maps", "--preset", "unit", *words), said)
+
+
+def test_the_help_names_every_method() -> None:
+    from auditkit.cli.explain import ALL_METHODS
+    from auditkit.methods.registry import METHODS
+
+    assert set(METHODS) == set(ALL_METHODS.rstrip(".").replace(" or ", ", ").split(", "))
+
+
+@pytest.mark.parametrize("method", ["mask", "differences", "rise", "occlusion"])
+def test_methods_that_ask_the_model(given: tuple[Path, Path], tmp_path: Path, method: str) -> None:
+    model, images = given
+    few = {"mask": {"steps": 5}, "differences": {"most_passes": 32}, "rise": {"passes": 32}, "occlusion": {}}[method]
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    with np.load(images) as arrays:
+        found = auditkit.explain(opened, arrays["images"][:5], tmp_path / "maps", method, labels="top2", **few)
+    assert len(found) == 10
+    assert found.header.method.startswith(f"{method}(")
+    assert all(np.ptp(held.values) > 0 for held in found)
+
+
+def test_without_a_gradient_masks_come_from_differences(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, images = given
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    for number, (source, more) in enumerate([
+        (opened, {"gradient": "differences"}), (opened.predict, {"size": (8, 8), "preset": "unit"}),
+    ]):  # fmt: skip
+        found = auditkit.explain(source, images, tmp_path / str(number), labels="top1", most_passes=32, **more)
+        assert found.header.method.startswith("differences(")
+        spent = json.loads((found.path / "explained.json").read_text())["passes"]
+        assert 20 * 16 <= spent <= 20 * 32  # an image may be done before its most
+    with pytest.raises(BadInput, match="follows the gradient itself"):
+        auditkit.explain(opened, images, tmp_path / "no", "smoothgrad", gradient="differences")
+
+
+def test_pictures_to_look_at(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, images = given
+    done = command("explain", model, images, "-o", tmp_path / "maps", "--method", "edges", "--preset", "unit",
+                   "--labels", "top1", "--pictures", tmp_path / "drawn")  # fmt: skip
+    assert done.returncode == 0
+    drawn = sorted((tmp_path / "drawn").iterdir())
+    assert len(drawn) == 20
+    with Image.open(drawn[0]) as picture:
+        assert picture.width == 3 * 224 + 8
+        pixels = np.asarray(picture)
+    kept = pixels[18:, 2 * 228 : 2 * 228 + 224]
+    share = (kept == np.array([128, 128, 128])).all(axis=2).mean()
+    assert share == pytest.approx(0.7, abs=0.02)
+
+
+# Maps that are there already ------------------------------------------------------------------------------------------
+
+
+def _explained(given: tuple[Path, Path], out: Path) -> HeatmapSet:
+    model, images = given
+    return auditkit.explain(auditkit.load(model, preset="unit", settings=CPU), images, out, "gradient", labels="top1")
+
+
+def _swapped(maps: Path) -> None:
+    """Two maps of a stack change places; every other byte stays."""
+    stack = np.load(maps / "maps" / "000000.npy")
+    stack[[0, 1]] = stack[[1, 0]]
+    np.save(maps / "maps" / "000000.npy", stack)
+
+
+def _pointing_elsewhere(maps: Path) -> None:
+    lines = (maps / "manifest.csv").read_text().splitlines()
+    first, second = (line.rpartition(",") for line in lines[1:3])
+    lines[1:3] = [f"{first[0]},{second[2]}", f"{second[0]},{first[2]}"]
+    (maps / "manifest.csv").write_text("\n".join(lines) + "\n")
+
+
+def _torn(maps: Path) -> None:
+    path = maps / "maps" / "000000.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+@pytest.mark.parametrize("change", [_swapped, _pointing_elsewhere, _torn])
+def test_a_map_that_was_changed_is_not_gone_on_with(
+    given: tuple[Path, Path], tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    _explained(given, tmp_path / "maps")
+    change(tmp_path / "maps")
+    with pytest.raises(
+        IntegrityFailure, match=r"000000.npy was changed since it was made \(image '0'.*; delete .*maps"
+    ):
+        _explained(given, tmp_path / "maps")
+
+
+def test_a_map_that_came_from_elsewhere_is_not_gone_on_with(given: tuple[Path, Path], tmp_path: Path) -> None:
+    known = _explained(given, tmp_path / "maps")
+    label = next(label for label in range(4) if label not in known.labels["0"])
+    fitting = auditkit.Bundle(tmp_path / "maps", model=str(given[0]), method=known.header.method)
+    fitting.add(["0"], [label], np.ones((1, 8, 8), np.float32))
+    with pytest.raises(IntegrityFailure, match="was not made here"):
+        _explained(given, tmp_path / "maps")
+
+
+def test_a_map_that_is_changed_meanwhile_is_found_in_the_end(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = METHODS["gradient"].run, 0
+
+    def late(request: Request, options: Any) -> Found:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # sixteen images were explained before
+            _swapped(tmp_path / "maps")
+        return real(request, options)
+
+    monkeypatch.setitem(METHODS, "gradient", replace(METHODS["gradient"], run=late))
+    with pytest.raises(IntegrityFailure, match="was changed since it was made"):
+        _explained(given, tmp_path / "maps")
+
+
+class _Killed(BaseException):
+    """Nothing after this is run."""
+
+
+@pytest.mark.parametrize("moment", ["the record", "the maps", "the manifest"])
+def test_killed_while_maps_are_written_it_goes_on_to_the_same(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A digest without a map is of one that is made again; a map without a digest cannot be."""
+    whole = _explained(given, tmp_path / "whole")
+
+    def stop(*_arguments: Any, **_settings: Any) -> None:
+        raise _Killed
+
+    with monkeypatch.context() as patch:
+        target = {"the record": (explain_record, "write_whole"), "the maps": (bundles.Bundle, "_store"),
+                  "the manifest": (bundles, "_append")}[moment]  # fmt: skip
+        patch.setattr(*target, stop)
+        with pytest.raises(_Killed):
+            _explained(given, tmp_path / "maps")
+    assert (tmp_path / "maps" / "explained.json").exists() == (moment != "the record")
+    again = _explained(given, tmp_path / "maps")
+    assert again.labels == whole.labels
+    for first, second in zip(again, whole, strict=True):
+        np.testing.assert_array_equal(first.values, second.values)
+    written = [json.loads((tmp_path / name / "explained.json").read_text()) for name in ("maps", "whole")]
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"images": {}, "spent": {}, "maps": {"0": "x"}}', "torn"])
+def test_a_record_that_is_none_is_one_sentence(given: tuple[Path, Path], tmp_path: Path, text: str) -> None:
+    _explained(given, tmp_path / "maps")
+    (tmp_path / "maps" / "explained.json").write_text(text)
+    with pytest.raises(BadInput, match=r"cannot be read: .*make a new bundle"):
+        _explained(given, tmp_path / "maps")
+
+
+# The gradient ---------------------------------------------------------------------------------------------------------
+
+
+def test_learning_masks_prepares_the_graph_once(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, prepared = gradient.ready, list[None]()
+    monkeypatch.setattr(gradient, "ready", lambda *words: [prepared.append(None), real(*words)][1])
+    with np.load(given[1]) as arrays:
+        opened = auditkit.load(given[0], preset="unit", settings=CPU)
+        auditkit.explain(opened, arrays["images"], tmp_path / "maps", "mask", labels="top1", steps=2)
+    assert len(prepared) == 1
+
+
+def test_a_bundle_takes_no_maps_that_were_prepared_or_filled_in_otherwise(
+    given: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, images = given
+    words = ("explain", model, images, "-o", tmp_path / "maps", "--device", "cpu", "--method")
+    assert command(*words, "gradient", "--labels", "0", "--preset", "unit").returncode == 0
+    _refused(command(*words, "gradient", "--labels", "0,1", "--preset", "caffe"), "prepared otherwise")
+    pools = tmp_path / "a.npz", tmp_path / "b.npz"
+    for seed, pool in enumerate(pools):
+        np.savez(pool, images=np.random.default_rng(seed).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8))
+    words = (*words[:4], tmp_path / "learned", *words[5:], "mask", "--option", "steps=2", "--preset", "unit")
+    assert command(*words, "--labels", "0", "--pool", pools[0]).returncode == 0
+    for more in (("--pool", pools[1]), ()):
+        _refused(command(*words, "--labels", "0,1", *more), "hidden behind another gray or other pictures", "--pool")
+    assert command(*words, "--labels", "0,1", "--pool", pools[0]).returncode == 0
+
+
+def test_pictures_that_cannot_be_written_are_told_before_any_work(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model, images = given
+    (tmp_path / "taken").write_text("")
+    words = ("explain", model, images, "-o", tmp_path / "maps", "--method", "edges", "--preset", "unit")
+    _refused(command(*words, "--pictures", tmp_path / "taken"), "taken is a file; name a folder")
+    for option, said in (("passes=1000000000", "1,000,000"), ("steps=0", "rise")):
+        _refused(command(*words[:-4], "--method", "rise", "--preset", "unit", "--option", option), said)
+    _refused(command(*words[:-4], "--method", "fong", "--preset", "unit", "--option", "blur=1e30"), "more than 1000")
+    _refused(command(*words, "--memory", "nan"), "--memory nan")
+    _refused(command(*words, "--memory-limit", "nan"), "--memory-limit nan")
+    assert not (tmp_path / "maps").exists()

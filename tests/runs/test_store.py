@@ -1,0 +1,633 @@
+"""A run's folder holds what was finished, whole, whatever happened to the writer."""
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.runs.folder import parquet
+from auditkit.runs.folder.parquet import COLUMNS, ITEMS
+from auditkit.runs.folder.store import Store, canonical, locked
+
+SETTINGS = {"eps1": 0.01, "labels": ["all"], "steps": {"rule": "auto", "tolerance": 5e-3}}
+
+
+def unit(number: int, rows: int = 3) -> dict[str, Any]:
+    """Rows that say which unit they are of."""
+    draw = np.random.default_rng(number)
+    columns: dict[str, Any] = {name: [None] * rows for name in COLUMNS}
+    return columns | {
+        "image": [f"{number}.png"] * rows, "label": np.arange(rows), "prob": draw.random(rows),
+        "predicted": [row == 0 for row in range(rows)], "flags": [["ties"], [], None][:rows],
+        "keep_counts": [np.arange(40) for _ in range(rows)], "curve": [draw.random(40) for _ in range(rows)],
+    }  # fmt: skip
+
+
+def key(number: int) -> str:
+    return Store.key({"unit": number})
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "run"
+    with Store.open(folder, SETTINGS) as store:
+        for number in range(4):
+            store.write(key(number), unit(number))
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A run with four units."""
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def child(code: str, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )  # fmt: skip
+
+
+def test_rows_come_back_as_they_were(run: Path) -> None:
+    store = Store(run)
+    assert store.keys() == sorted(map(key, range(4)))
+    for number, table in enumerate(store.tables(map(key, range(4)))):
+        assert table.schema.equals(ITEMS, check_metadata=True)
+        assert table["image"].to_pylist() == [f"{number}.png"] * 3
+        assert table["prob"].to_pylist() == unit(number)["prob"].tolist()
+        assert table["flags"].to_pylist() == [["ties"], [], None]
+        assert table["curve"].to_pylist() == [curve.astype(np.float32).tolist() for curve in unit(number)["curve"]]
+        assert table["alpha"].null_count == 3
+    assert not store.has(key(4))
+    assert not store.notes
+    with pytest.raises(RuntimeFailure, match="lacks unit"):
+        store.read(key(4))
+
+
+def test_a_part_is_plain_parquet_with_its_key(run: Path) -> None:
+    where = run / "items" / f"{key(0)}.parquet"
+    assert pq.read_table(where).num_rows == 3
+    said = pq.read_metadata(where)
+    assert said.metadata[b"auditkit.key"].decode() == key(0)
+    assert said.metadata[b"auditkit.schema_version"] == b"1"
+    assert said.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_nan_is_not_null(tmp_path: Path) -> None:
+    with Store.open(tmp_path, {}) as store:
+        store.write(key(0), unit(0) | {"alpha": [np.nan, None, np.inf]})
+        assert np.isnan(store.read(key(0))["alpha"][0].as_py())
+        assert store.read(key(0))["alpha"].to_pylist()[1:] == [None, np.inf]
+
+
+def test_equal_tables_give_equal_bytes(run: Path, tmp_path: Path) -> None:
+    """Whatever the order of columns, the pieces, the offsets and the metadata that the rows come with."""
+    table = Store(run).read(key(1))
+    padded = pa.concat_tables([table.slice(1), table, table]).combine_chunks().slice(2, 3)
+    forms = (
+        table,
+        table.select(sorted(COLUMNS)),
+        pa.concat_tables([table.slice(0, 1), table.slice(1)]),
+        padded,
+        table.replace_schema_metadata({"pandas": "x"}),
+        unit(1),
+    )
+    with Store.open(tmp_path / "other", {}) as store:
+        for form in forms:
+            store.write(key(1), form)
+            name = f"items/{key(1)}.parquet"
+            assert (store.folder / name).read_bytes() == (run / name).read_bytes()
+
+
+@pytest.mark.parametrize(("column", "values"), [
+    ("label", [0, 1, 1.5]), ("label", [0, 1, 2**40]), ("flags", ["ties", None, None]), ("predicted", [1, 0, 0]),
+    ("prob", ["0.5", None, None]), ("image", [1, 2, 3]), ("image", ["\udcff", "a", "b"]), ("label", [0, 1]),
+    ("curve", [0.5, None, None]), ("label", pa.array([0, 1, 2])), ("prob", pa.array([0, 1, 2], pa.float32())),
+])  # fmt: skip
+def test_a_column_that_does_not_fit_is_named(tmp_path: Path, column: str, values: Any) -> None:
+    with Store.open(tmp_path, {}) as store:
+        with pytest.raises(ValueError, match=column):
+            store.write(key(0), unit(0) | {column: values})
+        assert store.keys() == []
+
+
+def test_missing_and_unknown_columns_are_named(tmp_path: Path) -> None:
+    short = {name: values for name, values in unit(0).items() if name != "beta"}
+    with Store.open(tmp_path, {}) as store:
+        with pytest.raises(ValueError, match="'beta'"):
+            store.write(key(0), short)
+        with pytest.raises(ValueError, match="'beta', 'betta'"):
+            store.write(key(0), short | {"betta": [None] * 3})
+        table = pa.Table.from_pydict(unit(0), ITEMS)
+        with pytest.raises(ValueError, match="twice"):
+            store.write(key(0), table.append_column("beta", table["beta"]))
+
+
+def test_names_that_are_no_keys_are_refused(tmp_path: Path) -> None:
+    with Store.open(tmp_path, {}) as store, pytest.raises(ValueError, match="not a key"):
+        store.write("../elsewhere", unit(0))
+
+
+def test_a_reader_writes_nothing(run: Path) -> None:
+    (run / "items" / f"{key(0)}.parquet").write_bytes(b"torn")
+    before = content(run)
+    store = Store(run)
+    assert not store.has(key(0))
+    assert not store.has(key(0))
+    assert len(store.notes) == 1
+    assert store.settings() == SETTINGS
+    for forbidden in (lambda: store.write(key(0), unit(0)), lambda: store.finish({})):
+        with pytest.raises(RuntimeError, match="only reads"):
+            forbidden()
+    assert content(run) == before
+
+
+def damaged(run: Path, number: int, broken: bytes) -> str:
+    """What is said of a part with this content, which must not be used."""
+    where = run / "items" / f"{key(number)}.parquet"
+    where.write_bytes(broken)
+    with Store.open(run, SETTINGS) as store:
+        assert not store.has(key(number))
+        assert where.with_name(where.name + ".damaged").read_bytes() == broken
+        assert len(store.keys()) == 3
+        store.write(key(number), unit(number))
+        assert store.has(key(number))
+    assert len(store.notes) == 1
+    return store.notes[0]
+
+
+@pytest.mark.parametrize("tenths", range(10))
+def test_a_torn_part_is_moved_aside(run: Path, tenths: int) -> None:
+    whole = (run / "items" / f"{key(1)}.parquet").read_bytes()
+    assert "torn" in damaged(run, 1, whole[: len(whole) * tenths // 10])
+
+
+def test_a_part_short_of_a_byte_or_with_one_more(run: Path) -> None:
+    whole = (run / "items" / f"{key(1)}.parquet").read_bytes()
+    for broken in (whole[:-1], whole[1:], whole + b"\0", whole + whole, b"not Parquet at all", bytes(len(whole))):
+        assert "torn" in damaged(run, 1, broken)
+
+
+def test_no_flipped_bit_goes_unseen(run: Path) -> None:
+    """Parquet itself reads many of these without a word."""
+    where = run / "items" / f"{key(2)}.parquet"
+    whole = where.read_bytes()
+    store = Store(run)
+    for place in range(0, len(whole), 17):
+        where.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        assert not store.has(key(2)), place
+    where.write_bytes(whole)
+    assert store.has(key(2))
+
+
+def test_sound_parquet_of_another_maker_is_not_used(run: Path, tmp_path: Path) -> None:
+    pq.write_table(Store(run).read(key(1)), tmp_path / "foreign")
+    assert "torn, or was changed" in damaged(run, 1, (tmp_path / "foreign").read_bytes())
+
+
+def test_a_renamed_part_is_not_used(run: Path) -> None:
+    one, two = (run / "items" / f"{key(number)}.parquet" for number in (1, 2))
+    aside = one.rename(run / "aside")
+    two.rename(one)
+    aside.rename(two)
+    with Store.open(run, SETTINGS) as store:
+        assert [store.has(key(number)) for number in range(4)] == [True, False, False, True]
+    assert [note for note in store.notes if f"holds another unit, {key(2)[:12]}" in note and key(1) in note]
+    assert len(store.notes) == 2
+
+
+def test_left_overs_are_removed_and_nothing_else(run: Path) -> None:
+    for name in (f"items/.{key(9)}.123.tmp", ".results.7.tmp"):
+        (run / name).write_bytes(b"half")
+    (run / "items" / "notes.tmp").write_text("the owner's")
+    before = content(Path(run))
+    with Store.open(run, SETTINGS) as store:
+        assert store.keys() == sorted(map(key, range(4)))
+    assert before.keys() - content(run).keys() == {f"items/.{key(9)}.123.tmp", ".results.7.tmp"}
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"eps1": 0.1}, "settings.eps1: 0.01 (run) / 0.1 (now)"),
+    ({"eps1": "0.01"}, 'settings.eps1: 0.01 (run) / "0.01" (now)'),
+    ({"eps1": None}, "settings.eps1: 0.01 (run) / null (now)"),
+    ({"labels": ["all", "top5"]}, 'settings.labels.1: absent (run) / "top5" (now)'),
+    ({"labels": "all"}, 'settings.labels: ["all"] (run) / "all" (now)'),
+    ({"steps": {"rule": "auto", "tolerance": np.float32(5e-3)}}, "settings.steps.tolerance: 0.005 (run) / 0.00499"),
+    ({"steps": {"rule": "auto"}}, "settings.steps.tolerance: 0.005 (run) / absent (now)"),
+    ({"seed": 0}, "settings.seed: absent (run) / 0 (now)"),
+])  # fmt: skip
+def test_other_settings_are_refused_and_shown(run: Path, change: dict[str, Any], said: str) -> None:
+    before = content(run)
+    with pytest.raises(BadInput) as refusal, Store.open(run, SETTINGS | change):
+        pass
+    assert said in str(refusal.value)
+    assert content(run) == before
+
+
+def test_equal_settings_in_other_forms_go_on(run: Path) -> None:
+    other = dict(reversed(SETTINGS.items())) | {"eps1": np.float64(0.01), "labels": ("all",)}
+    with Store.open(run, other) as store:
+        assert store.has(key(3))
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("{", "not JSON"), ("[]", "schema_version None"), ('{"schema_version": 2}', "schema_version 2"),
+    ('{"schema_version": 1}', "digest"), ('{"schema_version": 1, "settings": {}, "settings_digest": "0"}', "digest"),
+])  # fmt: skip
+def test_a_foreign_run_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(BadInput, match=said), Store.open(tmp_path, {}):
+        pass
+    assert names(tmp_path) == ["run.json"]
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(BadInput, match=r"not a run \(it has 'thesis.tex'"), Store.open(tmp_path, {}):
+        pass
+    with pytest.raises(BadInput, match="not a folder"), Store.open(tmp_path / "thesis.tex", {}):
+        pass
+    assert names(tmp_path) == ["thesis.tex"]
+    with pytest.raises(BadInput, match="is not a run"):
+        Store(tmp_path).settings()
+
+
+def test_a_run_killed_at_birth_is_begun_again(tmp_path: Path) -> None:
+    for name in (".lock", ".run.77.tmp"):
+        (tmp_path / name).write_text("")
+    with Store.open(tmp_path, SETTINGS) as store:
+        assert store.settings() == SETTINGS
+    assert names(tmp_path) == [".lock", "items", "run.json"]
+
+
+HOLD = """
+import sys, time
+from auditkit.runs.folder.store import Store
+with Store.open(sys.argv[1], {}):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_second_writer_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
+    with child(HOLD, str(tmp_path / "run")) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(BadInput) as refusal, Store.open(tmp_path / "run", {}):
+            pass
+        assert str(refusal.value) == f"{tmp_path / 'run'} is in use by another process (pid {holder.pid})."
+        holder.kill()
+    assert (tmp_path / "run" / ".lock").read_text() == str(holder.pid)
+    mine = f"pid {os.getpid()}"
+    with Store.open(tmp_path / "run", {}), pytest.raises(BadInput, match=mine), Store.open(tmp_path / "run", {}):
+        pass
+    with Store.open(tmp_path / "run", {}):
+        pass
+
+
+def test_without_flock_the_lock_is_a_file(tmp_path: Path) -> None:
+    with locked(tmp_path, by_existence=True):
+        with pytest.raises(BadInput, match="If it is gone, remove"), locked(tmp_path, by_existence=True):
+            pass
+        assert (tmp_path / ".lock").exists()
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("years of work")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(RuntimeFailure, match="cannot be locked"), Store.open(tmp_path / "run", {}):
+        pass
+    assert (tmp_path / "precious").read_text() == "years of work"
+
+
+def test_a_part_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        seen.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def replaced(source: Any, target: Any) -> None:
+        seen.append("rename")
+        replace(source, target)
+
+    with Store.open(tmp_path, {}) as store:
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(os, "replace", replaced)
+        store.write(key(0), unit(0))
+    assert seen == ["file", "rename", "folder"]
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_what_cannot_be_brought_to_the_disk_is_not_there(
+    run: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int, number: int
+) -> None:
+    calls = iter(range(1, 9))
+
+    def full(descriptor: int) -> None:
+        if next(calls) == fails_at:
+            raise OSError(number, os.strerror(number))
+
+    before = content(run)
+    with Store.open(run, SETTINGS) as store:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(RuntimeFailure, match=os.strerror(number)):
+            store.write(key(8), unit(8))
+        monkeypatch.undo()
+        assert not store.has(key(8))
+    assert content(run) == before
+
+
+LIMITED = """
+import resource, sys
+from auditkit.errors import RuntimeFailure
+from auditkit.runs.folder.store import Store
+sys.path.insert(0, sys.argv[2])
+from tests.runs.test_store import key, unit
+with Store.open(sys.argv[1], {}) as store:
+    store.write(key(0), unit(0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+    try:
+        store.write(key(1), unit(1))
+    except RuntimeFailure as error:
+        print(error)
+    print(store.has(key(0)), store.has(key(1)))
+"""
+
+
+def test_a_file_over_the_limit(tmp_path: Path) -> None:
+    done = child(LIMITED, str(tmp_path / "run"), str(Path(__file__).parents[2]))
+    out, err = done.communicate(timeout=30)
+    said, sound = out.splitlines()
+    assert "cannot be written (File too large); what was finished before is kept." in said, err
+    assert sound == "True False"
+    assert names(tmp_path / "run" / "items") == [f"{key(0)}.parquet"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=128k", "none", str(disk)]
+    try:
+        if subprocess.run(["mount", *options], capture_output=True, check=False).returncode:  # noqa: S607
+            pytest.skip("a small disk cannot be mounted here")
+    except OSError:
+        pytest.skip("there is no mount command")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)  # noqa: S607
+
+
+def test_a_disk_that_fills(small_disk: Path) -> None:
+    """What was finished stays, the rest is written when there is room."""
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(64 * 1024))
+    with pytest.raises(RuntimeFailure, match="No space left on device"), Store.open(small_disk / "run", {}) as store:
+        write_all(store, 100)
+    written = len(store.keys())
+    assert 0 < written < 99
+    ballast.unlink()
+    with Store.open(small_disk / "run", {}) as store:
+        assert [store.has(key(number)) for number in range(written + 1)] == [True] * written + [False]
+        store.write(key(written), unit(written))
+        assert not store.notes
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    denied = r"cannot be used \(Permission denied\)"
+    with pytest.raises(RuntimeFailure, match=denied), Store.open(tmp_path / "run", {}):
+        pass
+
+
+def test_the_callers_own_errors_pass(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), Store.open(tmp_path, {}):
+        (tmp_path / "nothing").read_bytes()
+
+
+UNITS, OPENED = 12, 255
+
+
+def write_all(store: Store, units: int, report: int | None = None) -> None:
+    for number in range(units):
+        if not store.has(key(number)):
+            store.write(key(number), unit(number))
+            if report is not None:
+                os.write(report, bytes([number]))
+
+
+def _write_and_exit(folder: Path, report: int) -> None:
+    try:
+        with Store.open(folder, SETTINGS) as store:
+            os.write(report, bytes([OPENED]))
+            write_all(store, UNITS, report)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _killed(folder: Path, delay: float, wait: bool) -> set[int]:
+    """Units that a writer said were finished before it was killed, some time after its start or after opening."""
+    out, report = os.pipe()
+    pid = os.fork()
+    if not pid:
+        _write_and_exit(folder, report)
+    os.close(report)
+    with os.fdopen(out, "rb", buffering=0) as stream:
+        said = stream.read(1) if wait else b""
+        time.sleep(delay)
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0
+        return set(said + stream.read()) - {OPENED}
+
+
+def kill_often(folder: Path, rounds: int) -> tuple[int, int]:
+    """Kill writers at random moments: how many kills left some units and not all, and how many damaged parts."""
+    chance = random.Random(5)  # noqa: S311
+    held = set[int]()
+    struck = 0
+    for turn in range(rounds):
+        said = _killed(folder, chance.uniform(0.0, 0.05), wait=turn % 3 > 0)
+        store = Store(folder)
+        before, held = held, {number for number in range(UNITS) if store.has(key(number))}
+        if store.notes:
+            return struck, len(store.notes)
+        assert before | said <= held
+        assert len(held - before - said) <= 1  # renamed, but killed before it could say so
+        for number in held:
+            assert store.read(key(number))["image"].to_pylist() == [f"{number}.png"] * 3
+        struck += 0 < len(held) < UNITS
+        for number in chance.sample(sorted(held), len(held) // 2):  # so that there is work left to be killed in
+            (folder / "items" / f"{key(number)}.parquet").unlink()
+            held.discard(number)
+    return struck, 0
+
+
+KILLS = """
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from tests.runs import test_store
+from auditkit.runs.folder import parquet
+from auditkit.runs.folder import store as stores
+def torn(self, path, content):
+    with path.open("wb", buffering=0) as stream:
+        stream.write(content[:900])
+        time.sleep(0.002)
+        stream.write(content[900:])
+if sys.argv[3] == "planted":
+    stores.Store._place = torn
+parquet.encoded(test_store.key(0), parquet.fitted(test_store.unit(0)))  # the first takes long
+print(*test_store.kill_often(Path(sys.argv[1]), 40))
+"""
+
+
+@pytest.mark.parametrize("writer", ["real", "planted"])
+def test_kill_at_any_moment(tmp_path: Path, writer: str) -> None:
+    """No kill leaves a wrong row or loses what was finished; a writer that does not rename is found out."""
+    run = tmp_path / "run"
+    done = child(KILLS, str(run), str(Path(__file__).parents[2]), writer)
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 0, err
+    struck, torn = map(int, out.split())
+    if writer == "planted":
+        assert torn
+        return
+    assert struck > 10
+    assert not torn
+    for folder in (run, tmp_path / "uninterrupted"):
+        with Store.open(folder, SETTINGS) as store:
+            write_all(store, UNITS)
+            store.finish({"n": sum(table.num_rows for table in store.tables(store.keys()))})
+    assert content(run) == content(tmp_path / "uninterrupted")
+    assert store.results()["n"] == 3 * UNITS
+
+
+def test_results_are_valid_json_and_the_same_each_time(run: Path) -> None:
+    results = {"metrics": [{"value": np.float64(0.1), "low": np.nan, "high": -np.inf, "n": np.int64(3)}], "b": (1, 2)}
+    results |= {"array": np.array([0.5, np.nan]), "name": "Ä\udcff", "third": 1 / 3, "none": None}
+    with Store.open(run, SETTINGS) as store:
+        with pytest.raises(BadInput, match="not finished"):
+            store.results()
+        store.finish(results)
+        first = (run / "results.json").read_bytes()
+        store.finish(dict(reversed(results.items())))
+    assert (run / "results.json").read_bytes() == first
+    found = json.loads(first, parse_constant=pytest.fail)
+    assert found == Store(run).results()
+    assert found["metrics"] == [{"value": 0.1, "low": None, "high": None, "n": 3}]
+    assert (found["array"], found["b"], found["third"]) == ([0.5, None], [1, 2], 1 / 3)
+    assert found["schema_version"] == parquet.SCHEMA_VERSION
+    assert list(found) == sorted(found)
+
+
+def test_results_of_another_time_are_refused(run: Path) -> None:
+    (run / "results.json").write_text('{"schema_version": 99}')
+    with pytest.raises(BadInput, match="schema_version 99; this auditkit reads 1"):
+        Store(run).results()
+    (run / "results.json").write_text('{"schema_ver')
+    with pytest.raises(BadInput, match="not JSON"):
+        Store(run).results()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+    | st.sampled_from(["$float", "nan", "1", "$array", np.float32(0.5), np.int64(1), np.array([1, 2])]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.text("ab$", max_size=2) | st.sampled_from(["$float", "$$float", "$array"]), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+def pinned(value: Any) -> Any:
+    """A second account of when two values are the same."""
+    if isinstance(value, np.ndarray):
+        return "array", value.dtype.str, tuple(value.shape), value.tobytes()
+    if isinstance(value, np.generic):
+        return pinned(value.item())
+    if isinstance(value, dict):
+        return "dict", frozenset((name, pinned(held)) for name, held in value.items())
+    if isinstance(value, list):
+        return "list", tuple(map(pinned, value))
+    return type(value).__name__, repr(value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(VALUES, VALUES)
+def test_keys_are_equal_when_all_is_equal_and_only_then(one: Any, two: Any) -> None:
+    assert (Store.key(one) == Store.key(two)) == (pinned(one) == pinned(two))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.text(max_size=3), VALUES, min_size=2, max_size=4), st.data())
+def test_a_change_anywhere_changes_the_key(parts: dict[str, Any], data: st.DataObject) -> None:
+    assert Store.key(dict(reversed(parquet.items()))) == Store.key(parts)
+    name = data.draw(st.sampled_from(sorted(parts)))
+    assert Store.key(parts | {name: [parts[name]]}) != Store.key(parts)
+    assert Store.key({other: held for other, held in parquet.items() if other != name}) != Store.key(parts)
+    assert Store.key({"deep": [parts]}) != Store.key({"deep": [parts, None]})
+
+
+def test_arrays_count_by_their_content() -> None:
+    base = np.arange(6.0).reshape(2, 3)
+    others = [base.T, base.reshape(3, 2), base.astype(np.float32), np.nextafter(base, 9), base[0], base.tolist()]
+    keys = {Store.key({"array": other}) for other in (base, *others)}
+    assert len(keys) == 7
+    assert Store.key({"array": np.asfortranarray(base)}) == Store.key({"array": base.copy()})
+
+
+@pytest.mark.parametrize("value", [{1: 2}, {1, 2}, object(), Path("a"), np.array([None]), np.datetime64("2020"), 1j])
+def test_what_has_no_content_to_count_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be part of a digest"):
+        canonical({"value": value})
+
+
+def test_importing_the_store_is_cheap() -> None:
+    code = "import sys, auditkit.runs.folder.store; print('pyarrow' in sys.modules)"
+    with child(code) as done:
+        assert done.communicate()[0] == "False\n"
+    with pytest.raises(AttributeError, match="ITEMZ"):
+        parquet.ITEMZ  # noqa: B018
+
+
+def test_the_columns_that_others_rely_on_come_first() -> None:
+    relied_on = (
+        "image,label,bundle,infill,prob,predicted,insertion,insertion_error,deletion,deletion_error,alpha,beta,"
+        "saliency_metric,box_degenerate,pointing_hit,iou,tied_fraction,flags,keep_counts,curve,error"
+    )
+    assert ITEMS.names[:21] == relied_on.split(",")
+    assert all(field.nullable for field in ITEMS)

@@ -1,0 +1,470 @@
+"""The audit as its users run it: whole, cut short, on a full disk, over hostile or broken evidence."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import auditkit
+from auditkit.demo.draw import draw
+from auditkit.demo.planted import bundled
+from auditkit.runs.folder import checksums, provenance
+from tests.cli.test_cli import _refused
+from tests.cli.test_cli import auditkit as command
+
+CPU = auditkit.Settings(device="cpu")
+POLICY = """
+schema_version = 1
+name = "small"
+description = "for tests"
+
+[evaluation]
+labels = "top2"
+steps = "auto"
+minimum_images = 12
+
+[randomisation]
+images = 4
+stages = 2
+
+[[check]]
+id = "complete"
+metric = "worst_completeness"
+min = 0.1
+severity = "high"
+
+[[check]]
+id = "above-controls"
+metric = "worst_completeness"
+min_margin_over = "control:random:-0.5"
+severity = "medium"
+
+[[check]]
+id = "honest-maps"
+metric = "flags"
+max = 0
+severity = "high"
+"""
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve drawn images and a policy."""
+    folder = tmp_path_factory.mktemp("planted")
+    drawn = draw(12, seed=3, tags="random")
+    np.savez(folder / "images.npz", images=drawn.images, labels=drawn.labels, masks=drawn.objects)
+    (folder / "policy.toml").write_text(POLICY)
+    return folder
+
+
+def _words(folder: Path, out: Path, *more: object) -> tuple[object, ...]:
+    method = () if "--heatmaps" in more else ("--method", "gradient-input")
+    return ("audit", bundled("honest"), folder / "images.npz", *method, "--policy", folder / "policy.toml", "-o", out,
+            "--device", "cpu", *more)  # fmt: skip
+
+
+def _results(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "results.json").read_text()))
+
+
+def _timeless(run: Path) -> str:
+    """results.json without the two times."""
+    found = _results(run)
+    del found["run"]["started"], found["run"]["ended"], found["run"]["command"]
+    return json.dumps(found)
+
+
+@pytest.fixture(scope="module")
+def whole(planted: Path) -> Path:
+    """An audit that nobody disturbed."""
+    done = command(*_words(planted, planted / "whole"))
+    assert (done.returncode, done.stderr) == (0, "")
+    return planted / "whole"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _status(found: dict[str, Any]) -> dict[str, str]:
+    return {check["id"]: check["status"] for check in found["checks"]}
+
+
+# The run --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_holds_all_that_is_filed(whole: Path) -> None:
+    names = {path.name for path in whole.iterdir()}
+    assert {"results.json", "run.json", "items", "maps", "gallery", "policy.toml", "report.html", "SHA256SUMS"} <= names
+    found = _results(whole)
+    assert found["verdict"] == "pass"
+    assert {"complete", "above-controls", "honest-maps"} <= set(_status(found))
+    assert found["policy"]["name"] == "small"
+    assert found["explained"]["method"].startswith("gradient-input(")
+    assert found["explained"]["gradients"] == 24
+    assert len(found["randomisation"]["series"]) == 2
+    assert found["run"]["command"][1] == "audit"
+    assert found["run"]["started"] <= found["run"]["ended"]
+    assert {"numpy", "python", "onnxruntime", "provider", "device_name"} <= set(found["software"])
+    assert found["subject"]["model"]["sha256"] == found["run"]["bundle_models"]["gradient-input"]
+    text = (whole / "report.html").read_text()
+    assert "gradient-input" in text
+    assert "http://" not in text.replace("http://www.w3.org/", "")
+    assert checksums.check(whole) == []
+
+
+def test_every_result_says_where_it_comes_from(whole: Path, planted: Path) -> None:
+    found = _results(whole)
+    subject, run, settings = found["subject"], found["run"], found["settings"]
+    model, card = bundled("honest"), bundled("honest").with_suffix(".toml")
+    digests = [subject["model"]["sha256"], subject["card_origin"]["sha256"], found["policy"]["sha256"]]
+    assert digests == [_sha256(path) for path in (model, card, planted / "policy.toml")]
+    assert (subject["model"]["path"], subject["card_origin"]["source"]) == (str(model), str(card))
+    assert (subject["layout"], subject["dtype"], subject["kind"]) == ("NCHW", "float32", "logits")
+    assert subject["card"]["mean"] == auditkit.load(model, settings=CPU).card.to_json()["mean"]
+    assert len(subject["images"]["digest"]) == len(run["bundles"]["gradient-input"]) == 64
+    assert found["explained"]["request"] == {
+        "method": "gradient-input", "labels": "top2", "options": {}, "seed": 0, "gradient": "auto", "pool": None,
+    }  # fmt: skip
+    assert (settings["seed"], settings["labels"], settings["steps"]) == (0, "top2", "auto:0.005")
+    software, runtime = found["software"], found["runtime"]
+    assert (software["provider"], software["device"], software["precision"]) == (
+        "CPUExecutionProvider",
+        "cpu",
+        "strict",
+    )
+    assert {"auditkit", "python", "onnxruntime", "numpy", "onnx", "pillow", "pyarrow", "scipy", "platform",
+            "device_name"} <= set(software)  # fmt: skip
+    assert runtime["rows"] > 0
+    assert 0 <= runtime["largest"] < 1e-5
+    assert run["command"][1:3] == ["audit", str(model)]
+    assert run["started"] <= run["ended"]
+    assert run["git_commit"] == provenance.commit(Path.cwd())
+
+
+def test_the_same_command_again_changes_nothing(whole: Path, planted: Path) -> None:
+    before = _timeless(whole)
+    assert command(*_words(planted, whole)).returncode == 0
+    assert _timeless(whole) == before
+
+
+def test_another_audit_does_not_go_into_the_same_folder(whole: Path, planted: Path, tmp_path: Path) -> None:
+    _refused(command(*_words(planted, whole, "--method", "edges")), "has other settings")
+    other = tmp_path / "policy.toml"
+    other.write_text(POLICY.replace("min = 0.1", "min = 0.2"))
+    _refused(command(*_words(planted, whole, "--policy", other)), "has other settings", "policy")
+
+
+def test_python_gives_the_same(whole: Path, planted: Path, tmp_path: Path) -> None:
+    model = auditkit.load(bundled("honest"), settings=CPU)
+    found = auditkit.audit(model, planted / "images.npz", tmp_path / "run", method="gradient-input",
+                           policy=planted / "policy.toml")  # fmt: skip
+    assert found["verdict"] == "pass"
+    assert _timeless(tmp_path / "run") == _timeless(whole)
+
+
+@pytest.mark.parametrize(("change", "code", "verdict"), [
+    (("min = 0.1", "min = 0.999"), 1, "fail"),
+    (("minimum_images = 12", "minimum_images = 13"), 3, "inconclusive"),
+])  # fmt: skip
+def test_verdicts_have_their_exit_codes(
+    planted: Path, whole: Path, tmp_path: Path, change: tuple[str, str], code: int, verdict: str
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY.replace(*change).replace("[randomisation]\nimages = 4\nstages = 2", ""))
+    words = _words(planted, tmp_path / "run", "--heatmaps", whole / "maps", "--policy", policy)
+    done = command(*words)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert verdict.upper() in done.stdout
+    told = command(*words, "--json", "--exit-zero")
+    assert told.returncode == 0
+    assert json.loads(told.stdout)["verdict"] == _results(tmp_path / "run")["verdict"] == verdict
+
+
+def test_what_fails_may_be_told_by_severity(planted: Path, whole: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY.replace("min = 0.1", "min = 0.999").replace("[randomisation]\nimages = 4\nstages = 2", ""))
+    found = auditkit.audit(auditkit.load(bundled("honest"), settings=CPU), planted / "images.npz", tmp_path / "run",
+                           whole / "maps", policy=policy, fail_on="critical")  # fmt: skip
+    assert found["verdict"] == "measured"  # nothing is asked that is critical
+    assert _status(found)["complete"] == "fail"
+    assert found["run"]["fail_on"] == "critical"
+    done = command("verify", tmp_path / "run", "--run-only")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_severity_that_is_none_is_told_before_the_work(planted: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere.onnx"
+    done = command("audit", nowhere, planted / "images.npz", "-o", tmp_path / "run", "--fail-on", "severe")
+    _refused(done, "cannot fail on 'severe'", "low, medium, high, critical")
+    with pytest.raises(auditkit.BadInput, match="cannot fail on 'severe'"):
+        auditkit.audit(nowhere, planted / "images.npz", tmp_path / "run", fail_on="severe")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("making", [
+    ("--method", "mask"), ("--option", "steps=3"), ("--gradient", "differences"), ("--gradient", "none"),
+])  # fmt: skip
+def test_options_for_making_maps_are_not_for_supplied_ones(
+    planted: Path, tmp_path: Path, making: tuple[str, str]
+) -> None:
+    _refused(command(*_words(planted, tmp_path / "run", "--heatmaps", tmp_path, *making)), "--heatmaps", making[0])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("making", "named"), [({"method": "mask"}, "mask"), ({"steps": 3}, "option steps")])
+def test_nor_are_they_in_python(planted: Path, tmp_path: Path, making: dict[str, Any], named: str) -> None:
+    maps = _bundle(tmp_path / "maps", auditkit.load(bundled("honest"), settings=CPU).file.identity, [0])
+    with pytest.raises(auditkit.BadInput, match=f"heatmaps or {named}, not both"):
+        auditkit.audit(bundled("honest"), planted / "images.npz", tmp_path / "run", maps, **making)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_changed_since_the_baseline_is_shown(planted: Path, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY.replace("min = 0.1", "min = 0.999"))
+    done = command(*_words(planted, out, "--policy", policy, "--baseline", whole))
+    assert done.returncode == 1
+    changed = {check["id"]: (check["before"], check["after"]) for check in _results(out)["baseline"]["checks"]}
+    assert changed["complete"] == ("pass", "fail")
+    assert all(entry["value"] == 0 for entry in _results(out)["baseline"]["differences"])
+    nowhere = _words(planted, tmp_path / "other", "--baseline", tmp_path / "nowhere")
+    _refused(command(*nowhere), "nowhere")
+    assert not (tmp_path / "other").exists()
+
+
+def test_supplied_maps_cannot_be_randomised(planted: Path, whole: Path, tmp_path: Path) -> None:
+    command(*_words(planted, tmp_path / "run", "--heatmaps", whole / "maps"))
+    assert "supplied" in _results(tmp_path / "run")["randomisation"]["not_assessed"]
+
+
+# Cut short ------------------------------------------------------------------------------------------------------------
+
+
+def kill_and_go_on(folder: Path, out: Path, kills: int, seed: int = 0) -> int:
+    """Kill an audit at random moments and give the command again; how many kills found it at work."""
+    chance, met = np.random.default_rng(seed), 0
+    words = [sys.executable, "-m", "auditkit", *map(str, _words(folder, out))]
+    for _ in range(kills):
+        child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        time.sleep(chance.uniform(0.3, 4.0))
+        if child.poll() is None:
+            met += out.exists()
+            os.killpg(child.pid, signal.SIGKILL)  # it has not been waited for: the group is there, if only as a zombie
+        child.wait()
+    assert command(*_words(folder, out)).returncode == 0
+    return met
+
+
+def test_killed_at_random_moments_it_ends_the_same(planted: Path, whole: Path, tmp_path: Path) -> None:
+    kill_and_go_on(planted, tmp_path / "run", 5)
+    assert _timeless(tmp_path / "run") == _timeless(whole)
+
+
+def test_an_interrupt_is_one_line(planted: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "auditkit", *map(str, _words(planted, tmp_path / "run"))]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "maps" / "bundle.json").exists() and child.poll() is None:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode in (0, 130)
+    assert child.returncode == 0 or said == "auditkit: interrupted.\n"
+
+
+def test_two_at_once_are_not(planted: Path, whole: Path) -> None:
+    from auditkit.runs.folder.store import locked
+
+    with locked(whole):
+        _refused(command(*_words(planted, whole)), "in use by another process")
+
+
+def test_a_file_in_the_place_of_the_folder_is_said(planted: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    _refused(command(*_words(planted, tmp_path / "file")), "not a folder")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 300 kB, where one can be had."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("no small disk can be made here")
+    yield disk
+    subprocess.run([shutil.which("umount") or "umount", "-l", str(disk)], check=True)
+
+
+def test_a_read_only_folder_is_said(planted: Path, small_disk: Path) -> None:
+    subprocess.run([shutil.which("mount") or "mount", "-o", "remount,ro", str(small_disk)], check=True)
+    done = command(*_words(planted, small_disk / "run"))
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert "Read-only file system" in line
+
+
+def test_a_full_disk_loses_nothing(planted: Path, whole: Path, small_disk: Path) -> None:
+    out = small_disk / "run"
+    done = command(*_words(planted, out))
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert "No space left" in line
+    kept = sorted(path.name for path in (out / "items").glob("*.parquet"))
+    subprocess.run([shutil.which("mount") or "mount", "-o", "remount,size=50m", str(small_disk)], check=True)
+    assert command(*_words(planted, out)).returncode == 0
+    assert set(kept) <= {path.name for path in (out / "items").iterdir()}
+    assert _timeless(out) == _timeless(whole)
+
+
+def test_a_damaged_part_is_measured_again(planted: Path, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    part = next((out / "items").glob("*.parquet"))
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    assert command(*_words(planted, out)).returncode == 0
+    assert _timeless(out) == _timeless(whole)
+
+
+def _turned(bundle: Path) -> None:
+    """Every map of a bundle upside down, under the same names."""
+    for path in (bundle / "maps").glob("*.npy"):
+        np.save(path, np.load(path)[:, ::-1])
+
+
+@pytest.mark.parametrize("where", ["maps", "randomised/stage-2"])
+def test_maps_swapped_between_two_sittings_are_refused(planted: Path, whole: Path, tmp_path: Path, where: str) -> None:
+    """As if the run had been cut short before it was finished, and its maps replaced meanwhile."""
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    for name in ("results.json", "report.html", "SHA256SUMS"):
+        (out / name).unlink()
+    _turned(out / where)
+    done = command(*_words(planted, out))
+    assert done.returncode == 5
+    (line,) = done.stderr.splitlines()
+    assert f"{out / where}/maps/000000.npy was changed since it was made" in line
+    assert not (out / "results.json").exists()
+    shutil.rmtree(out / where)  # as the sentence says
+    assert command(*_words(planted, out)).returncode == 0
+    assert _timeless(out) == _timeless(whole)
+
+
+def test_a_broken_image_among_good_ones_is_counted_and_nothing_is_lost(planted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number, picture in enumerate(draw(12, seed=3, tags="random").images):
+        Image.fromarray(picture).save(folder / f"{number:02}.png")
+    (folder / "05.png").write_bytes(b"no picture")
+    words = ("audit", bundled("honest"), folder, "--method", "gradient-input", "--policy", planted / "policy.toml",
+             "-o", tmp_path / "run", "--device", "cpu")  # fmt: skip
+    done = command(*words)
+    assert done.returncode == 3  # eleven images, where the policy wants twelve
+    found = _results(tmp_path / "run")
+    assert [one["image"] for one in found["failed_images"]] == ["05.png"]
+    assert "05.png" in (tmp_path / "run" / "report.html").read_text()
+    assert "05.png" in done.stdout
+    assert found["verdict"] == "inconclusive"
+
+
+# Evidence that is none ------------------------------------------------------------------------------------------------
+
+
+def _bundle(folder: Path, model: str, labels: list[int]) -> Path:
+    """Noise for these labels of every image, said to be of a model."""
+    rng = np.random.default_rng(0)
+    bundle = auditkit.Bundle(folder, model=model, method="noise")
+    for image in range(12):
+        bundle.add([str(image)] * len(labels), labels, rng.standard_normal((len(labels), 64, 64)).astype(np.float32))
+    return folder
+
+
+def test_maps_of_another_model_are_a_finding(planted: Path, tmp_path: Path) -> None:
+    maps = _bundle(tmp_path / "maps", str(bundled("shortcut")), list(range(10)))
+    done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
+    assert done.returncode == 1, done.stderr
+    found = _results(tmp_path / "run")
+    assert (found["verdict"], _status(found)["identity"]) == ("fail", "fail")
+    assert "the maps explain the model" in found["run"]["refused_bundles"]["maps"][0]
+    assert found["metrics"] == []
+    assert command("verify", tmp_path / "run").returncode == 0
+
+
+def test_maps_that_cannot_be_read_are_a_finding(planted: Path, tmp_path: Path) -> None:
+    maps = _bundle(tmp_path / "maps", str(bundled("honest")), list(range(10)))
+    stack = next((maps / "maps").glob("*.npy"))
+    np.save(stack, np.full((10, 64, 64), np.nan, np.float32))
+    done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
+    assert done.returncode == 3, done.stderr
+    found = _results(tmp_path / "run")
+    assert (found["verdict"], _status(found)["maps-usable"]) == ("inconclusive", "error")
+
+
+def test_colour_pictures_are_refused_before_they_are_maps(tmp_path: Path) -> None:
+    picture = np.zeros((8, 8, 3), np.uint8)
+    picture[..., 0] = np.arange(64).reshape(8, 8)
+    Image.fromarray(picture).save(tmp_path / "0.png")
+    (tmp_path / "list.csv").write_text("image,label,heatmap\n0,1,0.png\n")
+    done = command("bundle", "import", tmp_path / "list.csv", "-o", tmp_path / "maps", "--frame", "model-input")
+    assert done.returncode == 2
+    assert "colour picture" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["stack", "png"])
+def test_colour_pictures_in_a_bundle_are_named(kind: str, planted: Path, tmp_path: Path) -> None:
+    maps = _bundle(tmp_path / "maps", str(bundled("honest")), list(range(10)))
+    stack = next((maps / "maps").glob("*.npy"))
+    jet = np.random.default_rng(0).integers(0, 256, (10, 64, 64, 3), np.uint8)
+    if kind == "stack":
+        np.save(stack, jet)
+    else:
+        with stack.open("wb") as stream:
+            Image.fromarray(jet[0]).save(stream, "PNG")
+    done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
+    assert done.returncode == 1, done.stderr
+    found = _results(tmp_path / "run")
+    assert (found["verdict"], _status(found)["cheat-colour-pictures"]) == ("fail", "fail")
+
+
+def test_a_baseline_that_will_not_do_is_refused_before_the_work(planted: Path, whole: Path, tmp_path: Path) -> None:
+    done = command(*_words(planted, whole, "--baseline", whole))
+    assert (done.returncode, "cannot be its own baseline" in done.stderr) == (2, True)
+    (tmp_path / "other").mkdir()
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(tmp_path / "other" / "black.png")
+    words = _words(planted, tmp_path / "run", "--baseline", whole)
+    done = command(*(tmp_path / "other" if word == planted / "images.npz" else word for word in words))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "has none of these images, by their names" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_baseline_whose_images_have_other_contents_loses_no_work(planted: Path, whole: Path, tmp_path: Path) -> None:
+    drawn = draw(12, seed=4, tags="random")
+    np.savez(tmp_path / "images.npz", images=drawn.images, labels=drawn.labels, masks=drawn.objects)
+    (tmp_path / "policy.toml").write_text(POLICY)
+    done = command(*_words(tmp_path, tmp_path / "run", "--baseline", whole))
+    _refused(done, "is finished in")
+    assert _results(tmp_path / "run")["verdict"] == _results(whole)["verdict"]
+    assert _results(tmp_path / "run")["baseline"] is None
+    assert command("verify", tmp_path / "run", "--run-only").returncode == 0
+
+
+def test_leaving_out_labels_leaves_the_verdict_open(planted: Path, tmp_path: Path) -> None:
+    maps = _bundle(tmp_path / "maps", str(bundled("honest")), [0])
+    done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
+    assert done.returncode in (1, 3)
+    assert _status(_results(tmp_path / "run"))["complete"] == "not assessed"

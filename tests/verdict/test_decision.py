@@ -1,0 +1,1175 @@
+"""Verdicts: what passes, what fails, what stays open, and that nothing is gained by leaving things out."""
+
+import copy
+import functools
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+import auditkit
+from auditkit.demo.draw import draw
+from auditkit.demo.planted import bundled
+from auditkit.errors import BadInput
+from auditkit.methods.controls import blurred_edges, centred_gaussian, edges
+from auditkit.metrics.statistics import mean_interval, paired_difference
+from auditkit.runs.evaluation.settings import resolved
+from auditkit.runs.summary.per_image import FAITHFUL
+from auditkit.runs.summary.summarise import COMPARED
+from auditkit.verdict.decision import judge
+from auditkit.verdict.flags import is_named
+from auditkit.verdict.measurements import NO_SECOND_LABEL
+from auditkit.verdict.policy import CONTROLS, Policy, shipped_text
+from auditkit.verdict.policy_file import parse_policy, read_policy
+from auditkit.verdict.preconditions import RECORD
+
+Results = dict[str, Any]
+TODAY = date(2026, 6, 1)
+MODEL = "ab" * 32
+VALUES = {"insertion": 0.9, "deletion": 0.2, "completeness": 0.95, "soundness": 0.8, "worst_completeness": 0.8,
+          "worst_soundness": 0.5, "best_effort": 0.6, "pointing_game": 0.7, "iou": 0.5}  # fmt: skip
+
+
+def entry(name: str, bundle: str | None, value: float | None, n: int = 1000, **more: Any) -> Results:
+    ends = {"low": None, "high": None} if value is None else {"low": value - 0.01, "high": value + 0.01}
+    base = {"name": name, "bundle": bundle, "infill": "gray", "value": value, "confidence": 0.95, "reason": None}
+    return base | ends | {"n": 0 if value is None else n} | more
+
+
+def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000) -> Results:
+    """What an evaluation by the policy could have found: all that it asks, with room to spare."""
+    controls = [*(name for name in CONTROLS if name != "one-map"), *(f"one-map:{bundle}" for bundle in bundles)]
+    infills = policy.evaluation().infills
+    listed: list[Results] = [entry("accuracy", None, 0.9, n, infill="")]
+    listed += [entry(name, bundle, value, n, infill=infill)
+               for infill in infills for bundle in bundles for name, value in VALUES.items()]  # fmt: skip
+    return {
+        "tool": {"name": "auditkit"}, "environment": {}, "limitations": [], "classes_are": "given", "classes": [],
+        "reliability": [], "flags": [], "failed_images": [],
+        "points": [{"bundle": source, "infill": infill, "error": 0.02, "errors": dict.fromkeys(VALUES, 0.001) |
+                    {"soundness": 0.02}, "n": n} for infill in infills
+                   for source in (*bundles, *(f"control:{control}" for control in controls))],
+        "subject": {"model": {"identity": MODEL}, "card": {}, "classes": 10, "images": {"count": n}},
+        "run": {"bundles": dict.fromkeys(bundles, "cd"), "bundle_models": dict.fromkeys(bundles, MODEL)},
+        "settings": resolved(policy.evaluation(), 10).to_json(), "metrics": listed,
+        "controls": [entry(name, f"control:{control}", value - 0.2, n, infill=infill)
+                     for infill in infills for control in controls for name, value in VALUES.items()],
+        "comparisons": [entry(name, bundle, 0.2, n, infill=infill, against=f"control:{control}")
+                        for infill in infills for bundle in bundles for control in controls for name in COMPARED],
+        "runtime": {"reference": "the CPU", "rows": 18, "insertion": 1e-8, "alpha": 2e-4, "beta": 0.0, "note": None},
+        "randomisation": {"series": [{"stage": stage, "share": stage / 5, "spearman": 0.1, "low": 0.0, "high": 0.2,
+                                      "n": 100} for stage in range(1, 6)]},
+    }  # fmt: skip
+
+
+EVIDENCE = ("record", "settings", "images", "labels", "controls", "points", "identity")
+STRICT, STANDARD = read_policy("strict"), read_policy("standard")
+
+
+@pytest.fixture
+def good() -> Results:
+    """Results that strict passes."""
+    return results(STRICT)
+
+
+def verdict(policy: Policy, found: Results, fail_on: str | None = None) -> str:
+    return judge(policy, found, TODAY, fail_on)[1]
+
+
+def check(policy: Policy, found: Results, name: str, today: date = TODAY) -> Results:
+    (one,) = [one for one in judge(policy, found, today)[0] if one["id"] == name]
+    return one
+
+
+def statuses(policy: Policy, found: Results) -> dict[str, str]:
+    return {one["id"]: one["status"] for one in judge(policy, found, TODAY)[0]}
+
+
+def pick(found: Results, key: str, **like: Any) -> list[Results]:
+    return [one for one in found[key] if all(one.get(name) == value for name, value in like.items())]
+
+
+def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "") -> Policy:
+    """A policy of a few lines, each a check: id, metric, rule."""
+    text = f'schema_version = 1\nname = "few"\n{more}\n[evaluation]\n{evaluation}\n'
+    for line in checks.splitlines():
+        name, metric, rule, *rest = line.split("; ")
+        severity = "" if any("severity" in one for one in rest) else '\nseverity = "high"'
+        text += f'[[check]]\nid = "{name}"\nmetric = "{metric}"\n{rule}{severity}\n' + "\n".join(rest) + "\n"
+    return parse_policy(text, "few.toml")
+
+
+# Verdicts -------------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_asked_holds(good: Results) -> None:
+    checks, said, reason = judge(STRICT, good, TODAY)
+    assert said == "pass"
+    assert reason == "All 14 checks hold, 7 of the policy and 7 of the measurement itself."
+    assert all(one["counts"] for one in checks)
+    assert {one["status"] for one in checks} == {"pass"}
+    assert [one["id"] for one in checks][:7] == [*EVIDENCE]
+    assert check(STRICT, good, "completeness-above-controls") == {
+        "id": "completeness-above-controls", "metric": "worst_completeness", "status": "pass", "observed": 0.2,
+        "title": "The maps show clearly more evidence than the maps beside them that ignore the model",
+        "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
+        "severity": "high", "required": True, "counts": True,
+        "reason": "maps (gray) over control:random: 0.200 (0.190 to 0.210) on 1000 images; more than 0.05 is asked.",
+    }  # fmt: skip
+    json.dumps(checks, allow_nan=False)
+
+
+def test_judging_changes_nothing_and_says_the_same_again(good: Results) -> None:
+    before = copy.deepcopy(good)
+    assert judge(STRICT, good, TODAY) == judge(STRICT, good, TODAY)
+    assert good == before
+
+
+def test_explore_measures_whatever_it_finds() -> None:
+    explore = read_policy("explore")
+    found = results(explore)
+    assert verdict(explore, found) == "measured"
+    found["flags"] = ["maps: position-only (1000 of 1000 maps are those of other images)"]
+    found["metrics"] = []
+    assert verdict(explore, found) == "measured"
+    assert verdict(explore, {}) == "measured"
+    assert statuses(explore, found)["cheat-position-only"] == "fail"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.47, "pass"), (0.33, "fail"), (0.395, "inconclusive")])
+def test_a_minimum(value: float, expected: str) -> None:
+    asked = policy("complete; worst_completeness; min = 0.4")
+    found = results(asked)
+    (one,) = pick(found, "metrics", name="worst_completeness")
+    one |= entry("worst_completeness", "maps", value)
+    assert check(asked, found, "complete")["status"] == expected
+    assert verdict(asked, found) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.33, "pass"), (0.47, "fail"), (0.395, "inconclusive")])
+def test_a_maximum(value: float, expected: str) -> None:
+    asked = policy("gone; deletion; max = 0.4")
+    found = results(asked)
+    pick(found, "metrics", name="deletion")[0].update(entry("deletion", "maps", value))
+    assert verdict(asked, found) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.07, "pass"), (0.03, "fail"), (0.055, "inconclusive")])
+def test_a_margin_must_hold_over_the_best_control(good: Results, value: float, expected: str) -> None:
+    """Which control is best is not chosen: the check is as good as over the worst of them for the maps."""
+    (one,) = pick(good, "comparisons", name="worst_completeness", against="control:edges", infill="gray")
+    one |= {"value": value, "low": value - 0.01, "high": value + 0.01}
+    found = check(STRICT, good, "completeness-above-controls")
+    assert (found["status"], found["observed"]) == (expected, value)
+    assert found["reason"].startswith("maps (gray) over control:edges: ")
+    assert verdict(STRICT, good) == expected
+
+
+def test_a_wide_interval_counts_before_a_small_margin(good: Results) -> None:
+    for control, value, low in (("edges", 0.1, 0.09), ("constant", 0.15, -0.01)):
+        (one,) = pick(good, "comparisons", name="worst_completeness", against=f"control:{control}", infill="gray")
+        one.update({"value": value, "low": low, "high": 0.3})
+    said = check(STRICT, good, "completeness-above-controls")
+    assert (said["status"], said["observed"]) == ("inconclusive", 0.15)
+    assert said["reason"].startswith("maps (gray) over control:constant: ")
+
+
+def test_a_margin_over_one_control_asks_nothing_of_the_others(good: Results) -> None:
+    for one in pick(good, "comparisons", name="worst_soundness"):
+        value = -0.03 if one["against"] == "control:random" else -0.5
+        one.update({"value": value, "low": value - 0.01, "high": value + 0.01})
+    assert verdict(STRICT, good) == "pass"
+    (one,) = pick(good, "comparisons", name="worst_soundness", against="control:random", infill="gray")
+    one |= {"value": -0.08, "low": -0.09, "high": -0.07}
+    assert verdict(STRICT, good) == "fail"
+
+
+def test_the_worst_bundle_under_the_worst_infill_counts() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4", 'minimum_images = 50\ninfill = ["gray", "blur"]')
+    found = results(asked, ("ours", "theirs"))
+    assert verdict(asked, found) == "pass"
+    (one,) = pick(found, "metrics", name="worst_completeness", bundle="theirs", infill="blur")
+    one |= {"value": 0.3, "low": 0.2, "high": 0.35}
+    said = check(asked, found, "complete")
+    assert (said["status"], said["observed"]) == ("fail", 0.3)
+    assert said["reason"].startswith("theirs (blur): 0.300 (0.200 to 0.350) on 1000 images")
+    found["metrics"].remove(one)
+    assert check(asked, found, "complete")["reason"] == "theirs (blur): worst completeness was not measured."
+    assert verdict(asked, found) == "inconclusive"
+
+
+def test_too_few_images_decide_nothing() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4\nright; accuracy; min = 0.95")
+    found = results(asked, n=49)
+    assert verdict(asked, found) == "inconclusive"
+    assert "needs 50 images" in check(asked, found, "complete")["reason"]
+    assert check(asked, found, "right")["status"] == "inconclusive"  # though the whole interval is below
+    assert check(asked, found, "images")["status"] == "inconclusive"
+    assert verdict(asked, results(asked, n=50)) == "fail"
+
+
+def test_a_figure_without_an_interval_decides_nothing() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4", "minimum_images = 1")
+    found = results(asked, n=1)
+    for one in found["metrics"]:
+        one.update({"low": None, "high": None, "reason": "one image shows no spread, so there is no interval"})
+    assert check(asked, found, "complete")["status"] == "inconclusive"
+    assert "One image shows no spread" in check(asked, found, "complete")["reason"]
+
+
+def test_an_interval_without_width_is_no_certainty() -> None:
+    """Figures come with intervals that allow for images that were not seen; one that does not shows nothing."""
+    asked = policy("complete; worst_completeness; min = 0.4")
+    found = results(asked)
+    (one,) = pick(found, "metrics", name="worst_completeness")
+    one |= {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert check(asked, found, "complete")["status"] == "inconclusive"
+    alike = mean_interval(np.ones(1000), bounds=(0.0, 1.0))
+    one |= {"low": alike.low, "high": alike.high, "reason": alike.note}
+    said = check(asked, found, "complete")
+    assert (said["status"], said["low"], said["high"]) == ("pass", alike.low, 1.0)
+    assert "All images have the same value" in said["reason"]
+
+
+EQUAL = {"value": 0.0, "low": -0.004, "high": 0.004, "reason": paired_difference([0.5] * 9, [0.5] * 9).note}
+
+
+def test_maps_that_equal_a_control_on_every_image_are_not_above_it() -> None:
+    found = results(STANDARD)
+    (one,) = pick(found, "comparisons", name="worst_completeness", against="control:edges")
+    one |= EQUAL
+    assert check(STANDARD, found, "completeness-above-controls")["status"] == "fail"
+    said = check(STANDARD, found, "not-above-edges")
+    assert (said["status"], said["severity"], said["part_of"]) == ("fail", "high", "completeness-above-controls")
+    assert "On every image it is that of the control" in said["reason"]
+
+
+def test_a_margin_that_float32_cannot_resolve_is_none() -> None:
+    found = results(STANDARD)
+    (one,) = pick(found, "comparisons", name="worst_completeness", against="control:random")
+    one |= {"value": 0.01, "low": 4e-8, "high": 0.04}
+    assert verdict(STANDARD, found) == "inconclusive"
+    one["low"] = 1e-4
+    assert verdict(STANDARD, found) == "pass"
+
+
+def test_runtime_and_flags_have_no_interval(good: Results) -> None:
+    assert check(STRICT, good, "runtime-error")["observed"] == 2e-4
+    good["runtime"]["beta"] = 1.1e-3
+    assert check(STRICT, good, "runtime-error")["status"] == "fail"
+    good["runtime"] |= {"reference": None, "insertion": None, "alpha": None, "beta": None}
+    assert check(STRICT, good, "runtime-error")["status"] == "not assessed"
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_randomised_models_must_have_other_maps(good: Results) -> None:
+    last = good["randomisation"]["series"][-1]
+    for high, expected in ((0.49, "pass"), (0.55, "inconclusive")):
+        last["high"] = high
+        assert check(STRICT, good, "depends-on-the-model")["status"] == expected
+    last |= {"spearman": 0.9, "low": 0.85, "high": 0.95}
+    assert verdict(STRICT, good) == "fail"
+    good["randomisation"] = {"not_assessed": "the maps were supplied"}
+    assert check(STRICT, good, "depends-on-the-model")["reason"].endswith("the maps were supplied.")
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_stages_and_images_of_the_randomisation_cannot_be_saved(good: Results) -> None:
+    series = good["randomisation"]["series"]
+    good["randomisation"]["series"] = series[:2]
+    assert "5 stages are asked for, 2 were run" in check(STRICT, good, "depends-on-the-model")["reason"]
+    assert verdict(STRICT, good) == "inconclusive"
+    good["randomisation"]["layers"] = 3
+    series[1]["layers"] = ["fc", "conv2", "conv1"]  # two stages, but there was nothing left
+    assert verdict(STRICT, good) == "pass"
+    series[1]["n"] = 99
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+# Margins that could not be missed, or not be met ----------------------------------------------------------------------
+
+
+def at(found: Results, metric: str, control: str, value: float, low: float) -> None:
+    """Set a control's own figure, under every infill."""
+    for one in pick(found, "controls", name=metric, bundle=f"control:{control}"):
+        one.update({"value": value, "low": low, "high": min(2 * value - low, 1.0)})
+
+
+def apart(found: Results, metric: str, control: str, value: float, width: float = 0.004) -> None:
+    """Set the margin of the maps over a control, under every infill."""
+    for one in pick(found, "comparisons", name=metric, against=f"control:{control}"):
+        one.update({"value": value, "low": value - width, "high": value + width})
+
+
+def test_a_check_that_cannot_fail_is_not_passed(good: Results) -> None:
+    """Nothing lies 0.05 below 0.02; the verdict names the check, and the others decide."""
+    at(good, "worst_soundness", "random", 0.02, 0.015)
+    apart(good, "worst_soundness", "random", -0.02)  # maps as unsound as can be
+    checks, said, reason = judge(STRICT, good, TODAY)
+    found = next(one for one in checks if one["id"] == "soundness-near-random")
+    assert (found["status"], found["required"], said) == ("not assessed", False, "pass")
+    assert "Control:random is at 0.02 itself, so nothing can be shown to lie 0.05 below it." in found["reason"]
+    assert reason.startswith(
+        "13 checks hold, 6 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: "
+        "soundness-near-random. Of soundness-near-random: "
+    )
+    assert reason.endswith("so nothing can be shown to lie 0.05 below it.")  # why it is not known, not just the figure
+
+
+def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Results) -> None:
+    """Maps of the predicted label alone, noise for the others: on images that leave no doubt nothing could tell."""
+    at(good, "worst_soundness", "random", 0.02, 0.015)
+    apart(good, "worst_soundness", "random", -0.02)
+    for one in [*pick(good, "metrics", name="best_effort"), *pick(good, "comparisons", name="best_effort")]:
+        one.update({"value": None, "low": None, "high": None, "n": 0,
+                    "reason": "no image has a second label with probability above 0.01"})  # fmt: skip
+    checks, said, reason = judge(STRICT, good, TODAY)
+    of = {one["id"]: one["status"] for one in checks}
+    gone = ("soundness-near-random", "best-effort", "best-effort-above-random")
+    assert {of[name] for name in gone} == {"not assessed"}
+    assert said == "inconclusive"
+    assert reason.startswith("Nothing could be told of labels other than the prediction; images that leave the model")
+    few = policy("complete; worst_completeness; min = 0.1")  # which asks nothing of them
+    assert verdict(few, results(few)) == "pass"
+
+
+def test_findings_that_come_and_go_are_told_from_a_policys_checks() -> None:
+    named = ("not-above-random", "cheat-constant", "heavy-ties", "some-images-share-a-map", "maps-missing")
+    assert all(map(is_named, named))
+    assert not any(map(is_named, (*EVIDENCE, *(one.id for one in STRICT.checks))))
+
+
+def test_what_too_few_points_may_have_caused_is_no_failure() -> None:
+    asked = policy("complete; worst_completeness; min = 0.5")
+    found = results(asked)
+    for one in pick(found, "metrics", name="worst_completeness"):
+        one.update({"value": 0.48, "low": 0.47, "high": 0.49})
+    assert check(asked, found, "complete")["status"] == "fail"
+    for one in found["points"]:
+        one["errors"]["worst_completeness"] = 0.02
+    one = check(asked, found, "complete")
+    assert (one["status"], one["reason"].endswith("Its curves have too few points to tell.")) == ("inconclusive", True)
+    for one in pick(found, "metrics", name="worst_completeness"):
+        one.update({"value": 0.3, "low": 0.28, "high": 0.32})
+    assert check(asked, found, "complete")["status"] == "fail"
+
+
+@pytest.mark.parametrize(("low", "expected"), [(0.049, "not assessed"), (0.051, "pass")])
+def test_there_is_room_where_the_worst_maps_would_fail(low: float, expected: str, good: Results) -> None:
+    at(good, "worst_soundness", "random", 0.06, low)
+    assert check(STRICT, good, "soundness-near-random")["status"] == expected
+    apart(good, "worst_soundness", "random", -0.06, 0.06 - low)
+    assert check(STRICT, good, "soundness-near-random")["status"] == ("fail" if low >= 0.05 else "inconclusive")
+
+
+def test_what_fails_without_room_still_fails() -> None:
+    """Being optional is no way round: what is there was judged."""
+    asked = policy('sound; worst_soundness; min_margin_over = "control:random:-0.05"; required = false')
+    found = results(asked)
+    at(found, "worst_soundness", "random", 0.06, 0.045)
+    apart(found, "worst_soundness", "random", -0.06, 0.005)
+    assert verdict(asked, found) == "fail"
+    apart(found, "worst_soundness", "random", -0.06, 0.015)
+    assert verdict(asked, found) == "inconclusive"
+
+
+def test_a_policy_of_checks_that_cannot_fail_judges_nothing() -> None:
+    asked = policy('sound; worst_soundness; min_margin_over = "control:random:-0.05"')
+    found = results(asked)
+    assert verdict(asked, found) == "pass"
+    at(found, "worst_soundness", "random", 0.0, 0.0001)
+    assert verdict(asked, found) == "inconclusive"
+
+
+def test_one_infill_without_room_is_enough_not_to_pass(good: Results) -> None:
+    pick(good, "controls", name="worst_soundness", bundle="control:random", infill="blur")[0].update(value=0.01, low=0)
+    assert check(STRICT, good, "soundness-near-random")["reason"].startswith("maps (blur) over control:random")
+    assert check(STRICT, good, "soundness-near-random")["status"] == "not assessed"
+
+
+def test_room_that_is_not_known_is_none(good: Results) -> None:
+    drop("controls", name="worst_soundness", bundle="control:random")(good)
+    said = check(STRICT, good, "soundness-near-random")
+    assert (said["status"], said["required"]) == ("inconclusive", True)
+    assert "How control:random itself fares is not in the results" in said["reason"]
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+@pytest.mark.parametrize(("margin", "expected"), [(0.03, "inconclusive"), (0.0, "inconclusive"), (-0.1, "fail")])
+def test_a_margin_that_cannot_be_met_stays_open(margin: float, expected: str, good: Results) -> None:
+    """Nothing lies 0.05 above 0.97. What is far below the control itself needs no room to fail."""
+    at(good, "worst_completeness", "edges", 0.97, 0.965)
+    apart(good, "worst_completeness", "edges", margin)
+    said = check(STRICT, good, "completeness-above-controls")
+    assert (said["status"], verdict(STRICT, good)) == (expected, expected)
+    told = "Control:edges is at 0.97 itself, so there is no room to lie 0.05 above it." in said["reason"]
+    assert told == (expected == "inconclusive")
+
+
+def test_maps_that_equal_a_perfect_control_leave_the_verdict_open() -> None:
+    found = results(STANDARD)
+    at(found, "worst_completeness", "edges", 1.0, 0.99)
+    for one in pick(found, "comparisons", name="worst_completeness", against="control:edges"):
+        one.update(EQUAL)
+    said = check(STANDARD, found, "completeness-above-controls")
+    assert said["status"] == "inconclusive"
+    assert "so there is no room to lie 0.05 above it" in said["reason"]
+
+
+@pytest.mark.parametrize(("margin", "expected"), [(0.005, "pass"), (0.0, "not assessed"), (-0.02, "not assessed"),
+                                                  (-0.4, "fail")])  # fmt: skip
+def test_best_effort_beside_chance_is_told_only_where_chance_leaves_room(margin: float, expected: str) -> None:
+    found = results(STANDARD)
+    at(found, "best_effort", "random", 0.994, 0.99)
+    apart(found, "best_effort", "random", margin)
+    said = check(STANDARD, found, "best-effort-above-random")
+    assert (said["status"], said["required"]) == (expected, expected != "not assessed")
+    assert verdict(STANDARD, found) == ("fail" if expected == "fail" else "pass")
+
+
+def test_controls_without_room_are_left_out_where_others_have_it() -> None:
+    asked = policy('sound; worst_soundness; min_margin_over = "control:-0.05"')
+    found = results(asked)
+    at(found, "worst_soundness", "random", 0.01, 0.005)
+    said, reason = check(asked, found, "sound"), judge(asked, found, TODAY)[2]
+    assert said["status"] == "pass"
+    assert "control:random is left out: control:random is at 0.01 itself" in said["reason"]
+    assert "In sound, control:random was left out, not beaten." in reason
+
+
+# What the verdict weighs ----------------------------------------------------------------------------------------------
+
+
+def test_severities_below_the_level_do_not_decide(good: Results) -> None:
+    good["runtime"]["alpha"] = 0.1  # of medium severity
+    assert verdict(STRICT, good) == "fail"
+    assert verdict(STRICT, good, "medium") == "fail"
+    assert verdict(STRICT, good, "high") == "pass"
+    assert check(STRICT, good, "runtime-error")["status"] == "fail"
+    with pytest.raises(BadInput, match="cannot fail on 'info'; the severities are low, medium, high, critical"):
+        verdict(STRICT, good, "info")
+
+
+def test_a_level_above_all_checks_asks_nothing() -> None:
+    asked = policy("complete; worst_completeness; min = 0.9")
+    assert judge(asked, results(asked), TODAY, "critical")[1:] == (
+        "measured",
+        "The policy few asks nothing of severity critical or above: the figures are there, and nobody judged them.",
+    )
+
+
+def test_evidence_counts_at_every_level() -> None:
+    asked = policy('complete; worst_completeness; min = 0.4; severity = "critical"')
+    found = results(asked)
+    del found["environment"]
+    assert verdict(asked, found, "critical") == "inconclusive"
+
+
+def test_a_failure_goes_before_what_is_open(good: Results) -> None:
+    good["randomisation"] = None
+    good["runtime"]["alpha"] = 0.1
+    assert judge(STRICT, good, TODAY)[1:] == (
+        "fail",
+        "1 of 14 checks failed: runtime-error. Of runtime-error: the runtime: 0.1 on 18 rows; at most 0.001 is asked.",
+    )
+
+
+# Very sure models -----------------------------------------------------------------------------------------------------
+
+
+def sure(found: Results) -> Results:
+    """The same of a model without a second label to speak of."""
+    why = f"{NO_SECOND_LABEL} 0.01 or more"
+    for one in pick(found, "metrics", name="best_effort") + pick(found, "controls", name="best_effort"):
+        one.update({"value": None, "low": None, "high": None, "n": 0, "reason": why})
+    found["comparisons"] = [one for one in found["comparisons"] if one["name"] != "best_effort"]
+    for one in found["comparisons"]:
+        if one["against"].startswith("control:one-map") and "completeness" in one["name"]:
+            one.update({"value": None, "low": None, "high": None, "n": 0, "reason": f"{NO_SECOND_LABEL} above 0.01"})
+    return found
+
+
+def test_a_sure_model_can_pass_and_the_reason_is_told(good: Results) -> None:
+    checks, said, reason = judge(STRICT, sure(good), TODAY)
+    assert said == "pass"
+    assert "best-effort" in reason
+    assert NO_SECOND_LABEL in reason
+    found = {one["id"]: one for one in checks}
+    assert (found["best-effort"]["status"], found["best-effort"]["required"]) == ("not assessed", False)
+    assert "control:one-map is left out: no image has a second label" in found["completeness-above-controls"]["reason"]
+    assert "not-above-one-map" not in found
+    assert "In completeness-above-controls, control:one-map was left out, not beaten." in reason
+
+
+def test_the_model_must_be_the_reason(good: Results) -> None:
+    """Best effort that is missing for want of maps, or missing altogether, leaves the verdict open."""
+    (one,) = pick(good, "metrics", name="best_effort", infill="gray")
+    one |= {"value": None, "low": None, "high": None, "n": 0, "reason": "3 of 9 maps are missing"}
+    assert check(STRICT, good, "best-effort")["required"]
+    assert verdict(STRICT, good) == "inconclusive"
+    good["metrics"].remove(one)
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_one_bundle_cannot_hide_what_another_lacks() -> None:
+    found = sure(results(STANDARD, ("ours", "theirs")))
+    assert verdict(STANDARD, found) == "pass"
+    (one,) = pick(found, "metrics", name="best_effort", bundle="theirs")
+    one["reason"] = "3 of 9 maps are missing, and every label needs its own"
+    assert check(STANDARD, found, "best-effort")["reason"].startswith("theirs: 3 of 9 maps are missing")
+    assert check(STANDARD, found, "best-effort")["required"]
+    assert verdict(STANDARD, found) != "pass"
+
+
+def test_one_map_counts_where_a_second_label_does(good: Results) -> None:
+    for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
+        one.update(EQUAL)
+    assert check(STRICT, good, "completeness-above-controls")["status"] == "fail"
+    assert "not-above-one-map" in statuses(STRICT, good)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, "pass"), (29, "pass"), (30, "fail")])
+def test_one_map_needs_images_that_can_tell_it_from_others(n: int, expected: str, good: Results) -> None:
+    """On the few images where the model is unsure, maps that are no better than one map prove nothing."""
+    for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
+        one.update(EQUAL | {"n": n})
+    checks, said, reason = judge(STRICT, good, TODAY)
+    assert said == expected
+    names = {one["id"]: one for one in checks}
+    left_out = f"{n} of 1000 images have a second label with probability above 0.01, 30 are needed"
+    assert (left_out in names["completeness-above-controls"]["reason"]) == (expected == "pass")
+    assert ("control:one-map was left out, not beaten" in reason) == (expected == "pass")
+    assert ("not-above-one-map" in names) == (expected == "fail")
+
+
+def test_one_map_is_not_left_out_where_images_are_missing(good: Results) -> None:
+    for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
+        one["n"] = 5
+    for one in pick(good, "metrics", name="worst_completeness"):
+        one["n"] = 999
+    assert check(STRICT, good, "completeness-above-controls")["status"] == "inconclusive"
+
+
+def test_best_effort_must_beat_chance() -> None:
+    found = results(STANDARD)
+    apart(found, "best_effort", "random", -0.1)
+    said = check(STANDARD, found, "best-effort-above-random")
+    assert (said["status"], said["severity"]) == ("fail", "medium")
+    assert not [name for name in statuses(STANDARD, found) if name.startswith("not-above")]
+    assert check(STANDARD, sure(found), "best-effort-above-random")["status"] == "not assessed"
+    assert verdict(STANDARD, found) == "pass"
+
+
+def test_best_effort_rests_on_the_images_that_have_a_second_label(good: Results) -> None:
+    (one,) = pick(good, "metrics", name="best_effort", infill="gray")
+    one["n"] = 60
+    assert verdict(STRICT, good) == "pass"
+    one["n"] = 29
+    said = check(STRICT, good, "best-effort")
+    assert (said["status"], said["required"]) == ("not assessed", False)
+    assert "29 of 1000 images have a second label with probability 0.01 or more" in said["reason"]
+    assert verdict(STRICT, good) == "pass"
+
+
+def test_few_second_labels_among_too_few_images_leave_the_verdict_open(good: Results) -> None:
+    pick(good, "metrics", name="worst_completeness")[0]["n"] = 999
+    for n in (29, 60):
+        pick(good, "metrics", name="best_effort")[0]["n"] = n
+        assert check(STRICT, good, "best-effort")["status"] == "inconclusive"
+
+
+def test_a_check_that_is_not_required_may_be_missing() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4\npointed; pointing_game; min = 0.5; required = false")
+    found = results(asked)
+    found["metrics"] = [one for one in found["metrics"] if one["name"] != "pointing_game"]
+    said = check(asked, found, "pointed")
+    assert (said["status"], said["required"]) == ("not assessed", False)
+    assert said["reason"] == "maps: pointing game was not measured."
+    assert verdict(asked, found) == "pass"
+    alone = policy("pointed; pointing_game; min = 0.5; required = false")
+    assert verdict(alone, found) == "inconclusive"  # nothing that was asked was judged
+
+
+# Suppressions ---------------------------------------------------------------------------------------------------------
+
+
+def suppressed(name: str, expires: str = "2026-06-01") -> Policy:
+    return parse_policy(
+        f'{shipped_text("standard")}\n[[suppression]]\ncheck = "{name}"\nreason = "Ticket 7."\napprover = "A. Person"\n'
+        f"expires = {expires}\n", "p.toml",
+    )  # fmt: skip
+
+
+def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
+    found = results(STANDARD)
+    found["runtime"]["alpha"] = 0.1
+    allowed = suppressed("runtime-error")
+    checks, said, reason = judge(allowed, found, TODAY)
+    one = next(one for one in checks if one["id"] == "runtime-error")
+    assert (one["status"], one["would_be"], one["observed"]) == ("suppressed", "fail", 0.1)
+    assert one["suppression"] == {"reason": "Ticket 7.", "approver": "A. Person", "expires": "2026-06-01"}
+    assert said == "pass"
+    assert reason.startswith(
+        "12 checks hold, 5 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
+    )
+    assert reason.endswith("Of runtime-error: would have failed, suppressed until 2026-06-01 by A. Person.")
+
+
+def test_who_answers_for_what_would_have_failed_comes_first() -> None:
+    text = policy("complete; worst_completeness; min = 0.1\nother; iou; min = 0.1\nopen; accuracy; min = 0.1\n"
+                  "device; runtime_error; max = 0.01\nhonest; flags; max = 0").text  # fmt: skip
+    for name, who in (("other", "First"), ("device", "Second"), ("honest", "Third")):
+        text += f'[[suppression]]\ncheck = "{name}"\nreason = "x"\napprover = "{who}"\nexpires = 2026-06-01\n'
+    allowed = parse_policy(text.replace('metric = "accuracy"', 'metric = "accuracy"\nrequired = false'), "p.toml")
+    found = results(allowed)
+    found["metrics"] = [one for one in found["metrics"] if one["name"] not in ("iou", "accuracy")]
+    found["runtime"]["alpha"] = 0.1
+    found["flags"] = ["maps: constant (900 of 1000 maps)"]
+    _, said, reason = judge(allowed, found, TODAY)
+    assert said == "pass"
+    assert reason == (
+        "8 checks hold, 1 of the policy and 7 of the measurement itself; 4 suppressed or not assessed: device, honest, "
+        "other, open. Of device: would have failed, "
+        "suppressed until 2026-06-01 by Second. Of honest: would have failed, suppressed until 2026-06-01 by Third."
+    )
+
+
+def test_what_was_open_and_is_suppressed_is_not_said_to_have_failed() -> None:
+    text = policy("complete; worst_completeness; min = 0.1\nother; iou; min = 0.1").text
+    text += '[[suppression]]\ncheck = "other"\nreason = "x"\napprover = "First"\nexpires = 2026-06-01\n'
+    allowed = parse_policy(text, "p.toml")
+    found = results(allowed)
+    found["metrics"] = [one for one in found["metrics"] if one["name"] != "iou"]
+    assert judge(allowed, found, TODAY)[1:] == (
+        "pass", "8 checks hold, 1 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: other. "
+        "Of other: suppressed until 2026-06-01 by First."
+    )  # fmt: skip
+
+
+def test_an_expired_suppression_counts_no_more_and_is_seen() -> None:
+    found = results(STANDARD)
+    found["runtime"]["alpha"] = 0.1
+    allowed = suppressed("runtime-error")
+    assert judge(allowed, found, date(2026, 6, 2))[1] == "fail"
+    said = check(allowed, found, "suppression-expired:runtime-error", date(2026, 6, 2))
+    assert (said["status"], said["severity"]) == ("inconclusive", "info")
+    assert "expired on 2026-06-01 and is not applied" in said["reason"]
+    assert "Ticket 7" in said["reason"]
+    found["runtime"]["alpha"] = 0.0
+    assert judge(allowed, found, date(2026, 6, 2))[1] == "pass"
+
+
+def test_a_suppression_of_what_holds_is_said_to_be_idle() -> None:
+    said = check(suppressed("runtime-error"), results(STANDARD), "runtime-error")
+    assert said["status"] == "pass"
+    assert said["reason"].endswith("Its suppression is not needed.")
+
+
+def test_a_single_cheat_is_suppressed_and_the_others_count() -> None:
+    found = results(STANDARD)
+    found["flags"] = ["maps: constant (900 of 1000 maps)"]
+    assert verdict(STANDARD, found) == "fail"
+    allowed = suppressed("cheat-constant")
+    assert verdict(allowed, found) == "pass"
+    assert statuses(allowed, found)["cheat-constant"] == "suppressed"
+    assert "cheat-constant" in judge(allowed, found, TODAY)[2]
+    found["flags"].append("maps: position-only (1000 of 1000 maps are those of other images)")
+    assert verdict(allowed, found) == "fail"
+    assert statuses(suppressed("no-cheat-flag"), found)["cheat-position-only"] == "suppressed"
+
+
+def test_when_every_check_is_suppressed_nothing_was_judged() -> None:
+    asked = policy("complete; worst_completeness; min = 0.9", more="")
+    text = asked.text + '[[suppression]]\ncheck = "complete"\nreason = "x"\napprover = "y"\nexpires = 2030-01-01\n'
+    assert verdict(parse_policy(text, "p.toml"), results(asked)) == "inconclusive"
+
+
+# Named findings -------------------------------------------------------------------------------------------------------
+
+FLAGS = {
+    "maps: same-map-for-all-labels (201 of 1000 maps)": ("cheat-one-map-for-all-labels", "fail"),
+    "maps: same-map-for-all-labels (200 of 1000 maps)": ("some-labels-share-a-map", "pass"),
+    "maps: position-only (600 of 1000 maps are those of other images)": ("cheat-position-only", "fail"),
+    "maps: position-only (50 of 1000 maps are those of other images)": ("some-images-share-a-map", "pass"),
+    "maps: same-map-for-all-labels (2 of 2 maps on images with several labels)": (
+        "cheat-one-map-for-all-labels",
+        "fail",
+    ),
+    "maps: constant (501 of 1000 maps)": ("cheat-constant", "fail"),
+    "maps: constant (500 of 1000 maps)": ("some-constant-maps", "pass"),
+    "maps: ties (1000 of 1000 maps)": ("heavy-ties", "pass"),
+    "maps: the order in ties moves insertion (gray) by 0.123 on average": ("tie-order-matters", "pass"),
+    "maps: 10 maps are missing": ("maps-missing", "pass"),
+    "a: b\nc: position-only (40 of 40 maps are those of other images)": ("cheat-position-only", "fail"),
+}
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_every_flag_has_a_finding_of_its_own(flag: str) -> None:
+    found = results(STANDARD)
+    found["flags"] = [flag]
+    name, expected = FLAGS[flag]
+    said = check(STANDARD, found, name)
+    assert flag in said["reason"]
+    assert verdict(STANDARD, found) == expected
+    assert said["severity"] == ("critical" if expected == "fail" else "info")
+    counted = check(STANDARD, found, "no-cheat-flag")
+    assert (counted["observed"], counted["status"]) == (expected == "fail", expected)
+
+
+def binary(*flags: str) -> Results:
+    """Results of a model with two classes."""
+    found = results(STANDARD)
+    found["subject"]["classes"] = 2
+    return found | {"flags": list(flags)}
+
+
+SHARED = "maps: same-map-for-all-labels (1000 of 1000 maps)"
+
+
+def test_two_classes_may_share_a_map_and_be_honest_which_leaves_the_verdict_open() -> None:
+    found = binary(SHARED)
+    said, asked = check(STANDARD, found, "labels-share-a-map"), check(STANDARD, found, "no-cheat-flag")
+    assert (said["status"], said["severity"], said["part_of"]) == ("inconclusive", "critical", "no-cheat-flag")
+    assert SHARED in said["reason"]
+    assert "signed maps, or another method, would tell them apart" in said["reason"]
+    assert (asked["status"], asked["observed"]) == ("inconclusive", 0)
+    assert "labels-share-a-map" in asked["reason"]
+    assert verdict(STANDARD, found) == "inconclusive"
+    assert not [name for name in statuses(STANDARD, found) if name.startswith("cheat")]
+
+
+def test_two_classes_do_not_excuse_another_cheat() -> None:
+    found = binary(SHARED, "maps: position-only (1000 of 1000 maps are those of other images)")
+    assert statuses(STANDARD, found)["cheat-position-only"] == "fail"
+    assert verdict(STANDARD, found) == "fail"
+
+
+def test_two_classes_with_a_stray_shared_map_pass() -> None:
+    found = binary("maps: same-map-for-all-labels (50 of 1000 maps)")
+    assert statuses(STANDARD, found)["some-labels-share-a-map"] == "inconclusive"
+    assert verdict(STANDARD, found) == "pass"
+
+
+@pytest.mark.parametrize("name", ["labels-share-a-map", "no-cheat-flag"])
+def test_somebody_may_answer_for_two_classes_that_share_a_map(name: str) -> None:
+    said = f'[[suppression]]\ncheck = "{name}"\nreason = "x"\napprover = "y"\nexpires = 2030-01-01\n'
+    asked = parse_policy(f"{shipped_text('standard')}\n{said}", "p.toml")
+    assert statuses(asked, binary(SHARED))["labels-share-a-map"] == "suppressed"
+    assert verdict(asked, binary(SHARED)) == "pass"
+
+
+def test_flags_about_the_runtime_and_the_images_are_no_cheats() -> None:
+    found = results(STANDARD)
+    found["flags"] = ["tf32 changes insertion by 0.0031 on average, so strict float32 is used"]
+    assert verdict(STANDARD, found) == "pass"
+    assert not [name for name in statuses(STANDARD, found) if name.startswith(("cheat", "not-above"))]
+
+
+def test_a_policy_may_bear_a_kind_of_cheat() -> None:
+    asked = policy("few; flags; max = 1")
+    found = results(asked)
+    found["flags"] = ["maps: position-only (40 of 40 maps are those of other images)"]
+    assert statuses(asked, found)["cheat-position-only"] == "fail"
+    assert verdict(asked, found) == "pass"
+    found["flags"].append("maps: constant (40 of 40 maps)")
+    assert verdict(asked, found) == "fail"
+
+
+def test_kinds_are_counted_once() -> None:
+    found = results(STANDARD, ("a", "b"))
+    found["flags"] = [f"{name}: position-only (40 of 40 maps are those of other images)" for name in "ab"]
+    assert check(STANDARD, found, "no-cheat-flag")["observed"] == 1
+    assert check(STANDARD, found, "cheat-position-only")["reason"].count("position-only") == 2
+
+
+def test_maps_of_another_model_fail(good: Results) -> None:
+    good["run"]["bundle_models"] = {"maps": "12" * 32}
+    said = check(STRICT, good, "identity")
+    assert (said["status"], said["severity"]) == ("fail", "critical")
+    assert "made for the model 121212121212" in said["reason"]
+    assert verdict(STRICT, good) == "fail"
+    good["run"]["bundle_models"] = {"maps": None}
+    said = check(STRICT, good, "identity")
+    assert (said["status"], said["severity"]) == ("not assessed", "critical")
+    assert "maps: the bundle does not say" in said["reason"]
+    assert verdict(STRICT, good) == "inconclusive"  # else taking the digest out would be the way round it
+
+
+def test_copies_of_an_image_do_not_count(good: Results) -> None:
+    good["run"]["copies"] = 1
+    assert "1 of them are copies" in check(STRICT, good, "images")["reason"]
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_what_failed_below_the_level_is_said() -> None:
+    good = results(STANDARD)
+    for entry in good["metrics"]:
+        if entry["name"] == "best_effort":
+            entry.update(value=0.1, low=0.05, high=0.15)
+    _, found, reason = judge(STANDARD, good, TODAY, "high")
+    assert found == "pass"
+    assert "below the severity high that decides: best-effort" in reason
+
+
+def test_bundles_that_could_not_be_used_are_findings(good: Results) -> None:
+    good["run"]["refused_bundles"] = {"theirs": ["image 'a', label 3: a colour picture, not a map: give the scores."]}
+    assert statuses(STRICT, good)["cheat-colour-pictures"] == "fail"
+    assert verdict(STRICT, good) == "fail"
+    good["run"]["refused_bundles"] = {"theirs": ["the map of image 'a' has NaN"]}
+    assert statuses(STRICT, good)["maps-usable"] == "error"
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_few_images_alone_raise_no_suspicion() -> None:
+    found = results(STANDARD, n=10)
+    assert not [name for name in statuses(STANDARD, found) if name.startswith("not-above")]
+
+
+def test_controls_that_are_not_beaten_are_named_even_when_nobody_asks() -> None:
+    asked = policy("right; accuracy; min = 0.5")
+    found = results(asked)
+    (one,) = pick(found, "comparisons", name="worst_completeness", against="control:random")
+    one |= {"value": 0.0, "low": -0.01, "high": 0.01}
+    said = check(asked, found, "not-above-random")
+    assert (said["status"], said["severity"]) == ("inconclusive", "info")
+    assert verdict(asked, found) == "pass"
+    for one in found["metrics"]:
+        one.update({"value": None} if one["name"] in FAITHFUL else {})
+    (one,) = pick(found, "comparisons", name="insertion", against="control:edges")
+    one |= {"value": -0.2, "low": -0.3, "high": -0.1}
+    assert check(asked, found, "not-above-edges")["metric"] == "insertion"
+
+
+# Nothing is gained by leaving things out ------------------------------------------------------------------------------
+
+
+def drop(key: str, **like: Any) -> Callable[[Results], None]:
+    """Remove the entries that are like that."""
+
+    def change(found: Results) -> None:
+        gone = pick(found, key, **like)
+        assert gone
+        found[key] = [one for one in found[key] if one not in gone]
+
+    return change
+
+
+def without_other_labels(found: Results) -> None:
+    """What maps for the predicted label alone leave of an evaluation."""
+    why = "9000 of 10000 maps are missing, and every label needs its own"
+    for one in found["metrics"]:
+        one.update({"value": None, "low": None, "high": None, "n": 0, "reason": why} if one["name"] in FAITHFUL else {})
+    found["comparisons"] = [one for one in found["comparisons"] if one["name"] not in FAITHFUL]
+
+
+def with_fewer_labels(found: Results) -> None:
+    found["settings"]["labels"] = "top2"
+
+
+def with_fewer_images(found: Results) -> None:
+    for one in found["metrics"] + found["comparisons"] + found["controls"]:
+        one["n"] = min(one["n"], 999)
+    found["subject"]["images"]["count"] = 999
+
+
+def with_images_without_maps(found: Results) -> None:
+    """A bundle without maps for the images that would pull it down."""
+    found["subject"]["images"]["count"] = 1100
+
+
+def with_unreadable_images(found: Results) -> None:
+    found["failed_images"] = [{"image": "a.png", "reason": "not a picture"}]
+
+
+def with_a_wider_net(found: Results) -> None:
+    found["settings"]["confidence"] = 0.5
+
+
+def without_the_controls(found: Results) -> None:
+    found["controls"] = []
+    found["comparisons"] = []
+    found["settings"]["controls"] = False
+
+
+def with_another_start(found: Results) -> None:
+    found["settings"]["range"] = [0.5, 1.0]
+
+
+LEFT_OUT: dict[str, Callable[[Results], None]] = {
+    "maps for other labels": without_other_labels, "labels": with_fewer_labels, "images": with_fewer_images,
+    "maps of some images": with_images_without_maps, "files": with_unreadable_images, "width": with_a_wider_net,
+    "all controls": without_the_controls, "half of the curve": with_another_start,
+    "comparisons": lambda found: found.update(comparisons=[]), "controls": lambda found: found.update(controls=[]),
+    "runtime": lambda found: found.update(runtime=None), "stages": lambda found: found.update(randomisation=None),
+    "reference": lambda found: found["runtime"].pop("reference"), "metrics": lambda found: found.update(metrics=[]),
+    "series": lambda found: found["randomisation"].update(series=[]), "flags": lambda found: found.update(flags=None),
+    "bundles": lambda found: found["run"].update(bundles={}), "classes": lambda found: found["subject"].pop("classes"),
+    "count": lambda found: found["subject"]["images"].pop("count"),
+    "model": lambda found: found["subject"].pop("model"),
+    **{f"control {name}": drop("controls", bundle=f"control:{name}") for name in (*CONTROLS[:-1], "one-map:maps")},
+    **{f"comparison {name}": drop("comparisons", name="worst_completeness", against=f"control:{name}")
+       for name in (*CONTROLS[:-1], "one-map:maps")},
+    **{f"metric {name}": drop("metrics", name=name) for name in ("soundness", "best_effort")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_leaving_out(what: str, good: Results) -> None:
+    LEFT_OUT[what](good)
+    checks, said, reason = judge(STRICT, good, TODAY)
+    assert said in ("inconclusive", "fail")
+    assert reason
+    assert any(one["status"] not in ("pass", "suppressed") for one in checks)
+
+
+@pytest.mark.parametrize("key", RECORD)
+def test_leaving_out_a_key(key: str, good: Results) -> None:
+    assert set(good) == set(RECORD)
+    del good[key]
+    assert check(STRICT, good, "record")["status"] == "error"
+    assert key in check(STRICT, good, "record")["reason"]
+    assert verdict(STRICT, good) in ("inconclusive", "fail")
+
+
+@pytest.mark.parametrize("nothing", [None, [], {}, "", 3, "text"])
+def test_emptying_a_key_is_no_better_and_never_an_error_of_ours(nothing: Any, good: Results) -> None:
+    harmless = {"tool", "environment", "classes_are", "classes", "reliability", "limitations", "failed_images"}
+    for key in RECORD:
+        changed = copy.deepcopy(good) | {key: nothing}
+        said = verdict(STRICT, changed)
+        assert said != "pass" or key in harmless or (key, nothing) == ("flags", []), key
+    assert verdict(STRICT, dict.fromkeys(RECORD, nothing)) == "inconclusive"
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), "0.9", True, [], {}])
+def test_a_damaged_figure_is_an_error(wrong: Any, good: Results) -> None:
+    for key in ("value", "low", "high"):
+        changed = copy.deepcopy(good)
+        (one,) = pick(changed, "metrics", name="best_effort", infill="gray")
+        one[key] = wrong
+        assert check(STRICT, changed, "best-effort")["status"] == "error", key
+        assert verdict(STRICT, changed) == "inconclusive"
+    (one,) = pick(good, "metrics", name="best_effort", infill="gray")
+    one |= {"low": 0.7, "high": 0.5}
+    assert check(STRICT, good, "best-effort")["status"] == "error"
+
+
+def test_every_setting_of_the_policy_is_held_to(good: Results) -> None:
+    for name in good["settings"]:
+        changed = copy.deepcopy(good)
+        changed["settings"][name] = "something else"
+        said = check(STRICT, changed, "settings")
+        assert said["status"] == "error"
+        assert said["reason"].startswith(f"{name} was 'something else', the policy asks for ")
+        assert verdict(STRICT, changed) == "inconclusive"
+        del changed["settings"][name]
+        assert verdict(STRICT, changed) == "inconclusive"
+
+
+def test_images_may_fail_up_to_the_share_that_the_policy_bears() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4", "minimum_images = 50\nmax_failed_images = 0.1")
+    for failed, expected in ((0, "pass"), (10, "pass"), (12, "inconclusive")):
+        found = results(asked, n=100 - failed)
+        found["failed_images"] = [{"image": str(number), "reason": "torn"} for number in range(failed)]
+        assert verdict(asked, found) == expected
+        assert "100 images have figures" in check(asked, found, "images")["reason"]
+
+
+def test_images_are_counted_under_every_infill() -> None:
+    asked = policy("right; accuracy; min = 0.5", 'minimum_images = 50\ninfill = ["gray", "blur"]')
+    found = results(asked, n=60)
+    assert verdict(asked, found) == "pass"
+    for one in pick(found, "metrics", infill="blur"):
+        one["n"] = 40
+    assert check(asked, found, "images")["observed"] == 40
+    assert verdict(asked, found) == "inconclusive"
+
+
+def test_images_without_a_label_in_the_set_are_not_lost() -> None:
+    asked = policy("complete; worst_completeness; min = 0.4", 'minimum_images = 50\nlabels = "f>=0.3"')
+    found = results(asked, n=90)
+    found["subject"]["images"]["count"] = 100
+    assert verdict(asked, found) == "inconclusive"
+    found["flags"] = ["10 of 100 images have no label in 'f>=0.3' and are left out"]
+    assert verdict(asked, found) == "pass"
+
+
+def test_a_policy_that_asks_nothing_of_other_labels_does_not_need_them() -> None:
+    asked = policy('shown; insertion; min = 0.5\nabove; insertion; min_margin_over = "control:0"')
+    found = results(asked)
+    without_other_labels(found)
+    found["controls"] = [one for one in found["controls"] if "one-map" not in one["bundle"]]
+    assert check(asked, found, "labels")["severity"] == "info"
+    assert verdict(asked, found) == "pass"
+
+
+# Points of curves -----------------------------------------------------------------------------------------------------
+
+
+def test_figures_that_few_points_may_have_moved_decide_nothing(good: Results) -> None:
+    assert check(STRICT, good, "points")["observed"] == 0.001
+    pick(good, "points", bundle="control:one-map:maps")[0]["errors"]["worst_completeness"] = 0.013
+    good["settings"]["steps"] = "16"
+    said = check(STRICT, good, "points")
+    assert (said["status"], said["severity"], said["observed"]) == ("inconclusive", "critical", 0.013)
+    assert said["reason"] == (
+        "With 16 points a figure of control:one-map:maps may be off by 0.013; at most 0.005 is asked: steps = 'auto' "
+        "finds as many as it needs."
+    )
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_only_what_is_judged_needs_points() -> None:
+    asked = policy('complete; worst_completeness; min_margin_over = "control:random:0"')
+    found = results(asked)
+    pick(found, "points", bundle="control:edges")[0]["errors"]["worst_completeness"] = 0.5
+    assert verdict(asked, found) == "pass"
+    pick(found, "points", bundle="control:random")[0]["errors"]["worst_completeness"] = 0.5
+    assert verdict(asked, found) == "inconclusive"
+    located = policy("pointed; pointing_game; min = 0.5")
+    said = check(located, found, "points")
+    assert (said["status"], said["severity"], said["required"]) == ("not assessed", "info", False)
+    assert verdict(located, found) == "pass"
+
+
+def test_points_are_not_known_better_than_the_results_say(good: Results) -> None:
+    del good["points"][0]["errors"]
+    assert check(STRICT, good, "points")["observed"] == 0.02  # the largest of all figures
+
+
+@pytest.mark.parametrize(("error", "status"), [(None, "not assessed"), ("0.1", "error"), (float("nan"), "error")])
+def test_errors_that_nobody_knows_are_no_pass(error: Any, status: str, good: Results) -> None:
+    good["points"][0]["errors"] = {} if error is None else dict.fromkeys(VALUES, error)
+    good["points"][0]["error"] = error
+    assert check(STRICT, good, "points")["status"] == status
+    assert verdict(STRICT, good) == "inconclusive"
+    good["points"] = good["points"][1:]
+    assert check(STRICT, good, "points")["status"] == "not assessed"
+    assert verdict(STRICT, good) == "inconclusive"
+
+
+def test_points_cannot_be_suppressed() -> None:
+    with pytest.raises(BadInput, match="cannot be suppressed"):
+        suppressed("points")
+
+
+# Planted cheats, measured ---------------------------------------------------------------------------------------------
+
+SIZE, COUNT, LABELS = 64, 12, 10
+PLANTED = policy('above; worst_completeness; min_margin_over = "control:0"\nhonest; flags; max = 0',
+                 f'minimum_images = {COUNT}\nlabels = "top2"\nsteps = 6')  # fmt: skip
+
+
+def one_map(rng: np.random.Generator, _pixels: np.ndarray) -> np.ndarray:
+    return np.repeat(rng.standard_normal((1, SIZE, SIZE)), LABELS, axis=0)
+
+
+def gaussian(_rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+    return np.repeat(centred_gaussian(pixels, 0)[None], LABELS, axis=0)
+
+
+def noise(rng: np.random.Generator, _pixels: np.ndarray) -> np.ndarray:
+    return rng.standard_normal((LABELS, SIZE, SIZE))
+
+
+def outlines(_rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+    return np.stack([edges(pixels, 0) * (label + 1) for label in range(LABELS)])
+
+
+def flat(_rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+    return np.stack([np.full((SIZE, SIZE), float(label)) for label in range(LABELS)])
+
+
+def noisy(make: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """The same cheat, hidden under noise of 1 % of each map's range."""
+
+    def made(rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+        maps = make(rng, pixels)
+        return maps + 0.01 * np.ptp(maps, axis=(1, 2), keepdims=True) * rng.standard_normal(maps.shape)
+
+    made.__name__ = f"noisy {make.__name__}"
+    return made
+
+
+def smooth_map(rng: np.random.Generator, _pixels: np.ndarray) -> np.ndarray:
+    """Hills that differ from image to image and serve all labels of it."""
+    return np.stack([ndimage.gaussian_filter(rng.standard_normal((SIZE, SIZE)), 5)] * LABELS)
+
+
+def blobs(_rng: np.random.Generator, pixels: np.ndarray) -> np.ndarray:
+    return np.stack([blurred_edges(pixels, 0)] * LABELS)
+
+
+CHEATS: dict[str, tuple[Callable[..., np.ndarray], set[str]]] = {
+    "one map for all labels, with noise": (noisy(smooth_map), {"cheat-one-map-for-all-labels"}),
+    "a bump in the middle, with noise": (noisy(gaussian), {"cheat-position-only", "cheat-one-map-for-all-labels"}),
+    "blurred edges": (blobs, {"cheat-one-map-for-all-labels", "not-above-blurred-edges"}),
+    "blurred edges, with noise": (noisy(blobs), {"cheat-one-map-for-all-labels"}),
+    "one map for all labels": (one_map, {"cheat-one-map-for-all-labels"}),
+    "a bump in the middle": (gaussian, {"cheat-position-only", "not-above-centred-gaussian"}),
+    "random maps": (noise, {"not-above-random"}),
+    "an edge detector": (outlines, {"not-above-edges"}),
+    "maps that say nothing": (flat, {"cheat-constant"}),
+}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Results]:
+    """Results of maps for the images of the planted truth, by the policy's own settings."""
+    folder = tmp_path_factory.mktemp("planted")
+    images = draw(COUNT, seed=3, tags="random").images
+    model = auditkit.load(bundled("honest"), settings=auditkit.Settings(device="cpu"))
+    settings = PLANTED.evaluation()
+
+    @functools.cache
+    def measured(make: Any) -> Results:
+        name = make if isinstance(make, str) else make.__name__
+        if isinstance(make, str):
+            auditkit.explain(model, images, folder / name, make, labels=settings.labels)
+        else:
+            rng, bundle = np.random.default_rng(5), auditkit.Bundle(folder / name, model=str(bundled("honest")))
+            for index, pixels in enumerate(images):
+                bundle.add([str(index)] * LABELS, list(range(LABELS)), make(rng, pixels).astype(np.float32))
+        out = folder / f"run {name}"
+        auditkit.evaluate(model, images, folder / name, out=out, steps=6, labels=settings.labels)
+        found: Results = json.loads((out / "results.json").read_text())
+        found["run"]["bundle_models"] = {name: found["subject"]["model"]["identity"]}
+        return found | {"randomisation": None}
+
+    return measured
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_planted_cheats_are_named(name: str, planted: Callable[[Any], Results]) -> None:
+    make, names = CHEATS[name]
+    found = planted(make)
+    said = statuses(PLANTED, found)
+    assert names <= set(said)
+    assert verdict(PLANTED, found) != "pass"
+    assert [said[one] for one in ("record", "settings", "images", "labels", "controls", "identity")] == ["pass"] * 6
+
+
+@pytest.mark.parametrize("method", ["gradient-input", "grad-cam"])
+def test_honest_maps_are_not_called_cheats(method: str, planted: Callable[[Any], Results]) -> None:
+    said = statuses(PLANTED, planted(method))
+    assert not [name for name in said if name.startswith("cheat")]
+    assert said["honest"] == "pass"
+
+
+def test_the_reason_that_lies_with_the_model_is_the_evaluations_own(planted: Callable[[Any], Results]) -> None:
+    """Findings know it by its words: the planted model is that sure of its images."""
+    found = planted(noise)
+    (one,) = pick(found, "metrics", name="best_effort")
+    assert one["reason"].startswith(NO_SECOND_LABEL)
+
+
+def test_a_stored_run_is_judged_like_one_in_memory(planted: Callable[[Any], Results], tmp_path: Path) -> None:
+    found = planted(noise)
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    assert judge(PLANTED, json.loads((tmp_path / "results.json").read_text()), TODAY) == judge(PLANTED, found, TODAY)

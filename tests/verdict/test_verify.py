@@ -1,0 +1,664 @@
+"""A run that was changed is found out, wherever it was changed and however well; an honest one holds."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import auditkit
+from auditkit.errors import BadInput, IntegrityFailure
+from auditkit.methods.controls import CONTROLS
+from auditkit.methods.registry import METHODS
+from auditkit.methods.request import Found, Request
+from auditkit.report.html import render_html
+from auditkit.report.load_run import load
+from auditkit.runs.evaluate import silent
+from auditkit.runs.folder import checksums, parquet, provenance
+from auditkit.runs.folder.store import Store
+from auditkit.runs.summary.results import results
+from auditkit.runs.summary.summarise import summarise
+from auditkit.verdict.verify import Originals, Verification, maps, recompute, run_record, sample, verify
+from auditkit.verdict.verify.originals import opened
+from tests.cli.test_cli import _refused
+from tests.cli.test_cli import auditkit as command
+from tests.support import onnx_models
+
+CPU = auditkit.Settings(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, its card, twenty images, maps, and the run that was made of them."""
+    folder, rng = tmp_path_factory.mktemp("made"), np.random.default_rng(0)
+    model = onnx_models.save(onnx_models.convnet(size=8, classes=3), folder)
+    names = 'names = ["cat", "dog", "eel"]'
+    model.with_suffix(".toml").write_text(
+        f'schema_version = 1\n[preprocessing]\npreset = "unit"\nresize = "none"\n[classes]\n{names}\n'
+    )
+    images, labels = rng.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8), rng.integers(0, 3, 20)
+    np.savez(folder / "images.npz", images=images, labels=labels)
+    bundle = auditkit.Bundle(folder / "maps", model=str(model), method="noise")
+    for image in range(20):
+        bundle.add([str(image)] * 3, [0, 1, 2], rng.standard_normal((3, 8, 8)).astype(np.float32))
+    opened = auditkit.load(model, settings=CPU)
+    auditkit.evaluate(opened, folder / "images.npz", folder / "maps", out=folder / "run", steps="auto")
+    checksums.write(folder / "run")
+    return folder
+
+
+@pytest.fixture
+def given(made: Path, tmp_path: Path) -> Path:
+    """The same, to be changed: the run says where model and images were, but not where they are now."""
+    return Path(shutil.copytree(made, tmp_path / "given"))
+
+
+def _verify(given: Path, **settings: Any) -> Verification:
+    where = Originals(given / "model.onnx", given / "images.npz", {"maps": given / "maps"}, device="cpu")
+    return verify(given / "run", where, **settings)
+
+
+def _inside(given: Path) -> list[str]:
+    return verify(given / "run", depth="run").problems
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def _changed(path: Path, at: int = -1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def _forged(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Results changed by someone who knows how the run is kept: the list of digests is made anew."""
+    found = json.loads((run / "results.json").read_text())
+    change(found)
+    (run / "results.json").write_text(json.dumps(found, sort_keys=True, indent=2) + "\n")
+    checksums.write(run)
+
+
+def _forged_rows(run: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    """Rows of the first unit changed, sealed again, summed up again, and listed again."""
+    said = run_record.Recorded.of(run)
+    key = next(iter(said.units.values()))
+    rows = change(Store(run).read(key).to_pylist())
+    table = pa.Table.from_pylist(rows, schema=parquet.ITEMS)
+    (run / "items" / f"{key}.parquet").write_bytes(parquet.encoded(key, table))
+    assert said.runtime is not None
+    store = Store(run)
+    with np.errstate(all="ignore"):
+        summary = summarise(lambda: store.tables(said.units.values()), said.settings, said.runtime, said.about)
+    with Store.open(run, said.run) as writing:
+        writing.finish(results(summary))
+    checksums.write(run)
+
+
+def test_an_honest_run_holds_from_the_command(given: Path) -> None:
+    before = _content(given)
+    done = command(
+        "verify", given / "run", "--heatmaps", f"maps={given / 'maps'}", "--sample", 1, "--seed", 3, "--json"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["holds"], found["not_checked"]) == (True, [maps.SUPPLIED])
+    assert [check["name"] for check in found["checks"]] == [
+        "files", "settings", "parts", "rows", "results", "originals", "sample", "runtime",
+    ]  # fmt: skip
+    assert (found["sample"]["images"], found["sample"]["seed"], found["sample"]["tolerance"]) == (20, 3, 1e-5)
+    assert (found["sample"]["deciding"], found["sample"]["escape"]) == (0, "every image is computed anew")
+    assert _content(given) == before  # nothing is written, not even a lock
+
+
+def test_a_changed_run_ends_the_command_with_5(given: Path) -> None:
+    _forged(given / "run", lambda found: found["metrics"][1].update(value=0.99))
+    done = command("verify", given / "run", "--run-only")
+    assert done.returncode == IntegrityFailure.exit_code == 5
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("auditkit: ")
+    assert "metrics[1]" in line
+    assert "does not hold (1 problem): " in line
+    assert "DOES NOT HOLD" in done.stdout
+    assert "not checked" in done.stdout
+
+
+def test_a_run_holds_wherever_it_lies(given: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "archive" / "2026"
+    shutil.copytree(given / "run", moved)
+    where = Originals(given / "model.onnx", given / "images.npz", {"maps": given / "maps"}, device="cpu")
+    assert verify(moved, where, seed=0).problems == []
+
+
+def test_one_byte_anywhere_is_found(given: Path) -> None:
+    run = given / "run"
+    files = [path for path in run.rglob("*") if path.is_file() and path.name != ".lock"]
+    assert len(files) == 5
+    for path in files:
+        content = path.read_bytes()
+        for at in (0, len(content) // 2, -2):
+            _changed(path, at)
+            assert _inside(given), (path, at)
+            path.write_bytes(content)
+    assert _inside(given) == []
+
+
+def test_one_byte_is_found_though_the_list_was_made_anew(given: Path) -> None:
+    """Without the list of digests, what was written still belongs together."""
+    run = given / "run"
+    for path in [run / "run.json", *(run / "items").glob("*.parquet")]:
+        content = path.read_bytes()
+        for share in (0.2, 0.5, 0.8):
+            _changed(path, int(share * len(content)))
+            checksums.write(run)
+            assert _inside(given), (path, share)
+            path.write_bytes(content)
+
+
+def test_a_missing_and_an_added_file_are_found_together(given: Path) -> None:
+    first, second = sorted((given / "run" / "items").glob("*.parquet"))
+    first.unlink()
+    (given / "run" / "report.html").write_text("all is well")
+    found = _inside(given)
+    assert any(f"{first.name} is missing" in said for said in found)
+    assert any("report.html is not listed" in said for said in found)
+    assert not any(second.name in said for said in found)
+
+
+def test_swapped_parts_are_found_though_listed_anew(given: Path) -> None:
+    first, second = sorted((given / "run" / "items").glob("*.parquet"))
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    checksums.write(given / "run")
+    found = _inside(given)
+    assert len(found) == 2
+    assert all("holds another unit" in said for said in found)
+
+
+def test_a_part_of_another_run_is_found(given: Path) -> None:
+    first = next((given / "run" / "items").glob("*.parquet"))
+    key = "0" * 64
+    table = Store(given / "run").read(first.stem)
+    (given / "run" / "items" / f"{key}.parquet").write_bytes(parquet.encoded(key, table))
+    checksums.write(given / "run")
+    assert _inside(given) == [f"items/{key}.parquet belongs to no unit of the run"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda found: found["metrics"][0].update(value=found["metrics"][0]["value"] + 1e-6), "metrics[0]"),
+        (lambda found: found["controls"][3].update(high=2.0), "controls[3]"),
+        (lambda found: found["comparisons"].pop(), "comparisons has"),
+        (lambda found: found["comparisons"][0].update(against="control:edges"), "comparisons[0]"),
+        (lambda found: found["flags"].append("all is well"), "flags has"),
+        (lambda found: found["classes"][0].update(n=2), "classes[0]"),
+        (lambda found: found["run"].update(rows=1), "run.rows"),
+        (lambda found: found["limitations"].clear(), "limitations has"),
+        (lambda found: found["subject"]["images"].update(digest="0" * 64), "run.json"),
+        (lambda found: found["subject"]["model"].update(sha256="0" * 64), "run.json"),
+        (lambda found: found["settings"].update(eps1=0.2), "run.json"),
+        (lambda found: found["settings"].update(steps="half"), "steps"),
+        (lambda found: found["environment"].update(precision="float16"), "run.json"),
+        (lambda found: found["failed_images"].append({"image": "3", "reason": "lost"}), "run.json"),
+        (lambda found: found.pop("settings"), "settings"),
+        (lambda found: found.update(metrics=None), "metrics"),
+    ],
+)  # fmt: skip
+def test_changed_results_are_found_though_listed_anew(
+    given: Path, change: Callable[[dict[str, Any]], None], named: str
+) -> None:
+    _forged(given / "run", change)
+    assert any(named in said for said in _inside(given))
+
+
+def _flattened(row: dict[str, Any]) -> dict[str, Any]:
+    """A perfect map, whose curve, area and ratios agree with each other."""
+    curve = [*[row["prob"]] * (len(row["curve"]) - 1), row["curve"][-1]]
+    return row | {"curve": curve, "insertion": row["prob"], "alpha": 1.0, "beta": 1.0}
+
+
+FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any] | None], str]] = {
+    "1": (lambda row: _flattened(row) if row["bundle"] == "maps" and row["predicted"] else row,
+          "insertion of 1 of {rows} rows differs"),
+    "2": (lambda row: None if row["bundle"] == "maps" and row["label"] == 1 else row, "1 rows are missing"),
+    "3": (lambda row: row | {"deletion": 0.0} if row["predicted"] else row, "deletion of {sources} of {rows} rows"),
+    "4": (lambda row: row | {"prediction": (row["prediction"] + 1) % 3}, "prediction of {rows} of {rows}"),
+    "5": (lambda row: row | {"flags": ["ties"]}, "flags of"),
+    "6": (lambda row: row | {"truth": (row["truth"] + 1) % 3}, "truth of {rows}"),
+    "7": (lambda row: row | {"map_digest": "0" * 32}, "map_digest of {rows}"),
+    "8": (lambda row: row | {"saliency_metric": -1.0} if row["predicted"] else row, "saliency_metric of"),
+    "9": (lambda row: row | {"image": "strange"}, "has no row"),
+    "10": (lambda row: row | {"label": row["label"] + 1} if row["label"] == 2 else row, "{twice} rows are missing"),
+}  # fmt: skip
+
+
+def test_rows_forged_through_and_through_do_not_come_out_again(given: Path) -> None:
+    def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        made = [FORGERIES[row["image"]][0](row) if row["image"] in FORGERIES else row for row in rows]
+        return [row for row in made if row is not None]
+
+    _forged_rows(given / "run", change)
+    assert [said for said in _inside(given) if "stands there twice" not in said] == []
+    found = _verify(given, share=1.0, seed=0)
+    sources = len(CONTROLS) + 2  # and the maps, and one of them for all labels
+    counts = {"rows": 3 * sources, "sources": sources, "twice": 2 * sources}
+    (sample,) = (check for check in found.checks if check.name == "sample")
+    assert len(sample.problems) == len(FORGERIES)
+    for image, (_, named) in FORGERIES.items():
+        (said,) = (problem for problem in sample.problems if problem.startswith(f"image '{image}': "))
+        assert named.format(**counts) in said
+
+
+def test_rows_that_contradict_themselves_are_found_wherever_they_are(given: Path) -> None:
+    def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        better = {"5": {"insertion": 1.0}, "6": {"alpha": 1.0, "beta": 0.99}, "7": {"prob": 0.5}, "8": {"curve": None}}
+        return [row | better.get(row["image"], {}) for row in [*rows, rows[0]]]
+
+    _forged_rows(given / "run", change)
+    found = _inside(given)
+    for image, named in {
+        "0": "twice",
+        "5": "curve's area",
+        "6": "beta is 0.99",
+        "7": "curve ends",
+        "8": "no figure",
+    }.items():
+        assert any(f"image '{image}'" in said and named in said for said in found), (image, found[:9])
+    assert not any("image '9'" in said for said in found)
+
+
+def test_a_forged_runtime_error_is_found(given: Path) -> None:
+    def change(found: dict[str, Any]) -> None:
+        found["runtime"]["largest"] = 0.01
+
+    _forged(given / "run", change)
+    (problem,) = _verify(given, seed=0).problems
+    assert problem.startswith("its error 'largest' is 0.01, measured anew")
+
+
+def _another_model(given: Path) -> None:
+    onnx_models.save(onnx_models.convnet(size=8, classes=3, seed=1), given)
+
+
+def _another_image(given: Path) -> None:
+    with np.load(given / "images.npz") as arrays:
+        images, labels = arrays["images"].copy(), arrays["labels"]
+    images[7, 3, 3, 0] ^= 1
+    np.savez(given / "images.npz", images=images, labels=labels)
+
+
+def _another_label(given: Path) -> None:
+    with np.load(given / "images.npz") as arrays:
+        images, labels = arrays["images"], (arrays["labels"] + 1) % 3
+    np.savez(given / "images.npz", images=images, labels=labels)
+
+
+def _another_map(given: Path) -> None:
+    path = next((given / "maps" / "maps").glob("*.npy"))
+    maps = np.load(path)
+    maps[0, 0, 0] += 1
+    np.save(path, maps)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (_another_model, "the model "), (lambda given: _changed(given / "model.onnx", 40), "the model "),
+        (_another_image, "the set of images "), (_another_label, "the set of images "),
+        (lambda given: (given / "images.npz").write_bytes(b"torn"), "is not an .npz file"),
+        (_another_map, "the bundle "), (lambda given: (given / "maps" / "manifest.csv").write_text("x"), "manifest"),
+    ],
+)  # fmt: skip
+def test_changed_originals_are_found(given: Path, change: Callable[[Path], None], named: str) -> None:
+    change(given)
+    found = _verify(given, depth="digests")
+    assert len(found.problems) == 1
+    assert named in found.problems[0]
+
+
+def test_every_changed_original_is_listed(given: Path) -> None:
+    for change in (_another_image, _another_map):
+        change(given)
+    found = _verify(given)
+    assert len(found.problems) == 2
+    assert any("first, originals" in said for said in found.not_checked)
+
+
+def test_what_cannot_be_found_is_asked_for_by_its_option(given: Path, made: Path) -> None:
+    for name, option in (("model.onnx", "--model FILE"), ("images.npz", "--images PATH"), ("maps", "--heatmaps maps=")):
+        (given / name).rename(given / "away")
+        with pytest.raises(BadInput, match=option):
+            _verify(given)
+        (given / "away").rename(given / name)
+    assert command("verify", given / "run", "--device", "cpu").returncode == 0  # all are where the run says
+    _refused(command("verify", given / "run", "--heatmaps", "maps=away"), "--heatmaps maps=PATH", "--run-only")
+    with pytest.raises(BadInput, match="no bundle 'other'; it has maps"):
+        verify(given / "run", Originals(heatmaps={"other": given / "maps"}))
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path, given: Path) -> None:
+    with pytest.raises(BadInput, match="is not a run"):
+        verify(tmp_path / "nowhere")
+    for name in ("results.json", checksums.SUMS):
+        (given / "run" / name).unlink()
+    with pytest.raises(BadInput, match="is not finished"):
+        verify(given / "run")
+    with pytest.raises(BadInput, match="share above 0"):
+        verify(given / "run", share=0.0)
+
+
+def test_an_evaluation_without_its_list_does_not_hold(given: Path) -> None:
+    (given / "run" / checksums.SUMS).unlink()
+    (said,) = verify(given / "run", depth="run").problems
+    assert checksums.SUMS in said
+
+
+def test_without_recomputing_that_is_said(given: Path) -> None:
+    found = _verify(given, depth="digests")
+    assert (found.problems, found.sample) == ([], None)
+    assert found.not_checked == ["whether rows and maps come out again"]
+
+
+def test_a_card_is_taken_from_the_run_not_from_beside_the_model(given: Path) -> None:
+    card = given / "model.toml"
+    card.write_text(card.read_text().replace('"unit"', '"imagenet"'))
+    assert _verify(given, seed=0).problems == []
+    card.unlink()
+    with pytest.raises(BadInput, match="--card"):
+        _verify(given)
+
+
+def test_another_version_is_given_more_room_and_said(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = recompute.environment
+    monkeypatch.setattr(recompute, "environment", lambda model: before(model) | {"onnxruntime": "9.9"})
+    found = _verify(given, seed=0)
+    assert found.problems == []
+    assert found.sample is not None
+    assert found.sample.tolerance == 1e-3
+    assert "9.9 now" in found.sample.why
+
+
+def test_samples_are_drawn_by_seed_and_never_empty() -> None:
+    assert sample.drawn(20, 0.5, 1) != sample.drawn(20, 0.5, 2)
+    assert sample.drawn(20, 0.3, 7) == sample.drawn(20, 0.3, 7)
+    assert len(sample.drawn(20, 0.001, 0)) == 1
+    assert sorted(sample.drawn(5, 1.0, 0)) == [0, 1, 2, 3, 4]
+    assert sample.drawn(20, 1.0, 3)[:6] == sample.drawn(20, 0.3, 3)  # a smaller sample is the beginning of a larger one
+
+
+def test_the_chance_to_escape_is_that_of_the_draw() -> None:
+    """Against every way to draw three of eight images."""
+    for changed in range(1, 9):
+        missed = [not set(chosen) & set(range(changed)) for chosen in combinations(range(8), 3)]
+        assert sample.escape(8, 3, changed) == pytest.approx(np.mean(missed))
+    drawn = [sample.drawn(8, 0.3, seed) for seed in range(3000)]
+    assert np.mean([not {0, 1} & set(one) for one in drawn]) == pytest.approx(sample.escape(8, 3, 2), abs=0.03)
+    assert "of 200, none of those that decide, escapes this sample with probability 0.95, 10 of them with 0.591" in (
+        sample.told(200, 10)
+    )
+
+
+def test_an_image_that_was_lifted_is_always_computed_again(given: Path) -> None:
+    """One forged image out of twenty, which chance alone would miss in nineteen of twenty draws."""
+
+    def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [_flattened(row) if (row["image"], row["bundle"]) == ("1", "maps") else row for row in rows]
+
+    _forged_rows(given / "run", change)
+    assert _inside(given) == []
+    seed = next(seed for seed in range(99) if sample.drawn(20, 0.05, seed) != [1])
+    (problem,) = _verify(given, seed=seed).problems
+    assert problem.startswith("image '1': ")
+
+
+def test_few_images_decide_and_each_is_the_highest_or_the_lowest_of_a_figure(made: Path) -> None:
+    said = run_record.Recorded.of(made / "run")
+    rows = [row for table in said.store.tables(said.units.values()) for row in table.to_pylist()]
+    worst: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = row["bundle"], row["image"]
+        worst[key] = min(worst.get(key, 1.0), row["alpha"])
+    controls = {bundle for bundle, _ in worst if bundle != "maps"}
+    over = {image: worst["maps", image] - max(worst[control, image] for control in controls)
+            for bundle, image in worst if bundle == "maps"}  # fmt: skip
+    found = sample.deciding(said)
+    assert {max(over, key=over.__getitem__), min(over, key=over.__getitem__)} <= set(found)
+    assert len(found) <= 2 * len(sample.JUDGED)
+
+
+def test_a_run_over_files_holds_with_its_failed_image_and_random_infill(made: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    folder, rng = tmp_path / "pictures", np.random.default_rng(1)
+    for place in range(5):
+        (folder / ("cat", "dog")[place % 2]).mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / ("cat", "dog")[place % 2] / f"{place}.png")
+    (folder / "cat" / "2.png").write_bytes(b"torn")
+    opened = auditkit.load(made / "model.onnx", settings=CPU)
+    auditkit.evaluate(opened, folder, out=tmp_path / "run", steps="8", infill="random", labels="top2", draws=3)
+    assert verify(tmp_path / "run", Originals(device="cpu"), share=1.0).problems == []
+    Image.fromarray(pixels).save(folder / "cat" / "2.png")
+    found = verify(tmp_path / "run", Originals(device="cpu"))
+    assert any("'cat/2.png' is left out by the run, but can be used" in said for said in found.problems)
+
+
+def test_a_protocol_holds(given: Path) -> None:
+    opened = auditkit.load(given / "model.onnx", settings=CPU)
+    settings = {"protocol": "paper-code", "labels": "top2"}
+    auditkit.evaluate(opened, given / "images.npz", given / "maps", out=given / "other", **settings)
+    where = Originals(heatmaps={"maps": given / "maps"}, device="cpu")
+    assert verify(given / "other", where, seed=0).problems == []
+
+
+POLICY = """schema_version = 1
+name = "small"
+[evaluation]
+steps = 8
+minimum_images = 4
+[randomisation]
+images = 4
+stages = 2
+[[check]]
+id = "effort"
+metric = "insertion"
+min = 0.99
+severity = "high"
+[[suppression]]
+check = "effort"
+reason = "a test"
+approver = "nobody"
+expires = 2999-01-01
+"""
+
+
+@pytest.fixture(scope="module")
+def audited(made: Path) -> Path:
+    from auditkit.data.dataset import open_images
+    from auditkit.runs.explain import Explanation
+    from auditkit.verdict.audit import Asked, audit
+    from auditkit.verdict.policy_file import parse_policy
+
+    opened = auditkit.load(made / "model.onnx", settings=CPU)
+    images = open_images(made / "images.npz", 3, opened.card.names)
+    asked = Asked(parse_policy(POLICY, "small.toml"), Explanation("gradient-input"), command=("auditkit", "audit"))
+    audit(opened, images, asked, made / "audit", {})
+    return made / "audit"
+
+
+def test_an_audit_holds_with_its_own_maps_wherever_it_lies(audited: Path, tmp_path: Path) -> None:
+    found = verify(Path(shutil.copytree(audited, tmp_path / "moved")), Originals(device="cpu"), seed=0)
+    assert found.problems == []
+    assert {"files", "verdict", "stages", "report", "sample"} <= {check.name for check in found.checks}
+    (check,) = (check for check in found.checks if check.name == "maps")
+    assert check.about.startswith("6 maps of 2 of 20 images, made again by gradient-input(seed=0), rank pixels alike")
+    assert "least rank correlation 1.0000" in check.about
+    assert any("maps of re-initialised models" in said for said in found.not_checked)
+
+
+def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, Any]], Any]) -> Path:
+    """The same audit over changed maps, by someone who can write the whole folder and forgets nothing."""
+    from auditkit.data.dataset import open_images
+    from auditkit.runs.explain import Explanation
+    from auditkit.verdict.audit import Asked, audit
+    from auditkit.verdict.policy_file import parse_policy
+
+    real = METHODS["gradient-input"].run
+
+    def forge(request: Request, options: Any) -> Found:
+        found = real(request, options)
+        forged = [{label: np.asarray(change(int(image), values), np.float32) for label, values in own.items()}
+                  for image, own in zip(request.ids, found.maps, strict=True)]  # fmt: skip
+        return replace(found, maps=tuple(forged))
+
+    folder = audited.parent
+    opened = auditkit.load(folder / "model.onnx", settings=CPU)
+    asked = Asked(parse_policy(POLICY, "small.toml"), Explanation("gradient-input"), command=("auditkit", "audit"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "gradient-input", replace(METHODS["gradient-input"], run=forge))
+        audit(opened, open_images(folder / "images.npz", 3, opened.card.names), asked, run, {})
+    return run
+
+
+def test_maps_forged_through_and_through_are_not_made_again(audited: Path, tmp_path: Path) -> None:
+    run = _with_maps(audited, tmp_path / "run", lambda _image, values: values[::-1])
+    assert verify(run, depth="run").problems == []
+    found = verify(run, Originals(device="cpu"), seed=0)
+    (check,) = (check for check in found.checks if check.problems)
+    assert (check.name, len(check.problems)) == ("maps", 6)
+    assert "is not the one that gradient-input(seed=0) makes: their rank correlation is " in check.problems[0]
+    found = verify(run, Originals(device="cpu"), seed=0, images_mapped=0)
+    assert found.problems == []
+    assert "whether the maps are those that gradient-input(seed=0) makes" in found.not_checked
+    done = command("verify", run, "--device", "cpu", "--seed", 0, "--maps", 1)
+    assert done.returncode == 5
+    assert "made again" not in done.stdout
+    assert "DOES NOT HOLD" in done.stdout
+
+
+def test_maps_whose_ranks_hardly_differ_hold(audited: Path, tmp_path: Path) -> None:
+    run = _with_maps(audited, tmp_path / "run", lambda _image, values: values * (1 + 1e-6))
+    assert verify(run, Originals(device="cpu"), seed=0, images_mapped=20).problems == []
+
+
+@pytest.mark.parametrize(("change", "named"), [
+    (lambda said: said["request"].update(seed=1), "what was asked for is gradient-input(seed=1)"),
+    (lambda said: said["request"].update(labels="top2"), ""),
+    (lambda said: said.pop("request"), "KeyError"),
+    (lambda said: said.update(request=[]), "TypeError"),
+    (lambda said: said["request"].update(pool="0" * 64), "--maps 0"),
+])  # fmt: skip
+def test_a_forged_request_is_found(
+    audited: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], named: str
+) -> None:
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    _forged(run, lambda found: change(found["explained"]))
+    (run / "report.html").write_text(render_html(load(run)))
+    checksums.write(run)
+    if named == "--maps 0":
+        with pytest.raises(BadInput, match=named):
+            verify(run, Originals(device="cpu"), seed=0)
+        return
+    problems = verify(run, Originals(device="cpu"), seed=0).problems
+    assert [named in said for said in problems] == ([True] if named else [])
+
+
+def test_a_label_without_a_map_is_missed(audited: Path, tmp_path: Path) -> None:
+    """An honest request for all labels, of which the bundle has two."""
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    said, work = run_record.Recorded.of(run), opened(run_record.Recorded.of(run), Originals(device="cpu")).work
+    assert work is not None
+    (name, bundle) = next(iter(work.bundles.items()))
+    fewer = replace(bundle, entries=tuple(entry for entry in bundle.entries if entry.label))
+    found = maps.again(said, replace(work, bundles={name: fewer}), [0, 1], 2, None, True, silent)
+    assert found.problems == [f"image '{image}' has no map for label 0, which was asked for" for image in (0, 1)]
+    assert (found.maps, found.images, found.least) == (4, 2, 1.0)
+
+
+def test_maps_that_rank_nothing_are_alike() -> None:
+    ramp, flat = np.arange(4.0).reshape(2, 2), np.ones((2, 2))
+    assert [maps.correlation(*pair) for pair in ((flat, 2 * flat), (flat, ramp), (ramp, ramp[:1]))] == [1, 0, 0]
+    assert maps.correlation(ramp, -ramp) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda found: found.update(verdict="fail"), "verdict is 'fail'"),
+        (lambda found: found["checks"][0].update(status="suppressed"), "checks[0]"),
+        (lambda found: found["checks"].pop(), "checks has"),
+        (lambda found: found["policy"].update(text=POLICY.replace("0.99", "0.01")), "policy.sha256"),
+        (lambda found: found["policy"].update(fail_on="critical"), "policy.fail_on"),
+        (lambda found: found["randomisation"]["series"][1].update(spearman=0.0), "stage 2.spearman"),
+        (lambda found: found["run"]["bundles"].update({"gradient-input": "0" * 64}), "is missing"),
+        (lambda found: found.update(verdict_reason="All is well."), "verdict_reason"),
+        (lambda found: found.update(verdict_reason="<b>All is well.</b>"), "report.html shows something else"),
+        (lambda found: found.update(policy=None), "run.json"),
+        (lambda found: found.update(policy=[], randomisation=[], software=[]), "verdict cannot be made sense of"),
+    ],
+)  # fmt: skip
+def test_a_changed_audit_is_found_though_listed_anew(
+    audited: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], named: str
+) -> None:
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    _forged(run, change)
+    assert any(named in said for said in verify(run, depth="run").problems)
+
+
+@pytest.mark.parametrize("name", ["policy.toml", "report.html"])
+def test_another_policy_or_report_is_found_though_listed_anew(audited: Path, tmp_path: Path, name: str) -> None:
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    _changed(run / name, 40)
+    checksums.write(run)
+    (problem,) = verify(run, depth="run").problems
+    assert name in problem
+
+
+def test_an_audit_without_its_list_does_not_hold(audited: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    (run / checksums.SUMS).unlink()
+    assert verify(run, depth="run").problems == ["SHA256SUMS is missing"]
+
+
+def test_the_commit_is_read_without_running_git(tmp_path: Path) -> None:
+    first, second, inside = "1" * 40, "2" * 40, tmp_path / "work" / "deep"
+    git = tmp_path / "work" / ".git"
+    (git / "refs" / "heads").mkdir(parents=True)
+    inside.mkdir()
+    assert provenance.commit(tmp_path) is None
+    (git / "HEAD").write_text(f"{first}\n")
+    assert provenance.commit(inside) == first
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    assert provenance.commit(inside) is None  # nothing was committed yet
+    (git / "packed-refs").write_text(f"# pack-refs with: peeled\n{first} refs/heads/other\n{second} refs/heads/main\n")
+    assert provenance.commit(inside) == second
+    (git / "refs" / "heads" / "main").write_text(f"{first}\n")
+    assert provenance.commit(inside) == first
+    tree = git / "worktrees" / "tree"
+    tree.mkdir(parents=True)
+    (tree / "HEAD").write_text("ref: refs/heads/main\n")
+    (tree / "commondir").write_text("../..\n")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / ".git").write_text(f"gitdir: {tree}\n")
+    assert provenance.commit(tmp_path / "tree") == first
+    (git / "HEAD").write_text("ref: refs/../../../secret\n")
+    assert provenance.commit(inside) is None
+
+
+def test_facts_are_the_same_every_time(made: Path) -> None:
+    opened = auditkit.load(made / "model.onnx", settings=CPU)
+    found = provenance.facts(opened)
+    assert found == provenance.facts(opened)
+    assert {"auditkit", "python", "numpy", "onnx", "onnxruntime", "platform", "device_name", "provider"} <= set(found)
+    assert found["provider"] == "CPUExecutionProvider"
+    assert json.loads(json.dumps(found)) == found
+    assert provenance.now().endswith("Z")
