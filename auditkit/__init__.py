@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from auditkit.api import audit as audit
     from auditkit.api import evaluate as evaluate
     from auditkit.api import explain as explain
     from auditkit.data.bundles import Bundle as Bundle
@@ -18,12 +19,11 @@ if TYPE_CHECKING:
     from auditkit.model.read import Limits as Limits
     from auditkit.model.session import Settings as Settings
     from auditkit.model.signature import Overrides as Overrides
-    from auditkit.verdict.api import audit as audit
 
 # Where each public name lives; importing auditkit alone imports nothing heavy.
 _HOMES = {
     "AuditError": "auditkit.errors", "BadInput": "auditkit.errors",
-    "audit": "auditkit.verdict.api", "Bundle": "auditkit.data.bundles", "open_bundle": "auditkit.data.bundles",
+    "audit": "auditkit.api", "Bundle": "auditkit.data.bundles", "open_bundle": "auditkit.data.bundles",
     "CallableClassifier": "auditkit.model.classifier", "OnnxClassifier": "auditkit.model.classifier",
     "evaluate": "auditkit.api", "explain": "auditkit.api",
     "load": "auditkit.model.classifier", "Limits": "auditkit.model.read", "Overrides": "auditkit.model.signature",

@@ -10,7 +10,21 @@ import auditkit
 
 PACKAGE = Path(auditkit.__file__).parent
 # Lowest first; a module may import from its own floor and from those below.
-FLOORS = ("errors", "graph", "model", "data", "metrics", "methods", "runs", "report", "verdict", "demo", "cli")
+FLOORS = (
+    "errors",
+    "arrays",
+    "graph",
+    "model",
+    "data",
+    "metrics",
+    "methods",
+    "runs",
+    "report",
+    "verdict",
+    "api",
+    "demo",
+    "cli",
+)
 HEAVY = ("numpy", "onnx", "onnxruntime", "scipy", "PIL", "pyarrow", "matplotlib", "jinja2")
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.preprocessing import crop_box, resized_size
 
-Array = np.ndarray[Any, Any]
 FRAMES = ("model-input", "original-image")
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from auditkit.data.dataset import ImageSet, size_of
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 
-Array = np.ndarray[Any, Any]
 Progress = Callable[[int], Callable[[int], None]]
 
 

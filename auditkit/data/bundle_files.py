@@ -19,10 +19,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
+from auditkit.arrays import Array
 from auditkit.data.alignment import checked_frame
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 SCHEMA_VERSION = 1
 HEADER, MANIFEST, MAPS = "bundle.json", "manifest.csv", "maps"
 COLUMNS = ("image", "label", "heatmap")

@@ -7,11 +7,12 @@ maps, and an .npz with `heatmaps` [N,H,W] or [N,K,H,W], `labels` and `images` (t
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image
 
+from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
 from auditkit.data.bundle_files import Entry
 from auditkit.data.bundles import Bundle
@@ -19,7 +20,6 @@ from auditkit.data.explainer_layouts import label_array
 from auditkit.data.framework_arrays import NOT_NPZ
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 Progress = Callable[[int], Callable[[int], None]]
 AT_ONCE = 64  # maps of one file each that go into one stack
 PICTURES = (".png",)

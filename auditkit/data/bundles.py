@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from auditkit import __version__
+from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
 from auditkit.data.alignment import checked_frame
 from auditkit.data.atomic_write import flush, sync_folder, write_whole
@@ -25,7 +26,6 @@ from auditkit.data.explainer_layouts import maps_of
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.read import read
 
-Array = np.ndarray[Any, Any]
 CONSTANT_NOTE = "some maps are constant: they rank no pixel before another"
 
 

@@ -6,16 +6,15 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from auditkit.arrays import Array
 from auditkit.data.framework_arrays import NOT_NPZ
 from auditkit.errors import BadInput
 from auditkit.model.preprocessing import opened
 
-Array = np.ndarray[Any, Any]
 CORNERS = ("x0", "y0", "x1", "y1")
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 

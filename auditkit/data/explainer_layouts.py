@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.bundle_files import COLOUR_PICTURE
 from auditkit.data.framework_arrays import as_numpy, unwrapped
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 AXES = "NKCHW"
 GUESSED = {2: ("HW",), 3: ("NHW", "KHW", "CHW", "HWC"), 4: ("NCHW", "NHWC", "NKHW"), 5: ("NCHWK", "NHWCK")}
 PER_CLASS = ("KNCHW", "KNHWC")  # a list with one array a class

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 # What reading a damaged, encrypted or oddly packed .npz may raise.
 NOT_NPZ = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 

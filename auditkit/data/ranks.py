@@ -7,13 +7,13 @@ sorting algorithm nor the machine. 0.0 and -0.0 are the same score.
 import functools
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 Ties = Literal["random", "first", "last"]
 TIES: tuple[Ties, ...] = ("random", "first", "last")
 Seed = int | np.random.Generator

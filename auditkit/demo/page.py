@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from auditkit import __version__
+from auditkit.arrays import Array
 from auditkit.data.bundles import open_bundle
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import CLASSES
@@ -20,7 +21,6 @@ from auditkit.report.html import page
 from auditkit.report.load_run import load
 from auditkit.report.sections import Fact
 
-Array = np.ndarray[Any, Any]
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = 6  # pictures whose masks are shown
 KEPT = 0.05

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import open_images
@@ -22,7 +23,6 @@ from auditkit.runs.explain import Explanation
 from auditkit.verdict.audit import Asked, Phase, audit
 from auditkit.verdict.policy_file import read_policy
 
-Array = np.ndarray[Any, Any]
 MODELS = ("honest", "shortcut")
 CHUNK = 64
 FIRST = TAG_SIDE_PX**2  # pixels that evidence is looked for in: as many as the tag has

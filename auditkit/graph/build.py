@@ -9,8 +9,6 @@ from onnx import helper, numpy_helper
 
 from auditkit.graph import edit
 
-Array = np.ndarray[Any, Any]
-
 
 class Builder:
     """Collects nodes and constants for a graph; `into` appends them to it."""

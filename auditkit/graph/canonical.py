@@ -1,16 +1,13 @@
 """A vendor's graph made ready to be differentiated: operators spelled out, newest forms only, no branches."""
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 import onnx
 from onnx import defs, helper, inliner, numpy_helper, version_converter
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import edit
-
-Array = np.ndarray[Any, Any]
 
 # Operators whose own definition in the standard is differentiated in their place; CUDA has no kernel for most of them.
 SPELLED_OUT = (

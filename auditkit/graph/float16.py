@@ -1,16 +1,14 @@
 """A float32 graph in float16, with inputs, outputs and all that follows the last matrix product left in float32."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper, shape_inference
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import edit
-
-Array = np.ndarray[Any, Any]
 
 # Operators without a float16 form, or whose float inputs are scales and counts rather than data.
 STAY_FLOAT = frozenset({

@@ -4,15 +4,14 @@ Gradients underflow in half precision, and rules need not know of types when the
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from auditkit.arrays import Array
 from auditkit.graph import edit
 
-Array = np.ndarray[Any, Any]
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE})
 # Operands that are float32 by definition, whatever the data is.
 FLOAT32_OPERANDS = {"Resize": (1, 2), "Upsample": (1,)}

@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 
@@ -28,7 +29,6 @@ PICTURES, RANKS = "auditkit_pictures", "auditkit_ranks"
 COLUMNS = ("auditkit_top", "auditkit_bottom", "auditkit_map", "auditkit_keep")
 SHOWN, PROBABILITIES = "auditkit_shown", "auditkit_probabilities"
 TOP, BOTTOM, MAP, KEEP = range(4)
-Array = np.ndarray[Any, Any]
 FIRST_OPSET_WITH_WHERE = 9
 FIRST_IR_WITH_CONSTANTS = 4
 

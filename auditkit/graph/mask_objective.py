@@ -15,11 +15,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from auditkit.arrays import Array
 from auditkit.graph import build, edit
 from auditkit.graph.gradient.builder import Shape
 from auditkit.graph.hard_masks import Ends
-
-Array = np.ndarray[Any, Any]
 
 PICTURES = "auditkit_pictures"  # [P, ...] float32, images and infills as the network takes them
 IMAGE, LABEL = "auditkit_image", "auditkit_label"  # [M] int32: place in the bank, class

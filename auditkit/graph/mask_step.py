@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 from auditkit.graph.gradient import Builder, Facts, backward
@@ -28,8 +29,6 @@ from auditkit.graph.mask_objective import (
     Objective,
     Recipe,
 )
-
-Array = np.ndarray[Any, Any]
 
 FIRST, SECOND = "auditkit_first_moment", "auditkit_second_moment"  # [M, masks, h, w], as the weights
 COUNT = "auditkit_steps"  # [M, 1, 1, 1] float64, steps done

@@ -14,17 +14,15 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, inliner, numpy_helper
 
+from auditkit.arrays import Array
 from auditkit.graph import edit
 from auditkit.graph.dequantise import LIMITS
 from auditkit.graph.float_types import FLOATS
-
-Array = np.ndarray[Any, Any]
 
 # Which operands of an operator are learned, where they are constants: weights and biases alike.
 LEARNED: dict[str, tuple[int, ...]] = {

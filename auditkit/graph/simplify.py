@@ -22,9 +22,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from auditkit.arrays import Array
 from auditkit.graph import edit
-
-Array = np.ndarray[Any, Any]
 
 STANDARD = ("", "ai.onnx")
 OF_ONE = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})

@@ -1,10 +1,10 @@
 """Methods that hide parts of an image behind gray and watch the label's probability: occlusion and RISE."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.methods import option_values
 from auditkit.methods.differences.grids import Grids, Spread, coin_flips, jittered, weighted_sum
@@ -12,7 +12,6 @@ from auditkit.methods.queries import answers, generator
 from auditkit.methods.request import Found, Request
 from auditkit.model.soft_masks import mixed
 
-Array = np.ndarray[Any, Any]
 SMALL_SIDE = 64  # pixels; larger pictures get more masks
 
 

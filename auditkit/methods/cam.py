@@ -2,11 +2,11 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
 
+from auditkit.arrays import Array
 from auditkit.data.alignment import resized
 from auditkit.errors import BadInput
 from auditkit.graph import edit
@@ -17,7 +17,6 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient import ready
 from auditkit.model.gradient_session import slopes
 
-Array = np.ndarray[Any, Any]
 Size = tuple[int, int]
 MOST_EXTRA_TOKENS = 2  # class tokens in front of the grid's
 

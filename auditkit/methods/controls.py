@@ -2,11 +2,11 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from auditkit.arrays import Array
+
 NOISE = 0.25  # of the highest score
 GAUSSIAN_SIGMA = 0.25  # of the shorter side
 BLUR_SIGMA = 1 / 10  # of the shorter side: of those tried, the one that gains most over plain edges

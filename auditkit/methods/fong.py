@@ -15,10 +15,11 @@ lie between the centres of a mask's cells, in both others its corners lie on the
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph.fong_objective import Deletion, DeletionRecipe
 from auditkit.graph.hard_masks import Ends
@@ -43,7 +44,6 @@ from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.signature import to_probabilities
 
-Array = np.ndarray[Any, Any]
 Start = Literal["circle", "ones"]
 JITTER_AT_224 = 2
 DISCS = 16  # sizes tried

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
 from auditkit.methods import option_values
 from auditkit.methods.request import Found, Request
 from auditkit.model.gradient_session import Slopes, slopes
 
-Array = np.ndarray[Any, Any]
 AT_ONCE = 1000  # pictures of one image, all in memory
 
 

@@ -17,10 +17,10 @@ promises. The map is one less the product of both masks. What differs:
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
 from auditkit.graph import igos_objective
@@ -44,7 +44,6 @@ from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.session import Session
 
-Array = np.ndarray[Any, Any]
 NOISES = 64  # pictures of noise
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import OutOfMemory, RuntimeFailure
 from auditkit.graph.igos_objective import NOISE, POINTS, SLOPE, TERMS, BilateralRecipe
 from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS
 from auditkit.model.session import Session
 
-Array = np.ndarray[Any, Any]
 Tick = Callable[[int], None]
 SHORTER, SHORTEST = 0.2, 1e-5  # each length tried is this share of the last; below the least none is
 PROMISED = 1e-4  # share of what the slope promises that a step must keep

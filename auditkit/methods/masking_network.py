@@ -3,19 +3,17 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.masking_network import Masker, Pictures, open_masker
 from auditkit.model.read import Limits, file_size
 from auditkit.model.session import Settings
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.methods.request import Request
 from auditkit.model.soft_masks import Mixed
-
-Array = np.ndarray[Any, Any]
 
 
 def generator(request: Request, place: int, purpose: str) -> np.random.Generator:

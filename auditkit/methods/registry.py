@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from auditkit.data.ranks import map_seed
 from auditkit.methods import blackbox, cam, controls, fong, gradients, igos, masking_network
 from auditkit.methods.differences import method as differences
@@ -13,7 +11,6 @@ from auditkit.methods.mask import method as mask
 from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 
-Array = np.ndarray[Any, Any]
 FILLS_GPU = 32  # times the images of a CPU: with two labels each and ten distractors, 2,560 rows a step
 
 

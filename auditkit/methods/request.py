@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.methods.notes import Note
 from auditkit.model.classifier import AnyClassifier
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

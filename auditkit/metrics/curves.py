@@ -8,13 +8,12 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 Needed = Callable[[Array, Array], Array]
 
 

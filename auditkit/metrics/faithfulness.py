@@ -7,14 +7,13 @@ whole image; both, and every score here, are shares of one. A higher score is be
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 EPS1 = 0.01  # the paper's Section 6
 EPS2 = 0.001
 FLOOR = 0.01  # least probability of a label that best effort looks at

@@ -4,15 +4,15 @@ A region is a mask [H, W], true on the object. A figure that is not defined, as 
 NaN. Higher is better; none of these looks at the model, so a faithful map of a cheating model scores badly.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.metrics.saliency_metric import checked_map
 
-Array = np.ndarray[Any, Any]
 Corners = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels, x1 and y1 exclusive
 Ties = Literal["expected", "any"]
 USUAL_TOLERANCE_PX = 15  # of Zhang et al. 2018, for pictures of 224 pixels

@@ -11,14 +11,14 @@ that changes with the processor. Their rule here is the order a stable sort woul
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.ranks import Ties
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 Infill = Literal["gray", "zero", "black", "rise-blur"]
 Rule = Literal["mean", "trapezoid", "equal-trapezoid"]
 BLUR_WIDTH, BLUR_SIGMA = 11, 5.0  # RISE's, in pixels

@@ -4,14 +4,14 @@ Inter-rater reliability: images are raters who rank the methods. Inter-method re
 images hard, under one metric? Internal consistency: do two metrics order the images alike, under one method?
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 Level = Literal["ordinal", "interval"]
 LEAST_METHODS = 3  # two methods can only be ranked one way or the other
 

@@ -6,14 +6,14 @@ times its mean.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 Rule = Literal["paper", "largest-component"]
 RULES: tuple[Rule, ...] = ("paper", "largest-component")
 LEAST_AREA = 0.05  # share of the image; the metric does not reward a smaller box

@@ -9,11 +9,11 @@ evaluation's seed, which whoever made the maps need not know.
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from auditkit.arrays import Array
+
 SAMPLE = 1024  # pixels that are looked at; where there are fewer, all of them, some more than once
 BYTES = 2 * SAMPLE // 8
 TENTH = 10

@@ -21,9 +21,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 
-Array = np.ndarray[Any, Any]
 Method = Literal["percentile", "bca", "expanded"]
 METHODS: tuple[Method, ...] = ("percentile", "bca", "expanded")
 DRAWS = 2000

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from auditkit.arrays import Array
 from auditkit.errors import AuditError, BadInput, RuntimeFailure
 from auditkit.model import card as cards
 from auditkit.model import preprocessing, sandbox
@@ -19,7 +20,6 @@ from auditkit.model.read import Limits, OnnxFile, file_size, read
 from auditkit.model.session import MOST_ROWS, Session, Settings, in_batches, in_precision, measured_batch
 from auditkit.model.signature import Kind, Overrides, Signature, kind_by_values, to_probabilities
 
-Array = np.ndarray[Any, Any]
 Images = Sequence["Image.Image | Array | str | Path"] | Array
 AT_ONCE = 64  # so many images are run without measuring first
 FEW_ON_CUDA = 16  # and there in parts of this size, always the same

@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from auditkit import __version__
+from auditkit.arrays import Array
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph import canonical, dequantise, edit, float_types
 from auditkit.graph.gradient import Facts, export, unreached, vendor_gradient
@@ -22,7 +23,6 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check, check, line_error
 from auditkit.model.session import Session, folded
 
-Array = np.ndarray[Any, Any]
 ROWS = 4  # points of a line that are run at once; a backward pass takes memory
 SCHEMA_VERSION = 1
 # How far scores may be off that were computed in another order, or in single precision instead of half.

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import RuntimeFailure
 
-Array = np.ndarray[Any, Any]
 # Scores [n, classes] and gradients [n, ...] with each of n moves added to what is differentiated by.
 At = Callable[[Array], tuple[Array, Array]]
 

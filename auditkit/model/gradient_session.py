@@ -1,10 +1,10 @@
 """Gradients of a label's score, a batch at a time, with respect to the image or to a layer."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -12,7 +12,6 @@ from auditkit.model.gradient import differentiate
 from auditkit.model.session import Session
 from auditkit.model.signature import to_probabilities
 
-Array = np.ndarray[Any, Any]
 ROWS = {"cpu": 16, "cuda": 64}  # differentiated at once
 LEAST_PROB = 1e-12
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import onnx
 
+from auditkit.arrays import Array
 from auditkit.errors import OutOfMemory
 from auditkit.graph import hard_masks, input_rounding, simplify
 from auditkit.graph.hard_masks import PICTURES, PROBABILITIES, RANKS
@@ -20,7 +21,6 @@ from auditkit.model.host_masks import Composer
 from auditkit.model.session import MOST_ROWS, Session, Settings, measured_batch
 from auditkit.model.signature import to_probabilities
 
-Array = np.ndarray[Any, Any]
 ELEMENTS = {
     "float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "float64": onnx.TensorProto.DOUBLE,
     "uint8": onnx.TensorProto.UINT8,

@@ -5,13 +5,11 @@ a picture is copied once, and the pixels between two keep counts are changed. Wh
 others are made lets their memory be used again, which saves as much as the copying costs.
 """
 
-from typing import Any
-
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
 
-Array = np.ndarray[Any, Any]
 Row = tuple[int, int, int]  # top, bottom, map
 FEW = 8  # one pixel in so many: where more change, all are looked at
 REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph import edit
 from auditkit.model import sandbox
@@ -20,7 +21,6 @@ from auditkit.model.read import Limits, OnnxFile, read
 from auditkit.model.session import Session, Settings, in_batches
 from auditkit.model.signature import Layout, Overrides, Signature
 
-Array = np.ndarray[Any, Any]
 LABEL_TYPES: dict[int, str] = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
 ONE_HOT_TYPES: dict[int, str] = {onnx.TensorProto.FLOAT: "float32"}
 BATCH = 16  # rows run at once where the file takes any number

@@ -4,16 +4,16 @@ What is decided here is decided on the scores of a few noise images, and told as
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import onnx
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 from auditkit.model.signature import Kind, Overrides, kind_by_graph, multi_label, per_image, to_probabilities, unit_rows
 
-Array = np.ndarray[Any, Any]
 FEATURE_NAMES = ("feature", "embed", "hidden", "pooled")
 BOX_NAMES = ("box", "bbox", "detection", "rois", "anchors")
 

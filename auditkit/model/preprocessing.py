@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.signature import Layout, Signature
 
-Array = np.ndarray[Any, Any]
 BLUR_SIGMA_AT_224 = 5.0
 SIXTEEN_BITS = ("PNG", "PPM")  # formats whose wide grey is that, and comes as 32 bits
 MOST_PIXELS = 2**27  # a thin strip of a few bytes may be gigabytes after a resize

@@ -5,11 +5,11 @@ This runs in a guarded child process (`trial`); a crash of the runtime ends the 
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import onnx
 
+from auditkit.arrays import Array
 from auditkit.errors import AuditError, BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph import edit
 from auditkit.graph.gradient import vendor_gradient
@@ -18,8 +18,6 @@ from auditkit.model.outputs import Output, choose_output
 from auditkit.model.read import OnnxFile
 from auditkit.model.session import Session, Settings
 from auditkit.model.signature import Kind, Overrides, Signature, kind_by_graph, kind_of, score_tensors, zipmap_classes
-
-Array = np.ndarray[Any, Any]
 
 # Sizes to try, likeliest first, when the file leaves height and width open.
 COMMON_SIZES = (224, 32, 299, 256, 384, 64, 28, 227, 96, 112, 128, 160, 192, 240, 260, 300, 320, 380, 448, 512)

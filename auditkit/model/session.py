@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 import onnx
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph import float16, relu_gates
 from auditkit.model import cuda
 
-Array = np.ndarray[Any, Any]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["auto", "strict", "tf32", "float16"]
 

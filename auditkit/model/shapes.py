@@ -6,18 +6,17 @@ of, are kept where both runs agree.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, shape_inference
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import build, edit
 from auditkit.graph.gradient import Facts
 from auditkit.model.session import Session, Settings
 
-Array = np.ndarray[Any, Any]
 WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 MOST_NUMBERS = 4096  # no operand of shape arithmetic is larger
 

@@ -7,12 +7,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 import onnx
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 
 Layout = Literal["NCHW", "NHWC"]
 Kind = Literal["logits", "probabilities", "log-probabilities", "sigmoid"]
-Array = np.ndarray[Any, Any]
 
 POST_PROCESSING = ("ZipMap", "ArgMax", "TopK")
 QUANTISATION = frozenset({"QuantizeLinear", "DequantizeLinear"})

@@ -9,13 +9,12 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.graph import soft_masks
 from auditkit.graph.hard_masks import PICTURES
 from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.hard_masks import HostOverBanks, OnnxOverBanks
-
-Array = np.ndarray[Any, Any]
 
 
 class Mixed(Protocol):

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.settings import CONTROL
 from auditkit.runs.summary.per_image import Group, Values, image_means
 from auditkit.runs.summary.row_table import Items
 
-Array = np.ndarray[Any, Any]
 GRID = np.linspace(0, 1, 51)  # kept shares that every curve is read at
 BAND = (0.1, 0.9)  # of the images
 SEED = 0  # of the choice of points, where there are too many to draw

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from auditkit.arrays import Array
 from auditkit.report.chart_data import BAND, GRID, SEED, Rows, some
 from auditkit.report.formatting import CONTROLS, DOWN, UP, count, exact, name, percent, source
 from auditkit.report.sections import NOT_BLIND
 from auditkit.report.svg import Axis, Panel, legend, nice_range
 from auditkit.runs.evaluation.settings import CONTROL
 
-Array = np.ndarray[Any, Any]
 MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables
 MOST_SHOWN = 0.95  # of the other labels, on the close-up of their probabilities; the least stand on its edge

@@ -11,7 +11,6 @@ from markupsafe import Markup, escape
 
 from auditkit.report.formatting import number, visible
 
-Array = np.ndarray[Any, Any]
 Range = tuple[float, float]
 LEFT, RIGHT, TOP, BOTTOM = 40, 14, 30, 40  # margins
 TICK_TARGET = 5

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import ImageSet
 from auditkit.data.usable import left_out, usable
@@ -22,7 +23,6 @@ from auditkit.runs.evaluate import Progress, silent
 from auditkit.runs.evaluation.batch import Seen, look
 from auditkit.runs.evaluation.measure import probabilities
 
-Array = np.ndarray[Any, Any]
 MOST_POOL = 64  # images that stand in for hidden pixels; more of them change nothing and fill the memory
 GRADIENTS = ("auto", "graph", "differences")
 

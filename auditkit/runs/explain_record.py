@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundle_files import split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet
@@ -21,7 +22,6 @@ from auditkit.errors import BadInput, IntegrityFailure, RuntimeFailure
 from auditkit.methods import notes
 from auditkit.methods.request import Found, Request
 
-Array = np.ndarray[Any, Any]
 RECORD = "explained.json"  # in the bundle
 
 

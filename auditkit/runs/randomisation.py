@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import ImageSet
 from auditkit.data.ranks import map_seed
@@ -37,7 +38,6 @@ from auditkit.runs.evaluation.batch import look
 from auditkit.runs.evaluation.measure import probabilities
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 
-Array = np.ndarray[Any, Any]
 VERSION = 1  # of the way in which layers are found and drawn
 LEAST_SHARE = 0.5  # of the parameters that must be known before anything is said
 LOOKED_AT = 16  # images asked about together while they are chosen

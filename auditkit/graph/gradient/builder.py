@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from auditkit.arrays import Array
 from auditkit.graph import build
 from auditkit.graph.gradient.node import Node
 from auditkit.graph.gradient.registry import NoRule
 
-Array = np.ndarray[Any, Any]
 Shape = tuple[int | None, ...]
 Term = str | float  # a tensor's name, or a number
 LAST = 2**31 - 1  # the end of an axis, as slices write it

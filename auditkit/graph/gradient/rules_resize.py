@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.graph.gradient.builder import Builder
 from auditkit.graph.gradient.node import Node
 from auditkit.graph.gradient.registry import NoRule, rule
-
-Array = np.ndarray[Any, Any]
 
 # Where output position o lies on the input's axis.
 COORDINATES: dict[str, Callable[[Array, Any, int, int], Array]] = {

@@ -5,11 +5,11 @@ shows the top picture bit for bit, and a mask is the same on every device.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from auditkit.arrays import Array
+
 WEIGHT_STEPS = 1024
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.methods import option_values
 from auditkit.methods.differences.grids import Spread, coin_flips, jittered
@@ -20,7 +21,6 @@ from auditkit.methods.queries import answers, generator, others
 from auditkit.methods.request import Found, Request
 from auditkit.model.soft_masks import Mixed, mixed
 
-Array = np.ndarray[Any, Any]
 SMALL_SIDE = 64  # pixels; larger pictures get a finer grid and more passes
 LEAST_OF_CHANCE = 1e-3  # probabilities are clipped at this share of one over the classes, and as far below 1
 COSINES_A_CELL = 3  # a bilinear grid holds hardly anything beyond two

@@ -9,13 +9,12 @@ descend side by side, each with random numbers of its own.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.methods.differences.grids import Spread, stretched
 
-Array = np.ndarray[Any, Any]
 # Grids [masks, 2 * pairs, rows, columns], the two of a pair together -> probabilities [masks, 2 * pairs]
 Ask = Callable[[Array, Spread], Array]
 

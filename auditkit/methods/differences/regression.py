@@ -8,13 +8,12 @@ a length serves all noise levels and all labels, and leave-one-out errors come i
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.methods.differences.grids import Grids, Spread
 
-Array = np.ndarray[Any, Any]
 NOISES = tuple(10 ** (step / 2) for step in range(-2, 7))  # variance of the noise over that of the signal
 WAYS_TO_HALVE = 4
 LEAST_SHARE = 1e-3  # of the largest: features that can move an answer by less (in variance) are left out

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import OutOfMemory, RuntimeFailure
 from auditkit.graph.hard_masks import Ends
@@ -20,7 +21,6 @@ from auditkit.methods.mask.infills import Bank
 from auditkit.methods.request import Request
 from auditkit.model.session import Session, Stepper
 
-Array = np.ndarray[Any, Any]
 Tick = Callable[[int], None]
 EIGHTH = 8
 

@@ -2,15 +2,13 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.methods.request import Request
 from auditkit.model.preprocessing import blurred
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

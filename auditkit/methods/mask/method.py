@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import onnx
 from onnx import TensorProto
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import edit, mask_step
 from auditkit.graph.gradient import export
@@ -28,7 +28,6 @@ Infill = Literal["distractors", "gray", "blur"]
 Loss = Literal["paper", "paper-code"]
 Keep = Literal["last", "best"]
 
-Array = np.ndarray[Any, Any]
 Asked = TypeVar("Asked")
 Made = TypeVar("Made")
 MOST_ROWS = {"cpu": 160, "cuda": 1280}

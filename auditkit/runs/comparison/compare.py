@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.metrics.protocols import preset
 from auditkit.metrics.statistics import Interval, paired_difference
@@ -20,7 +21,6 @@ from auditkit.runs.summary.per_image import Gap, Group, Values, image_means, pai
 from auditkit.runs.summary.row_table import Items
 from auditkit.runs.summary.summarise import LOWER_IS_BETTER
 
-Array = np.ndarray[Any, Any]
 SCHEMA_VERSION = 1
 PAIRS = 2**31  # labels that an image can have in the keys of Values
 NOT_COMPARED = ("tie_spread", "degenerate_boxes", "degenerate_boxes_tuned")  # neither high nor low is good in itself

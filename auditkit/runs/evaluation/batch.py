@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.alignment import to_model_input
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import ImageSet
@@ -25,7 +26,6 @@ from auditkit.runs.evaluation.infills import Infills, Places
 from auditkit.runs.evaluation.settings import CONTROL, NO_LABEL, NO_MAP, Evaluation, Lane
 from auditkit.runs.summary.row_table import CONSTANT, ONE_MAP, TIES
 
-Array = np.ndarray[Any, Any]
 HEAVY_TIES = 0.5  # share of tied pixels from which a map is flagged
 
 

@@ -2,18 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from auditkit.arrays import Array
 from auditkit.metrics.saliency_metric import Box, saliency_metric
 from auditkit.model import preprocessing
 from auditkit.model.card import Card
 from auditkit.model.signature import Signature
 from auditkit.runs.evaluation.batch import Seen, Use
 
-Array = np.ndarray[Any, Any]
 LEAST_PROB = 1e-12  # a label that a crop rules out would have an infinite metric, which no mean survives
 AT_ONCE = 64
 

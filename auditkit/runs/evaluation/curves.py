@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
 from auditkit.metrics.curves import Needed, Refinement, area, needed_errors, sampled_errors, uniform_counts
 from auditkit.model.hard_masks import Masked
 from auditkit.runs.evaluation.settings import Evaluation, Rule
 
-Array = np.ndarray[Any, Any]
 AT_ONCE = 1024  # counts of a curve in one round: every pixel of every curve would be gigabytes of rows
 ROUNDING = 1e-12  # between two ways of summing the same points
 SHARE_ROUNDING = 1e-9  # 0.29 of 100 pixels are 28.999999999999996

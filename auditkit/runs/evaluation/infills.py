@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.dataset import ImageSet
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
@@ -15,7 +16,6 @@ from auditkit.model.card import Card
 from auditkit.model.signature import Signature
 from auditkit.runs.evaluation.settings import GIVEN_BLUR, GIVEN_IMAGE, Evaluation, given_sigma
 
-Array = np.ndarray[Any, Any]
 Places = tuple[tuple[int, ...], ...]  # for each image of a unit, where its infills stand
 
 

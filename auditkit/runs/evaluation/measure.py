@@ -1,10 +1,10 @@
 """A unit made ready to run: decoded, shown whole to the model, its maps ranked, its banks on the device."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.classifier import AnyClassifier
@@ -14,8 +14,6 @@ from auditkit.runs.evaluation.batch import Prepared, look, prepare
 from auditkit.runs.evaluation.crops import crops
 from auditkit.runs.evaluation.plan import Work
 from auditkit.runs.evaluation.rows import Ready, curves
-
-Array = np.ndarray[Any, Any]
 
 
 def probabilities(model: AnyClassifier, shown: Array) -> Array:

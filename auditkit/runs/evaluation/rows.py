@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.metrics.faithfulness import alpha, beta
 from auditkit.runs.evaluation.batch import Prepared, Use
 from auditkit.runs.evaluation.crops import Crop
 from auditkit.runs.evaluation.curves import Curve, Found
 from auditkit.runs.evaluation.settings import Evaluation, Lane, Rule
 
-Array = np.ndarray[Any, Any]
 Row = dict[str, Any]
 Key = tuple[Rule, int, int]  # the rule, the image, the position of the ranks
 

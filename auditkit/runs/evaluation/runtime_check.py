@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed, ranks
 from auditkit.errors import RuntimeFailure
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
@@ -23,7 +24,6 @@ from auditkit.runs.evaluation.batch import Seen, fitted_map, look
 from auditkit.runs.evaluation.measure import probabilities
 from auditkit.runs.evaluation.plan import Work, device_of
 
-Array = np.ndarray[Any, Any]
 IMAGES = {"cuda": 4, "cpu": 1}  # of the sample
 STEPS = 8
 MOST_BETWEEN_REPEATS = 1e-4  # of a probability: the same batch twice

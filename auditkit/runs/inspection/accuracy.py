@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.dataset import ImageSet
 from auditkit.errors import BadInput
 from auditkit.model import card as cards
 from auditkit.model.card import Card
 from auditkit.model.classifier import CallableClassifier, OnnxClassifier
 
-Array = np.ndarray[Any, Any]
 CHUNK = 64
 SAMPLE = 64  # images on which the other presets are tried
 HOPE = 16  # images of it after which a preset is given up that cannot be good enough any more

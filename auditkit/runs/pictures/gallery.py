@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import ImageSet
@@ -23,7 +24,6 @@ from auditkit.runs.pictures.heatmap_panels import KEPT, heat, in_colour, kept, s
 from auditkit.runs.summary.per_image import Group, Values, image_means
 from auditkit.runs.summary.summarise import Summary
 
-Array = np.ndarray[Any, Any]
 INDEX = "gallery.json"
 LONGEST = 160  # pixels of a side
 TINY = 96  # up to here a picture is kept as it is, pixel for pixel

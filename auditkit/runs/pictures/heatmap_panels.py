@@ -2,11 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
+from auditkit.arrays import Array
 from auditkit.data.alignment import to_model_input
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import ImageSet
@@ -14,7 +14,6 @@ from auditkit.data.ranks import Order
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 
-Array = np.ndarray[Any, Any]
 KEPT = 0.3
 LEAST_SIDE = 224  # of a panel; smaller images are enlarged by whole factors
 CAPTION = 18

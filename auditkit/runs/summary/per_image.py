@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.metrics.faithfulness import best_effort, worst_per_image
 from auditkit.metrics.saliency_metric import DELTAS, tune_delta
 from auditkit.metrics.similarity import repeated
 from auditkit.runs.evaluation.settings import NO_LABEL, NO_MAP
 from auditkit.runs.summary.row_table import CONSTANT, ONE_MAP, Items
 
-Array = np.ndarray[Any, Any]
 HOLDOUT = 2  # every second image tunes delta, the others are reported
 FAITHFUL = ("completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort")
 

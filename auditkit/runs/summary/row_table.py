@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.metrics.similarity import BYTES, first_alike
 from auditkit.runs.evaluation.settings import CONTROL
 
-Array = np.ndarray[Any, Any]
 CODED = ("image", "bundle", "infill", "error", "flags")  # texts, kept once each
 SMALL = ("label", "predicted", "prediction", "truth", "box_degenerate")  # float32 holds them
 NUMBERS = (

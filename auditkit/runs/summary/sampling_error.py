@@ -15,7 +15,6 @@ from auditkit.runs.evaluation.settings import CONTROL, Evaluation
 from auditkit.runs.summary.per_image import FAITHFUL, Gap, Group, Values
 from auditkit.runs.summary.row_table import Items
 
-Array = np.ndarray[Any, Any]
 Groups = Mapping[tuple[str, str], Group]  # by source and infill
 Figures = Mapping[tuple[str, str], "Sequence[Values | Gap]"]
 MOVED = ("insertion", *FAITHFUL)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.usable import Failed, left_out
 from auditkit.metrics.protocols import preset
 from auditkit.metrics.reliability import (
@@ -24,7 +25,6 @@ from auditkit.runs.summary.per_image import Gap, Group, Values, image_means, on_
 from auditkit.runs.summary.row_table import Items
 from auditkit.runs.summary.sampling_error import by_points, remarks
 
-Array = np.ndarray[Any, Any]
 MODEL = ""  # the bundle of figures that are about no map
 COMPARED = (
     "insertion", "deletion", "saliency_metric", "completeness", "soundness", "worst_completeness", "worst_soundness",

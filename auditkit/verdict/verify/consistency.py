@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import AuditError
 from auditkit.metrics.curves import area, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import alpha, beta
@@ -14,7 +15,6 @@ from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import summarise
 from auditkit.verdict.verify.run_record import Recorded, differences
 
-Array = np.ndarray[Any, Any]
 FLOAT32 = 1e-6  # curves are stored in float32, their areas in float64
 FORMULA = 1e-9
 ROUNDED = 0.01  # of an error, which the odds of probabilities close to 1 go into

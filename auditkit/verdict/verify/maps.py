@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import ImageSet, open_images
 from auditkit.data.usable import usable
@@ -22,7 +22,6 @@ from auditkit.runs.evaluation.plan import Work
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.verdict.verify.run_record import Recorded
 
-Array = np.ndarray[Any, Any]
 Maps = Mapping[tuple[str, int], Array]  # by image and label
 # Rank correlation of two maps made alike. On the CPU, gradients, grad-cam, rise, occlusion and differences gave equal
 # bits alone and in a batch, and a mask 0.99999 after 1,500 steps; with weights rounded as in TF32 the least was 0.997.

@@ -20,7 +20,6 @@ from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import CONTROL
 from auditkit.verdict.verify.run_record import Recorded
 
-Array = np.ndarray[Any, Any]
 Stored = Mapping[str, Any]
 Name = tuple[int, str, str]  # label, bundle, infill
 SAME, OTHER = 1e-5, 1e-3  # of a probability: in the same strict float32, and between two machines or versions
