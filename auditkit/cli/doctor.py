@@ -18,8 +18,11 @@ def doctor(
 
     facts = doctor.describe()
     result = selftest.run(options.settings(device))
+    clash = doctor.name_clash()
+    warnings = [clash] if clash else []
     if as_json:
-        print(json.dumps({"schema_version": 1, **facts, "self_test": result.to_json()}, indent=2))
+        report = {"schema_version": 1, **facts, "warnings": warnings, "self_test": result.to_json()}
+        print(json.dumps(report, indent=2))
     else:
         versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
         console.table([
@@ -27,6 +30,7 @@ def doctor(
             ("system", f"{facts['system']}, {facts['cores']} cores, {facts['memory_bytes'] / 2**30:.1f} GiB memory"),
             ("providers", ", ".join(facts["providers"])),
             ("cuda", facts["cuda"]["problem"] or "ready: " + ", ".join(facts["cuda"]["devices"])),
+            *(("warning", warning) for warning in warnings),
             ("self-test", result.sentence()),
         ])  # fmt: skip
     if not result.passed:

@@ -73,7 +73,7 @@ def problem(provider_folder: Path, cuda_version: str, built_in: bool) -> str | N
         return None  # the loader's message there does not name the library; the session check remains
     for name in ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"):
         if reason := load_with_dependencies(provider_folder / name):
-            return f"{reason}; install CUDA {major} and cuDNN 9, for instance with: pip install 'auditkit[cuda]'"
+            return f"{reason}; install CUDA {major} and cuDNN 9, for instance with: pip install 'onnx-auditkit[cuda]'"
     return None
 
 

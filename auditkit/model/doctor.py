@@ -8,6 +8,8 @@ from typing import Any
 from auditkit import __version__
 from auditkit.model import cuda, session
 
+DISTRIBUTION = "onnx-auditkit"  # on the package index, where another project holds the name auditkit
+
 
 def describe() -> dict[str, Any]:
     """Facts for `doctor` and for the provenance of results."""
@@ -27,6 +29,18 @@ def describe() -> dict[str, Any]:
             "devices": [] if problem else cuda.device_names(),
         },
     }  # fmt: skip
+
+
+def name_clash() -> str | None:
+    """A warning if another installed distribution provides the package `auditkit`; None if there is none."""
+    providers = metadata.packages_distributions().get("auditkit", [])
+    others = sorted(name for name in set(providers) if name and name != DISTRIBUTION)
+    if not others:
+        return None
+    return (
+        f"the distribution {others[0]} also provides the package auditkit, so that one may hide the other; "
+        f"uninstall it, or install {DISTRIBUTION} into an environment of its own."
+    )
 
 
 def memory_bytes() -> int:

@@ -186,6 +186,25 @@ def test_doctor_passes_and_says_why_not_cuda() -> None:
     assert "CPUExecutionProvider" in found["providers"]
 
 
+def test_doctor_warns_of_another_distribution_with_the_same_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another project on the package index has the import name and the command auditkit, too."""
+    before = json.loads(auditkit("doctor", "--json").stdout)
+    assert before["warnings"] == []
+    for distribution in ("auditkit", "onnx-auditkit"):
+        folder = tmp_path / f"{distribution.replace('-', '_')}-2.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 2.0\n")
+        (folder / "top_level.txt").write_text("auditkit\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (warning,) = json.loads(auditkit("doctor", "--json").stdout)["warnings"]
+    assert warning.startswith("the distribution auditkit also provides the package auditkit")
+    done = auditkit("doctor")
+    assert done.returncode == 0
+    assert "the distribution auditkit also provides" in " ".join(done.stdout.split())
+
+
 @pytest.mark.gpu
 def test_doctor_says_that_cuda_is_ready() -> None:
     done = auditkit("doctor", "--device", "cuda")
