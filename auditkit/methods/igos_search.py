@@ -139,7 +139,7 @@ class Way:
         """Losses, and slopes if the session has them, as means over the runs that the path is divided into."""
         search, points = self.search, self.search.recipe.points
         # On CUDA a run of another size costs more than what is saved by leaving out the pairs that are done.
-        pairs = len(who) if session.settings.device == "cpu" else len(self.asked.pairs)
+        pairs = len(self.asked.pairs) if session.device.fixed_batch else len(who)
         filled = np.resize(who, search.recipe.pairs or pairs)
         image, label = self.asked.pairs[filled].T
         feeds = {

@@ -9,9 +9,7 @@ from auditkit.methods import blackbox, cam, controls, fong, gradients, igos, mas
 from auditkit.methods.differences import method as differences
 from auditkit.methods.mask import method as mask
 from auditkit.methods.request import Found, Request
-from auditkit.model.classifier import AnyClassifier, OnnxClassifier
-
-FILLS_GPU = 32  # times the images of a CPU: with two labels each and ten distractors, 2,560 rows a step
+from auditkit.model.classifier import AnyClassifier
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,7 @@ class Method:
 
     def together(self, model: AnyClassifier) -> int:
         """How many images of this model are explained together."""
-        on_gpu = isinstance(model, OnnxClassifier) and model.settings.device == "cuda"
-        return self.images * FILLS_GPU if self.learns and on_gpu else self.images
+        return self.images * model.device.learning_factor if self.learns else self.images
 
 
 def _control(name: str) -> Callable[[Request, Any], Found]:

@@ -14,15 +14,15 @@ from auditkit.errors import AuditError, BadInput, RuntimeFailure
 from auditkit.model import card as cards
 from auditkit.model import preprocessing, sandbox
 from auditkit.model.card import Card
+from auditkit.model.device import CPU, DeviceProfile
 from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size, read
-from auditkit.model.session import MOST_ROWS, Session, Settings, in_batches, in_precision, measured_batch
+from auditkit.model.session import Session, Settings, in_batches, in_precision, measured_batch
 from auditkit.model.signature import Kind, Overrides, Signature, kind_by_values, to_probabilities
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
 AT_ONCE = 64  # so many images are run without measuring first
-FEW_ON_CUDA = 16  # and there in parts of this size, always the same
 ROUNDING = 1e-5  # so far a probability may lie outside 0 to 1
 MOST_SAID = 300  # characters of what a function's exception says
 
@@ -32,6 +32,7 @@ class _WithCard:
 
     signature: Signature
     card: Card
+    device: DeviceProfile
     over_banks: Any = None  # the same classifier over masked images, kept by model.masked
     over_mixes: Any = None  # and over soft mixtures of two pictures, kept by model.mixed
 
@@ -102,7 +103,7 @@ class OnnxClassifier(_WithCard):
         )  # fmt: skip
         self.graph, self.weights = in_precision(model, file.weights, settings)
         self.session = Session(self.graph, settings, self.weights)
-        self.settings = self.session.settings
+        self.settings, self.device = self.session.settings, self.session.device
         self._batch = self.settings.batch
         self._reference: OnnxClassifier | None = None
         self.over_slopes: dict[str | None, Any] = {}  # with its gradient by layer, kept by model.slopes
@@ -113,11 +114,11 @@ class OnnxClassifier(_WithCard):
 
     def reference(self) -> "OnnxClassifier":
         """The same file on the CPU in strict float32, to measure others against; itself if that is what it is."""
-        if self.settings.device == "cpu" and self.settings.precision == "strict":
+        if self.device is CPU and self.settings.precision == "strict":
             return self
         if self._reference is None:
             # Half the cores: the others feed the device meanwhile.
-            plain = Settings(device="cpu", precision="strict", threads=max(1, (os.cpu_count() or 1) // 2))
+            plain = Settings(CPU.name, precision="strict", threads=max(1, (os.cpu_count() or 1) // 2))
             self._reference = OnnxClassifier(self.file, self.signature, self.card, plain)
         return self._reference
 
@@ -125,8 +126,7 @@ class OnnxClassifier(_WithCard):
     def batch(self) -> int:
         """Images run at once: as set, or found by measurement the first time it is asked for."""
         if self._batch is None:
-            most = MOST_ROWS[self.settings.device]
-            self._batch = measured_batch(lambda rows: self._run(self._blank(rows)), most)
+            self._batch = measured_batch(lambda rows: self._run(self._blank(rows)), self.device.largest_batch)
         return self._batch
 
     def scores(self, rows: Array, batch: int | None = None) -> Array:
@@ -134,10 +134,9 @@ class OnnxClassifier(_WithCard):
         own = self.signature.own_batch
         if own is not None:
             return self._at_own_size(rows, own)
-        on_cuda = self.settings.device == "cuda"
-        few = min(self.settings.batch or AT_ONCE, FEW_ON_CUDA if on_cuda else len(rows))
+        few = min(self.settings.batch or AT_ONCE, self.device.first_batch or len(rows))
         size = batch or (few if len(rows) <= AT_ONCE else self.batch)
-        scores, worked = in_batches(self._run, rows, size, pad=on_cuda)
+        scores, worked = in_batches(self._run, rows, size, pad=self.device.fixed_batch)
         if worked < size:
             self._batch = worked
         return scores
@@ -159,6 +158,8 @@ class OnnxClassifier(_WithCard):
 
 class CallableClassifier(_WithCard):
     """A plain function in the model's place: preprocessed images in, scores out (a remote endpoint, say)."""
+
+    device = CPU  # where the function computes is its own business; masks and units are those of a CPU
 
     def __init__(self, function: Callable[[Array], Any], signature: Signature, card: Card, batch: int = 32) -> None:
         self.function, self.signature, self.card, self.batch = function, signature, card, batch

@@ -12,7 +12,6 @@ from auditkit.model.gradient import differentiate
 from auditkit.model.session import Session
 from auditkit.model.signature import to_probabilities
 
-ROWS = {"cpu": 16, "cuda": 64}  # differentiated at once
 LEAST_PROB = 1e-12
 
 
@@ -33,7 +32,7 @@ class Slopes:
         found = differentiate(model, layer)
         self.surrogate, self.check = found.surrogate, found.check
         self.session = Session(found.model, model.settings, found.weights)
-        self.rows = model.signature.own_batch or ROWS[model.settings.device]
+        self.rows = model.signature.own_batch or model.device.gradient_batch
 
     def of(self, shown: Array, labels: Array) -> Sloped:
         """For each row as the network takes it, the gradient of its label's logit, or of its log-probability.

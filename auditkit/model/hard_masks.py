@@ -18,7 +18,7 @@ from auditkit.graph import hard_masks, input_rounding, simplify
 from auditkit.graph.hard_masks import PICTURES, PROBABILITIES, RANKS
 from auditkit.model.classifier import CallableClassifier, OnnxClassifier
 from auditkit.model.host_masks import Composer
-from auditkit.model.session import MOST_ROWS, Session, Settings, measured_batch
+from auditkit.model.session import Session, Settings, measured_batch
 from auditkit.model.signature import to_probabilities
 
 ELEMENTS = {
@@ -26,8 +26,6 @@ ELEMENTS = {
     "uint8": onnx.TensorProto.UINT8,
 }  # fmt: skip
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
-# While one batch is read back, the next one runs; on a CPU two would but take each other's cores.
-IN_FLIGHT = {"cpu": 1, "cuda": 2}
 
 
 class Masked(Protocol):
@@ -53,11 +51,11 @@ class OnnxOverBanks:
             signature.input, ELEMENTS[signature.dtype], signature.layout == "NHWC", signature.height, signature.width,
             signature.channels, signature.output, signature.outputs, signature.kind,
         )  # fmt: skip
-        self.signature, self.settings, self._columns = signature, model.settings, columns
+        self.signature, self.device, self._columns = signature, model.device, columns
         self._turned = model.settings.channels_last and not ends.channels_last
         self._step: Session | None = None
         if found := input_rounding.behind(
-            graph, ends, (input_rounding.TO_HALF,) if model.settings.device == "cuda" else behind
+            graph, ends, (input_rounding.TO_HALF,) if model.device.casts_to_float16 else behind
         ):
             graph, ends = found.rest, found.ends
             self._step = Session(found.step, Settings(device="cpu", threads=1), model.weights)
@@ -66,14 +64,15 @@ class OnnxOverBanks:
         self.session = Session(graph, model.settings, model.weights)
         self._batch = signature.own_batch or model.settings.batch
         # Shared by all who run rows: the next of them has its batches waiting when one comes to its end.
-        self._pool = ThreadPoolExecutor(IN_FLIGHT[self.settings.device])
+        self._pool = ThreadPoolExecutor(self.device.batches_in_flight)
 
     def batch(self, banks: Any) -> int:
         """Rows run at once: the graph's own, as set, or found by measurement over these banks."""
         if self._batch is None:
             row = np.zeros((1, self._columns), np.int32)
-            most = MOST_ROWS[self.settings.device]
-            self._batch = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), most)
+            self._batch = measured_batch(
+                lambda count: self._run(row.repeat(count, axis=0), banks), self.device.largest_batch
+            )
         return self._batch
 
     def upload(self, pictures: Array) -> Any:
@@ -95,7 +94,7 @@ class OnnxOverBanks:
         start = 0
         try:
             while start < len(rows) or waiting:
-                while start < len(rows) and len(waiting) < IN_FLIGHT[self.settings.device]:
+                while start < len(rows) and len(waiting) < self.device.batches_in_flight:
                     part = slice(start, min(start + self.batch(banks), len(rows)))
                     feeds = self._feeds(self._padded(rows[part], banks), banks)
                     waiting.append((part, self._pool.submit(self._scored, feeds, part.stop - part.start)))
@@ -120,7 +119,7 @@ class OnnxOverBanks:
 
     def _padded(self, rows: Array, banks: Any) -> Array:
         """A short batch is filled up where another size is not taken, or costs: CUDA sets every change up anew."""
-        fixed = self.signature.own_batch is not None or self.settings.device == "cuda"
+        fixed = self.signature.own_batch is not None or self.device.fixed_batch
         short = self.batch(banks) - len(rows) if fixed else 0
         return np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows
 
@@ -166,7 +165,7 @@ class OnnxMaskedOnHost(OnnxMasked):
 
     def load(self, pictures: Array, ranks: Array) -> Any:
         """Both banks as they are."""
-        return Composer(self._entered(pictures), ranks, self.signature.layout, turns=IN_FLIGHT["cpu"] + 1)
+        return Composer(self._entered(pictures), ranks, self.signature.layout, turns=self.device.batches_in_flight + 1)
 
     def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
         return {self._input: banks(rows)}
@@ -209,4 +208,4 @@ def masked(model: "OnnxClassifier | CallableClassifier") -> Masked:
 def _made(model: "OnnxClassifier | CallableClassifier") -> Masked:
     if isinstance(model, CallableClassifier):
         return HostMasked(model)
-    return OnnxMaskedOnHost(model) if model.settings.device == "cpu" else OnnxMasked(model)
+    return OnnxMasked(model) if model.device.masks_in_graph else OnnxMaskedOnHost(model)

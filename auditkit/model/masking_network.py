@@ -89,7 +89,7 @@ class Masker:
 
         if own is not None:
             return np.concatenate([run(at[i : i + 1].repeat(own))[:1] for i in at])
-        return in_batches(run, at, BATCH, pad=self.session.settings.device == "cuda")[0]
+        return in_batches(run, at, BATCH, pad=self.session.device.fixed_batch)[0]
 
 
 def open_masker(path: Path, pictures: Pictures, settings: Settings, limits: Limits | None = None) -> Masker:

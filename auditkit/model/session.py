@@ -16,11 +16,11 @@ from auditkit.arrays import Array
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph import float16, relu_gates
 from auditkit.model import cuda
+from auditkit.model.device import CPU, PROFILES
 
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["auto", "strict", "tf32", "float16"]
 
-MOST_ROWS = {"cpu": 64, "cuda": 512}
 # Of the memory allowed: CUDA's own libraries and the banks of images took up to 1.6 GiB beside the sessions' (H200).
 OUTSIDE_SESSIONS = 7 * 2**28
 SESSIONS = 2  # of a model at once: its own, and the one over masks
@@ -121,7 +121,8 @@ class Session:
 
     def __init__(self, model: onnx.ModelProto, settings: Settings, weights: Mapping[str, Array] | None = None) -> None:
         self.settings = resolved(settings)
-        if self.settings.device == "cpu":
+        self.device = PROFILES[self.settings.device]
+        if not self.device.relu_gates:
             model = relu_gates.as_products(model)
         kept = {tensor.name for tensor in model.graph.initializer}
         # The runtime refers to these arrays; they live as long as the session.
@@ -144,13 +145,13 @@ class Session:
         except Exception as error:  # the runtime's exceptions have no common parent
             raise _told(error, "the runtime cannot load the model") from None
         session.disable_fallback()
-        if self.settings.device == "cuda" and session.get_providers()[0] != "CUDAExecutionProvider":
-            raise RuntimeFailure("the runtime refused CUDA without giving a reason; run 'auditkit doctor'.")
+        if session.get_providers()[0] != self.device.provider:
+            raise RuntimeFailure(f"the runtime refused {self.device.provider} without a reason; run 'auditkit doctor'.")
         return session
 
     def _providers(self) -> list[Any]:
-        if self.settings.device == "cpu":
-            return ["CPUExecutionProvider"]
+        if self.device is CPU:
+            return [CPU.provider]
         options = {
             "use_tf32": "0" if self.settings.precision == "strict" else "1",
             "prefer_nhwc": "1" if self.settings.channels_last else "0",
@@ -158,12 +159,12 @@ class Session:
         if self.settings.memory_bytes is not None:
             options["gpu_mem_limit"] = str((self.settings.memory_bytes - OUTSIDE_SESSIONS) // SESSIONS)
             options["arena_extend_strategy"] = "kSameAsRequested"
-        return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+        return [(self.device.provider, options), CPU.provider]
 
     def upload(self, array: Array) -> Any:
         """The array in the device's memory, to be fed to any number of runs."""
         try:
-            return _runtime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.settings.device, 0)
+            return _runtime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device.name, 0)
         except Exception as error:
             raise _told(error, "the device cannot take the data") from None
 
@@ -174,7 +175,7 @@ class Session:
             for name, fed in feeds.items():
                 binding.bind_ortvalue_input(name, self.upload(fed) if isinstance(fed, np.ndarray) else fed)
             for name in wanted or self.outputs:
-                binding.bind_output(name, self.settings.device)
+                binding.bind_output(name, self.device.name)
             self._session.run_with_iobinding(binding)
             return list(binding.copy_outputs_to_cpu())
         except RuntimeFailure:
@@ -205,7 +206,7 @@ class Stepper:
         for name, output in links.items():
             binding.bind_ortvalue_output(output, written[name])
         for name in self._wanted:
-            binding.bind_output(name, self._session.settings.device)
+            binding.bind_output(name, self._session.device.name)
         return binding
 
     def step(self, feeds: Mapping[str, Array]) -> list[Array]:
@@ -294,7 +295,7 @@ def folded(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelPr
         target = Path(folder) / "folded.onnx"
         options.optimized_model_filepath = str(target)
         try:
-            runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            runtime.InferenceSession(model.SerializeToString(), options, providers=[CPU.provider])
         except Exception as error:
             raise _told(error, "the runtime cannot load the model") from None
         found = onnx.load(target)

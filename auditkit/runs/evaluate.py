@@ -17,7 +17,7 @@ from auditkit.model.hard_masks import masked
 from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.curves import run_curves
 from auditkit.runs.evaluation.measure import ready
-from auditkit.runs.evaluation.plan import Work, device_of, placeless, planned, unit_keys
+from auditkit.runs.evaluation.plan import Work, placeless, planned, unit_keys
 from auditkit.runs.evaluation.rows import Row, rows
 from auditkit.runs.evaluation.settings import Evaluation, units
 from auditkit.runs.folder import checksums
@@ -26,7 +26,6 @@ from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results
 from auditkit.runs.summary.summarise import Summary, summarise
 
-RUNNING = {"cpu": 1, "cuda": 2}  # units whose rows are on the device: one's pauses are the other's turn
 FEWEST_AHEAD, MOST_AHEAD = 1, 3  # units made ready meanwhile; more threads than that wait for each other
 
 
@@ -77,7 +76,7 @@ def evaluate(
         work, runtime = runtime_check.checked(
             work, aside, lambda other: planned(other, images, bundles, settings, others, failed)
         )
-        every = units(len(images), work.span.pixels, device_of(work.model))
+        every = units(len(images), work.span.pixels, work.model.device)
         tick = progress(len(images))
         if out is None:
             tables: dict[range, Any] = {}
@@ -115,8 +114,8 @@ def _quick_handover() -> Iterator[None]:
 
 def _run(work: Work, todo: Sequence[range], keep: Callable[[range, list[Row]], None], tick: Tick) -> None:
     """Every unit made ready, measured and kept, several at a time: the device always has one more waiting."""
-    over, device = masked(work.model), device_of(work.model)
-    turns, stop = Semaphore(RUNNING[device]), Event()
+    over, at_once = masked(work.model), work.model.device.units_at_once
+    turns, stop = Semaphore(at_once), Event()
 
     def whole(unit: range) -> None:
         if stop.is_set():
@@ -131,7 +130,7 @@ def _run(work: Work, todo: Sequence[range], keep: Callable[[range, list[Row]], N
         tick(len(unit))
 
     ahead = min(max(FEWEST_AHEAD, (os.cpu_count() or 1) // 2), MOST_AHEAD)
-    with ThreadPoolExecutor(RUNNING[device] + ahead) as workers:
+    with ThreadPoolExecutor(at_once + ahead) as workers:
         try:
             for done in [workers.submit(whole, unit) for unit in todo]:
                 done.result()

@@ -20,6 +20,7 @@ from auditkit.methods.fong import fong
 from auditkit.methods.igos import IgosOptions, _points, igos
 from auditkit.methods.igos_search import Asked, Descent, Search
 from auditkit.methods.request import Pool, Request
+from auditkit.model import device
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session
 from auditkit.runs.explain import Explanation
@@ -147,7 +148,7 @@ class Bowl:
 
     def __init__(self, wanted: list[str], steep: Array) -> None:
         self.outputs, self.steep, self.asked = wanted, steep, list[int]()
-        self.settings = CPU
+        self.device = device.CPU
 
     def upload(self, array: Array) -> Array:
         return array

@@ -23,6 +23,7 @@ from auditkit.methods.notes import told
 from auditkit.methods.request import Found, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside, tolerance_at
 from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.device import PROFILES
 from auditkit.model.session import Settings
 from tests.support import onnx_models
 
@@ -340,6 +341,6 @@ def test_runs_on_cuda_have_one_of_a_few_sizes_and_little_in_vain(room: int) -> N
     ("cuda", -1.0, None, 17), ("cuda", 0.01, None, 24), ("cpu", 0.01, None, 17), ("cuda", -1.0, 4, 4),
 ])  # fmt: skip
 def test_pairs_that_end_together_run_alone(device: str, settled: float, own: int | None, expected: int) -> None:
-    session: Any = SimpleNamespace(settings=SimpleNamespace(device=device))
+    session: Any = SimpleNamespace(device=PROFILES[device])
     batch = Batch(session, replace(Recipe(), pairs=own), Ending(1000, 50, settled, 4), 64 * Recipe().rows)
     assert batch._width(17) == expected

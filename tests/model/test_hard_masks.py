@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import auditkit
 from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph import hard_masks
 from auditkit.graph.hard_masks import BOTTOM, COLUMNS, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, SHOWN, TOP
+from auditkit.model import device, sandbox
 from auditkit.model import hard_masks as masked_sessions
-from auditkit.model import sandbox
 from auditkit.model.hard_masks import HostMasked, OnnxMasked
 from auditkit.model.probe import examine
 from auditkit.model.read import Limits, read
@@ -576,8 +577,8 @@ def _cramped(over: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]
 def test_memory_running_out_loses_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, in_flight: int
 ) -> None:
-    monkeypatch.setitem(masked_sessions.IN_FLIGHT, "cpu", in_flight)
     model = _opened(_net(), tmp_path, auditkit.Settings(device="cpu", batch=32))
+    model.device = replace(device.CPU, batches_in_flight=in_flight)
     over, pictures, ranks = _filled(model)
     rows = _rows(101)
     asked = _cramped(over, monkeypatch, most)
@@ -608,8 +609,8 @@ def test_memory_running_out_while_measuring_the_batch(tmp_path: Path, monkeypatc
 @pytest.mark.usefixtures("unguarded")
 def test_two_in_flight_overlap_and_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other batch is slow, so that the next one is done before it."""
-    monkeypatch.setitem(masked_sessions.IN_FLIGHT, "cpu", 2)
     model = _opened(_net(), tmp_path, auditkit.Settings(device="cpu", batch=7))
+    model.device = replace(device.CPU, batches_in_flight=2)
     over, pictures, ranks = _filled(model)
     run, lock, running, peak, calls = over.session.run, threading.Lock(), 0, 0, 0
 
@@ -632,8 +633,9 @@ def test_two_in_flight_overlap_and_keep_their_order(tmp_path: Path, monkeypatch:
 
 @pytest.mark.usefixtures("unguarded")
 def test_a_reader_that_stops_early_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(masked_sessions.IN_FLIGHT, "cpu", 2)
-    over, _, _ = _filled(_opened(_net(), tmp_path, auditkit.Settings(device="cpu", batch=4)))
+    model = _opened(_net(), tmp_path, auditkit.Settings(device="cpu", batch=4))
+    model.device = replace(device.CPU, batches_in_flight=2)
+    over, _, _ = _filled(model)
     run, asked = over.session.run, list[int]()
     monkeypatch.setattr(over.session, "run", lambda feeds, wanted=None: asked.append(1) or run(feeds, wanted))
     parts = over.run(_rows(40))

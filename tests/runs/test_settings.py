@@ -12,6 +12,7 @@ from PIL import Image
 import auditkit
 from auditkit.errors import AuditError, BadInput
 from auditkit.metrics.curves import parse_steps
+from auditkit.model.device import PROFILES
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.settings import Evaluation, units
 from auditkit.runs.folder.store import Store
@@ -500,7 +501,7 @@ def test_the_command_takes_them_all(tmp_path: Path, files: tuple[Path, Path]) ->
 @pytest.mark.parametrize("count", [1, 2, 7, 64, 100, 640, 1000])
 @pytest.mark.parametrize(("device", "pixels"), [("cuda", 50176), ("cpu", 50176), ("cpu", 1024)])
 def test_units_hold_every_image_once_and_on_a_gpu_begin_and_end_small(device: str, pixels: int, count: int) -> None:
-    found = units(count, pixels, device)
+    found = units(count, pixels, PROFILES[device])
     assert [image for unit in found for image in unit] == list(range(count))
     assert max(map(len, found)) <= (2 if device == "cpu" and pixels > 96 * 96 else 16)
     if device == "cuda":

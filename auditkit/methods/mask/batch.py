@@ -150,7 +150,7 @@ class Batch:
         """Pairs in a run: the graph's own number, else as many as there are, and a few more where they end apart."""
         if self.recipe.pairs is not None:
             return self.recipe.pairs
-        together = self.ending.settled < 0 or self.session.settings.device == "cpu"
+        together = self.ending.settled < 0 or not self.session.device.fixed_batch
         return pairs if together else width(pairs, self.room)
 
     def _draws(self, pair: Pair, count: int) -> Array:

@@ -30,9 +30,6 @@ Keep = Literal["last", "best"]
 
 Asked = TypeVar("Asked")
 Made = TypeVar("Made")
-MOST_ROWS = {"cpu": 160, "cuda": 1280}
-# What the way back needs of the way forth stays in memory: some 90 MB for each image of 224 pixels in a ResNet-50.
-MOST_PIXELS = {"cpu": 20 * 224 * 224, "cuda": 640 * 224 * 224}
 HALF_SCALE = 1024.0  # gradients of -log f are at most 1 at the logits and far smaller at the pixels
 FACTORS = ((128, 4), (48, 2), (0, 1))  # from so many pixels on the shorter side
 COARSE = ((128, 8), (0, 4))  # where masks are 28 x 28 for 224 pixels
@@ -200,8 +197,8 @@ def differentiable(model: OnnxClassifier) -> Network:
 
 def most_rows(model: OnnxClassifier) -> int:
     """Images in a batch, unless the options say."""
-    device, signature = model.settings.device, model.signature
-    return min(MOST_ROWS[device], MOST_PIXELS[device] // (signature.height * signature.width))
+    device, signature = model.device, model.signature
+    return min(device.learning_rows, device.learning_pixels // (signature.height * signature.width))
 
 
 def ends_of(model: OnnxClassifier) -> Ends:

@@ -124,11 +124,6 @@ def environment(model: AnyClassifier) -> dict[str, Any]:
     return base
 
 
-def device_of(model: AnyClassifier) -> str:
-    """Where a classifier runs; a function's device is its own business."""
-    return model.settings.device if isinstance(model, OnnxClassifier) else "cpu"
-
-
 def check(work: Work) -> None:
     """Refuse what cannot be evaluated, before any work is done."""
     classes = work.model.signature.classes

@@ -22,9 +22,8 @@ from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.hard_masks import masked
 from auditkit.runs.evaluation.batch import Seen, fitted_map, look
 from auditkit.runs.evaluation.measure import probabilities
-from auditkit.runs.evaluation.plan import Work, device_of
+from auditkit.runs.evaluation.plan import Work
 
-IMAGES = {"cuda": 4, "cpu": 1}  # of the sample
 STEPS = 8
 MOST_BETWEEN_REPEATS = 1e-4  # of a probability: the same batch twice
 MATTERS = 2e-3  # mean change of a figure from which a precision is not good enough
@@ -115,7 +114,7 @@ def _device(work: Work) -> tuple[Sample, Array]:
 
 def _sample(work: Work) -> Sample:
     model, lane = work.model, work.lanes[0]
-    count = min(IMAGES[device_of(model)], len(work.images))
+    count = min(model.device.sample_images, len(work.images))
     positions = np.linspace(0, len(work.images) - 1, count).round().astype(int)
     seen = look(positions.tolist(), work.images, model.card, model.signature)
     labels = probabilities(model, seen.shown).argmax(axis=1)

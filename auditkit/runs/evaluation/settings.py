@@ -9,6 +9,7 @@ from auditkit.metrics import protocols
 from auditkit.metrics.curves import Steps
 from auditkit.metrics.faithfulness import EPS1, EPS2, default_labels, parse_labels
 from auditkit.metrics.statistics import METHODS, Method
+from auditkit.model.device import DeviceProfile
 
 INFILLS = ("gray", "blur", "random")
 GIVEN_IMAGE, GIVEN_BLUR = "image:", "blur:"  # and the picture's file, or the blur's sigma in pixels
@@ -17,9 +18,6 @@ SALIENCY = ("none", "component", "tuned", "both")
 NO_MAP = "no map for this label"
 NO_LABEL = "no label of the image is in the label set"
 MOST_SIGMA = 1000.0
-UNIT_IMAGES = 16  # what is lost at most when a run is cut; also what must be prepared before the first pass
-LAST_UNIT_IMAGES = 4  # of the last units of a run on a GPU
-SLOW_UNIT_IMAGES, SLOW_PIXELS = 2, 96 * 96  # a unit of larger pictures takes minutes on a CPU
 
 
 @dataclass(frozen=True)
@@ -205,18 +203,18 @@ def given_sigma(name: str) -> float:
     return sigma
 
 
-def units(images: int, pixels: int, device: str) -> list[range]:
+def units(images: int, pixels: int, device: DeviceProfile) -> list[range]:
     """Positions of the images of each unit, so that no more than minutes are lost when a run is cut.
 
     A GPU is fast and waits for the first of them, so it begins with small ones: four of two images, four of four, ...;
     it ends with small ones too, so that two that run together come to their ends together.
     """
-    most = SLOW_UNIT_IMAGES if device == "cpu" and pixels > SLOW_PIXELS else UNIT_IMAGES
+    most = device.slow_unit_images if pixels > device.slow_pixels else device.unit_images
     found, start = list[range](), 0
     while start < images:
         size = most
-        if device == "cuda":
-            size = min(2 ** (1 + len(found) // 4), most, max(LAST_UNIT_IMAGES, (images - start) // 4))
+        if device.small_units is not None:
+            size = min(2 ** (1 + len(found) // 4), most, max(device.small_units, (images - start) // 4))
         found.append(range(start, min(start + size, images)))
         start += size
     return found

@@ -10,9 +10,9 @@ from typing import Any
 from auditkit import __version__
 from auditkit.model import cuda, session
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.device import CUDA
 
 PACKAGES = ("numpy", "onnx", "pillow", "pyarrow", "scipy")  # whose last digits a figure may show
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MOST_BYTES = 1 << 24  # of a file in .git; packed-refs of large repositories are some megabytes
 MOST_LINKS = 5  # references that name references
@@ -36,10 +36,10 @@ def device(model: AnyClassifier) -> dict[str, Any]:
     """Where a model runs: the provider, the device's name and the precision; a function's are its own business."""
     if not isinstance(model, OnnxClassifier):
         return {"device": None, "device_name": None, "provider": None, "precision": None}
-    name = model.settings.device
+    on_gpu = model.device is CUDA
     return {
-        "device": name, "device_name": cuda.device_names()[0] if name == "cuda" else _processor(),
-        "provider": PROVIDERS[name], "precision": model.settings.precision,
+        "device": model.device.name, "device_name": cuda.device_names()[0] if on_gpu else _processor(),
+        "provider": model.device.provider, "precision": model.settings.precision,
     }  # fmt: skip
 
 

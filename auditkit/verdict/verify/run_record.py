@@ -11,6 +11,7 @@ import numpy as np
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.card import Card
+from auditkit.model.device import CPU, PROFILES
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.plan import unit_keys
 from auditkit.runs.evaluation.runtime_check import Runtime
@@ -87,7 +88,7 @@ def _keys(about: Mapping[str, Any], card: Card) -> dict[range, str]:
     count = int(about["subject"]["images"]["count"])
     if not 0 < count <= MOST_IMAGES:
         raise ValueError(f"it has {count} images")
-    every = units(count, card.size[0] * card.size[1], about["environment"].get("device", "cpu"))
+    every = units(count, card.size[0] * card.size[1], PROFILES[about["environment"].get("device", CPU.name)])
     return unit_keys(about, every)
 
 
