@@ -1,7 +1,6 @@
 """What Python users call: evaluate, explain and audit, with their arguments in any of the usual forms."""
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
-from auditkit.data.dataset import ImageSet, is_file, open_images
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier, load
-from auditkit.model.preprocessing import opened
 from auditkit.runs import evaluate as runs
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation
@@ -26,7 +24,7 @@ from auditkit.verdict.audit import audit as whole
 from auditkit.verdict.policy_file import read_policy
 
 Model = AnyClassifier | str | Path | Callable[[Any], Any]
-Pictures = ImageSet | np.ndarray[Any, Any] | str | Path | Sequence[str | Path]
+Pictures = Dataset | np.ndarray[Any, Any] | str | Path | Sequence[str | Path]
 Labels = str | int | Sequence[int] | np.ndarray[Any, Any] | None
 Maps = Bundle | HeatmapSet | str | Path
 OPENED = OnnxClassifier | CallableClassifier
@@ -167,12 +165,12 @@ def _label_set(labels: Any) -> str:
     return text
 
 
-def images_of(model: AnyClassifier, images: Any) -> ImageSet:
+def images_of(model: AnyClassifier, images: Any) -> Dataset:
     """Images in any of the forms that Python users have them in."""
-    if isinstance(images, ImageSet):
+    if isinstance(images, Dataset):
         return images
     if isinstance(images, np.ndarray):
-        return _of_array(images)
+        return Dataset.from_array(images)
     listed = images if isinstance(images, list | tuple) else [images]
     if strange := [type(one).__name__ for one in listed if not isinstance(one, str | os.PathLike)]:
         raise BadInput(
@@ -180,27 +178,8 @@ def images_of(model: AnyClassifier, images: Any) -> ImageSet:
             "[N, height, width, 3]."
         )
     if listed is images:
-        return _of_files([Path(one) for one in images])
-    return open_images(Path(images), model.signature.classes, model.card.names)
-
-
-def _of_array(images: np.ndarray[Any, Any]) -> ImageSet:
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
-        one = "; for one picture give images[None]" if images.ndim == 3 and images.shape[2] in (1, 3) else ""
-        raise BadInput(
-            f"images are {images.dtype}{list(images.shape)}, expected uint8 [N, height, width, 3 or 1] with pixels "
-            f"0..255{one}."
-        )
-    return ImageSet(Path("array"), tuple(str(index) for index in range(len(images))), lambda index: images[index])
-
-
-def _of_files(files: list[Path]) -> ImageSet:
-    for file, count in Counter(files).items():
-        if not is_file(file):
-            raise BadInput(f"there is no image {file}; a list of images names their files.")
-        if count > 1:
-            raise BadInput(f"the image {file} stands {count} times in the list; every image counts once.")
-    return ImageSet(Path("list"), tuple(map(str, files)), lambda index: opened(files[index]), paths=tuple(files))
+        return Dataset.from_files([Path(one) for one in images])
+    return Dataset.open(Path(images), model.signature.classes, model.card.names)
 
 
 def bundles_of(heatmaps: Any) -> dict[str, HeatmapSet]:

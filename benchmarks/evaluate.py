@@ -23,7 +23,7 @@ import numpy as np
 
 import auditkit
 from auditkit.data.bundles import open_bundle
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session
@@ -83,14 +83,14 @@ def whole(model: OnnxClassifier, images: int, maps: int, steps: int, folder: Pat
     rng = np.random.default_rng(0)
     size = (model.signature.height, model.signature.width)
     shown = rng.integers(0, 256, (images, *size, 3), dtype=np.uint8)
-    chosen = ImageSet(folder, tuple(str(i) for i in range(images)), lambda index: shown[index])
+    chosen = Dataset(folder, tuple(str(i) for i in range(images)), shown)
     bundle = auditkit.Bundle(folder / "bundle", method="noise")
     for image in range(images):
         bundle.add([str(image)] * maps, list(range(maps)), rng.random((maps, *size), dtype=np.float32))
     settings = Evaluation(labels=",".join(map(str, range(maps))), steps=parse_steps(str(steps)), controls=False,
                           deletion=False, saliency="none")  # fmt: skip
     given = {"noise": open_bundle(folder / "bundle")}
-    evaluate(model, ImageSet(folder, chosen.ids[:16], chosen.picture), given, settings)  # warm-up
+    evaluate(model, Dataset(folder, chosen.ids[:16], shown[:16]), given, settings)  # warm-up
     rows = images * maps * (steps - 1)
     return lambda: rate(rows, lambda: evaluate(model, chosen, given, settings))
 

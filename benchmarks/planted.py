@@ -22,7 +22,7 @@ import numpy as np
 
 import auditkit
 from auditkit.data.bundles import open_bundle
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import Planted, draw
 from auditkit.demo.planted import MODELS, bundled
@@ -45,7 +45,7 @@ SEED = 2022
 DRAWN_SEED = 20220
 
 
-def learned(model: OnnxClassifier, images: ImageSet, pool: ImageSet, out: Path, **options: Any) -> Figures:
+def learned(model: OnnxClassifier, images: Dataset, pool: Dataset, out: Path, **options: Any) -> Figures:
     """The bundle's own account of what it took, made if it is not there."""
     begin = time.perf_counter()
     maps = auditkit.explain(model, images, out, "mask", pool=pool, **options)
@@ -63,7 +63,7 @@ def planted(asked: argparse.Namespace) -> Figures:
     drawn, others = (draw(count, seed=seed, tags="random")
                      for count, seed in ((asked.images, DRAWN_SEED), (POOL, DRAWN_SEED + 1)))  # fmt: skip
     images, pool, plain = (
-        ImageSet(Path(name), tuple(f"{name}{index}" for index in range(len(some))), some.__getitem__)
+        Dataset(Path(name), tuple(f"{name}{index}" for index in range(len(some))), some)
         for name, some in (("drawn", drawn.images), ("other", others.images), ("plain", without_tags(others)))
     )
     corners = drawn.tag_regions.any(axis=0) | others.tag_regions.any(axis=0)
@@ -87,7 +87,7 @@ def without_tags(drawn: Planted) -> Array:
     return np.where(drawn.tag_regions[..., None], np.uint8(GRAY), drawn.images)
 
 
-def located(bundle: Path, images: ImageSet, drawn: Planted, corners: Array, name: str) -> Figures:
+def located(bundle: Path, images: Dataset, drawn: Planted, corners: Array, name: str) -> Figures:
     """Shares of the images whose map points at the region that the model reads, in several senses."""
     both = (drawn.objects, drawn.tag_regions)
     read, other = both if name == "honest" else both[::-1]

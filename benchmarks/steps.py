@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 import auditkit
-from auditkit.data.dataset import ImageSet, open_images
+from auditkit.data.dataset import Dataset
 from auditkit.metrics.curves import Refinement, area, needed_errors, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
 from auditkit.model.classifier import OnnxClassifier
@@ -46,7 +46,7 @@ STEPS = (6, 7, 8, 9, 16, 17, 28, 32, 64, 128)
 MOST_POINTS = 512  # as in a run
 
 
-def recorded(model: OnnxClassifier, images: ImageSet, asked: argparse.Namespace) -> tuple[Array, Array, Array]:
+def recorded(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace) -> tuple[Array, Array, Array]:
     """Curves [C, pixels + 1], the whole image's probability of each curve's label [C], and each curve's image [C]."""
     maps = {method: auditkit.explain(model, images, asked.out / "maps" / method, method, labels=asked.labels)
             for method in asked.method}  # fmt: skip
@@ -161,9 +161,9 @@ def main() -> None:
     settings = auditkit.Settings(device=asked.device, precision=asked.precision)
     model = auditkit.load(asked.model, preset=asked.preset, settings=settings)
     assert isinstance(model, OnnxClassifier)
-    every = open_images(asked.pictures, model.signature.classes)
+    every = Dataset.open(asked.pictures, model.signature.classes)
     at = np.linspace(0, len(every) - 1, asked.images).astype(int).tolist()
-    images = ImageSet(every.source, tuple(every.ids[one] for one in at), lambda index: every.picture(at[index]))
+    images = Dataset(every.source, tuple(every.ids[one] for one in at), [every.images[one] for one in at])
     curves, prob, image = recorded(model, images, asked)
     found = {
         **origin("benchmarks.steps"), "model": asked.model.name,

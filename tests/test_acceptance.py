@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import auditkit
-from auditkit.data.dataset import open_images
+from auditkit.data.dataset import Dataset
 from auditkit.model.classifier import Opening
 from auditkit.model.session import Settings
 from auditkit.runs.inspection.inspect_model import inspect
@@ -57,11 +57,11 @@ def test_predictions_are_the_runtimes_bit_for_bit(assets: Path, name: str) -> No
     preset, images, _, _ = KNOWN[name]
     path = _file(assets, name)
     model = auditkit.load(path, preset=preset, settings=Settings(device="cpu"))
-    pictures = open_images(assets / images, model.signature.classes)
+    pictures = Dataset.open(assets / images, model.signature.classes)
     plain = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     shape = plain.get_inputs()[0].shape
     for count in (1, 7, 64):
-        array = model.preprocess([pictures.picture(index) for index in range(count)])
+        array = model.preprocess([pictures.read(index) for index in range(count)])
         step = count if isinstance(shape[0], str) else shape[0]
         parts = [plain.run(None, {model.signature.input: array[i : i + step]})[0] for i in range(0, count, step)]
         expected, found = np.concatenate(parts), model.predict(array)
@@ -89,8 +89,8 @@ def test_cuda_agrees_with_the_cpu(assets: Path, name: str, precision: str) -> No
         pytest.skip("quantised models are refused in float16")
     exact = auditkit.load(path, preset=preset, settings=Settings(device="cpu"))
     found = auditkit.load(path, preset=preset, settings=Settings(device="cuda", precision=precision))  # type: ignore[arg-type]
-    pictures = open_images(assets / images, exact.signature.classes)
-    array = exact.preprocess([pictures.picture(index) for index in range(32)])
+    pictures = Dataset.open(assets / images, exact.signature.classes)
+    array = exact.preprocess([pictures.read(index) for index in range(32)])
     expected = exact.probabilities(array)
     # A half-precision or eight-bit graph rounds at every node, at other places on another device.
     exactly = 5e-3 if "fp16" in name else 1e-3

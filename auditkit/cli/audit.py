@@ -50,7 +50,7 @@ def audit(
     Exit code 0: passed, 1: failed, 2: bad input, 3: the figures do not decide, 4: the machine failed. A run that was
     cut short goes on when the same command is given again.
     """
-    from auditkit.data.dataset import open_images  # noqa: PLC0415
+    from auditkit.data.dataset import Dataset  # noqa: PLC0415
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs.evaluate import named  # noqa: PLC0415
     from auditkit.runs.explain import Explanation  # noqa: PLC0415
@@ -70,8 +70,8 @@ def audit(
                               kind=kind)  # fmt: skip
     opened = open_file(model, opening, options.settings(device, precision, batch, threads, memory))
     classes, names = opened.signature.classes, opened.card.names
-    chosen = open_images(images, classes, names)
-    others = open_images(pool, classes, names) if pool else None
+    chosen = Dataset.open(images, classes, names)
+    others = Dataset.open(pool, classes, names) if pool else None
     found = whole.audit(opened, chosen, asked, out, bundles, others, console.progress)
     if as_json:
         print(json.dumps(found, indent=2, sort_keys=True))

@@ -110,15 +110,15 @@ def import_(
 
 def _beside(images: Path | None, model: Path | None, card: Path | None, preset: str | None) -> dict[str, Any]:
     """What the bundle is checked against, as far as it is given."""
-    from auditkit.data.dataset import open_images  # noqa: PLC0415
+    from auditkit.data.dataset import Dataset  # noqa: PLC0415
     from auditkit.model.classifier import Opening, open_file  # noqa: PLC0415
 
     if model is None:
-        return {} if images is None else {"images": open_images(images, ANY_CLASS)}
+        return {} if images is None else {"images": Dataset.open(images, ANY_CLASS)}
     opened = open_file(model, Opening(card, preset), options.settings("cpu"))
     classes, names = opened.signature.classes, opened.card.names
     return {
-        "images": None if images is None else open_images(images, classes, names),
+        "images": None if images is None else Dataset.open(images, classes, names),
         "model_identity": opened.file.identity, "classes": classes, "card": opened.card,
     }  # fmt: skip
 

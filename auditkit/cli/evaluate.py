@@ -73,7 +73,7 @@ def evaluate(
     Every figure has an interval over the images and stands beside controls, maps that know nothing of the model. A run
     that was cut short goes on when the same command is given again.
     """
-    from auditkit.data.dataset import open_images  # noqa: PLC0415
+    from auditkit.data.dataset import Dataset  # noqa: PLC0415
     from auditkit.metrics.curves import parse_steps  # noqa: PLC0415
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs import evaluate as runs  # noqa: PLC0415
@@ -87,8 +87,8 @@ def evaluate(
                               kind=kind)  # fmt: skip
     opened = open_file(model, opening, options.settings(device, precision, batch, threads, memory))
     classes, names = opened.signature.classes, opened.card.names
-    chosen = open_images(images, classes, names)
-    others = open_images(pool, classes, names) if pool else None
+    chosen = Dataset.open(images, classes, names)
+    others = Dataset.open(pool, classes, names) if pool else None
     with console.progress("evaluating") as progress:
         found = runs.evaluate(opened, chosen, runs.named(heatmaps or []), settings, out, progress, others)
     if as_json:

@@ -49,7 +49,7 @@ def explain(
 
     Maps that the bundle has already are kept, so a command that was cut short goes on when it is given again.
     """
-    from auditkit.data.dataset import open_images  # noqa: PLC0415
+    from auditkit.data.dataset import Dataset  # noqa: PLC0415
     from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.model.classifier import open_file  # noqa: PLC0415
     from auditkit.runs import explain as runs  # noqa: PLC0415
@@ -63,8 +63,8 @@ def explain(
                               kind=kind)  # fmt: skip
     opened = open_file(model, opening, options.settings(device, precision, batch, threads, memory))
     classes, names = opened.signature.classes, opened.card.names
-    chosen = open_images(images, classes, names)
-    others = open_images(pool, classes, names) if pool else None
+    chosen = Dataset.open(images, classes, names)
+    others = Dataset.open(pool, classes, names) if pool else None
     used = what.fitting(opened)
     with console.progress("explaining") as progress:
         found = runs.explain(opened, chosen, used, out, others, progress)

@@ -10,7 +10,8 @@ from auditkit.data import alignment
 from auditkit.data import bundle_files as files
 from auditkit.data.bundle_files import Entry
 from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet
-from auditkit.data.dataset import ImageSet, size_of
+from auditkit.data.dataset import Dataset
+from auditkit.data.dataset_files import size_of
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 
@@ -31,7 +32,7 @@ class Problem:
 
 
 def check(
-    bundle: HeatmapSet, images: ImageSet | None = None, model_identity: str | None = None, classes: int | None = None,
+    bundle: HeatmapSet, images: Dataset | None = None, model_identity: str | None = None, classes: int | None = None,
     card: Card | None = None, progress: Progress = lambda _total: lambda _done: None,
 ) -> list[Problem]:  # fmt: skip
     """All that is wrong with a bundle, on its own and beside what else is given; reads every map, one at a time."""
@@ -64,7 +65,7 @@ def _label_problems(bundle: HeatmapSet, classes: int | None) -> Iterator[Problem
         )  # fmt: skip
 
 
-def _image_problems(bundle: HeatmapSet, images: ImageSet) -> Iterator[Problem]:
+def _image_problems(bundle: HeatmapSet, images: Dataset) -> Iterator[Problem]:
     known = set(images.ids)
     unknown = [image for image in bundle.labels if image not in known]
     if unknown:
@@ -78,7 +79,7 @@ def _image_problems(bundle: HeatmapSet, images: ImageSet) -> Iterator[Problem]:
 
 
 def _map_problems(
-    bundle: HeatmapSet, images: ImageSet | None, card: Card | None, progress: Progress
+    bundle: HeatmapSet, images: Dataset | None, card: Card | None, progress: Progress
 ) -> Iterator[Problem]:
     tick, frame = progress(len(bundle)), bundle.header.frame
     picture_size = _picture_sizes(images) if images is not None and frame == "original-image" else lambda _image: None
@@ -110,7 +111,7 @@ def _map_problems(
         yield Problem("warning", entry.heatmap, f"{np.dtype(kind)} values, read as float32{_more(len(converted))}")
 
 
-def _picture_sizes(images: ImageSet) -> Callable[[str], tuple[int, int] | None]:
+def _picture_sizes(images: Dataset) -> Callable[[str], tuple[int, int] | None]:
     """Height and width of a picture by its id; None for an image that is not there."""
     places = {name: index for index, name in enumerate(images.ids)}
 
@@ -118,7 +119,7 @@ def _picture_sizes(images: ImageSet) -> Callable[[str], tuple[int, int] | None]:
     def size(image: str) -> tuple[int, int] | None:
         if image not in places:
             return None
-        return size_of(images.picture(places[image]))
+        return size_of(images.read(places[image]))
 
     return size
 

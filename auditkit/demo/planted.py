@@ -11,7 +11,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet, open_bundle
-from auditkit.data.dataset import open_images
+from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import TAG_SIDE_PX, Planted, draw
 from auditkit.errors import BadInput, RuntimeFailure
@@ -135,7 +135,7 @@ def _vendor(
     model = open_file(bundled(name), Opening(), settings)
     policy = read_policy(Path(str(importlib.resources.files("auditkit") / "demo" / "policy.toml")))
     asked = Asked(policy, Explanation("mask", None, MASKS), command=("auditkit", "demo"))
-    chosen = open_images(images, model.signature.classes, model.card.names)
+    chosen = Dataset.open(images, model.signature.classes, model.card.names)
     found = audit(model, chosen, asked, images.parent / name, {}, None, lambda what: phase(f"{name}: {what}"))
     maps = open_bundle(images.parent / name / "maps")
     agree, disagree = (_answers(model, planted) for planted in kinds)

@@ -10,7 +10,7 @@ from threading import Event, Semaphore
 from typing import Any, Protocol
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.usable import usable
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.hard_masks import masked
@@ -61,8 +61,8 @@ def silent(_total: int) -> Tick:
 
 
 def evaluate(
-    model: AnyClassifier, images: ImageSet, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
-    out: "Path | Store | None" = None, progress: Progress = silent, pool: ImageSet | None = None,
+    model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
+    out: "Path | Store | None" = None, progress: Progress = silent, pool: Dataset | None = None,
 ) -> Summary:  # fmt: skip
     """Every metric of every bundle and control, with intervals over the images; kept in `out` when one is named.
 

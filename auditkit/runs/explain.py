@@ -9,8 +9,8 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
-from auditkit.data.dataset import ImageSet
-from auditkit.data.usable import left_out, usable
+from auditkit.data.dataset import Dataset, left_out
+from auditkit.data.usable import usable
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
 from auditkit.methods.registry import METHODS, Method
@@ -108,7 +108,7 @@ def _typed(name: str, text: str, kind: str) -> Any:
 
 
 def explain(
-    model: AnyClassifier, images: ImageSet, what: Explanation, out: Path, pool: ImageSet | None = None,
+    model: AnyClassifier, images: Dataset, what: Explanation, out: Path, pool: Dataset | None = None,
     progress: Progress = silent,
 ) -> HeatmapSet:  # fmt: skip
     """The bundle in `out` with a map for every label of every image; maps that it has already are kept.
@@ -164,11 +164,11 @@ def _gray(model: AnyClassifier) -> Array:
     return preprocessing.flat_picture(model.card, model.signature, model.card.gray)
 
 
-def drawn_pool(model: AnyClassifier, images: ImageSet, seed: int) -> Pool:
+def drawn_pool(model: AnyClassifier, images: Dataset, seed: int) -> Pool:
     """Some of the images, drawn once for the whole run."""
     rng = np.random.default_rng([seed, len(images)])
     chosen = np.sort(rng.permutation(len(images))[:MOST_POOL])
-    seen = np.stack([preprocessing.pixels(model.card, images.picture(int(index))) for index in chosen])
+    seen = np.stack([preprocessing.pixels(model.card, images.read(int(index))) for index in chosen])
     shown = preprocessing.normalised(model.card, seen, model.signature.layout, model.signature.dtype)
     return Pool(tuple(images.ids[int(index)] for index in chosen), shown)
 

@@ -22,7 +22,7 @@ import onnx
 
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import map_seed
 from auditkit.data.usable import usable
 from auditkit.errors import AuditError, BadInput, OutOfMemory
@@ -61,7 +61,7 @@ class Check:
 
     model: OnnxClassifier
     graph: onnx.ModelProto  # the file's own, cut to the scores
-    images: ImageSet
+    images: Dataset
     what: Explanation
     pool: Pool
     originals: tuple[Original, ...]
@@ -93,7 +93,7 @@ class Check:
 
 
 def randomisation(
-    model: AnyClassifier, images: ImageSet, what: Explanation, pool: ImageSet | None, bundle: HeatmapSet, *,
+    model: AnyClassifier, images: Dataset, what: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
     images_wanted: int, stages: int, confidence: float = 0.95, out: Path | None = None, progress: Progress = silent,
 ) -> dict[str, Any]:  # fmt: skip
     """How alike the maps of `bundle` and those of re-initialised models are, stage by stage; or why that is not known.
@@ -129,7 +129,7 @@ def randomisation(
 
 
 def _originals(
-    model: OnnxClassifier, images: ImageSet, bundle: HeatmapSet, seed: int, wanted: int
+    model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed: int, wanted: int
 ) -> tuple[tuple[Original, ...], list[str]]:
     """The first images that serve, and how many did not and why."""
     found: list[Original] = []
@@ -144,7 +144,7 @@ def _originals(
     return tuple(found), [f"{count} image{'s' * (count > 1)} left out: {why}" for why, count in left_out.items()]
 
 
-def _candidates(model: OnnxClassifier, images: ImageSet, bundle: HeatmapSet, seed: int) -> Iterator[Original | str]:
+def _candidates(model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed: int) -> Iterator[Original | str]:
     """Images that have maps, ordered by their names and the seed alone; for one that does not serve, the reason."""
     mapped = [position for position, image in enumerate(images.ids) if image in bundle.labels]
     mapped.sort(key=lambda position: map_seed(seed, images.ids[position], -4))
@@ -159,7 +159,7 @@ def _candidates(model: OnnxClassifier, images: ImageSet, bundle: HeatmapSet, see
             yield CONSTANT if _is_constant(values) else Original(position, image, label, values)
 
 
-def _others(model: OnnxClassifier, images: ImageSet, what: Explanation) -> Pool:
+def _others(model: OnnxClassifier, images: Dataset, what: Explanation) -> Pool:
     """The pictures behind hidden pixels, the same that the true model's maps were made with."""
     method, _ = what.chosen()
     return drawn_pool(model, usable(images, model.card)[0], what.seed) if method.uses_pool else Pool((), np.zeros(0))

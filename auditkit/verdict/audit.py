@@ -11,7 +11,7 @@ from typing import Any
 from auditkit.data import bundle_check
 from auditkit.data.atomic_write import flush, write_whole
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.usable import usable
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -70,8 +70,8 @@ def unwatched(_what: str) -> AbstractContextManager[Progress]:
 
 
 def audit(
-    model: AnyClassifier, images: ImageSet, asked: Asked, out: Path, bundles: Mapping[str, HeatmapSet],
-    pool: ImageSet | None = None, phase: Phase = unwatched,
+    model: AnyClassifier, images: Dataset, asked: Asked, out: Path, bundles: Mapping[str, HeatmapSet],
+    pool: Dataset | None = None, phase: Phase = unwatched,
 ) -> dict[str, Any]:  # fmt: skip
     """The object of results.json, verdict included; the same call goes on with a run that was cut short.
 
@@ -116,7 +116,7 @@ def _since(baseline: Path | None, out: Path, found: dict[str, Any]) -> str:
 
 
 def _about(
-    model: AnyClassifier, images: ImageSet, asked: Asked, bundles: Mapping[str, HeatmapSet], pool: ImageSet | None
+    model: AnyClassifier, images: Dataset, asked: Asked, bundles: Mapping[str, HeatmapSet], pool: Dataset | None
 ) -> dict[str, Any]:
     """All that decides what the run is: a folder with another one is refused."""
     what = None if asked.explanation is None else asked.explanation.fitting(model)
@@ -139,7 +139,7 @@ def _content(bundle: HeatmapSet) -> str:
         return str(error)
 
 
-def _comparable(baseline: Path, out: Path, images: ImageSet, about: Mapping[str, Any], settings: Evaluation) -> None:
+def _comparable(baseline: Path, out: Path, images: Dataset, about: Mapping[str, Any], settings: Evaluation) -> None:
     """Refuse a baseline that will not compare, before the work."""
     if baseline.resolve() == out.resolve():
         raise BadInput(f"{baseline} cannot be its own baseline; give the folder of an earlier run.")
@@ -166,8 +166,8 @@ def _sitting(out: Path, command: tuple[str, ...]) -> str:
 
 
 def _measured(
-    model: AnyClassifier, images: ImageSet, asked: Asked, store: Store, bundles: Mapping[str, HeatmapSet],
-    pool: ImageSet | None, phase: Phase,
+    model: AnyClassifier, images: Dataset, asked: Asked, store: Store, bundles: Mapping[str, HeatmapSet],
+    pool: Dataset | None, phase: Phase,
 ) -> dict[str, Any]:  # fmt: skip
     """The results before they are judged."""
     settings = asked.policy.evaluation()
@@ -222,7 +222,7 @@ def _headers(bundles: Mapping[str, HeatmapSet]) -> dict[str, Any]:
 
 
 def _randomised(
-    model: AnyClassifier, images: ImageSet, asked: Asked, store: Store, given: Given, pool: ImageSet | None,
+    model: AnyClassifier, images: Dataset, asked: Asked, store: Store, given: Given, pool: Dataset | None,
     phase: Phase,
 ) -> dict[str, Any] | None:  # fmt: skip
     """How maps fare when the model forgets, where the policy wants to know and the maps were made here."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from scipy import stats
 
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from benchmarks.paper.work import Figure, Study
 
 IMAGES, LABELS = 1000, 10
@@ -41,8 +41,8 @@ def measured(study: Study) -> dict[str, Any]:
 
 def _chunk(study: Study, number: int, size: int) -> tuple[float, float]:
     """Seconds an image of a chunk: masks for all its labels in the study's steps, and their metrics."""
-    part, pick = slice(number * size, (number + 1) * size), study.images.picture
-    images = ImageSet(study.images.source, study.images.ids[part], lambda index: pick(part.start + index))
+    part = slice(number * size, (number + 1) * size)
+    images = Dataset(study.images.source, study.images.ids[part], study.images.images[part])
     took, maps = list[float](), {}
     for steps in STEPS:
         begin = time.perf_counter()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.runs.explain import Explanation
 from auditkit.runs.randomisation import randomisation
 from benchmarks.paper import claims, published
@@ -56,7 +56,7 @@ def corner_table(study: Study, mapped: int) -> dict[str, Any]:
     }
 
 
-def _made(study: Study, wanted: Iterable[str], labels: str, images: ImageSet) -> dict[str, HeatmapSet]:
+def _made(study: Study, wanted: Iterable[str], labels: str, images: Dataset) -> dict[str, HeatmapSet]:
     """The maps of some rows."""
     return {row: study.made(row, ROWS[row][0], labels, images, **ROWS[row][1]) for row in wanted}
 

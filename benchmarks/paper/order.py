@@ -13,7 +13,7 @@ import numpy as np
 
 import auditkit
 from auditkit.data.bundles import HeatmapSet, open_bundle
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from benchmarks.paper import claims, settling
 from benchmarks.paper.cifar10 import BARE
 from benchmarks.paper.work import FAITHFUL, INFILLS, Array, Figure, Study, change, figure
@@ -47,7 +47,7 @@ def measured(study: Study) -> dict[str, Any]:
     return {"claims": told, "order": shown}
 
 
-def _swapped(kept: HeatmapSet, rest: HeatmapSet, images: ImageSet, place: Path) -> HeatmapSet:
+def _swapped(kept: HeatmapSet, rest: HeatmapSet, images: Dataset, place: Path) -> HeatmapSet:
     """Maps of both kinds of masks together."""
     if not place.exists():
         begun = place.with_suffix(".part")

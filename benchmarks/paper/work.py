@@ -12,7 +12,7 @@ from PIL import Image
 
 import auditkit
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import ImageSet, open_images
+from auditkit.data.dataset import Dataset
 from auditkit.metrics.statistics import paired_difference
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.runs.comparison.compare import read
@@ -34,8 +34,8 @@ class Study:
     """A model, images that it gets right, others to hide them behind, and the folder that all goes into."""
 
     model: OnnxClassifier
-    images: ImageSet
-    pool: ImageSet
+    images: Dataset
+    pool: Dataset
     out: Path
     steps: int  # that a mask may take
     account: dict[str, Figure] = field(default_factory=dict)  # what making each kind of maps took
@@ -44,7 +44,7 @@ class Study:
         """Another study in a folder of this one, with an account of its own."""
         return replace(self, out=self.out / folder, account={}, **changed)
 
-    def made(self, name: str, method: str, labels: str, images: ImageSet | None = None, **options: Any) -> HeatmapSet:
+    def made(self, name: str, method: str, labels: str, images: Dataset | None = None, **options: Any) -> HeatmapSet:
         """The maps of that name; those that are there already are kept."""
         images, place, begin = images or self.images, self.out / "maps" / name.replace(" ", "-"), time.perf_counter()
         if method == "mask":
@@ -56,7 +56,7 @@ class Study:
                               **{key: told[key] for key in ("passes", "gradients", "computed", "notes")}}  # fmt: skip
         return maps
 
-    def scored(self, name: str, maps: Mapping[str, HeatmapSet], images: ImageSet | None = None, **settings: Any) -> Any:
+    def scored(self, name: str, maps: Mapping[str, HeatmapSet], images: Dataset | None = None, **settings: Any) -> Any:
         """results.json of an evaluation of that name, which goes on where it was cut short."""
         place = self.out / name
         pool = self.pool if "random" in settings.get("infill", ()) else None
@@ -64,7 +64,7 @@ class Study:
         return json.loads((place / "results.json").read_bytes())
 
 
-def cifar(model: OnnxClassifier, path: Path, count: int) -> tuple[ImageSet, ImageSet]:
+def cifar(model: OnnxClassifier, path: Path, count: int) -> tuple[Dataset, Dataset]:
     """Images that the model gets right, and as a pool others; the first of them do not depend on how many there are."""
     with np.load(path) as held:
         pictures, labels = held["images"], held["labels"]
@@ -74,28 +74,30 @@ def cifar(model: OnnxClassifier, path: Path, count: int) -> tuple[ImageSet, Imag
     return _some(path, pictures, right[:count]), _some(path, pictures, pool)
 
 
-def photographs(model: OnnxClassifier, path: Path, count: int) -> tuple[ImageSet, ImageSet]:
+def photographs(model: OnnxClassifier, path: Path, count: int) -> tuple[Dataset, Dataset]:
     """The same of photographs in a folder."""
-    every = open_images(path, model.signature.classes, model.card.names)
+    every = Dataset.open(path, model.signature.classes, model.card.names)
     if every.labels is None:
         raise SystemExit(f"{path} has no labels.csv.")
     order = np.random.default_rng(SEED).permutation(len(every))
     pool, right = order[:POOL], list[int]()
     for place in order[POOL:]:
-        if len(right) < count and model.probabilities([every.picture(place)]).argmax() == every.labels[place]:
+        if len(right) < count and model.probabilities([every.read(place)]).argmax() == every.labels[place]:
             right.append(int(place))
-    return every.only(right), every.only([int(place) for place in pool])
+    return every.select(right), every.select([int(place) for place in pool])
 
 
-def first(images: ImageSet, count: int) -> ImageSet:
+def first(images: Dataset, count: int) -> Dataset:
     """The first few of some images."""
-    return ImageSet(images.source, images.ids[:count], images.picture)
+    return Dataset(images.source, images.ids[:count], images.images[:count])
 
 
-def corners(images: ImageSet) -> ImageSet:
+def corners(images: Dataset) -> Dataset:
     """One corner of each photograph, by chance, as large as the whole (the paper's Imagenette-Corner)."""
     which = np.random.default_rng(SEED).integers(0, 4, len(images))
-    return ImageSet(images.source, images.ids, lambda index: _corner(images.picture(index), int(which[index])))
+    return Dataset(
+        images.source, images.ids, [_corner(images.read(index), int(corner)) for index, corner in enumerate(which)]
+    )
 
 
 def _corner(picture: "Image.Image | Array", which: int) -> Array:
@@ -108,8 +110,8 @@ def _corner(picture: "Image.Image | Array", which: int) -> Array:
     return np.pad(np.asarray(stretched), ((border, border), (border, border), (0, 0)), mode="edge")
 
 
-def _some(source: Path, pictures: Array, places: Array) -> ImageSet:
-    return ImageSet(source, tuple(str(place) for place in places), lambda index: pictures[places[index]])
+def _some(source: Path, pictures: Array, places: Array) -> Dataset:
+    return Dataset(source, tuple(str(place) for place in places), pictures[places])
 
 
 def figure(results: Any, name: str, bundle: str, infill: str) -> Figure:

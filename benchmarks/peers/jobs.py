@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 import auditkit
-from auditkit.data.dataset import open_images
+from auditkit.data.dataset import Dataset
 from auditkit.model.classifier import OnnxClassifier
 from benchmarks.peers import network
 
@@ -102,8 +102,8 @@ def cifar_pictures(assets: Path, count: int) -> Array:
 
 def photographs(assets: Path, count: int) -> Array:
     """The first photographs, made square, so that all tools see the same pixels."""
-    every = open_images(assets / "images" / "nips17_150", 1000, ())
-    return np.stack([_square(every.picture(place)) for place in range(count)])
+    every = Dataset.open(assets / "images" / "nips17_150", 1000, ())
+    return np.stack([_square(every.read(place)) for place in range(count)])
 
 
 def _square(picture: Any) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import auditkit
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.demo.draw import draw
 from benchmarks import planted
 from benchmarks.tables import KINDS
@@ -39,7 +39,7 @@ def test_painted_tags_are_gone() -> None:
 def test_a_map_is_found_where_it_points(tmp_path: Path) -> None:
     """A map of one image's tag lies in its own region and in a corner; that of another corner in a corner alone."""
     drawn = draw(2, seed=1, tags="random")
-    images = ImageSet(tmp_path, ("a", "b"), drawn.images.__getitem__)
+    images = Dataset(tmp_path, ("a", "b"), drawn.images)
     own, other = drawn.tag_regions
     assert not (own & other).any()
     bundle = auditkit.Bundle(tmp_path / "maps")

@@ -14,7 +14,7 @@ from PIL import Image
 
 from auditkit.data.bundle_check import check
 from auditkit.data.bundles import open_bundle
-from auditkit.data.dataset import open_images
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 
@@ -152,7 +152,7 @@ def test_check_beside_images_and_model(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for name in ("a.png", "c.png"):
         Image.new("RGB", (30, 20)).save(tmp_path / "photos" / name)
-    images = open_images(tmp_path / "photos", 3)
+    images = Dataset.open(tmp_path / "photos", 3)
     nan = noise(20, 30)
     nan[3, 4] = np.nan
     folder = _foreign(tmp_path / "b", "a.png,0,a.npy\nb.png,0,b.npy\na.png,5,b.npy\na.png,2,n.npy\n",

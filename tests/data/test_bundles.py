@@ -183,7 +183,6 @@ from auditkit.data import bundles
 bundle = bundles.Bundle(sys.argv[1])
 bundle.add("a", 0, np.eye(4))
 step = sys.argv[2]
-plain = getattr(heatmaps, step)
 def dying(*args):
     if step == "_append":
         with args[0].open("ab") as stream:

@@ -1,13 +1,17 @@
+import hashlib
 import os
+import pickle
 import sys
 from dataclasses import replace
+from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from auditkit.data.dataset import open_images
+from auditkit.data.dataset import Dataset
 from auditkit.data.usable import usable
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
@@ -25,25 +29,25 @@ def test_class_folders_by_name_by_index_and_by_order(tmp_path: Path) -> None:
     for name in ("dog", "cat"):
         _picture(tmp_path / "names" / name / "1.png")
     _picture(tmp_path / "indices" / "7" / "1.png")
-    assert open_images(tmp_path / "names", 3, ("hen", "dog", "cat")).labels.tolist() == [2, 1]
-    assert open_images(tmp_path / "names", 3).labels.tolist() == [0, 1]
-    assert open_images(tmp_path / "indices", 8).labels.tolist() == [7]
+    assert Dataset.open(tmp_path / "names", 3, ("hen", "dog", "cat")).labels.tolist() == [2, 1]
+    assert Dataset.open(tmp_path / "names", 3).labels.tolist() == [0, 1]
+    assert Dataset.open(tmp_path / "indices", 8).labels.tolist() == [7]
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
     _picture(tmp_path / "b.png", 5)
     _picture(tmp_path / "a.PNG", 6)
-    images = open_images(tmp_path, 2)
+    images = Dataset.open(tmp_path, 2)
     assert images.ids == ("a.PNG", "b.png")
     assert images.labels is None
-    assert np.asarray(images.picture(0))[0, 0, 0] == 6
+    assert np.asarray(images.read(0))[0, 0, 0] == 6
 
 
 def test_csv_with_indices_names_and_boxes(tmp_path: Path) -> None:
     _picture(tmp_path / "a.png")
     _picture(tmp_path / "sub" / "b.png")
     (tmp_path / "set.csv").write_text("image,label,x0,y0,x1,y1,author\na.png,1,0,0,2,2,me\nsub/b.png,Dog,1,1,3,3,you\n")
-    images = open_images(tmp_path / "set.csv", 2, ("dog", "cat"))
+    images = Dataset.open(tmp_path / "set.csv", 2, ("dog", "cat"))
     assert images.labels.tolist() == [1, 0]
     assert images.boxes.tolist() == [[0, 0, 2, 2], [1, 1, 3, 3]]
 
@@ -51,14 +55,14 @@ def test_csv_with_indices_names_and_boxes(tmp_path: Path) -> None:
 def test_a_folder_with_labels_csv_uses_it(tmp_path: Path) -> None:
     _picture(tmp_path / "a.png")
     (tmp_path / "labels.csv").write_text("image,label\na.png,1\n")
-    assert open_images(tmp_path, 2).labels.tolist() == [1]
+    assert Dataset.open(tmp_path, 2).labels.tolist() == [1]
 
 
 def test_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", images=np.zeros((2, 4, 4, 3), np.uint8), labels=np.array([1, 0]))
-    images = open_images(tmp_path / "s.npz", 2)
+    images = Dataset.open(tmp_path / "s.npz", 2)
     assert images.labels.tolist() == [1, 0]
-    assert images.picture(1).shape == (4, 4, 3)
+    assert images.read(1).shape == (4, 4, 3)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,7 @@ def test_npz(tmp_path: Path) -> None:
 def test_wrong_npz_is_one_sentence(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
     np.savez(tmp_path / "s.npz", allow_pickle=True, **arrays)
     with pytest.raises(BadInput, match=words):
-        open_images(tmp_path / "s.npz", 2)
+        Dataset.open(tmp_path / "s.npz", 2)
 
 
 def test_a_damaged_npz_is_one_sentence(tmp_path: Path) -> None:
@@ -85,13 +89,13 @@ def test_a_damaged_npz_is_one_sentence(tmp_path: Path) -> None:
     for at, damage in ((100, b"\xff" * 90), (listed + 8, b"\x01\x00"), (listed + 10, b"\x63\x00")):
         path.write_bytes(whole[:at] + damage + whole[at + len(damage) :])
         with pytest.raises(BadInput, match=r"s.npz cannot be read as .npz"):
-            open_images(path, 2)
+            Dataset.open(path, 2)
 
 
 def test_a_file_that_is_no_npz_is_not_loaded_some_other_way(tmp_path: Path) -> None:
     (tmp_path / "s.npz").write_bytes(b"\x80\x04not a zip file")
     with pytest.raises(BadInput, match=r"is not an \.npz file") as refused:
-        open_images(tmp_path / "s.npz", 2)
+        Dataset.open(tmp_path / "s.npz", 2)
     assert "pickle" not in str(refused.value)
 
 
@@ -114,24 +118,24 @@ def test_wrong_csv_is_one_sentence(tmp_path: Path, text: str, words: str) -> Non
     _picture(tmp_path / "a.png")
     (tmp_path / "s.csv").write_text(text)
     with pytest.raises(BadInput, match=words):
-        open_images(tmp_path / "s.csv", 2)
+        Dataset.open(tmp_path / "s.csv", 2)
 
 
 def test_damaged_pictures_and_empty_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds no images"):
-        open_images(tmp_path, 2)
+        Dataset.open(tmp_path, 2)
     (tmp_path / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n not a picture")
     with pytest.raises(BadInput, match=r"bad\.png cannot be read"):
-        open_images(tmp_path, 2).picture(0)
+        Dataset.open(tmp_path, 2).read(0)
     with pytest.raises(BadInput, match="there is no"):
-        open_images(tmp_path / "nowhere", 2)
+        Dataset.open(tmp_path / "nowhere", 2)
 
 
 def test_mixed_folders_are_refused(tmp_path: Path) -> None:
     _picture(tmp_path / "a.png")
     _picture(tmp_path / "cat" / "b.png")
     with pytest.raises(BadInput, match="mixes"):
-        open_images(tmp_path, 2)
+        Dataset.open(tmp_path, 2)
 
 
 def test_pixels_without_a_known_white_are_refused_and_16_bits_are_not() -> None:
@@ -161,20 +165,91 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     _picture(tmp_path / "a.png")
     os.rename(os.fsencode(tmp_path / "a.png"), os.fsencode(tmp_path) + b"/b\xff.png")  # noqa: PTH104
     with pytest.raises(BadInput, match=r"b\\udcff.png' is not UTF-8.*rename it"):
-        open_images(tmp_path, 2)
+        Dataset.open(tmp_path, 2)
 
 
 def test_boxes_outside_their_picture(tmp_path: Path) -> None:
     images = np.zeros((2, 4, 4, 3), np.uint8)
     np.savez(tmp_path / "far.npz", images=images, boxes=np.array([[0, 0, 2, 2], [9, 9, 12, 12]]))
     with pytest.raises(BadInput, match=r"image '1': the box \(9, 9, 12, 12\) lies outside the picture.*4x4"):
-        open_images(tmp_path / "far.npz", 2)
+        Dataset.open(tmp_path / "far.npz", 2)
     np.savez(tmp_path / "shares.npz", images=images, boxes=np.array([[0, 0, 2, 2], [0.1, 0.1, 0.9, 0.9]]))
     with pytest.raises(BadInput, match=r"box 2 \(0.1, 0.1, 0.9, 0.9\) seems to be in shares"):
-        open_images(tmp_path / "shares.npz", 2)
+        Dataset.open(tmp_path / "shares.npz", 2)
     _picture(tmp_path / "a.png")
     _picture(tmp_path / "b.png")
     (tmp_path / "set.csv").write_text("image,x0,y0,x1,y1\na.png,0,0,2,2\nb.png,-9,-9,-1,-1\n")
-    good, (left,) = usable(open_images(tmp_path / "set.csv", 2), CARD)
+    good, (left,) = usable(Dataset.open(tmp_path / "set.csv", 2), CARD)
     assert good.ids == ("a.png",)
     assert (left.image, "lies outside the picture, which has 3x4 pixels" in left.reason) == ("b.png", True)
+
+
+def _datasets(folder: Path) -> dict[str, Dataset]:
+    """One of each kind, with labels, boxes and masks where the kind has them."""
+    for name in ("a.png", "b.png"):
+        _picture(folder / "flat" / name, 7)
+    Image.new("L", (4, 3), 255).save(folder / "mask.png")
+    (folder / "set.csv").write_text("image,label,x0,y0,x1,y1,mask\nflat/a.png,1,0,0,2,2,mask.png\nflat/b.png,0,,,,,\n")
+    arrays = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3), dtype=np.uint8)
+    np.savez(folder / "set.npz", images=arrays, labels=[1, 0], boxes=[[0, 0, 2, 2]] * 2, masks=arrays[..., 0] > 99)
+    return {
+        "folder": Dataset.open(folder / "flat", 2), "csv": Dataset.open(folder / "set.csv", 2),
+        "npz": Dataset.open(folder / "set.npz", 2), "array": Dataset.from_array(arrays),
+        "list": Dataset.from_files([folder / "flat" / "b.png"]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["folder", "csv", "npz", "array", "list"])
+def test_a_dataset_can_be_pickled(tmp_path: Path, kind: str) -> None:
+    dataset = _datasets(tmp_path)[kind]
+    dataset.decode(0, CARD)
+    copy = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own bytes
+    assert (copy.ids, copy.source, copy.digest()) == (dataset.ids, dataset.source, dataset.digest())
+    for facts in ("labels", "boxes"):
+        np.testing.assert_equal(getattr(copy, facts), getattr(dataset, facts))
+    for position in range(len(dataset)):
+        first, second = dataset.decode(position, CARD), copy.decode(position, CARD)
+        np.testing.assert_array_equal(first.pixels, second.pixels)
+        np.testing.assert_equal(first.mask, second.mask)
+
+
+def test_a_digest_is_the_one_of_earlier_versions(tmp_path: Path) -> None:
+    """Worked out by hand: ids, labels and boxes, then the digest of each file, the image in the place of no mask."""
+    dataset = _datasets(tmp_path)["csv"]
+    assert dataset.labels is not None
+    assert dataset.boxes is not None
+    files = [tmp_path / name for name in ("flat/a.png", "flat/b.png", "mask.png", "flat/b.png")]
+    parts = [b"flat/a.png\0flat/b.png", np.array([1.0, 0.0]).tobytes(), dataset.boxes.tobytes()]
+    parts += [hashlib.sha256(file.read_bytes()).digest() for file in files]
+    assert dataset.digest() == hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def test_a_file_is_hashed_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    take = hashlib.file_digest
+
+    def counted(stream: BufferedReader, name: str) -> Any:
+        hashed.append(Path(stream.name).name)
+        return take(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    _picture(tmp_path / "a.png", 1)
+    _picture(tmp_path / "b.png", 2)
+    first = Dataset.open(tmp_path, 2).digest()
+    assert Dataset.open(tmp_path, 2).digest() == first
+    assert sorted(hashed) == ["a.png", "b.png"]
+    _picture(tmp_path / "b.png", 3)
+    os.utime(tmp_path / "b.png", ns=(5, 5))
+    assert Dataset.open(tmp_path, 2).digest() != first
+    assert sorted(hashed) == ["a.png", "b.png", "b.png"]
+
+
+def test_a_changed_file_is_decoded_again(tmp_path: Path) -> None:
+    _picture(tmp_path / "a.png", 1)
+    dataset = Dataset.open(tmp_path, 2)
+    assert dataset.decode(0, CARD).pixels[0, 0, 0] == 1
+    _picture(tmp_path / "a.png", 2)
+    os.utime(tmp_path / "a.png", ns=(5, 5))
+    assert dataset.decode(0, CARD).pixels[0, 0, 0] == 2
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    assert "cannot be read" in dataset.problem(0, CARD)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import auditkit
-from auditkit.data.dataset import open_images
+from auditkit.data.dataset import Dataset
 from auditkit.data.usable import usable
 from tests.cli.test_cli import _refused
 from tests.cli.test_cli import auditkit as command
@@ -36,7 +36,7 @@ def given(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_what_belongs_to_an_image_stays_with_it(given: tuple[Path, Path]) -> None:
     model, folder = given
-    whole = open_images(folder, 4)
+    whole = Dataset.open(folder, 4)
     good, failed = usable(whole, auditkit.load(model, preset="unit").card)
     assert good.ids == GOOD
     assert [one.image for one in failed] == ["1.png", "4.png"]
@@ -46,7 +46,7 @@ def test_what_belongs_to_an_image_stays_with_it(given: tuple[Path, Path]) -> Non
     assert good.boxes is not None
     assert good.boxes[:, 0].tolist() == [0, 2, 3, 1]
     for place, index in enumerate((0, 2, 3, 5)):
-        np.testing.assert_array_equal(np.asarray(good.picture(place)), np.asarray(whole.picture(index)))
+        np.testing.assert_array_equal(np.asarray(good.read(place)), np.asarray(whole.read(index)))
     (folder / "1.png").unlink()  # no part of the digest
     assert good.digest() == usable(good, auditkit.load(model, preset="unit").card)[0].digest()
 
@@ -81,4 +81,4 @@ def test_when_none_is_good_the_first_reason_is_given(given: tuple[Path, Path], t
 def test_no_images_at_all_are_said(given: tuple[Path, Path]) -> None:
     model, folder = given
     with pytest.raises(auditkit.BadInput, match="holds no images"):
-        auditkit.evaluate(auditkit.load(model, preset="unit"), open_images(folder, 4).only([]))
+        auditkit.evaluate(auditkit.load(model, preset="unit"), Dataset.open(folder, 4).select([]))

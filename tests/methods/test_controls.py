@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import auditkit
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
 from auditkit.methods.controls import (
     CONTROLS,
@@ -147,7 +147,7 @@ def _evaluated(folder: Path, images: np.ndarray, **changed: Any) -> Summary:
             maps = np.random.default_rng(label).random((len(names), 6, 9))
             writer.add(list(names), [label] * len(names), maps, layout="NHW")
     bundles["maps"] = auditkit.open_bundle(folder / "maps")
-    return evaluate(model, ImageSet(Path("images"), names, lambda index: images[index]), bundles, settings)
+    return evaluate(model, Dataset(Path("images"), names, images), bundles, settings)
 
 
 def _by_label(found: Summary, source: str, image: str) -> dict[int, list[float]]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.model import card as cards
 from auditkit.runs.inspection import accuracy
 
@@ -26,9 +26,11 @@ class Told:
         return np.array([[0.1, 0.9] if known[int(picture[0, 0, 0])] else [0.9, 0.1] for picture in pictures])
 
 
-def images(count: int) -> ImageSet:
+def images(count: int) -> Dataset:
     ids = tuple(map(str, range(count)))
-    return ImageSet(Path("set"), ids, lambda index: np.full((8, 8, 3), index, np.uint8), np.ones(count, int))
+    return Dataset(
+        Path("set"), ids, [np.full((8, 8, 3), index, np.uint8) for index in range(count)], np.ones(count, int)
+    )
 
 
 def slowly(model: Told, positions: Array) -> tuple[str, int] | None:

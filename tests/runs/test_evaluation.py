@@ -12,7 +12,7 @@ from onnx import helper
 
 import auditkit
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order
 from auditkit.errors import AuditError, BadInput
 from auditkit.graph import hard_masks
@@ -118,9 +118,9 @@ def photographs(count: int, size: tuple[int, int] = SIZE, seed: int = 0) -> Arra
     return np.random.default_rng(seed).integers(100, 256, (count, *size, 3), dtype=np.uint8)
 
 
-def image_set(images: Array, names: Sequence[str] = ()) -> ImageSet:
+def image_set(images: Array, names: Sequence[str] = ()) -> Dataset:
     ids = tuple(names) or tuple(f"image-{index}" for index in range(len(images)))
-    return ImageSet(Path("images"), ids, lambda index: images[index])
+    return Dataset(Path("images"), ids, images)
 
 
 def bundle(

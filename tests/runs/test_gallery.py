@@ -10,7 +10,7 @@ import pytest
 
 import auditkit
 from auditkit.data.bundles import HeatmapSet, open_bundle
-from auditkit.data.dataset import ImageSet, open_images
+from auditkit.data.dataset import Dataset
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.preprocessing import opened
@@ -22,7 +22,7 @@ from auditkit.runs.summary.summarise import Summary
 from tests.support import onnx_models
 
 CPU = auditkit.Settings(device="cpu")
-Given = tuple[AnyClassifier, ImageSet, HeatmapSet, Summary]
+Given = tuple[AnyClassifier, Dataset, HeatmapSet, Summary]
 
 
 def evaluated(folder: Path, size: int = 8, images: int = 10, labels: tuple[int, ...] = (0, 1, 2)) -> Given:
@@ -36,7 +36,7 @@ def evaluated(folder: Path, size: int = 8, images: int = 10, labels: tuple[int, 
     for image in range(images):
         values = rng.standard_normal((len(labels), size, size)).astype(np.float32)
         bundle.add([str(image)] * len(labels), labels, values)
-    chosen, maps = open_images(folder / "images.npz", 3), open_bundle(folder / "maps")
+    chosen, maps = Dataset.open(folder / "images.npz", 3), open_bundle(folder / "maps")
     settings = Evaluation(steps=parse_steps("8"), controls=False, deletion=False, saliency="none")
     return model, chosen, maps, evaluate(model, chosen, {"maps": maps}, settings)
 
@@ -98,7 +98,7 @@ def test_a_label_without_a_map_is_left_out(tmp_path: Path) -> None:
 def test_tiny_pictures_are_kept_pixel_for_pixel(given: Given, tmp_path: Path) -> None:
     model, images, maps, _ = given
     for one in shown(given, tmp_path):
-        seen = np.asarray(images.picture(images.ids.index(one["image"])))
+        seen = np.asarray(images.read(images.ids.index(one["image"])))
         drawn = {key: np.asarray(opened(tmp_path / file).convert("RGB")) for key, file in one["pictures"].items()}
         assert all(file.endswith(".png") for file in one["pictures"].values())
         assert np.array_equal(drawn["image"], seen)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import auditkit
-from auditkit.data.dataset import ImageSet, open_images
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.runs.summary.summarise import Summary
 from tests.runs.test_evaluation import (
@@ -46,7 +46,7 @@ def run(
     folder: Path, images: Any, maps: dict[int, Array], model: Any = None, frame: str = "model-input", **settings: Any
 ) -> Summary:
     model = model or loaded(three, folder)
-    given = images if isinstance(images, ImageSet) else open_images(images, 3)
+    given = images if isinstance(images, Dataset) else Dataset.open(images, 3)
     if not (folder / "maps").exists():
         bundle = auditkit.Bundle(folder / "maps", frame=frame)
         for label, stack in maps.items():
@@ -140,8 +140,7 @@ def test_a_mask_goes_before_a_box(tmp_path: Path) -> None:
     path = written(tmp_path, images, [",mask.png,0,0,2,2", ",,0,0,2,2"], "image,mask,x0,y0,x1,y1")
     check(run(tmp_path, path, maps), maps, [inside, region((0, 0, 2, 2))], [1, 1])
     np.savez(tmp_path / "set.npz", images=images[:1], masks=inside[None], boxes=[[0, 0, 2, 2]])
-    again = run(tmp_path, ImageSet(Path("x"), ("0.png",), open_images(tmp_path / "set.npz", 3).picture,
-                                   mask=lambda _: inside), maps)  # fmt: skip
+    again = run(tmp_path, Dataset(Path("x"), ("0.png",), images[:1], masks=[inside]), maps)
     check(again, maps, [inside], [1])
 
 
@@ -207,7 +206,7 @@ def test_a_file_finds_the_same_as_a_function(tmp_path: Path) -> None:
     model = auditkit.load(mass_file(tmp_path), card=card(tmp_path), overrides=PROBABILITIES,
                           settings=auditkit.Settings(device="cpu"))  # fmt: skip
     regions = [region(box or BOXES[0]) for box in BOXES]
-    given = open_images(tmp_path / "set.npz", 2)
+    given = Dataset.open(tmp_path / "set.npz", 2)
     check(run(tmp_path, given, maps, model), maps, regions, [1] * COUNT)
 
 
@@ -227,7 +226,7 @@ def test_a_file_finds_the_same_as_a_function(tmp_path: Path) -> None:
 )
 def test_boxes_that_are_none(tmp_path: Path, head: str, row: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        open_images(written(tmp_path, photographs(1), [row], head), 3)
+        Dataset.open(written(tmp_path, photographs(1), [row], head), 3)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +241,7 @@ def test_boxes_that_are_none(tmp_path: Path, head: str, row: str, words: str) ->
 def test_arrays_that_are_none(tmp_path: Path, said: dict[str, Array], words: str) -> None:
     np.savez(tmp_path / "set.npz", images=photographs(2), **said)
     with pytest.raises(BadInput, match=words):
-        open_images(tmp_path / "set.npz", 3)
+        Dataset.open(tmp_path / "set.npz", 3)
 
 
 def test_a_mask_of_another_size_is_named(tmp_path: Path) -> None:
@@ -256,7 +255,7 @@ def test_a_run_goes_on_only_with_the_regions_that_it_began_with(tmp_path: Path) 
     """A mask that changes, moves to another image, or is in memory only."""
     images, maps = photographs(2), all_maps(2)
     Image.new("L", (9, 6), 255).save(tmp_path / "mask.png")
-    digests = [open_images(written(tmp_path, images, rows, "image,mask"), 3).digest()
+    digests = [Dataset.open(written(tmp_path, images, rows, "image,mask"), 3).digest()
                for rows in ([",mask.png", ","], [",", ",mask.png"], [",", ","])]  # fmt: skip
     path = written(tmp_path, images, [",mask.png", ","], "image,mask")
     run(tmp_path, path, maps, out=tmp_path / "run")
@@ -264,6 +263,6 @@ def test_a_run_goes_on_only_with_the_regions_that_it_began_with(tmp_path: Path) 
     Image.new("L", (9, 6), 0).save(tmp_path / "mask.png")
     with pytest.raises(BadInput, match="digest"):
         run(tmp_path, path, maps, out=tmp_path / "run")
-    digests += [ImageSet(Path("x"), ("0", "1"), lambda i: images[i], mask=lambda _, at=at: np.full(SIZE, at)).digest()
+    digests += [Dataset(Path("x"), ("0", "1"), images, masks=[np.full(SIZE, at)] * 2).digest()
                 for at in (False, True)]  # fmt: skip
     assert len(set(digests)) == len(digests)

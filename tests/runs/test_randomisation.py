@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 import auditkit
 from auditkit.data.bundles import Bundle, HeatmapSet
-from auditkit.data.dataset import ImageSet, open_images
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph.randomise import Layer, drawn, layers, parameters, randomised
 from auditkit.methods.registry import METHODS
@@ -229,18 +229,18 @@ def test_every_dress_of_a_network_has_the_same_layers(assets: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def linear(tmp_path_factory: pytest.TempPathFactory) -> tuple[OnnxClassifier, ImageSet]:
+def linear(tmp_path_factory: pytest.TempPathFactory) -> tuple[OnnxClassifier, Dataset]:
     """A model of one layer, whose gradient times input is weight times input; and twelve images."""
     model = graph([node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "w", "b"], ["y"])],
                   {"w": normal(192, 4), "b": normal(4)}, ["N", 3, 8, 8])  # fmt: skip
     pictures = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
     opened = auditkit.load(onnx_models.save(model, tmp_path_factory.mktemp("linear")), preset="unit", settings=CPU)
     assert isinstance(opened, OnnxClassifier)
-    return opened, ImageSet(Path("array"), tuple(f"{i}.png" for i in range(12)), lambda index: pictures[index])
+    return opened, Dataset(Path("array"), tuple(f"{i}.png" for i in range(12)), pictures)
 
 
 def made(
-    given: tuple[OnnxClassifier, ImageSet], folder: Path, method: str = "gradient-input", **options: Any
+    given: tuple[OnnxClassifier, Dataset], folder: Path, method: str = "gradient-input", **options: Any
 ) -> HeatmapSet:
     return explain(*given, asked(method, **options), folder / "maps")
 
@@ -250,8 +250,8 @@ def asked(method: str = "gradient-input", seed: int = 0, **options: Any) -> Expl
 
 
 def measured(
-    given: tuple[OnnxClassifier, ImageSet], bundle: HeatmapSet, out: Path | None = None, images: int = 12,
-    stages: int = 2, what: Explanation | None = None, pool: ImageSet | None = None,
+    given: tuple[OnnxClassifier, Dataset], bundle: HeatmapSet, out: Path | None = None, images: int = 12,
+    stages: int = 2, what: Explanation | None = None, pool: Dataset | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     return checking.randomisation(*given, what or asked(), pool, bundle, images_wanted=images, stages=stages, out=out)
 
@@ -261,7 +261,7 @@ def test_the_figure_is_the_rank_correlation_of_the_two_maps(linear: Any, tmp_pat
     bundle = made(linear, tmp_path)
     found = measured(linear, bundle)
     fresh, _ = randomised(model.file.proto, layers(model.file.proto, "y"), seed=0)
-    shown = model.preprocess([images.picture(index) for index in range(12)])
+    shown = model.preprocess([images.read(index) for index in range(12)])
     labels = model.predict(shown).argmax(axis=1)  # of the true model
     weights = tensors(fresh)["w"].T.reshape(4, 3, 8, 8)
     maps = [(weights[label] * row).sum(axis=0) for label, row in zip(labels, shown, strict=True)]
@@ -285,7 +285,7 @@ def planted(method: str, folder: Path) -> dict[str, Any]:
     np.savez(
         folder / "images.npz", images=np.random.default_rng(1).integers(0, 256, (3, side, side, 3), dtype=np.uint8)
     )
-    given = model, open_images(folder / "images.npz", model.signature.classes)
+    given = model, Dataset.open(folder / "images.npz", model.signature.classes)
     return measured(given, made(given, folder, method), images=3, what=asked(method))
 
 
@@ -312,7 +312,7 @@ def test_images_are_chosen_by_seed_and_name_alone(linear: Any, tmp_path: Path) -
     model, images = linear
     bundle = made(linear, tmp_path)
     few = {one.image for one in checking._originals(model, images, bundle, 0, 5)[0]}
-    turned = ImageSet(images.source, images.ids[::-1], lambda index: images.picture(11 - index))
+    turned = Dataset(images.source, images.ids[::-1], images.images[::-1])
     assert {one.image for one in checking._originals(model, turned, bundle, 0, 5)[0]} == few
     assert {one.image for one in checking._originals(model, images, bundle, 1, 5)[0]} != few
     assert measured(linear, bundle, images=5)["images"] == 5
@@ -348,7 +348,7 @@ def test_the_gradient_is_checked_once_for_the_model_and_all_its_stages(
 
 
 @pytest.fixture(scope="module")
-def deep(tmp_path_factory: pytest.TempPathFactory, linear: Any) -> tuple[OnnxClassifier, ImageSet]:
+def deep(tmp_path_factory: pytest.TempPathFactory, linear: Any) -> tuple[OnnxClassifier, Dataset]:
     """A model of two layers."""
     model = graph([node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "w"], ["a"]), node("Tanh", ["a"], ["t"]),
                    node("Gemm", ["t", "v"], ["y"])],
@@ -387,7 +387,7 @@ def test_stages_of_another_seed_choice_or_picture_are_never_reused(deep: Any, tm
     model, images = deep
     bundle, out = made(deep, tmp_path), tmp_path / "out"
     measured(deep, bundle, out)
-    nearly = model, replace(images, picture=lambda index: np.minimum(images.picture(index), 250))  # the same labels
+    nearly = model, replace(images, images=np.minimum(images.images, 250))  # the same labels
     (tmp_path / "seed").mkdir()
     (tmp_path / "nearly").mkdir()
     others: list[dict[str, Any]] = [
@@ -426,7 +426,7 @@ def test_constant_maps_of_the_true_model_are_left_out(linear: Any, tmp_path: Pat
 
 def test_images_without_a_map_for_the_prediction_are_left_out(linear: Any, tmp_path: Path) -> None:
     model, images = linear
-    predicted = model.predict([images.picture(index) for index in range(12)]).argmax(axis=1)
+    predicted = model.predict([images.read(index) for index in range(12)]).argmax(axis=1)
     listed = replace(asked(), labels=str(int(predicted[0])))
     found = measured(linear, explain(model, images, listed, tmp_path / "maps"), what=listed)
     alike = int((predicted == predicted[0]).sum())

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import auditkit
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.metrics.statistics import Interval, mean_interval
 from auditkit.runs.summary.summarise import Metric, Summary
 from tests.metrics.test_protocols import CLASSES, SIZE, Array, small_toy
@@ -43,11 +43,11 @@ def bundle(folder: Path, name: str, seed: int, leave_out: tuple[tuple[int, int],
     return folder / name
 
 
-def image_set(labels: Array | None = TRUTH) -> ImageSet:
+def image_set(labels: Array | None = TRUTH) -> Dataset:
     pictures = photographs(COUNT, SIZE)
     pictures[::2] //= 2
     boxes = np.tile([2.0, 2, 8, 9], (COUNT, 1))
-    return ImageSet(Path("images"), tuple(map(str, range(COUNT))), lambda i: pictures[i], labels, boxes)
+    return Dataset(Path("images"), tuple(map(str, range(COUNT))), pictures, labels, boxes)
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +212,7 @@ def test_figures_of_each_class(found: Summary) -> None:
 
 
 def test_accuracy_has_wilsons_interval(found: Summary, model: Any) -> None:
-    pictures = [image_set().picture(index) for index in range(COUNT)]
+    pictures = [image_set().read(index) for index in range(COUNT)]
     hits = int((model.probabilities(pictures).argmax(axis=1) == TRUTH).sum())
     (metric,) = (metric for metric in found.metrics if metric.name == "accuracy")
     low, high = stats.binomtest(hits, COUNT).proportion_ci(found.settings.confidence, method="wilson")
@@ -315,7 +315,7 @@ def test_without_given_labels_classes_are_the_predicted_ones(model: Any, folder:
     for labels in ("all", "0,1"):  # also where the predicted label is not among those measured
         out = tmp_path / labels
         found = auditkit.evaluate(model, image_set(None), folder / "a", steps=2, controls=False, labels=labels, out=out)
-        pictures = [image_set().picture(index) for index in range(COUNT)]
+        pictures = [image_set().read(index) for index in range(COUNT)]
         predicted = model.probabilities(pictures).argmax(axis=1)
         groups = {metric.by_class: metric.interval.n for metric in found.classes if metric.name == "worst_soundness"}
         assert groups == {int(label): int((predicted == label).sum()) for label in set(predicted)}
@@ -326,21 +326,21 @@ def test_without_given_labels_classes_are_the_predicted_ones(model: Any, folder:
 @pytest.mark.parametrize("labels", ["all", "top1", "0,1", "f>=0.9"])
 def test_accuracy_does_not_depend_on_the_labels_that_are_measured(model: Any, folder: Path, labels: str) -> None:
     found = auditkit.evaluate(model, image_set(), folder / "a", steps=1, controls=False, labels=labels)
-    pictures = [image_set().picture(index) for index in range(COUNT)]
+    pictures = [image_set().read(index) for index in range(COUNT)]
     hits = (model.probabilities(pictures).argmax(axis=1) == TRUTH).mean()
     assert found.value("accuracy") == pytest.approx(hits)
 
 
 def test_accuracy_among_the_labels_that_are_renormalised_over(model: Any, folder: Path) -> None:
     found = auditkit.evaluate(model, image_set(), folder / "a", steps=1, controls=False, labels="0,1", renormalise=True)
-    pictures = [image_set().picture(index) for index in range(COUNT)]
+    pictures = [image_set().read(index) for index in range(COUNT)]
     hits = (model.probabilities(pictures)[:, :2].argmax(axis=1) == TRUTH).mean()
     assert found.value("accuracy") == pytest.approx(hits)
 
 
 def test_one_image_has_figures_without_intervals(model: Any, folder: Path) -> None:
     one = image_set()
-    alone = ImageSet(one.source, one.ids[:1], one.picture)
+    alone = Dataset(one.source, one.ids[:1], one.images[:1])
     found = auditkit.evaluate(model, alone, folder / "a", steps=2, out=None)
     for metric in found.metrics:
         entry = metric.to_json(found.settings)

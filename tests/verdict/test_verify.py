@@ -483,13 +483,13 @@ expires = 2999-01-01
 
 @pytest.fixture(scope="module")
 def audited(made: Path) -> Path:
-    from auditkit.data.dataset import open_images
+    from auditkit.data.dataset import Dataset
     from auditkit.runs.explain import Explanation
     from auditkit.verdict.audit import Asked, audit
     from auditkit.verdict.policy_file import parse_policy
 
     opened = auditkit.load(made / "model.onnx", settings=CPU)
-    images = open_images(made / "images.npz", 3, opened.card.names)
+    images = Dataset.open(made / "images.npz", 3, opened.card.names)
     asked = Asked(parse_policy(POLICY, "small.toml"), Explanation("gradient-input"), command=("auditkit", "audit"))
     audit(opened, images, asked, made / "audit", {})
     return made / "audit"
@@ -507,7 +507,7 @@ def test_an_audit_holds_with_its_own_maps_wherever_it_lies(audited: Path, tmp_pa
 
 def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, Any]], Any]) -> Path:
     """The same audit over changed maps, by someone who can write the whole folder and forgets nothing."""
-    from auditkit.data.dataset import open_images
+    from auditkit.data.dataset import Dataset
     from auditkit.runs.explain import Explanation
     from auditkit.verdict.audit import Asked, audit
     from auditkit.verdict.policy_file import parse_policy
@@ -525,7 +525,7 @@ def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, 
     asked = Asked(parse_policy(POLICY, "small.toml"), Explanation("gradient-input"), command=("auditkit", "audit"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METHODS, "gradient-input", replace(METHODS["gradient-input"], run=forge))
-        audit(opened, open_images(folder / "images.npz", 3, opened.card.names), asked, run, {})
+        audit(opened, Dataset.open(folder / "images.npz", 3, opened.card.names), asked, run, {})
     return run
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.alignment import to_model_input
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order, Ties, map_seed
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS
@@ -79,7 +79,7 @@ class Seen:
     regions: tuple[Array | None, ...]  # where its object is, a mask at the model's resolution
 
 
-def look(unit: Sequence[int], images: ImageSet, card: Card, signature: Signature) -> Seen:
+def look(unit: Sequence[int], images: Dataset, card: Card, signature: Signature) -> Seen:
     """Decode and preprocess the images at those positions."""
     opened = [_opened(images, position, signature) for position in unit]
     seen = np.stack([_pixels(card, picture, images.ids[at]) for picture, at in zip(opened, unit, strict=True)])
@@ -92,9 +92,9 @@ def look(unit: Sequence[int], images: ImageSet, card: Card, signature: Signature
     )  # fmt: skip
 
 
-def _opened(images: ImageSet, position: int, signature: Signature) -> Any:
+def _opened(images: Dataset, position: int, signature: Signature) -> Any:
     try:
-        return preprocessing.as_picture(images.picture(position), signature.channels)
+        return preprocessing.as_picture(images.read(position), signature.channels)
     except BadInput as error:
         raise BadInput(f"image '{images.ids[position]}': {error}") from None
 
@@ -106,9 +106,9 @@ def _pixels(card: Card, picture: Any, name: str) -> Array:
         raise BadInput(f"image '{name}': {error}") from None
 
 
-def _region(images: ImageSet, position: int, card: Card, size: tuple[int, int]) -> Array | None:
+def _region(images: Dataset, position: int, card: Card, size: tuple[int, int]) -> Array | None:
     """Where the object lies in what the network sees; its mask goes before its box."""
-    region = None if images.mask is None else images.mask(position)
+    region = images.mask(position)
     if region is None and images.boxes is not None and np.isfinite(images.boxes[position]).all():
         region = box_region(tuple(images.boxes[position]), *size)
     if region is None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
 from auditkit.metrics.protocols import rise_blur
@@ -22,7 +22,7 @@ Places = tuple[tuple[int, ...], ...]  # for each image of a unit, where its infi
 class Infills:
     """The infills of one evaluation: which pictures a unit needs, and which of them serve each of its images."""
 
-    def __init__(self, card: Card, signature: Signature, settings: Evaluation, pool: ImageSet) -> None:
+    def __init__(self, card: Card, signature: Signature, settings: Evaluation, pool: Dataset) -> None:
         self.card, self.signature, self.settings, self.pool = card, signature, settings, pool
         self._opened: dict[str, Array] = {}
         self.told: dict[str, Array] = {}  # what the model says of pictures that all images share
@@ -98,7 +98,7 @@ class Infills:
 
     def _of_pool(self, index: int) -> Array:
         try:
-            return np.asarray(self._shown([self.pool.picture(index)])[0])
+            return np.asarray(self._shown([self.pool.read(index)])[0])
         except BadInput as error:
             raise BadInput(f"image '{self.pool.ids[index]}' of the pool: {error}") from None
 

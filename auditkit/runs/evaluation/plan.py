@@ -12,8 +12,7 @@ import numpy as np
 
 from auditkit import __version__
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import ImageSet
-from auditkit.data.usable import Failed
+from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.card import Card
@@ -32,14 +31,14 @@ class Work:
     """All that an evaluation is about, its settings resolved."""
 
     model: AnyClassifier
-    images: ImageSet
+    images: Dataset
     bundles: Mapping[str, HeatmapSet]
-    pool: ImageSet
+    pool: Dataset
     settings: Evaluation
     lanes: tuple[Lane, ...]
     span: Span
     infills: Infills
-    failed: tuple[Failed, ...] = ()  # images that were given and cannot be used
+    failed: tuple[FailedImage, ...] = ()  # images that were given and cannot be used
 
     def failures(self) -> list[dict[str, str]]:
         """The images that cannot be used, as plain objects."""
@@ -61,8 +60,8 @@ class Work:
 
 
 def planned(
-    model: AnyClassifier, images: ImageSet, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
-    pool: ImageSet | None, failed: tuple[Failed, ...] = (),
+    model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
+    pool: Dataset | None, failed: tuple[FailedImage, ...] = (),
 ) -> Work:  # fmt: skip
     """The work, refused with a reason where it cannot be done."""
     settings = resolved(settings, model.signature.classes)
@@ -76,7 +75,7 @@ def planned(
     return work
 
 
-def subject(model: AnyClassifier, images: ImageSet) -> dict[str, Any]:
+def subject(model: AnyClassifier, images: Dataset) -> dict[str, Any]:
     """Which model, read how, prepared how and by whose word, on which images."""
     signature = model.signature
     file = model.file if isinstance(model, OnnxClassifier) else None

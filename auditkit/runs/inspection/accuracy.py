@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.model import card as cards
 from auditkit.model.card import Card
@@ -56,7 +56,7 @@ class Sampled:
 
 
 def with_card(
-    model: "OnnxClassifier | CallableClassifier", card: Card, images: ImageSet, positions: Array,
+    model: "OnnxClassifier | CallableClassifier", card: Card, images: Dataset, positions: Array,
     tick: Callable[[int], None],
 ) -> Accuracy:  # fmt: skip
     """Accuracy on the chosen images when pictures are prepared as `card` says."""
@@ -69,14 +69,14 @@ def with_card(
     try:
         for start in range(0, len(positions), CHUNK):
             part = positions[start : start + CHUNK]
-            found += _right(model.probabilities([images.picture(int(index)) for index in part]), images.labels[part])
+            found += _right(model.probabilities([images.read(int(index)) for index in part]), images.labels[part])
             tick(len(part))
     finally:
         model.card = before
     return found
 
 
-def sampled(model: "OnnxClassifier | CallableClassifier", images: ImageSet, tick: Callable[[int], None]) -> Sampled:
+def sampled(model: "OnnxClassifier | CallableClassifier", images: Dataset, tick: Callable[[int], None]) -> Sampled:
     """How the model's card does on some of the images, and whether a preset does far better."""
     positions = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     own = with_card(model, model.card, images, positions, tick)
@@ -94,7 +94,7 @@ def sampled(model: "OnnxClassifier | CallableClassifier", images: ImageSet, tick
 
 
 def _at_least(
-    least: int, model: "OnnxClassifier | CallableClassifier", card: Card, images: ImageSet, positions: Array,
+    least: int, model: "OnnxClassifier | CallableClassifier", card: Card, images: Dataset, positions: Array,
     tick: Callable[[int], None],
 ) -> Accuracy | None:  # fmt: skip
     """Accuracy with that card, unless fewer are right; no more is asked when that is certain."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.data.dataset import ImageSet, open_images
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import Missing, missing_rules
 from auditkit.model import card as cards
@@ -69,7 +69,7 @@ def inspect(
     warnings = model.signature.warnings
     accuracy = None
     if images is not None:
-        labelled = open_images(images, model.signature.classes, model.card.names)
+        labelled = Dataset.open(images, model.signature.classes, model.card.names)
         guesses += labelled.notes
         accuracy, said = _accuracy(model, labelled, progress, assumed=model.card.source.endswith("(assumed)"))
         warnings += said
@@ -78,7 +78,7 @@ def inspect(
 
 
 def _accuracy(
-    model: OnnxClassifier, images: ImageSet, progress: Callable[[int], Callable[[int], None]], *, assumed: bool
+    model: OnnxClassifier, images: Dataset, progress: Callable[[int], Callable[[int], None]], *, assumed: bool
 ) -> tuple[Accuracy, tuple[str, ...]]:
     tick = progress(len(images) + min(SAMPLE, len(images)) * len(cards.PRESETS))
     sample = sampled(model, images, tick)

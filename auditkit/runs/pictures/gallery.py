@@ -14,7 +14,7 @@ from PIL import Image
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order, Ties, map_seed
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
@@ -43,7 +43,7 @@ class Chosen:
 
 
 def showcase(
-    model: AnyClassifier, images: ImageSet, bundles: Mapping[str, HeatmapSet], summary: Summary, out: Path,
+    model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], summary: Summary, out: Path,
     per_role: int = 8,
 ) -> int:  # fmt: skip
     """Write the gallery into the folder `out`: the predicted label and the runner-up of each chosen image.
@@ -152,14 +152,14 @@ def _thinned(counts: list[int] | None, scores: list[float] | None, pixels: int) 
 class _Drawing:
     """Pictures of what the network saw."""
 
-    def __init__(self, model: AnyClassifier, images: ImageSet, seed: int, ties: Ties) -> None:
+    def __init__(self, model: AnyClassifier, images: Dataset, seed: int, ties: Ties) -> None:
         self.model, self.images, self.seed, self.ties = model, images, seed, ties
         self.positions = {name: place for place, name in enumerate(images.ids)}
         self.gray = np.array(model.card.gray, np.float64).round().clip(0, 255).astype(np.uint8)
 
     def seen(self, image: str) -> tuple[Array, tuple[int, int]]:
         """Pixels in colour, and the photograph's height and width."""
-        photograph = preprocessing.as_picture(self.images.picture(self.positions[image]), self.model.signature.channels)
+        photograph = preprocessing.as_picture(self.images.read(self.positions[image]), self.model.signature.channels)
         return in_colour(preprocessing.pixels(self.model.card, photograph)), (photograph.height, photograph.width)
 
     def save(self, out: Path, name: str, seen: Array, values: Array, image: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from auditkit.arrays import Array
 from auditkit.data.alignment import to_model_input
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import ImageSet
+from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
@@ -20,14 +20,14 @@ CAPTION = 18
 HEAT = ((0, (0, 0, 0)), (0.35, (128, 0, 38)), (0.65, (240, 60, 32)), (0.85, (254, 178, 76)), (1, (255, 255, 204)))
 
 
-def draw(model: AnyClassifier, images: ImageSet, bundle: HeatmapSet, folder: Path) -> int:
+def draw(model: AnyClassifier, images: Dataset, bundle: HeatmapSet, folder: Path) -> int:
     """One picture for each map of the bundle that the images know; how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
     positions, count = {name: place for place, name in enumerate(images.ids)}, 0
     for image, labels in bundle.labels.items():
         if image not in positions:
             continue
-        photograph = preprocessing.as_picture(images.picture(positions[image]), model.signature.channels)
+        photograph = preprocessing.as_picture(images.read(positions[image]), model.signature.channels)
         size, seen = (photograph.height, photograph.width), preprocessing.pixels(model.card, photograph)
         gray = np.array(model.card.gray, np.float64).round().astype(np.uint8)
         for label in labels:

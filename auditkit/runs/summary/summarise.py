@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.usable import Failed, left_out
+from auditkit.data.dataset import FailedImage, left_out
 from auditkit.metrics.protocols import preset
 from auditkit.metrics.reliability import (
     LEAST_METHODS,
@@ -183,7 +183,7 @@ def summarise(
     metrics = [_metric(metric, *key, settings) for key, listed in found.items() for metric in listed]
     assessed = {key: {metric.name: metric for metric in listed if isinstance(metric, Values)}
                 for key, listed in found.items()}  # fmt: skip
-    unusable = [Failed(**one) for one in about["failed_images"]]
+    unusable = [FailedImage(**one) for one in about["failed_images"]]
     copies = [f"{items.copies} of {len(items.images)} images are copies of others"] if items.copies else []
     flags = copies + left_out(unusable, len(items.images)) + _without_label(items, settings) + _doubts(runtime)
     for (source, infill), group in groups.items():

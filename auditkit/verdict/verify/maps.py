@@ -8,7 +8,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import ImageSet, open_images
+from auditkit.data.dataset import Dataset
 from auditkit.data.usable import usable
 from auditkit.errors import BadInput
 from auditkit.methods.request import Pool
@@ -91,21 +91,21 @@ def _classifier(recorded: Recorded, work: Work) -> OnnxClassifier:
     return OnnxClassifier(model.file, model.signature, model.card, settings)
 
 
-def _pool(recorded: Recorded, work: Work, given: Path | None, known: str | None) -> ImageSet:
+def _pool(recorded: Recorded, work: Work, given: Path | None, known: str | None) -> Dataset:
     """The pictures behind hidden pixels."""
     if known is None:
         return work.images
     path = given or recorded.results["run"].get("pool_path")
     if path is None or not Path(path).exists():
         raise BadInput(f"the pool that maps were made with cannot be found ({path}): give --pool PATH, or --maps 0.")
-    pool = open_images(Path(path), work.model.signature.classes, work.model.card.names)
+    pool = Dataset.open(Path(path), work.model.signature.classes, work.model.card.names)
     if pool.digest() != known:
         raise ValueError(f"{path} is not the pool that they were made with: its digest is another")
     return usable(pool, work.model.card)[0]
 
 
 def _made(
-    model: OnnxClassifier, work: Work, what: Explanation, pool: ImageSet, positions: Sequence[int], bundle: HeatmapSet,
+    model: OnnxClassifier, work: Work, what: Explanation, pool: Dataset, positions: Sequence[int], bundle: HeatmapSet,
     progress: Progress,
 ) -> tuple[Maps, list[tuple[str, int]]]:  # fmt: skip
     """The maps of images and the labels that the bundle has maps for; and labels that it lacks."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
-from auditkit.data.dataset import ImageSet, open_images
-from auditkit.data.usable import Failed, usable
+from auditkit.data.dataset import Dataset, FailedImage
+from auditkit.data.usable import usable
 from auditkit.errors import BadInput
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Device, Precision, Settings, cuda_problem
@@ -17,7 +17,7 @@ from auditkit.runs.evaluation.plan import Work, digest, planned, subject
 from auditkit.verdict.verify.run_record import Recorded, differences
 
 Given = TypeVar("Given")
-Images = tuple[ImageSet, tuple[Failed, ...]]
+Images = tuple[Dataset, tuple[FailedImage, ...]]
 BY_DIGEST = ("model", "images", "card_origin")  # parts of a subject: wherever they lie now, the content counts
 MAPS = "maps"  # in a run's folder: the bundle that the run made itself
 
@@ -166,10 +166,10 @@ def _images(found: Opened, recorded: Recorded, model: OnnxClassifier, path: Path
 
 
 def _usable(model: OnnxClassifier, path: Path) -> Images:
-    return usable(open_images(path, model.signature.classes, model.card.names), model.card)
+    return usable(Dataset.open(path, model.signature.classes, model.card.names), model.card)
 
 
-def _pool(found: Opened, recorded: Recorded, model: OnnxClassifier, path: Path) -> ImageSet | None:
+def _pool(found: Opened, recorded: Recorded, model: OnnxClassifier, path: Path) -> Dataset | None:
     pool = found.tried(lambda: _usable(model, path)[0])
     if pool is not None:
         found.note(f"the pool {path}", holds=pool.digest() == recorded.about["pool"])

@@ -1,0 +1,210 @@
+"""What a folder of images, a CSV or an .npz lists: images, and where given, labels, boxes and masks."""
+
+import csv
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from auditkit.arrays import Array
+from auditkit.data.framework_arrays import NOT_NPZ
+from auditkit.errors import BadInput
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+_CORNERS = ("x0", "y0", "x1", "y1")
+_LONGEST_INDEX = 10  # digits; a longer label is no class index, and may be too long to convert
+_Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of a file or folder, and what it says about each."""
+
+    ids: tuple[str, ...]
+    images: "Sequence[Path] | Array"
+    labels: Array | None = None
+    boxes: Array | None = None
+    masks: "Sequence[Path | None] | Array | None" = None
+    notes: tuple[str, ...] = ()
+    file: Path | None = None  # the one file that holds all images
+
+
+def is_file(path: Path) -> bool:
+    """Whether the path is a file; an impossible name, such as one that is too long, is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def list_folder(folder: Path, names: Sequence[str]) -> Listing:
+    """The image files below a folder; its subfolders, if it has some, are the classes."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
+    for file in files:
+        if not _is_unicode(str(file.relative_to(folder))):
+            raise BadInput(f"the name of the image {str(file)!a} is not UTF-8, and no result could name it; rename it.")
+    parts = [file.relative_to(folder).parts for file in files]
+    ids = tuple(str(Path(*part)) for part in parts)
+    groups = sorted({part[0] for part in parts if len(part) > 1})
+    if not groups:
+        return Listing(ids, tuple(files))
+    if any(len(part) == 1 for part in parts):
+        raise BadInput(f"{folder} mixes pictures and class folders; move the pictures into their class folders.")
+    indices, note = _class_indices(groups, names)
+    return Listing(ids, tuple(files), np.array([indices[part[0]] for part in parts]), notes=(note,))
+
+
+def _class_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, int], str]:
+    """The class index of each class folder, and what it follows from."""
+    if all(group.isdecimal() for group in groups):
+        return {group: int(group) for group in groups}, "class folders are class indices"
+    indices = {name.casefold(): index for index, name in enumerate(names)}
+    if all(group.casefold() in indices for group in groups):
+        return {group: indices[group.casefold()] for group in groups}, "class folders are the card's class names"
+    if names:
+        unknown = next(group for group in groups if group.casefold() not in indices)
+        raise BadInput(f"class folder '{unknown}' is neither a class index nor one of the card's {len(names)} names.")
+    return {group: index for index, group in enumerate(groups)}, "class folders in alphabetical order are the classes"
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def list_npz(path: Path) -> Listing:
+    """The arrays of an .npz: images, and optionally labels, boxes and masks."""
+    if not zipfile.is_zipfile(path):  # numpy's own message would suggest to load it with pickle
+        raise BadInput(f"{path} is not an .npz file.")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            images = np.asarray(arrays["images"])
+            labels, boxes, masks = (
+                np.asarray(arrays[key]) if key in arrays else None for key in ("labels", "boxes", "masks")
+            )
+    except KeyError:
+        raise BadInput(f"{path} has no array 'images' (N x height x width x 3, uint8).") from None
+    except NOT_NPZ as error:
+        raise BadInput(f"{path} cannot be read as .npz: {error}.") from None
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+        raise BadInput(f"{path}: images are {images.dtype}{list(images.shape)}, expected uint8 [N, height, width, 3].")
+    if labels is not None and (labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]):
+        raise BadInput(f"{path}: labels are {labels.dtype}{list(labels.shape)}, expected {len(images)} integers.")
+    if boxes is not None and (boxes.dtype.kind not in "iuf" or boxes.shape != (len(images), 4)):
+        raise BadInput(f"{path}: boxes are {boxes.dtype}{list(boxes.shape)}, expected {len(images)} x 4 numbers.")
+    if masks is not None and (masks.dtype.kind not in "biu" or masks.shape != images.shape[:3]):
+        raise BadInput(
+            f"{path}: masks are {masks.dtype}{list(masks.shape)}, expected {list(images.shape[:3])} of 0 and 1."
+        )
+    if boxes is not None:
+        boxes = boxes.astype(np.float64)
+        _check_boxes(boxes, path)
+        _check_boxes_inside(boxes, (images.shape[1], images.shape[2]), path)
+    ids = tuple(str(index) for index in range(len(images)))
+    return Listing(ids, images, None if labels is None else labels.astype(np.int64), boxes, masks, file=path)
+
+
+def list_csv(path: Path, names: Sequence[str]) -> Listing:
+    """The rows of a CSV: image, and optionally label, the corners of a box, and mask."""
+    rows = _csv_rows(path)
+    columns = list(rows[0])
+    if "image" not in columns:
+        raise BadInput(f"{path} has columns {', '.join(map(str, columns))}; expected image,label.")
+    files = [path.parent / str(row["image"]) for row in rows]
+    for line, file in enumerate(files, start=2):
+        if not is_file(file):
+            raise BadInput(f"{path}, line {line}: there is no image {file}.")
+    indices = {name.casefold(): index for index, name in enumerate(names)}
+    labels = None
+    if "label" in columns:
+        labels = np.array([_label(str(row["label"]), indices, path, line) for line, row in enumerate(rows, start=2)])
+    boxes = _boxes(rows, columns, path)
+    masks = _mask_files(rows, path) if "mask" in columns else None
+    return Listing(tuple(str(row["image"]) for row in rows), files, labels, boxes, masks)
+
+
+def _csv_rows(path: Path) -> list[_Row]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            rows = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path} cannot be read: {error}.") from None
+    if not rows:
+        raise BadInput(f"{path} has no rows; its first line names the columns: image,label.")
+    return rows
+
+
+def _label(text: str, indices: dict[str, int], path: Path, line: int) -> int:
+    label = text.strip()
+    if label.isdecimal() and len(label) < _LONGEST_INDEX:
+        return int(label)
+    if label.casefold() in indices:
+        return indices[label.casefold()]
+    raise BadInput(f"{path}, line {line}: label '{text:.40}' is neither a class index nor a class name of the card.")
+
+
+def _boxes(rows: list[_Row], columns: Sequence[str], path: Path) -> Array | None:
+    """The corners of each row's box; NaN where all four are empty."""
+    if not set(_CORNERS) & set(columns):
+        return None
+    for corner in _CORNERS:
+        if corner not in columns:
+            raise BadInput(f"{path} has no column {corner}; a box has {', '.join(_CORNERS)}, in the picture's pixels.")
+    try:
+        boxes = np.array([_corners(row) for row in rows])
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{path}: a box is not four numbers ({error}).") from None
+    _check_boxes(boxes, path)
+    return boxes
+
+
+def _corners(row: _Row) -> list[float]:
+    return [float(row[corner] or "nan") for corner in _CORNERS]
+
+
+def _check_boxes(boxes: Array, path: Path) -> None:
+    """Refuse boxes with a corner missing, out of order, or given as shares of the image."""
+    for number, (x0, y0, x1, y1) in enumerate(boxes, start=1):
+        corners = np.array([x0, y0, x1, y1])
+        if not (np.isnan(corners).all() or (np.isfinite(corners).all() and x0 < x1 and y0 < y1)):
+            raise BadInput(
+                f"{path}: box {number} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) needs four numbers, x0 < x1 and y0 < y1."
+            )
+        if min(x0, y0) >= 0 and max(x1, y1) <= 1:
+            raise BadInput(
+                f"{path}: box {number} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) seems to be in shares of the picture; give "
+                "its pixels."
+            )
+
+
+def _check_boxes_inside(boxes: Array, size: tuple[int, int], path: Path) -> None:
+    for index, box in enumerate(boxes):
+        if problem := box_outside(box, size):
+            raise BadInput(f"{path}, image '{index}': {problem}.")
+
+
+def size_of(image: "Image.Image | Array") -> tuple[int, int]:
+    """Height and width."""
+    return (image.height, image.width) if isinstance(image, Image.Image) else image.shape[:2]
+
+
+def box_outside(box: Array, size: tuple[int, int]) -> str:
+    """What is wrong with a box that covers no pixel of an image of this height and width; empty if it covers some."""
+    x0, y0, x1, y1 = box
+    if not np.isfinite(box).all() or (x0 < size[1] and y0 < size[0] and min(x1, y1) > 0):
+        return ""
+    return f"the box ({x0:g}, {y0:g}, {x1:g}, {y1:g}) lies outside the picture, which has {size[0]}x{size[1]} pixels"
+
+
+def _mask_files(rows: list[_Row], path: Path) -> list[Path | None]:
+    """The mask of each row; None where the cell is empty."""
+    files = [path.parent / row["mask"] if row["mask"] else None for row in rows]
+    for line, file in enumerate(files, start=2):
+        if file is not None and not is_file(file):
+            raise BadInput(f"{path}, line {line}: there is no mask {file}.")
+    return files
