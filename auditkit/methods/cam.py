@@ -31,7 +31,7 @@ class Cam:
 def grad_cam(request: Request, options: Cam) -> Found:
     """The channels of a late layer, weighted by their mean gradient, cut off below zero (Selvaraju et al. 2017)."""
     model = request.model
-    if not isinstance(model, OnnxClassifier):
+    if not model.can_differentiate:
         raise BadInput("grad-cam looks into the network, and a function shows nothing of it; use differences or rise.")
     if options.layer and options.layer not in edit.producers(model.graph.graph):
         raise BadInput(

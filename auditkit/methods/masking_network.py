@@ -10,7 +10,6 @@ from PIL import Image
 from auditkit.arrays import Array
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.methods.request import Found, Request
-from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.masking_network import Masker, Pictures, open_masker
 from auditkit.model.read import Limits, file_size
 from auditkit.model.session import Settings
@@ -35,9 +34,8 @@ def masker(request: Request, options: MaskingNetwork) -> Found:
     limits = options.limits or Limits()
     file_size(path, limits)  # a folder or a missing file is told at once
     status = path.stat()
-    settings = request.model.asked if isinstance(request.model, OnnxClassifier) else Settings()
     pictures = Pictures.of(request.model.signature, options.output)
-    network = _opened(path.resolve(), (status.st_mtime_ns, status.st_size), pictures, settings, limits)
+    network = _opened(path.resolve(), (status.st_mtime_ns, status.st_size), pictures, request.model.requested, limits)
     return masked_by(network, request)
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -86,6 +86,8 @@ class _WithCard:
 class OnnxClassifier(_WithCard):
     """An ONNX file that has passed its trial, ready to run."""
 
+    can_differentiate: Literal[True] = True
+
     def __init__(
         self, file: OnnxFile, signature: Signature, card: Card, settings: Settings,
         gradient_checks: dict[str, Check] | None = None,
@@ -93,7 +95,7 @@ class OnnxClassifier(_WithCard):
         """`gradient_checks` are those of a classifier with the same nodes and other weights, shared with it."""
         self.file, self.signature, self.card = file, signature, card
         self.gradient_checks = {} if gradient_checks is None else gradient_checks  # by nodes, kept by model.gradient
-        self.asked = settings  # with each `auto` as it was given
+        self.requested = settings  # with each `auto` not yet decided
         made_dynamic = signature.batch == "made-dynamic"
         declared = signature.shape[0] if signature.shape else 1
         model = derived(
@@ -111,6 +113,11 @@ class OnnxClassifier(_WithCard):
     def __repr__(self) -> str:
         how = f"{self.settings.device}, {self.settings.precision}"
         return f"OnnxClassifier({self.file.path.name}, {self._takes_and_gives()}, {how})"
+
+    @property
+    def identity(self) -> str:
+        """One digest for the file and all its data files."""
+        return self.file.identity
 
     def reference(self) -> "OnnxClassifier":
         """The same file on the CPU in strict float32, to measure others against; itself if that is what it is."""
@@ -159,6 +166,11 @@ class OnnxClassifier(_WithCard):
 class CallableClassifier(_WithCard):
     """A plain function in the model's place: preprocessed images in, scores out (a remote endpoint, say)."""
 
+    can_differentiate: Literal[False] = False
+    file: None = None
+    identity: None = None
+    settings: None = None
+    requested = Settings()
     device = CPU  # where the function computes is its own business; masks and units are those of a CPU
 
     def __init__(self, function: Callable[[Array], Any], signature: Signature, card: Card, batch: int = 32) -> None:

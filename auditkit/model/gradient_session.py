@@ -82,7 +82,7 @@ class Slopes:
 
 def slopes(model: AnyClassifier, layer: str | None = None) -> Slopes:
     """The classifier with its gradient, made when first asked for."""
-    if not isinstance(model, OnnxClassifier):
+    if not model.can_differentiate:
         raise BadInput("a function has no gradient to follow; use --gradient differences.")
     if layer not in model.over_slopes:
         model.over_slopes[layer] = Slopes(model, layer)

@@ -206,6 +206,6 @@ def masked(model: "OnnxClassifier | CallableClassifier") -> Masked:
 
 
 def _made(model: "OnnxClassifier | CallableClassifier") -> Masked:
-    if isinstance(model, CallableClassifier):
+    if model.file is None:
         return HostMasked(model)
     return OnnxMasked(model) if model.device.masks_in_graph else OnnxMaskedOnHost(model)

@@ -74,5 +74,5 @@ def composed(rows: Array, pictures: Array, grids: Array, down: Array, across: Ar
 def mixed(model: AnyClassifier) -> Mixed:
     """The classifier over mixtures, made when first asked for."""
     if model.over_mixes is None:
-        model.over_mixes = OnnxMixed(model) if isinstance(model, OnnxClassifier) else HostMixed(model)
+        model.over_mixes = OnnxMixed(model) if model.can_differentiate else HostMixed(model)
     return cast(Mixed, model.over_mixes)

@@ -17,7 +17,7 @@ from auditkit.methods.registry import METHODS, Method
 from auditkit.methods.request import Pool, Request
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import preprocessing
-from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.classifier import AnyClassifier
 from auditkit.runs import explain_record
 from auditkit.runs.evaluate import Progress, silent
 from auditkit.runs.evaluation.batch import Seen, look
@@ -66,7 +66,7 @@ class Explanation:
         """The same for this model: where it has no gradient to learn a mask by, differences of its answers do."""
         if self.method != "mask" or self.gradient == "graph":
             return self
-        if self.gradient == "differences" or not isinstance(model, OnnxClassifier):
+        if self.gradient == "differences" or not model.can_differentiate:
             return replace(self, method="differences")
         signature = model.signature
         lacking = missing_rules(model.graph, signature.input, signature.output)

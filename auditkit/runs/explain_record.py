@@ -77,7 +77,7 @@ class Record:
             for image, labels, own in zip(request.ids, request.labels, found.maps, strict=True)
         }
         asked = hashlib.sha256(json.dumps([request.ids, request.labels]).encode()).hexdigest()
-        settings = getattr(request.model, "settings", None)
+        settings = request.model.settings
         spent = {
             "passes": found.passes,
             "gradients": found.gradients,

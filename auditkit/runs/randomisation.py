@@ -103,9 +103,9 @@ def randomisation(
     if images_wanted < 1 or stages < 1:
         raise BadInput(f"{images_wanted} images and {stages} stages are to be looked at; each must be 1 or more.")
     what = what.fitting(model)
-    if not isinstance(model, OnnxClassifier):
+    if model.file is None:
         return {"not_assessed": "a function has no layers that could be re-initialised"}
-    if bundle.header.model != model.file.identity or bundle.header.method != what.name():
+    if bundle.header.model != model.identity or bundle.header.method != what.name():
         return {"not_assessed": f"the maps are not those that {what.name()} made for this model, so that they cannot "
                                 f"be made again for a changed one"}  # fmt: skip
     output = model.signature.output

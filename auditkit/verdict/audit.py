@@ -14,7 +14,7 @@ from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.usable import usable
 from auditkit.errors import BadInput, RuntimeFailure
-from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.classifier import AnyClassifier
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.comparison.comparability import infills
@@ -203,9 +203,9 @@ def _measured(
 
 def _checked(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> Given:
     """Supplied maps, each read once: evidence that cannot be used is a finding of the audit, not the end of it."""
-    identity = model.file.identity if isinstance(model, OnnxClassifier) else None
+    identity, classes = model.identity, model.signature.classes
     problems = {
-        name: tuple(problem.message for problem in bundle_check.check(bundle, None, identity, model.signature.classes)
+        name: tuple(problem.message for problem in bundle_check.check(bundle, None, identity, classes)
                     if problem.severity == "error")
         for name, bundle in bundles.items()
     }  # fmt: skip

@@ -25,7 +25,7 @@ def measured(study: Study, few: int) -> dict[str, Any]:
 def _in(study: Study, precision: str) -> Study:
     """The same study with the model in another precision."""
     model = study.model
-    other = OnnxClassifier(model.file, model.signature, model.card, replace(model.asked, precision=precision))
+    other = OnnxClassifier(model.file, model.signature, model.card, replace(model.requested, precision=precision))
     return study.beside(precision, model=other)
 
 

@@ -217,7 +217,7 @@ def test_the_reference_and_what_is_used_instead_are_strict(
     evaluate(model, images)
     reference, used = made
     assert (reference.device, reference.precision) == ("cpu", "strict")
-    assert used == replace(model.asked, precision="strict")
+    assert used == replace(model.requested, precision="strict")
 
 
 def test_the_figure_that_changes_most_is_named(file: Path, images: Array, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def test_a_precision_that_was_asked_for_is_kept_and_flagged(
 ) -> None:
     distort(monkeypatch, lower(0.05), precision="tf32")
     model = opened(file, pretended="tf32")
-    model.asked = replace(model.asked, precision="tf32")
+    model.requested = replace(model.requested, precision="tf32")
     found = evaluate(model, images)
     assert found.runtime.note == ""
     assert any("off from strict float32" in flag for flag in found.flags)

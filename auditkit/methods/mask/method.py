@@ -143,7 +143,7 @@ _LEARNERS: "WeakKeyDictionary[OnnxClassifier, dict[Any, Any]]" = WeakKeyDictiona
 
 def made_once(model: AnyClassifier, options: Asked, made: Callable[[OnnxClassifier, Asked], Made]) -> Made:
     """What learns masks for a classifier with some options."""
-    if not isinstance(model, OnnxClassifier):
+    if not model.can_differentiate:
         raise BadInput("masks are learned by gradients, which a classifier function does not give; use another method.")
     known = _LEARNERS.setdefault(model, {})
     if options not in known:

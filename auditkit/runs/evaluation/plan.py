@@ -16,7 +16,7 @@ from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.card import Card
-from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.classifier import AnyClassifier
 from auditkit.model.session import runtime_version
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.infills import Infills, given_image
@@ -78,7 +78,7 @@ def planned(
 def subject(model: AnyClassifier, images: Dataset) -> dict[str, Any]:
     """Which model, read how, prepared how and by whose word, on which images."""
     signature = model.signature
-    file = model.file if isinstance(model, OnnxClassifier) else None
+    file = model.file
     return {
         "model": {"path": str(file.path), "sha256": file.sha256, "identity": file.identity} if file else "callable",
         "input": signature.input, "output": signature.output, "kind": signature.kind, "classes": signature.classes,
@@ -118,7 +118,7 @@ def _origin(card: Card) -> dict[str, str | None]:
 def environment(model: AnyClassifier) -> dict[str, Any]:
     """What computed it; all of this can change a last digit."""
     base = {"auditkit": __version__, "onnxruntime": runtime_version(), "system": platform.machine()}
-    if isinstance(model, OnnxClassifier):
+    if model.settings is not None:
         base |= {"device": model.settings.device, "precision": model.settings.precision}
     return base
 
@@ -139,7 +139,7 @@ def check(work: Work) -> None:
             given_image(name)
     if not work.bundles and not work.settings.controls:
         raise BadInput("there is nothing to evaluate: give --heatmaps, or leave the controls on.")
-    identity = work.model.file.identity if isinstance(work.model, OnnxClassifier) else None
+    identity = work.model.identity
     for name, bundle in work.bundles.items():
         if not name or name.startswith(CONTROL):
             raise BadInput(f"a bundle cannot be named '{name}': such names are for the controls and the model itself.")

@@ -82,12 +82,12 @@ def checked(work: Work, aside: Executor, planned: Callable[[AnyClassifier], Work
     sample, found = _device(work)
     pending = aside.submit(_compared, work, sample, found)
     model = work.model
-    if not isinstance(model, OnnxClassifier) or model.asked.precision != "auto" or model.settings.precision == "strict":
+    if model.file is None or model.requested.precision != "auto" or model.settings.precision == "strict":
         return work, pending
     loose = pending.result()
     if not loose.matters:
         return work, pending
-    strict = OnnxClassifier(model.file, model.signature, model.card, replace(model.asked, precision="strict"))
+    strict = OnnxClassifier(model.file, model.signature, model.card, replace(model.requested, precision="strict"))
     work = planned(strict)
     name, change = loose.most
     why = f"{model.settings.precision} changes {name} by {change:.2g} on average, so strict float32 is used"
@@ -149,7 +149,7 @@ def _compared(work: Work, sample: Sample, found: Array) -> Runtime:
     """The sample on the CPU, beside what the device made of it."""
     model, (first, again) = work.model, found
     known = Runtime(len(sample.rows), float(np.abs(first - again).max()))
-    if not isinstance(model, OnnxClassifier):
+    if model.file is None:
         return known
     reference = model.reference()
     expected = np.concatenate([

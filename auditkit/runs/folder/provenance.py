@@ -9,7 +9,7 @@ from typing import Any
 
 from auditkit import __version__
 from auditkit.model import cuda, session
-from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.classifier import AnyClassifier
 from auditkit.model.device import CUDA
 
 PACKAGES = ("numpy", "onnx", "pillow", "pyarrow", "scipy")  # whose last digits a figure may show
@@ -34,7 +34,7 @@ def software() -> dict[str, str]:
 
 def device(model: AnyClassifier) -> dict[str, Any]:
     """Where a model runs: the provider, the device's name and the precision; a function's are its own business."""
-    if not isinstance(model, OnnxClassifier):
+    if model.settings is None:
         return {"device": None, "device_name": None, "provider": None, "precision": None}
     on_gpu = model.device is CUDA
     return {

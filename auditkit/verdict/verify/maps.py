@@ -83,9 +83,9 @@ def _asked(recorded: Recorded) -> tuple[Explanation, str | None]:
 def _classifier(recorded: Recorded, work: Work) -> OnnxClassifier:
     """The model in the precision that maps were made in; figures may have been taken in a better one."""
     model, then = work.model, recorded.run["environment"]
-    if not isinstance(model, OnnxClassifier):
+    if model.file is None:
         raise TypeError("a function is never asked again")
-    if then["device"] != model.settings.device or then["precision"] == model.settings.precision:
+    if then["device"] != model.device.name or then["precision"] == model.settings.precision:
         return model
     settings = replace(model.settings, precision=then["precision"])
     return OnnxClassifier(model.file, model.signature, model.card, settings)
