@@ -67,7 +67,7 @@ def with_slope(
     b.taken |= taken  # by nodes that are set aside, too
     ones = b.as_float(b.op("Equal", LABEL, LABEL))  # shapes are computed on the CPU, so that none is asked for
     seed = backward(b, graph, {data: ones}, [scores])[scores]
-    b.node("Mul", [seed, b.number(recipe.scale)], SEED)
+    b.node("Mul", [seed, b.array(recipe.scale)], SEED)
     b.nodes.extend(after)
     arriving = {ends.input: b.mul(GRADIENT, 1 / recipe.scale), penalty: ones}
     return fresh, b, backward(b, graph, arriving, [WEIGHTS])[WEIGHTS]
@@ -119,7 +119,7 @@ def _adam(b: Builder, gradient: str, recipe: Recipe) -> None:
     if recipe.slowing != 1:
         move = b.op("Mul", move, b.as_float(b.op("Pow", b.constant(recipe.slowing, np.float64), COUNT)))
     if recipe.clamped:
-        b.node("Clip", [b.sub(WEIGHTS, move), b.number(0.0), b.number(1.0)], STATE[WEIGHTS])
+        b.node("Clip", [b.sub(WEIGHTS, move), b.array(0.0), b.array(1.0)], STATE[WEIGHTS])
     else:
         b.node("Sub", [WEIGHTS, move], STATE[WEIGHTS])
 

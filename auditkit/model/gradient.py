@@ -179,7 +179,7 @@ def _kind(classifier: OnnxClassifier) -> int:
 
 def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differentiated:
     signature = classifier.signature
-    model = vendor_gradient.in_our_form(classifier.file.proto, signature.output, names)
+    model = vendor_gradient.with_standard_names(classifier.file.proto, signature.output, names)
     joined, weights = float_types.in_one_float(canonical.taking_floats(model, signature.input), classifier.file.weights)
     facts = Facts({signature.input: (signature.own_batch, *signature.array_shape(1)[1:])}, {})
     base = Ready(classifier.graph, weights, facts, surrogate=False)

@@ -52,7 +52,7 @@ def test_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     image[:, :8] = [0.0, -0.0, 1e-37, -1e-37, 3e38, -3e38, np.inf, -np.inf]
     model = gradient_of("Relu")
     products = run(model, image, seed)
-    monkeypatch.setattr(session.gates, "as_products", lambda kept: kept)
+    monkeypatch.setattr(session.relu_gates, "as_products", lambda kept: kept)
     np.testing.assert_array_equal(products, run(model, image, seed))
     np.testing.assert_array_equal(products, np.where(image > 0, seed, 0))
 
@@ -108,5 +108,5 @@ def test_clips_have_products_too(bounds: tuple[float | None, float | None], monk
     image, seed = (4 * rng.standard_normal((40, SIZE)).astype(np.float32) for _ in range(2))
     image[:, :6] = [0.0, 6.0, 0.5, 5.9999995, np.inf, -np.inf]
     products = run(model, image, seed)
-    monkeypatch.setattr(session.gates, "as_products", lambda kept: kept)
+    monkeypatch.setattr(session.relu_gates, "as_products", lambda kept: kept)
     np.testing.assert_array_equal(products, run(model, image, seed))

@@ -1,12 +1,12 @@
-"""Reverse-mode differentiation of ONNX graphs: `engine` walks, `registry` says which rule, `rules_*` hold the rules.
+"""Reverse-mode differentiation of ONNX graphs: `engine` walks a graph, `registry` finds the rules in `rules_*`.
 
     gradients = backward(builder, graph, seeds={"logits": "seed"}, wrt=["image"])
 
 A rule is a fact about one operator, in terms of tensors' names: it adds nodes to the builder and returns the name of
-the gradient. What it must know of shapes was found by running the model (`Facts`).
+the gradient. `Facts` holds the shapes it needs, which were measured by running the model.
 """
 
-from auditkit.graph.gradient import (
+from auditkit.graph.gradient import (  # noqa: F401  # importing a file of rules registers them
     rules_conv,
     rules_linear,
     rules_math,
@@ -22,8 +22,4 @@ from auditkit.graph.gradient.engine import backward, unreached
 from auditkit.graph.gradient.missing import Missing, missing_rules
 from auditkit.graph.gradient.registry import RULES
 
-FAMILIES = (  # importing a file of rules registers them
-    rules_conv, rules_linear, rules_math, rules_norm, rules_pool, rules_reduce, rules_resize, rules_select, rules_shape,
-)  # fmt: skip
-
-__all__ = ["FAMILIES", "RULES", "Builder", "Facts", "Missing", "backward", "missing_rules", "unreached"]
+__all__ = ["RULES", "Builder", "Facts", "Missing", "backward", "missing_rules", "unreached"]

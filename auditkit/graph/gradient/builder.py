@@ -1,33 +1,35 @@
-"""The vocabulary of the rules: arithmetic on tensors by name, and what is known of the tensors of the model."""
+"""The vocabulary of the rules: arithmetic on tensors by name, and facts about the tensors of the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.arrays import Array
-from auditkit.graph import build
-from auditkit.graph.gradient.node import Node
-from auditkit.graph.gradient.registry import NoRule
+from auditkit.graph import build, edit
+from auditkit.graph.gradient.node import Node, NoRule
 
 Shape = tuple[int | None, ...]
-Term = str | float  # a tensor's name, or a number
-LAST = 2**31 - 1  # the end of an axis, as slices write it
-LONGEST = 1024  # row that a product with a matrix makes; it is as large as the row is long, squared
-PREFIX = "auditkit_grad"  # of the names of all that a gradient adds
+_Term = str | float  # a tensor's name, or a number
+AXIS_END = 2**31 - 1  # the end of an axis in a Slice
+BEFORE_START = -(2**31)  # the end of an axis in a Slice that runs backwards
+_LONGEST_PRODUCT = 1024  # numbers in a row; above, the square matrix would hold more than a million
+PREFIX = "auditkit_grad"  # of the name of every tensor that a gradient adds
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found out about the tensors of a graph by running it."""
+    """What running a graph showed about its tensors."""
 
     shapes: Mapping[str, Shape]  # None: the dimension follows the batch
     kinds: Mapping[str, int]  # onnx element types
-    values: Mapping[str, Array] = field(default_factory=dict)  # whole numbers that are the same whatever is fed
+    values: Mapping[str, Array] = field(default_factory=dict)  # integers that do not depend on the input
     float_kind: int = TensorProto.FLOAT
 
 
@@ -38,10 +40,10 @@ class Builder(build.Builder):
         super().__init__(graph, prefix=PREFIX)
         self.facts = facts
         self.float_type = helper.tensor_dtype_to_np_dtype(facts.float_kind)
-        self._weights = {tensor.name: tensor for tensor in graph.initializer}
-        self._written = {n.output[0]: n for n in graph.node if n.op_type == "Constant"}
+        self._tensors = edit.constant_tensors(graph)
+        self._constants = {n.output[0]: n for n in graph.node if n.op_type == "Constant"}
 
-    # What is known
+    # Facts
 
     def shape(self, name: str) -> Shape:
         """Dimensions of a tensor of the model; None where one follows the batch."""
@@ -49,10 +51,10 @@ class Builder(build.Builder):
 
     def size(self, name: str, axis: int) -> int:
         """One dimension, which must not follow the batch."""
-        found = self.shape(name)[axis]
-        if found is None:
+        size = self.shape(name)[axis]
+        if size is None:
             raise NoRule(f"axis {axis} of '{name}' follows the batch")
-        return found
+        return size
 
     def sizes(self, name: str, start: int = 2) -> list[int]:
         """Dimensions from `start` on, none of which must follow the batch."""
@@ -63,53 +65,48 @@ class Builder(build.Builder):
         return self.facts.kinds.get(name, self.facts.float_kind) == self.facts.float_kind
 
     def value(self, name: str | None) -> Array | None:
-        """What a tensor holds, if that is always the same."""
+        """The values of a tensor that is constant; None for any other."""
         if name is None:
             return None
         if name in self.facts.values:
             return self.facts.values[name]
-        tensor = self._weights.get(name)
-        if tensor is not None and tensor.data_location == TensorProto.DEFAULT:
-            return numpy_helper.to_array(tensor)
-        if name in self._written:
-            ((key, value),) = Node(self._written[name]).attributes.items()
-            return numpy_helper.to_array(value) if key == "value" else np.asarray(value)
+        if name in self._tensors:
+            return numpy_helper.to_array(self._tensors[name])
+        if name in self._constants:  # a plain number or list instead of a tensor
+            (value,) = edit.attributes(self._constants[name]).values()
+            return np.asarray(value)
         return None
 
     def fixed(self, name: str | None, what: str) -> list[int]:
-        """The whole numbers in an operand that must be the same at every run."""
-        found = self.value(name)
-        if found is None:
+        """The integers in an operand that must be constant."""
+        values = self.value(name)
+        if values is None:
             raise NoRule(f"{what} are computed from the image or the batch")
-        return [int(number) for number in found.reshape(-1)]
+        return [int(number) for number in values.reshape(-1)]
 
     # Arithmetic
 
-    def number(self, value: float) -> str:
-        """A scalar of the graph's float type."""
-        return self.constant(value, self.float_type)
-
-    def array(self, values: Any) -> str:
+    def array(self, values: ArrayLike) -> str:
         """A constant of the graph's float type."""
         return self.constant(values, self.float_type)
 
-    def op(self, operator: str, *terms: Term, **attributes: Any) -> str:
-        """Any operator on tensors and numbers."""
-        return self.node(operator, [t if isinstance(t, str) else self.number(t) for t in terms], **attributes)
+    def op(self, operator: str, *terms: _Term, **attributes: Any) -> str:
+        """Any operator, on tensors and numbers."""
+        return self.node(operator, [t if isinstance(t, str) else self.array(t) for t in terms], **attributes)
 
-    def add(self, x: Term, y: Term) -> str:
+    def add(self, x: _Term, y: _Term) -> str:
         """x + y."""
         return self.op("Add", x, y)
 
-    def sub(self, x: Term, y: Term) -> str:
+    def sub(self, x: _Term, y: _Term) -> str:
         """x - y."""
         return self.op("Sub", x, y)
 
-    def mul(self, x: Term, y: Term) -> str:
+    def mul(self, x: _Term, y: _Term) -> str:
         """x · y."""
         return x if y == 1 and isinstance(x, str) else self.op("Mul", x, y)
 
-    def div(self, x: Term, y: Term) -> str:
+    def div(self, x: _Term, y: _Term) -> str:
         """x / y."""
         return self.op("Div", x, y)
 
@@ -125,51 +122,51 @@ class Builder(build.Builder):
         """The exponential."""
         return self.op("Exp", x)
 
-    def greater(self, x: Term, y: Term) -> str:
+    def greater(self, x: _Term, y: _Term) -> str:
         """x > y."""
         return self.op("Greater", x, y)
 
-    def less(self, x: Term, y: Term) -> str:
+    def less(self, x: _Term, y: _Term) -> str:
         """x < y."""
         return self.op("Less", x, y)
 
-    def where(self, condition: str, x: Term, y: Term) -> str:
+    def where(self, condition: str, x: _Term, y: _Term) -> str:
         """x where the condition holds, y elsewhere."""
         return self.op("Where", condition, x, y)
 
     def as_float(self, x: str) -> str:
-        """Truths or whole numbers as 0.0, 1.0, ..."""
+        """Booleans or integers as floats."""
         return self.op("Cast", x, to=self.facts.float_kind)
 
     def sum(self, x: str, axes: Sequence[int], *, keep: bool = True) -> str:
-        """Sum over axes."""
+        """Sum over axes; x itself where there are none."""
         return self.op("ReduceSum", x, self.constant(list(axes)), keepdims=int(keep)) if axes else x
 
     def mean(self, x: str, axes: Sequence[int]) -> str:
-        """Mean over axes, which stay with size 1."""
+        """Mean over axes, which are kept with size 1."""
         return self.op("ReduceMean", x, self.constant(list(axes)), keepdims=1)
 
     # Shapes
 
     def reshape(self, x: str, shape: Shape) -> str:
-        """Numbers regrouped; one dimension may be None."""
+        """x reshaped; one dimension may be None."""
         if shape.count(None) > 1:
             raise NoRule("several dimensions follow the batch")
         return self.op("Reshape", x, self.constant([-1 if size is None else size for size in shape]))
 
     def shape_of(self, like: str) -> str:
-        """The shape of a tensor of the model: a constant where it can be one."""
-        shape = self.shape(like)
-        return self.op("Shape", like) if None in shape else self.constant(shape)
+        """The shape of a tensor of the model, as a constant where possible."""
+        sizes = [size for size in self.shape(like) if size is not None]
+        return self.constant(sizes) if len(sizes) == len(self.shape(like)) else self.op("Shape", like)
 
     def reshape_like(self, x: str, like: str) -> str:
-        """Numbers regrouped to the shape of a tensor of the model."""
+        """x reshaped to the shape of a tensor of the model."""
         if self.shape(like).count(None) > 1:
             return self.op("Reshape", x, self.op("Shape", like))
         return self.reshape(x, self.shape(like))
 
     def expand_like(self, x: str, like: str, axes: Sequence[int]) -> str:
-        """Numbers repeated along axes of size 1, as far as a tensor of the model reaches there."""
+        """x repeated along axes of size 1 to the size of a tensor of the model."""
         shape = self.shape(like)
         if any(shape[axis] is None for axis in axes):
             return self.op("Expand", x, self.op("Shape", like))
@@ -177,41 +174,46 @@ class Builder(build.Builder):
         return self.op("Expand", x, self.constant(target))
 
     def zeros_like(self, like: str) -> str:
-        """Zeros of the shape of a tensor of the model."""
+        """Zeros in the shape of a tensor of the model."""
         zero = helper.make_tensor("zero", self.facts.float_kind, [1], [0.0])
         return self.op("ConstantOfShape", self.shape_of(like), value=zero)
 
     def summed_to(self, grad: str, shape: Shape, target: Shape) -> str:
-        """A gradient of some shape summed to the one that was broadcast to it."""
+        """A gradient summed over the axes along which the target was broadcast to its shape."""
         lead = len(shape) - len(target)
-        spread = [lead + i for i, size in enumerate(target) if size == 1 and shape[lead + i] != 1]
-        grad = self.sum(grad, spread)
+        repeated = [lead + i for i, size in enumerate(target) if size == 1 and shape[lead + i] != 1]
+        grad = self.sum(grad, repeated)
         return self.sum(grad, range(lead), keep=False)
 
     def pad(self, x: str, rank: int, before: Mapping[int, int], after: Mapping[int, int]) -> str:
-        """Zeros put around the named axes; negative numbers cut off instead."""
+        """Zeros added around the named axes; negative numbers crop instead."""
         pairs = {axis: (before.get(axis, 0), after.get(axis, 0)) for axis in {*before, *after}}
-        cut = {axis: pair for axis, pair in sorted(pairs.items()) if min(pair) < 0}
-        if cut:
-            starts = [max(0, -first) for first, _ in cut.values()]
-            ends = [last if last < 0 else LAST for _, last in cut.values()]
-            x = self.op("Slice", x, *map(self.constant, (starts, ends, list(cut))))
-        pads = [max(0, pairs.get(axis, (0, 0))[side]) for side in (0, 1) for axis in range(rank)]
+        cropped = {axis: pair for axis, pair in sorted(pairs.items()) if min(pair) < 0}
+        if cropped:
+            starts = [max(0, -first) for first, _ in cropped.values()]
+            ends = [last if last < 0 else AXIS_END for _, last in cropped.values()]
+            x = self.op("Slice", x, *map(self.constant, (starts, ends, list(cropped))))
+        pads = [max(0, margins.get(axis, 0)) for margins, axis in product((before, after), range(rank))]
         return self.op("Pad", x, self.constant(pads)) if any(pads) else x
+
+    def flipped(self, x: str, axes: Sequence[int]) -> str:
+        """x in reverse order along axes."""
+        back, end = ([number] * len(axes) for number in (-1, BEFORE_START))
+        return self.op("Slice", x, *map(self.constant, (back, end, list(axes), back)))
 
     def spread(self, x: str, shape: Shape, steps: Mapping[int, int]) -> str:
         """Each number followed by step - 1 zeros along the named axes."""
         sizes, steps = list(shape), {axis: step for axis, step in steps.items() if step > 1}
         for axis, step in sorted(steps.items(), reverse=True):
             size = sizes[axis]
-            if axis == len(sizes) - 1 and size is not None and size * step <= LONGEST:
-                # Where single numbers move apart, a CPU's Pad takes twenty times as long as a product with 0 and 1.
+            if axis == len(sizes) - 1 and size is not None and size * step <= _LONGEST_PRODUCT:
+                # Along the last axis, a CPU's Pad takes twenty times as long as a product with a matrix of 0 and 1.
                 x = self.along(axis, np.eye(size * step)[:, ::step], x, tuple(sizes))
             else:
                 # One axis at a time, in four dimensions: in six the CUDA provider's Pad takes 13 times as long.
-                apart = self.reshape(x, (_together(sizes[: axis + 1]), 1, 1, _together(sizes[axis + 1 :])))
-                x = self.pad(apart, 4, {}, {2: step - 1})
-            sizes[axis] = _together([size, step])
+                folded = self.reshape(x, (_size_of(sizes[: axis + 1]), 1, 1, _size_of(sizes[axis + 1 :])))
+                x = self.pad(folded, 4, {}, {2: step - 1})
+            sizes[axis] = _size_of([size, step])
         return self.reshape(x, tuple(sizes)) if steps else x
 
     def along(self, axis: int, matrix: Array, x: str, shape: Shape) -> str:
@@ -219,19 +221,19 @@ class Builder(build.Builder):
         tail = shape[axis + 1 :]
         if not tail:
             return self.op("MatMul", x, self.array(matrix.T))
-        behind = _together(tail)
-        if behind is None:
+        tail_size = _size_of(tail)
+        if tail_size is None:
             raise NoRule("an axis behind it follows the batch")
-        folded = self.reshape(x, (None, shape[axis], behind))
+        folded = self.reshape(x, (None, shape[axis], tail_size))
         mapped = self.op("MatMul", self.array(matrix), folded)
         return self.reshape(mapped, (*shape[:axis], len(matrix), *tail))
 
     def put_back(self, grad: str, positions: str, like: str) -> str:
-        """Numbers added into zeros of the shape of `like`, at flat positions that may repeat."""
-        flat = self.constant([-1])
-        zeros = self.op("Reshape", self.zeros_like(like), flat)
-        places, numbers = self.op("Reshape", positions, flat), self.op("Reshape", grad, flat)
-        added = self.op("ScatterElements", zeros, places, numbers, axis=0, reduction="add")
+        """A gradient added to zeros in the shape of `like`, at flat positions that may repeat."""
+        zeros, flat_positions, numbers = (
+            self.op("Reshape", x, self.constant([-1])) for x in (self.zeros_like(like), positions, grad)
+        )
+        added = self.op("ScatterElements", zeros, flat_positions, numbers, axis=0, reduction="add")
         return self.reshape_like(added, like)
 
     def positions(self, like: str) -> str:
@@ -243,13 +245,13 @@ class Builder(build.Builder):
     # The forward pass
 
     def side_output(self, node: Node, index: int) -> str:
-        """A further result of a node, which is then asked for where it was not."""
+        """A further result of a node, added to its outputs where it is missing."""
         outputs = node.proto.output
         outputs.extend([""] * (index + 1 - len(outputs)))
         outputs[index] = name = outputs[index] or self.name(f"{node.operator.lower()}_side")
         return str(name)
 
 
-def _together(sizes: Sequence[int | None]) -> int | None:
-    """The size of some axes taken as one; None where one of them follows the batch."""
+def _size_of(sizes: Sequence[int | None]) -> int | None:
+    """The size of several axes taken as one; None where one of them follows the batch."""
     return None if None in sizes else prod(size for size in sizes if size is not None)

@@ -1,11 +1,16 @@
 """A node as rules read it."""
 
-from typing import Any
+from typing import TypeVar
 
 import onnx
-from onnx import helper
 
 from auditkit.graph import edit
+
+T = TypeVar("T")
+
+
+class NoRule(Exception):
+    """Why a node cannot be differentiated, although its operator has a rule."""
 
 
 class Node:
@@ -16,7 +21,7 @@ class Node:
         self.operator = proto.op_type
         self.inputs: list[str] = list(proto.input)
         self.outputs: list[str] = list(proto.output)
-        self.attributes: dict[str, Any] = {entry.name: helper.get_attribute_value(entry) for entry in proto.attribute}
+        self.attributes = edit.attributes(proto)
 
     @property
     def x(self) -> str:
@@ -30,16 +35,14 @@ class Node:
 
     @property
     def reads(self) -> set[str]:
-        """All that it is computed from, what its subgraphs take from outside included."""
+        """All tensors that it reads, including those that its subgraphs take from outside."""
         return set(edit.names_read(self.proto))
 
     def operand(self, index: int) -> str | None:
         """An operand that may be left out."""
         return self.inputs[index] if index < len(self.inputs) and self.inputs[index] else None
 
-    def get(self, name: str, default: Any) -> Any:
-        """An attribute, or what the standard says when it is left out; text as str."""
-        value = self.attributes.get(name, default)
-        if isinstance(value, bytes):
-            return value.decode()
-        return list(value) if isinstance(default, list) else value
+    def get(self, name: str, default: T) -> T:
+        """An attribute, or the standard's default for it."""
+        value: T = self.attributes.get(name, default)
+        return value

@@ -1,91 +1,78 @@
-"""Which operator is differentiated by which rule.
+"""Which rule differentiates which operator.
 
-Most operators have one operand that counts, and their rule maps the gradient of the result to that of this operand:
+Most operators have one operand that a gradient flows to. Their rule maps the gradient of the result to its gradient:
 
     @rule("Exp")
     def exp(b, node, grad):
         return b.mul(grad, node.y)
 
-Where several count, the rule is asked for one at a time:
+Where there are several, the rule is called for each operand that needs a gradient:
 
     @rule_per_operand("Mul", broadcast=True)
     def mul(b, node, grad, index):
         return b.mul(grad, node.inputs[1 - index])
 
-`broadcast` sums each gradient down to its operand's shape. An operator with several results has a `rule_of_results`.
+`broadcast` sums each gradient to its operand's shape. An operator with several results has a `rule_of_results`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from auditkit.graph.gradient.node import Node
-
-if TYPE_CHECKING:
-    from auditkit.graph.gradient.builder import Builder
+from auditkit.graph.gradient.builder import Builder
+from auditkit.graph.gradient.node import Node, NoRule
 
 Grads = Sequence[str | None]  # None where no gradient flows
-Rule = Callable[["Builder", Node, Grads, Sequence[bool]], Grads]
-OfOne = Callable[["Builder", Node, str], str]
-PerOperand = Callable[["Builder", Node, str, int], str]
-OfResults = Callable[["Builder", Node, Grads], str]
+Rule = Callable[[Builder, Node, Grads, Sequence[bool]], Grads]
+_RuleOfFirst = Callable[[Builder, Node, str], str]
+_RulePerOperand = Callable[[Builder, Node, str, int], str]
+_RuleOfResults = Callable[[Builder, Node, Grads], str]
 
-STANDARD = ("", "ai.onnx")
 RULES: dict[str, Rule] = {}
 
 
-class NoRule(Exception):
-    """Why this very node cannot be differentiated, although its operator has a rule."""
+def rule(*operators: str) -> Callable[[_RuleOfFirst], _RuleOfFirst]:
+    """Register a rule for the first operand of operators with one result."""
 
-
-def rule(*operators: str) -> Callable[[OfOne], OfOne]:
-    """Register a rule for the first operand."""
-
-    def register(found: OfOne) -> OfOne:
-        def applied(b: "Builder", node: Node, grads: Grads, needed: Sequence[bool]) -> Grads:
-            _only_first(needed)
-            return [found(b, node, _only_result(grads))]
-
-        RULES.update(dict.fromkeys(operators, applied))
-        return found
+    def register(function: _RuleOfFirst) -> _RuleOfFirst:
+        rule_of_results(*operators)(lambda b, node, grads: function(b, node, _only_result(grads)))
+        return function
 
     return register
 
 
-def rule_per_operand(*operators: str, broadcast: bool = False) -> Callable[[PerOperand], PerOperand]:
+def rule_of_results(*operators: str) -> Callable[[_RuleOfResults], _RuleOfResults]:
+    """Register a rule for the first operand that takes a gradient for each result; some may be missing."""
+
+    def register(function: _RuleOfResults) -> _RuleOfResults:
+        def apply(b: Builder, node: Node, grads: Grads, needed: Sequence[bool]) -> Grads:
+            _only_first(needed)
+            return [function(b, node, grads)]
+
+        RULES.update(dict.fromkeys(operators, apply))
+        return function
+
+    return register
+
+
+def rule_per_operand(*operators: str, broadcast: bool = False) -> Callable[[_RulePerOperand], _RulePerOperand]:
     """Register a rule for any operand."""
 
-    def register(found: PerOperand) -> PerOperand:
-        def applied(b: "Builder", node: Node, grads: Grads, needed: Sequence[bool]) -> Grads:
-            given: list[str | None] = [None] * len(needed)
-            for index in (index for index, wanted in enumerate(needed) if wanted):
-                grad = found(b, node, _only_result(grads), index)
-                given[index] = b.summed_to(grad, b.shape(node.y), b.shape(node.inputs[index])) if broadcast else grad
-            return given
+    def register(function: _RulePerOperand) -> _RulePerOperand:
+        def gradient(b: Builder, node: Node, grads: Grads, index: int) -> str:
+            grad = function(b, node, _only_result(grads), index)
+            return b.summed_to(grad, b.shape(node.y), b.shape(node.inputs[index])) if broadcast else grad
 
-        RULES.update(dict.fromkeys(operators, applied))
-        return found
+        def apply(b: Builder, node: Node, grads: Grads, needed: Sequence[bool]) -> Grads:
+            return [gradient(b, node, grads, index) if need else None for index, need in enumerate(needed)]
 
-    return register
-
-
-def rule_of_results(*operators: str) -> Callable[[OfResults], OfResults]:
-    """Register a rule that takes a gradient for each result, some of them perhaps missing."""
-
-    def register(found: OfResults) -> OfResults:
-        def applied(b: "Builder", node: Node, grads: Grads, needed: Sequence[bool]) -> Grads:
-            _only_first(needed)
-            return [found(b, node, grads)]
-
-        RULES.update(dict.fromkeys(operators, applied))
-        return found
+        RULES.update(dict.fromkeys(operators, apply))
+        return function
 
     return register
 
 
 def _only_first(needed: Sequence[bool]) -> None:
-    for index, wanted in enumerate(needed[1:], start=2):
-        if wanted:
-            raise NoRule(f"its operand {index} depends on the image")
+    if any(needed[1:]):
+        raise NoRule(f"its operand {needed.index(True, 1) + 1} depends on the image")
 
 
 def _only_result(grads: Grads) -> str:

@@ -7,7 +7,7 @@ from auditkit.graph.gradient.builder import Builder
 from auditkit.graph.gradient.node import Node
 from auditkit.graph.gradient.registry import rule, rule_per_operand
 
-Derivative = Callable[[Builder, Node], str]
+_Derivative = Callable[[Builder, Node], str]
 
 
 def _gelu(b: Builder, n: Node) -> str:
@@ -34,7 +34,7 @@ def _root(b: Builder, x: str, sign: float, plus: float) -> str:
 
 
 # The derivative of y = f(x), in terms of x or of y. At a kink: the slope on the left, as in torch.
-DERIVATIVES: dict[str, Derivative] = {
+_DERIVATIVES: dict[str, _Derivative] = {
     "Abs": lambda b, n: b.op("Sign", n.x),
     "Acos": lambda b, n: b.div(-1.0, _root(b, n.x, -1, 1)),
     "Acosh": lambda b, n: b.div(1.0, _root(b, n.x, 1, -1)),
@@ -70,32 +70,32 @@ def _inside(b: Builder, x: str, low: str | float | None, high: str | float | Non
     return b.op("And", above, below) if above and below else above or below
 
 
-# Where the gradient passes, and by what it is multiplied there.
-GATES: dict[str, tuple[Derivative, Callable[[Node], float]]] = {
+# Where the gradient passes, and the slope by which it is multiplied there.
+_GATES: dict[str, tuple[_Derivative, Callable[[Node], float]]] = {
     # Reads y, not x: a convolution that nothing but its Relu reads is fused with it.
     "Relu": (lambda b, n: b.greater(n.y, 0.0), lambda _: 1.0),
     "ThresholdedRelu": (lambda b, n: b.greater(n.x, n.get("alpha", 1.0)), lambda _: 1.0),
     "Shrink": (lambda b, n: b.greater(b.op("Abs", n.x), n.get("lambd", 0.5)), lambda _: 1.0),
-    "HardSigmoid": (lambda b, n: _inside(b, n.y, 0.0, 1.0) or "", lambda n: float(n.get("alpha", 0.2))),
+    "HardSigmoid": (lambda b, n: _inside(b, n.y, 0.0, 1.0) or "", lambda n: n.get("alpha", 0.2)),
 }
 
 
-@rule(*DERIVATIVES)
+@rule(*_DERIVATIVES)
 def multiplied(b: Builder, node: Node, grad: str) -> str:
     """g f'(x)."""
-    return b.mul(grad, DERIVATIVES[node.operator](b, node))
+    return b.mul(grad, _DERIVATIVES[node.operator](b, node))
 
 
-@rule(*GATES)
+@rule(*_GATES)
 def gated(b: Builder, node: Node, grad: str) -> str:
     """g times a constant where the gate is open."""
-    is_open, slope = GATES[node.operator]
+    is_open, slope = _GATES[node.operator]
     return b.where(is_open(b, node), b.mul(grad, slope(node)), 0.0)
 
 
 @rule("Identity", "Dropout", "Cast", "CastLike")
-def passed_on(_b: Builder, _node: Node, grad: str) -> str:
-    """g: there is one float type throughout, so that a cast between floats changes nothing."""
+def identity(_b: Builder, _node: Node, grad: str) -> str:
+    """g: the graph has one float type, so a cast between floats changes nothing."""
     return grad
 
 
@@ -161,9 +161,9 @@ def power(b: Builder, node: Node, grad: str, index: int) -> str:
     """g p x^(p-1), g y log x."""
     if index:
         return b.mul(grad, b.mul(node.y, b.op("Log", node.x)))
-    known = b.value(node.inputs[1])
-    if known is not None and known.size == 1:
-        p = float(known.reshape(()))
+    value = b.value(node.inputs[1])
+    if value is not None and value.size == 1:
+        p = float(value.reshape(()))
         return b.mul(grad, b.mul(node.x if p == 2 else b.op("Pow", node.x, p - 1), p))
     exponent = b.as_float(node.inputs[1])
     return b.mul(grad, b.mul(exponent, b.op("Pow", node.x, b.sub(exponent, 1.0))))
@@ -171,7 +171,7 @@ def power(b: Builder, node: Node, grad: str, index: int) -> str:
 
 @rule_per_operand("Max", "Min", broadcast=True)
 def extreme(b: Builder, node: Node, grad: str, index: int) -> str:
-    """g where the operand is the one chosen; equal ones share it, as in torch."""
+    """g where the operand is the extreme; equal ones share it, as in torch."""
     chosen = [b.as_float(b.op("Equal", name, node.y)) for name in node.inputs]
     return b.div(b.mul(grad, chosen[index]), b.op("Sum", *chosen))
 
@@ -185,6 +185,6 @@ def where(b: Builder, node: Node, grad: str, index: int) -> str:
 
 @rule_per_operand("Mod", broadcast=True)
 def mod(b: Builder, node: Node, grad: str, index: int) -> str:
-    """x₁ - x₂ q with a quotient q that is whole, and so flat."""
+    """y = x₁ - x₂ q with an integer quotient q: g, -g q."""
     quotient = b.div(b.sub(node.inputs[0], node.y), node.inputs[1])
     return b.neg(b.mul(grad, quotient)) if index else grad

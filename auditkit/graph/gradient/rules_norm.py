@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from auditkit.graph.gradient.builder import Builder
-from auditkit.graph.gradient.node import Node
-from auditkit.graph.gradient.registry import NoRule, rule
+from auditkit.graph.gradient.node import Node, NoRule
+from auditkit.graph.gradient.registry import rule
 
 
 @rule("Softmax")
@@ -38,13 +38,13 @@ def _per_channel(b: Builder, x: str, rank: int) -> str:
 
 def _centred(b: Builder, grad: str, normal: str, inverse: str, axes: Sequence[int]) -> str:
     """For x̂ = (x - mean) r, r = 1/√(variance + ε): r (g - mean g - x̂ mean(g x̂))."""
-    along = b.mul(normal, b.mean(b.mul(grad, normal), axes))
-    return b.mul(inverse, b.sub(b.sub(grad, b.mean(grad, axes)), along))
+    projection = b.mul(normal, b.mean(b.mul(grad, normal), axes))
+    return b.mul(inverse, b.sub(b.sub(grad, b.mean(grad, axes)), projection))
 
 
 @rule("LayerNormalization")
 def layer_normalization(b: Builder, node: Node, grad: str) -> str:
-    """The mean and 1/√(variance + ε) are results that the operator has at hand."""
+    """As `_centred`; the mean and 1/√(variance + ε) are side results of the operator."""
     rank = len(b.shape(node.x))
     axes = range(node.get("axis", -1) % rank, rank)
     mean, inverse = b.side_output(node, 1), b.side_output(node, 2)
@@ -53,7 +53,7 @@ def layer_normalization(b: Builder, node: Node, grad: str) -> str:
 
 @rule("InstanceNormalization")
 def instance_normalization(b: Builder, node: Node, grad: str) -> str:
-    """Each channel of each image by itself."""
+    """As `_centred`, for each channel of each image."""
     rank = len(b.shape(node.x))
     axes = range(2, rank)
     centred = b.sub(node.x, b.mean(node.x, axes))
@@ -78,9 +78,9 @@ def lrn(b: Builder, node: Node, grad: str) -> str:
     alpha, beta, size = node.get("alpha", 1e-4), node.get("beta", 0.75), node.get("size", 1)
     shape = b.shape(node.x)
     channels = np.arange(b.size(node.x, 1))
-    ahead = channels[None, :] - channels[:, None]
-    window = ((ahead >= -((size - 1) // 2)) & (ahead <= size // 2)).astype(float)
+    distance = channels[None, :] - channels[:, None]
+    window = ((distance >= -((size - 1) // 2)) & (distance <= size // 2)).astype(float)
     s = b.add(b.along(1, window * alpha / size, b.square(node.x), shape), node.get("bias", 1.0))
     direct = b.mul(grad, b.op("Pow", s, -beta))
-    others = b.along(1, window.T * 2 * alpha * beta / size, b.div(b.mul(direct, node.x), s), shape)
-    return b.sub(direct, b.mul(node.x, others))
+    through_sum = b.along(1, window.T * 2 * alpha * beta / size, b.div(b.mul(direct, node.x), s), shape)
+    return b.sub(direct, b.mul(node.x, through_sum))

@@ -1,42 +1,42 @@
 """Pools."""
 
+from itertools import chain
 from math import prod
 
 import numpy as np
 
 from auditkit.graph.gradient.builder import Builder
-from auditkit.graph.gradient.node import Node
-from auditkit.graph.gradient.registry import NoRule, rule
+from auditkit.graph.gradient.node import Node, NoRule
+from auditkit.graph.gradient.registry import rule
 from auditkit.graph.gradient.windows import Windows, spread_over, taps_inside, windows
 
 
 def _spread(b: Builder, node: Node, w: Windows, grad: str) -> str:
-    """The gradient of each output given to every tap of its window, channel by channel."""
-    if w.kernel == w.strides and set(w.dilations) == {1} and not any(w.before) and not any(w.left):
+    """The gradient of each output spread over the taps of its window, channel by channel."""
+    if w.kernel == w.strides and set(w.dilations) == {1} and not any(w.before) and not any(w.uncovered):
         return _repeated(b, node, w, grad)
-    alone = b.reshape(grad, (None, 1, *w.outputs))
+    single_channel = b.reshape(grad, (None, 1, *w.outputs))
     ones = b.array(np.ones((1, 1, *w.kernel)))
-    return b.reshape_like(spread_over(b, w, alone, ones, group=1), node.x)
+    return b.reshape_like(spread_over(b, w, single_channel, ones, group=1), node.x)
 
 
 def _repeated(b: Builder, node: Node, w: Windows, grad: str) -> str:
-    """The same where windows neither overlap nor leave anything out."""
-    apart = b.op("Unsqueeze", grad, b.constant([3 + 2 * axis for axis in range(len(w.kernel))]))
-    target = [1, 1, *(size for taps in w.kernel for size in (1, taps))]
-    return b.reshape_like(b.op("Expand", apart, b.constant(target)), node.x)
+    """The same where the windows tile the input."""
+    blocks = b.op("Unsqueeze", grad, b.constant([3 + 2 * axis for axis in range(len(w.kernel))]))
+    target = [1, 1, *chain(*((1, taps) for taps in w.kernel))]
+    return b.reshape_like(b.op("Expand", blocks, b.constant(target)), node.x)
 
 
 @rule("MaxPool")
 def max_pool(b: Builder, node: Node, grad: str) -> str:
-    """g at the position that a pool over single channels names; the first, where several are equal.
+    """g at the position of the maximum that a pool over single channels reports; the first of equal ones.
 
-    With one channel, positions are the same whether channels come first or last. The CUDA provider may choose either,
-    and with several channels names positions in the order that it chose.
+    The CUDA provider may compute with channels last, and then counts positions in that order. With a single channel,
+    both orders give the same positions.
     """
     if node.get("storage_order", 0):
         raise NoRule("its indices are stored by column")
-    alone = b.reshape(node.x, (None, 1, *b.sizes(node.x)))
-    b.op("MaxPool", alone, **{name: node.get(name, None) for name in node.attributes})
+    b.op("MaxPool", b.reshape(node.x, (None, 1, *b.sizes(node.x))), **node.attributes)
     return b.put_back(grad, b.side_output(Node(b.nodes[-1]), 1), node.x)
 
 

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from math import prod
 
 from auditkit.graph.gradient.builder import Builder
-from auditkit.graph.gradient.node import Node
-from auditkit.graph.gradient.registry import NoRule, rule
+from auditkit.graph.gradient.node import Node, NoRule
+from auditkit.graph.gradient.registry import rule
 
 
 def _axes(b: Builder, node: Node) -> list[int]:
-    """The axes reduced over, counted from the front."""
+    """The reduced axes, counted from the front."""
     rank = len(b.shape(node.x))
-    named = b.fixed(node.operand(1), "its axes") if node.operand(1) else []
-    if not named and node.get("noop_with_empty_axes", 0):
-        raise NoRule("it names no axes and is told to do nothing then")
-    return [axis % rank for axis in named] or list(range(rank))
+    axes = b.fixed(node.operand(1), "its axes") if node.operand(1) else []
+    if not axes and node.get("noop_with_empty_axes", 0):
+        raise NoRule("it has no axes and sets noop_with_empty_axes")
+    return [axis % rank for axis in axes] or list(range(rank))
 
 
 def _mean(b: Builder, n: Node, g: str, y: str, axes: list[int]) -> str:
@@ -27,30 +27,30 @@ def _mean(b: Builder, n: Node, g: str, y: str, axes: list[int]) -> str:
 
 
 def _extreme(b: Builder, n: Node, g: str, y: str, axes: list[int]) -> str:
-    """Equal ones share the gradient, as torch's amax."""
+    """Equal extremes share the gradient, as in torch's amax."""
     chosen = b.as_float(b.op("Equal", n.x, y))
     return b.mul(chosen, b.div(g, b.sum(chosen, axes)))
 
 
 def _product(b: Builder, n: Node, g: str, y: str, axes: list[int]) -> str:
-    """The product of the others: y / x, but for zeros, of which the only one has the product of the rest."""
+    """y / x, but at a single zero the product of the rest, and 0 at one of several zeros."""
     zero = b.op("Equal", n.x, 0.0)
     rest = b.where(zero, 1.0, n.x)
-    others = b.op("ReduceProd", rest, b.constant(axes), keepdims=1)
+    rest_product = b.op("ReduceProd", rest, b.constant(axes), keepdims=1)
     zeros = b.sum(b.as_float(zero), axes)
-    at_zero = b.where(b.op("Equal", zeros, 1.0), others, 0.0)
+    at_zero = b.where(b.op("Equal", zeros, 1.0), rest_product, 0.0)
     return b.mul(g, b.where(zero, at_zero, b.div(y, rest)))
 
 
-# From g and y with the reduced axes kept, to the gradient of x.
-REDUCTIONS: dict[str, Callable[[Builder, Node, str, str, list[int]], str]] = {
+# The gradient of x, from g and y with the reduced axes kept.
+_REDUCTIONS: dict[str, Callable[[Builder, Node, str, str, list[int]], str]] = {
     "ReduceSum": lambda b, n, g, _y, axes: b.expand_like(g, n.x, axes),
     "ReduceMean": _mean,
     "ReduceMax": _extreme,
     "ReduceMin": _extreme,
     "ReduceProd": _product,
     "ReduceL1": lambda b, n, g, _y, _a: b.mul(b.op("Sign", n.x), g),
-    # 0 where the length is 0, as torch's norm
+    # 0 where the norm is 0, as in torch
     "ReduceL2": lambda b, n, g, y, _a: b.mul(n.x, b.where(b.greater(y, 0.0), b.div(g, y), 0.0)),
     "ReduceSumSquare": lambda b, n, g, _y, _a: b.mul(n.x, b.mul(g, 2.0)),
     "ReduceLogSum": lambda b, n, g, y, axes: b.expand_like(b.mul(g, b.exp(b.neg(y))), n.x, axes),
@@ -58,17 +58,17 @@ REDUCTIONS: dict[str, Callable[[Builder, Node, str, str, list[int]], str]] = {
 }
 
 
-@rule(*REDUCTIONS)
+@rule(*_REDUCTIONS)
 def reduced(b: Builder, node: Node, grad: str) -> str:
-    """As the table says."""
+    """As in the table."""
     axes, y = _axes(b, node), node.y
     if not node.get("keepdims", 1):
         grad, y = (b.op("Unsqueeze", x, b.constant(axes)) for x in (grad, y))
-    return REDUCTIONS[node.operator](b, node, grad, y, axes)
+    return _REDUCTIONS[node.operator](b, node, grad, y, axes)
 
 
 @rule("CumSum")
 def cum_sum(b: Builder, node: Node, grad: str) -> str:
     """The running sum from the other end."""
-    kept = {"exclusive": node.get("exclusive", 0), "reverse": 1 - node.get("reverse", 0)}
-    return b.op("CumSum", grad, node.inputs[1], **kept)
+    exclusive, reverse = node.get("exclusive", 0), 1 - node.get("reverse", 0)
+    return b.op("CumSum", grad, node.inputs[1], exclusive=exclusive, reverse=reverse)

@@ -1,25 +1,24 @@
-"""Resize: along each axis a matrix, whose transpose the gradient takes."""
+"""Resize: a matrix along each axis; the gradient takes its transpose."""
 
 from collections.abc import Callable
 from math import ceil
-from typing import Any
 
 import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.graph.gradient.builder import Builder
-from auditkit.graph.gradient.node import Node
-from auditkit.graph.gradient.registry import NoRule, rule
+from auditkit.graph.gradient.node import Node, NoRule
+from auditkit.graph.gradient.registry import rule
 
-# Where output position o lies on the input's axis.
-COORDINATES: dict[str, Callable[[Array, Any, int, int], Array]] = {
+# Where output position o lies on the input's axis, for a scale, an input of size n and an output of size m.
+_COORDINATES: dict[str, Callable[[Array, np.float32, int, int], Array]] = {
     "half_pixel": lambda o, scale, _n, _m: (o + 0.5) / scale - 0.5,
     "half_pixel_symmetric": lambda o, scale, n, m: n / 2 * (1 - m / (scale * n)) + (o + 0.5) / scale - 0.5,
     "pytorch_half_pixel": lambda o, scale, _n, m: (o + 0.5) / scale - 0.5 if m > 1 else o * 0.0,
     "align_corners": lambda o, _scale, n, m: o * (n - 1) / (m - 1) if m > 1 else o * 0.0,
     "asymmetric": lambda o, scale, _n, _m: o / scale,
 }
-ROUNDING: dict[str, Callable[[Array], Array]] = {
+_ROUNDING: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
     "floor": np.floor,
@@ -35,37 +34,37 @@ def resize(b: Builder, node: Node, grad: str) -> str:
     for axis in range(len(before)):
         if before[axis] == after[axis] and scales.get(axis, 1.0) == 1.0:
             continue
-        size, wide = b.size(node.x, axis), b.size(node.y, axis)
-        matrix = interpolation(node, size, wide, scales.get(axis, wide / size))
+        size, new_size = b.size(node.x, axis), b.size(node.y, axis)
+        matrix = _interpolation(node, size, new_size, scales.get(axis, new_size / size))
         grad = b.along(axis, matrix.T, grad, tuple(after))
         after[axis] = size
     return grad
 
 
 def _scales(b: Builder, node: Node) -> dict[int, float]:
-    """The scale of each axis where it may differ from the ratio of the sizes: it is given, or common to all axes."""
+    """The scale of each axis, where it is an operand or common to all axes; elsewhere it is the ratio of the sizes."""
     rank = len(b.shape(node.x))
-    axes = [axis % rank for axis in node.get("axes", [])] or range(rank)
-    known = b.value(node.operand(2))
-    if known is not None and known.size:
-        return dict(zip(axes, (float(scale) for scale in known), strict=True))
+    axes = [axis % rank for axis in node.get("axes", list[int]())] or range(rank)
+    scales = b.value(node.operand(2))
+    if scales is not None and scales.size:
+        return dict(zip(axes, map(float, scales), strict=True))
     policy = node.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return {}
-    wanted = zip(axes, b.fixed(node.operand(3), "its sizes"), strict=True)
-    ratios = [size / b.size(node.x, axis) for axis, size in wanted]
+    sizes = b.fixed(node.operand(3), "its sizes")
+    ratios = [size / b.size(node.x, axis) for axis, size in zip(axes, sizes, strict=True)]
     return dict.fromkeys(axes, min(ratios) if policy == "not_larger" else max(ratios))
 
 
-def interpolation(node: Node, size: int, wide: int, scale: float) -> Array:
-    """The matrix [wide, size] that a Resize applies along one axis."""
-    where, mode = node.get("coordinate_transformation_mode", "half_pixel"), node.get("mode", "nearest")
-    if where not in COORDINATES:
-        raise NoRule(f"its coordinates are '{where}'")
-    # In float32, as the runtime computes them: which neighbour is nearest can hang on the last bit.
-    x = COORDINATES[where](np.arange(wide, dtype=np.float32), np.float32(scale), size, wide)
+def _interpolation(node: Node, size: int, new_size: int, scale: float) -> Array:
+    """The matrix [new size, size] that a Resize applies along one axis."""
+    transformation, mode = node.get("coordinate_transformation_mode", "half_pixel"), node.get("mode", "nearest")
+    if transformation not in _COORDINATES:
+        raise NoRule(f"its coordinates are '{transformation}'")
+    # In float32, as in the runtime: the last bit can decide which neighbour is nearest.
+    x = _COORDINATES[transformation](np.arange(new_size, dtype=np.float32), np.float32(scale), size, new_size)
     if mode == "nearest":
-        nearest = ROUNDING[node.get("nearest_mode", "round_prefer_floor")](x)
+        nearest = _ROUNDING[node.get("nearest_mode", "round_prefer_floor")](x)
         return np.asarray(np.eye(size)[np.clip(nearest, 0, size - 1).astype(int)])
     shrink = min(scale, 1.0) if node.get("antialias", 0) else 1.0
     reach = (2 if mode == "cubic" else 1) / shrink
@@ -75,8 +74,8 @@ def interpolation(node: Node, size: int, wide: int, scale: float) -> Array:
     weights = _cubic(distance, node.get("cubic_coeff_a", -0.75)) if mode == "cubic" else np.maximum(1 - distance, 0)
     if node.get("exclude_outside", 0):
         weights = weights * ((taps >= 0) & (taps < size))
-    matrix = np.zeros((wide, size))
-    np.add.at(matrix, (np.arange(wide)[:, None], np.clip(taps, 0, size - 1)), weights)
+    matrix = np.zeros((new_size, size))
+    np.add.at(matrix, (np.arange(new_size)[:, None], np.clip(taps, 0, size - 1)), weights)
     return np.asarray(matrix / matrix.sum(axis=1, keepdims=True))
 
 

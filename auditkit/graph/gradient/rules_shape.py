@@ -1,12 +1,16 @@
 """Operators that move numbers without changing them."""
 
 from functools import reduce
+from itertools import chain
+from typing import Literal
 
 import numpy as np
 
 from auditkit.graph.gradient.builder import Builder
 from auditkit.graph.gradient.node import Node
 from auditkit.graph.gradient.registry import Grads, rule, rule_of_results, rule_per_operand
+
+_MARGINS: dict[str, Literal["edge", "reflect", "wrap"]] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -17,7 +21,7 @@ def regrouped(b: Builder, node: Node, grad: str) -> str:
 
 @rule("Transpose")
 def transpose(b: Builder, node: Node, grad: str) -> str:
-    """g with its axes put back."""
+    """g with its axes permuted back."""
     rank = len(b.shape(node.x))
     perm = node.get("perm", []) or list(reversed(range(rank)))
     return b.op("Transpose", grad, perm=[perm.index(axis) for axis in range(rank)])
@@ -25,7 +29,7 @@ def transpose(b: Builder, node: Node, grad: str) -> str:
 
 @rule("Expand")
 def expand(b: Builder, node: Node, grad: str) -> str:
-    """g summed over what was repeated."""
+    """g summed over the repeated axes."""
     return b.summed_to(grad, b.shape(node.y), b.shape(node.x))
 
 
@@ -33,7 +37,7 @@ def expand(b: Builder, node: Node, grad: str) -> str:
 def tile(b: Builder, node: Node, grad: str) -> str:
     """g summed over the copies."""
     repeats = b.fixed(node.inputs[1], "its repeats")
-    pairs = tuple(size for pair in zip(repeats, b.shape(node.x), strict=True) for size in pair)
+    pairs = tuple(chain(*zip(repeats, b.shape(node.x), strict=True)))
     return b.sum(b.reshape(grad, pairs), range(0, len(pairs), 2), keep=False)
 
 
@@ -45,7 +49,7 @@ def concat(b: Builder, node: Node, grad: str, index: int) -> str:
     known = [size for size in sizes if size is not None]
     if len(known) == len(sizes):
         start, end = (b.constant([sum(known[:count])]) for count in (index, index + 1))
-    else:  # images joined into a larger batch
+    else:  # images concatenated into a larger batch
         lengths = [b.op("Shape", name, start=axis, end=axis + 1) for name in node.inputs]
         start, end = (reduce(b.add, lengths[:count], b.constant([0])) for count in (index, index + 1))
     return b.op("Slice", grad, start, end, b.constant([axis]))
@@ -53,7 +57,7 @@ def concat(b: Builder, node: Node, grad: str, index: int) -> str:
 
 @rule_of_results("Split")
 def split(b: Builder, node: Node, grads: Grads) -> str:
-    """The parts joined, with zeros where none arrived."""
+    """The gradients of the parts concatenated, with zeros where there is none."""
     parts = [grad or b.zeros_like(name) for grad, name in zip(grads, node.outputs, strict=True)]
     return b.op("Concat", *parts, axis=node.get("axis", 0))
 
@@ -82,23 +86,23 @@ def trilu(b: Builder, node: Node, grad: str) -> str:
 
 @rule("Pad")
 def pad(b: Builder, node: Node, grad: str) -> str:
-    """The inside of g; with mirrored or repeated margins, each margin's g added where it was taken from."""
-    shape = b.shape(node.x)
-    rank = len(shape)
+    """The inside of g; with mirrored or repeated margins, their g is added where they were copied from."""
+    rank = len(b.shape(node.x))
     axes = [a % rank for a in b.fixed(node.operand(3), "its axes")] if node.operand(3) else list(range(rank))
     pads = b.fixed(node.inputs[1], "its margins")
-    margins = {axis: (pads[i], pads[i + len(axes)]) for i, axis in enumerate(axes) if pads[i] or pads[i + len(axes)]}
+    pairs = zip(pads[: len(axes)], pads[len(axes) :], strict=True)
+    margins = {axis: pair for axis, pair in zip(axes, pairs, strict=True) if any(pair)}
     mode = node.get("mode", "constant")
     if mode == "constant":
-        cut = [{axis: -pair[side] for axis, pair in margins.items()} for side in (0, 1)]
-        return b.pad(grad, rank, *cut)
-    wide = list(b.shape(node.y))
-    for axis, (before, after) in margins.items():
+        before, after = ({axis: -pair[side] for axis, pair in margins.items()} for side in (0, 1))
+        return b.pad(grad, rank, before, after)
+    shape = list(b.shape(node.y))
+    for axis, (first, last) in margins.items():
         size = b.size(node.x, axis)
-        kept = np.arange(size)[max(-before, 0) : size - max(-after, 0)]  # cut first, then margins from what is left
-        source = np.pad(kept, (max(before, 0), max(after, 0)), mode=mode)
+        cropped = np.arange(size)[max(-first, 0) : size - max(-last, 0)]  # before margins are copied from the rest
+        source = np.pad(cropped, (max(first, 0), max(last, 0)), mode=_MARGINS[mode])
         fold = np.zeros((size, len(source)))
         np.add.at(fold, (source, np.arange(len(source))), 1)
-        grad = b.along(axis, fold, grad, tuple(wide))
-        wide[axis] = size
+        grad = b.along(axis, fold, grad, tuple(shape))
+        shape[axis] = size
     return grad
