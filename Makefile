@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := bench-output/results
 
-.PHONY: help demo test test-peers test-browser bench bench-gpu lint clean
+.PHONY: help demo test test-slow test-peers test-browser bench bench-gpu lint clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one measurement at a time
 
@@ -26,6 +26,9 @@ demo: $(VENV)/.made  ## see which of two vendors' models cheats
 
 test: $(VENV)/.made-dev  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-slow: $(VENV)/.made-dev  ## run the long tests: every damaged file, every kill
+	$(BIN)/python -m pytest -n 2 --dist worksteal --slow -m slow
 
 test-peers: $(VENV)/.made-dev  ## run the tests against real Captum, SHAP and torchcam
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]'

@@ -12,7 +12,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.model.classifier import Opening
 from auditkit.model.session import Settings
 from auditkit.runs.inspection.inspect_model import inspect
-from tests.cli.test_cli import auditkit as command
+from tests.support.commands import auditkit as command
 
 pytestmark = pytest.mark.assets
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,24 +14,15 @@ from typer.main import get_command
 from auditkit.cli import console, main
 from auditkit.cli.command import Verb
 from tests.support import onnx_models
-
-PROGRESS = re.compile(r"[\w :]+: \d+%, [\d,.e+]+ [\w ]+/s(, [\d.]+ (s|min|h) left)?\n")
-
-
-def auditkit(*words: object, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """What a command said; without the lines that tell of progress, which a slow machine gives and a fast one not."""
-    command = [sys.executable, "-m", "auditkit", *map(str, words)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    done.stderr = PROGRESS.sub("", done.stderr)
-    return done
+from tests.support.commands import PROGRESS, auditkit, auditkit_process, refused
 
 
-def _refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
-    assert done.returncode == 2, done
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("auditkit: ")
-    assert all(word in line for word in words), line
+def test_the_same_comes_out_of_a_process_of_its_own(tmp_path: Path) -> None:
+    """Most tests call `main` in their own process; this one shows that it makes no difference."""
+    model = onnx_models.save(onnx_models.convnet(), tmp_path)
+    for words in (["inspect", model, "--json", "--device", "cpu"], ["inspect", "nowhere.onnx"], ["policy", "list"]):
+        here, there = auditkit(*words, folder=tmp_path), auditkit_process(*words, folder=tmp_path)
+        assert (here.returncode, here.stdout, here.stderr) == (there.returncode, there.stdout, there.stderr)
 
 
 def test_inspect_prints_the_agreed_object(tmp_path: Path) -> None:
@@ -57,15 +47,15 @@ def test_write_card_then_use_it(tmp_path: Path) -> None:
     assert auditkit("inspect", path, "--write-card", "--preset", "tf", "--device", "cpu").returncode == 0
     card = path.with_suffix(".toml")
     assert "scale = 0.00784" in card.read_text()
-    _refused(auditkit("inspect", path, "--write-card", "--device", "cpu"), "exists already", "--force")
+    refused(auditkit("inspect", path, "--write-card", "--device", "cpu"), "exists already", "--force")
     assert json.loads(auditkit("inspect", path, "--json").stdout)["card"]["source"] == str(card)
     card.write_text(card.read_text().replace("size = [8, 8]", "size = [9, 9]"))
-    _refused(auditkit("inspect", path), "9", "8")
+    refused(auditkit("inspect", path), "9", "8")
 
 
 def test_a_card_is_written_where_it_is_wanted(tmp_path: Path) -> None:
     path, card = onnx_models.save(onnx_models.convnet(), tmp_path), tmp_path / "new.toml"
-    _refused(auditkit("inspect", path, "--card", card), "no card", f"--write-card --card {card}")
+    refused(auditkit("inspect", path, "--card", card), "no card", f"--write-card --card {card}")
     done = auditkit("inspect", path, "--write-card", "--card", card, "--preset", "tf", "--device", "cpu")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"written to {card}" in done.stdout
@@ -76,7 +66,7 @@ def test_a_card_is_written_where_it_is_wanted(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_model_is_said_in_plain_words(tmp_path: Path) -> None:
-    _refused(auditkit("inspect", tmp_path), "is a folder, not an ONNX file; there is no .onnx file in it.")
+    refused(auditkit("inspect", tmp_path), "is a folder, not an ONNX file; there is no .onnx file in it.")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +85,7 @@ def test_a_folder_without_a_model_is_said_in_plain_words(tmp_path: Path) -> None
     ],
 )
 def test_a_wrong_command_is_one_line_and_exit_2(words: list[str], expected: str) -> None:
-    _refused(auditkit(*words), expected)
+    refused(auditkit(*words), expected)
 
 
 def _tick(monkeypatch: pytest.MonkeyPatch, what: str, total: int, ticks: list[tuple[int, int, int]]) -> None:
@@ -165,7 +155,7 @@ def test_accuracy_and_the_warning_of_a_wrong_card(tmp_path: Path) -> None:
 def test_images_without_labels_are_refused(tmp_path: Path) -> None:
     path = onnx_models.save(onnx_models.convnet(), tmp_path)
     np.savez(tmp_path / "set.npz", images=np.zeros((2, 8, 8, 3), np.uint8))
-    _refused(auditkit("inspect", path, "--images", tmp_path / "set.npz"), "no labels")
+    refused(auditkit("inspect", path, "--images", tmp_path / "set.npz"), "no labels")
 
 
 def test_names_from_the_file_cannot_command_the_terminal(tmp_path: Path) -> None:
@@ -234,13 +224,13 @@ def test_a_pipe_that_nobody_reads_gives_no_verdict() -> None:
 )
 def test_an_option_is_not_taken_for_the_value_of_another(words: tuple[str, ...], tmp_path: Path) -> None:
     option, follows = words[-3:-1] if words[-1] == "y" else words[-2:]
-    _refused(auditkit(*words, folder=tmp_path), f"{option} needs a value, and {follows} follows")
+    refused(auditkit(*words, folder=tmp_path), f"{option} needs a value, and {follows} follows")
     assert not list(tmp_path.iterdir())
 
 
 def test_after_two_dashes_everything_is_a_name(tmp_path: Path) -> None:
     done = auditkit("compare", "--", "-o", "--json", folder=tmp_path)  # two runs by these names
-    _refused(done, "-o")
+    refused(done, "-o")
     assert "needs a value" not in done.stderr
 
 

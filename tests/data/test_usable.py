@@ -10,9 +10,9 @@ from PIL import Image
 import auditkit
 from auditkit.data.dataset import Dataset
 from auditkit.data.usable import usable
-from tests.cli.test_cli import _refused
-from tests.cli.test_cli import auditkit as command
 from tests.support import onnx_models
+from tests.support.commands import auditkit as command
+from tests.support.commands import refused
 
 GOOD = ("0.png", "2.png", "3.png", "5.png")
 
@@ -66,7 +66,7 @@ def test_the_others_are_explained_and_evaluated(given: tuple[Path, Path], tmp_pa
     assert [one["image"] for one in found["failed_images"]] == ["1.png", "4.png"]
     assert all(entry["n"] in (0, 4) for entry in found["metrics"] if entry["name"] == "insertion")
     Image.new("RGB", (8, 8)).save(folder / "1.png")  # mended meanwhile: another set of images
-    _refused(command(*words), "has other settings")
+    refused(command(*words), "has other settings")
 
 
 def test_when_none_is_good_the_first_reason_is_given(given: tuple[Path, Path], tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_when_none_is_good_the_first_reason_is_given(given: tuple[Path, Path], t
     for name in GOOD:
         (folder / name).write_text("no picture either")
     said = command("evaluate", model, folder, "-o", tmp_path / "run", "--preset", "unit")
-    _refused(said, "none of the 6 images can be used")
+    refused(said, "none of the 6 images can be used")
     assert "0.png" in said.stderr
 
 

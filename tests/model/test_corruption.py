@@ -1,16 +1,18 @@
 """Damaged copies of three models through the real command: a result or one sentence, never a crash.
 
 Copy i of model m is made by `numpy.random.default_rng([m, i])` alone, so one case can be made again:
-`damaged(m, original, i)`. Set AUDITKIT_CORRUPT_COPIES for more copies in total (2000 is the full run),
-AUDITKIT_CORRUPT_KEEP to a folder in which failing files and one line for each case are kept.
+`damaged(m, original, i)`. `make test` runs the first copy with each kind of damage, `make test-slow` all of them.
+Set AUDITKIT_CORRUPT_COPIES for more copies in total (2000 is the full run), AUDITKIT_CORRUPT_KEEP to a folder in which
+failing files and one line for each case are kept.
 """
 
 import functools
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -430,22 +432,49 @@ def _keep(case: str, harm: str, result: Run, file: Path) -> None:
 # ---------------------------------------------------------------- the tests
 
 
-@pytest.mark.skipif(not hasattr(os, "wait4"), reason="measures memory with wait4")
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-@pytest.mark.parametrize("which", range(3))
-def test_a_damaged_file_ends_in_a_result_or_in_one_sentence(which: int, chunk: int, tmp_path: Path) -> None:
-    """Exit 0 or 2, one line at most, no traceback, within a minute and within 1 GiB plus four times the file."""
-    original = originals()[which]
+def first_of_each_kind() -> list[list[int]]:
+    """For each model, copies that together show every kind of damage, taken from the models in turn."""
+    copies: list[list[int]] = [[], [], []]
+    kinds: set[str] = set()
+    for copy, which in itertools.product(range(20), range(3)):
+        harm, _ = damaged(which, originals()[which], copy)
+        if not kinds.issuperset(harm.split("+")):
+            kinds.update(harm.split("+"))
+            copies[which].append(copy)
+    assert kinds == {damage.__name__ for damage in (*IN_BYTES, *IN_FIELDS)}
+    return copies
+
+
+def _broken_promises(which: int, copies: Iterable[int], folder: Path) -> list[str]:
+    """What is wrong with the command's runs on these copies of a model."""
     failed = []
-    for copy in range(chunk, len(range(which, COPIES, 3)), CHUNKS):
-        harm, content = damaged(which, original, copy)
-        file = tmp_path / "damaged.onnx"
+    for copy in copies:
+        harm, content = damaged(which, originals()[which], copy)
+        file = folder / "damaged.onnx"
         file.write_bytes(content)
-        result = run(CLI, file, tmp_path)
+        result = run(CLI, file, folder)
         result.faults = judged(result)
         _keep(f"{which}_{copy}", harm, result, file)
         if result.faults:
             failed.append(f"model {which}, copy {copy} ({harm}): {'; '.join(result.faults)}\n{result.err[-500:]}")
+    return failed
+
+
+@pytest.mark.skipif(not hasattr(os, "wait4"), reason="measures memory with wait4")
+@pytest.mark.parametrize("which", range(3))
+def test_every_kind_of_damage_ends_in_a_result_or_in_one_sentence(which: int, tmp_path: Path) -> None:
+    """Exit 0 or 2, one line at most, no traceback, within a minute and within 1 GiB plus four times the file."""
+    failed = _broken_promises(which, first_of_each_kind()[which], tmp_path)
+    assert not failed, "\n".join(failed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "wait4"), reason="measures memory with wait4")
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("which", range(3))
+def test_a_damaged_file_ends_in_a_result_or_in_one_sentence(which: int, chunk: int, tmp_path: Path) -> None:
+    """The same of many copies, in which kinds of damage meet."""
+    failed = _broken_promises(which, range(chunk, len(range(which, COPIES, 3)), CHUNKS), tmp_path)
     assert not failed, "\n".join(failed)
 
 

@@ -20,8 +20,8 @@ from auditkit.graph.gradient.export import METADATA
 from auditkit.model import gradient, gradient_check
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session, folded
-from tests.cli.test_cli import auditkit as command
 from tests.support import onnx_models
+from tests.support.commands import auditkit as command
 from tests.support.gradient_checks import CPU, joined, node, one_node, worst_error
 
 Array = np.ndarray[Any, Any]

@@ -26,6 +26,7 @@ from auditkit.model.external_tensors import HELD_IN_MEMORY
 from auditkit.model.read import Limits, read
 from auditkit.model.session import Settings
 from tests.support import onnx_models
+from tests.support.commands import auditkit
 
 SECRET = b"SECRET-OF-THE-AUDITOR-0123456789"
 NUMBERS = np.array([0.5, -1.0, 2.0, 4.0, 0.25, -3.0], np.float32)  # one for each feature of onnx_models.convnet
@@ -439,9 +440,9 @@ def test_the_witness_sees_an_honest_read(tmp_path: Path, witness: Witness) -> No
     assert witness.reads > 0
 
 
-def _inspected(file: Path, *before: str) -> "subprocess.CompletedProcess[str]":
+def _traced(file: Path, *strace: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    command = [*before, sys.executable, "-m", "auditkit", "inspect", str(file)]
+    command = [*strace, sys.executable, "-m", "auditkit", "inspect", str(file)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
 
 
@@ -452,13 +453,13 @@ def _refused(done: "subprocess.CompletedProcess[str]") -> bool:
 
 @pytest.mark.parametrize("attack", ["absolute", "link", "folder_link", "hard_link", "pipe", "memory_address", "nul"])
 def test_the_command_refuses_with_exit_code_2_and_one_line(attack: str, tmp_path: Path) -> None:
-    done = _inspected(attacked(initializer, attack, tmp_path)[0])
+    done = auditkit("inspect", attacked(initializer, attack, tmp_path)[0])
     assert _refused(done), done
 
 
 @places
 def test_the_command_refuses_wherever_the_tensor_hides(place: Place, tmp_path: Path) -> None:
-    done = _inspected(attacked(place, "dots", tmp_path)[0])
+    done = auditkit("inspect", attacked(place, "dots", tmp_path)[0])
     assert _refused(done), done
     assert "leaves the model's folder" in done.stderr
 
@@ -473,7 +474,7 @@ def test_no_process_of_the_command_touches_the_secret(attack: str, tmp_path: Pat
     file, at = attacked(initializer, attack, tmp_path)
     log = tmp_path / "calls"
     tracing = ["-f", "-y", "-o", str(log), "-e", "trace=open,openat,openat2,read,pread64,mmap,sendfile,execve"]
-    done = _inspected(file, str(STRACE), *tracing)
+    done = _traced(file, str(STRACE), *tracing)
     calls = log.read_text(errors="replace").splitlines()
     assert _refused(done), done
     assert sum("execve(" in call for call in calls) >= 2, "the child was not traced"
@@ -537,14 +538,21 @@ def test_predictions_are_those_of_the_model_in_one_file(tmp_path: Path) -> None:
         assert np.array_equal(_scores(onnx_models.save(proto, tmp_path, "apart.onnx")), expected)
 
 
+@pytest.fixture(scope="module")
+def expected_scores(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray[Any, Any]:
+    """Scores of the model in one file."""
+    return _scores(onnx_models.save(initializer()[0], tmp_path_factory.mktemp("plain")))
+
+
 @pytest.mark.parametrize("place", RUNNABLE, ids=lambda place: place.__name__)
-def test_models_with_a_tensor_in_each_place_run_and_agree(place: Place, tmp_path: Path) -> None:
+def test_models_with_a_tensor_in_each_place_run_and_agree(
+    place: Place, expected_scores: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
     """The places are real ones: the runtime accepts each model, and all compute the same."""
-    expected = _scores(onnx_models.save(initializer()[0], tmp_path, "plain.onnx"))
     proto, tensor = place()
     (tmp_path / "data.bin").write_bytes(tensor.raw_data)
     put_outside(tensor, "data.bin")
-    assert np.allclose(_scores(onnx_models.save(proto, tmp_path)), expected, rtol=1e-6, atol=1e-6)
+    assert np.allclose(_scores(onnx_models.save(proto, tmp_path)), expected_scores, rtol=1e-6, atol=1e-6)
 
 
 def wide(classes: int = 900) -> onnx.ModelProto:

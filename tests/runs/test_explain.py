@@ -18,9 +18,9 @@ from auditkit.methods.registry import METHODS
 from auditkit.methods.request import Found, Request
 from auditkit.model import gradient
 from auditkit.runs import explain_record
-from tests.cli.test_cli import _refused
-from tests.cli.test_cli import auditkit as command
 from tests.support import onnx_models
+from tests.support.commands import auditkit as command
+from tests.support.commands import refused
 
 CPU = auditkit.Settings(device="cpu")
 
@@ -112,7 +112,7 @@ def test_a_function_is_explained_too(given: tuple[Path, Path], tmp_path: Path) -
 ])  # fmt: skip
 def test_bad_input_is_one_sentence(given: tuple[Path, Path], tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     model, images = given
-    _refused(command("explain", model, images, "-o", tmp_path / "maps", "--preset", "unit", *words), said)
+    refused(command("explain", model, images, "-o", tmp_path / "maps", "--preset", "unit", *words), said)
 
 
 def test_the_help_names_every_method() -> None:
@@ -285,14 +285,14 @@ def test_a_bundle_takes_no_maps_that_were_prepared_or_filled_in_otherwise(
     model, images = given
     words = ("explain", model, images, "-o", tmp_path / "maps", "--device", "cpu", "--method")
     assert command(*words, "gradient", "--labels", "0", "--preset", "unit").returncode == 0
-    _refused(command(*words, "gradient", "--labels", "0,1", "--preset", "caffe"), "prepared otherwise")
+    refused(command(*words, "gradient", "--labels", "0,1", "--preset", "caffe"), "prepared otherwise")
     pools = tmp_path / "a.npz", tmp_path / "b.npz"
     for seed, pool in enumerate(pools):
         np.savez(pool, images=np.random.default_rng(seed).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8))
     words = (*words[:4], tmp_path / "learned", *words[5:], "mask", "--option", "steps=2", "--preset", "unit")
     assert command(*words, "--labels", "0", "--pool", pools[0]).returncode == 0
     for more in (("--pool", pools[1]), ()):
-        _refused(command(*words, "--labels", "0,1", *more), "hidden behind another gray or other pictures", "--pool")
+        refused(command(*words, "--labels", "0,1", *more), "hidden behind another gray or other pictures", "--pool")
     assert command(*words, "--labels", "0,1", "--pool", pools[0]).returncode == 0
 
 
@@ -300,10 +300,10 @@ def test_pictures_that_cannot_be_written_are_told_before_any_work(given: tuple[P
     model, images = given
     (tmp_path / "taken").write_text("")
     words = ("explain", model, images, "-o", tmp_path / "maps", "--method", "edges", "--preset", "unit")
-    _refused(command(*words, "--pictures", tmp_path / "taken"), "taken is a file; name a folder")
+    refused(command(*words, "--pictures", tmp_path / "taken"), "taken is a file; name a folder")
     for option, said in (("passes=1000000000", "1,000,000"), ("steps=0", "rise")):
-        _refused(command(*words[:-4], "--method", "rise", "--preset", "unit", "--option", option), said)
-    _refused(command(*words[:-4], "--method", "fong", "--preset", "unit", "--option", "blur=1e30"), "more than 1000")
-    _refused(command(*words, "--memory", "nan"), "--memory nan")
-    _refused(command(*words, "--memory-limit", "nan"), "--memory-limit nan")
+        refused(command(*words[:-4], "--method", "rise", "--preset", "unit", "--option", option), said)
+    refused(command(*words[:-4], "--method", "fong", "--preset", "unit", "--option", "blur=1e30"), "more than 1000")
+    refused(command(*words, "--memory", "nan"), "--memory nan")
+    refused(command(*words, "--memory-limit", "nan"), "--memory-limit nan")
     assert not (tmp_path / "maps").exists()

@@ -17,8 +17,6 @@ from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.settings import Evaluation, units
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.summarise import Summary
-from tests.cli.test_cli import _refused
-from tests.cli.test_cli import auditkit as command
 from tests.runs.test_evaluation import (
     PIXELS,
     PLAIN,
@@ -40,6 +38,8 @@ from tests.runs.test_evaluation import (
     straight_area,
 )
 from tests.support import onnx_models
+from tests.support.commands import auditkit as command
+from tests.support.commands import refused
 
 
 def three(images: Array) -> Array:
@@ -473,7 +473,7 @@ def _evaluate(files: tuple[Path, Path], out: Path, *more: str) -> "subprocess.Co
     ],
 )
 def test_the_command_gives_one_sentence(tmp_path: Path, files: tuple[Path, Path], more: list[str], words: str) -> None:
-    _refused(_evaluate(files, tmp_path / "run", *more), words)
+    refused(_evaluate(files, tmp_path / "run", *more), words)
     assert not (tmp_path / "run").exists()
 
 

@@ -26,9 +26,9 @@ from auditkit.runs.summary.results import results
 from auditkit.runs.summary.summarise import summarise
 from auditkit.verdict.verify import Originals, Verification, maps, recompute, run_record, sample, verify
 from auditkit.verdict.verify.originals import opened
-from tests.cli.test_cli import _refused
-from tests.cli.test_cli import auditkit as command
 from tests.support import onnx_models
+from tests.support.commands import auditkit as command
+from tests.support.commands import refused
 
 CPU = auditkit.Settings(device="cpu")
 
@@ -340,7 +340,7 @@ def test_what_cannot_be_found_is_asked_for_by_its_option(given: Path, made: Path
             _verify(given)
         (given / "away").rename(given / name)
     assert command("verify", given / "run", "--device", "cpu").returncode == 0  # all are where the run says
-    _refused(command("verify", given / "run", "--heatmaps", "maps=away"), "--heatmaps maps=PATH", "--run-only")
+    refused(command("verify", given / "run", "--heatmaps", "maps=away"), "--heatmaps maps=PATH", "--run-only")
     with pytest.raises(BadInput, match="no bundle 'other'; it has maps"):
         verify(given / "run", Originals(heatmaps={"other": given / "maps"}))
 
