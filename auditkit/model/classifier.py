@@ -1,7 +1,7 @@
 """A classifier to be audited: an ONNX file with its signature and card, or a plain callable."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,21 +10,20 @@ import numpy as np
 from PIL import Image
 
 from auditkit.arrays import Array
-from auditkit.errors import AuditError, BadInput, RuntimeFailure
+from auditkit.errors import BadInput
 from auditkit.model import card as cards
 from auditkit.model import preprocessing, sandbox
 from auditkit.model.card import Card
 from auditkit.model.device import CPU, DeviceProfile
+from auditkit.model.function_scores import Classify, check_range, function_scores
 from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size, read
 from auditkit.model.session import Session, Settings, in_batches, in_precision, measured_batch
-from auditkit.model.signature import Kind, Overrides, Signature, kind_by_values, to_probabilities
+from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
 AT_ONCE = 64  # so many images are run without measuring first
-ROUNDING = 1e-5  # so far a probability may lie outside 0 to 1
-MOST_SAID = 300  # characters of what a function's exception says
 
 
 class _WithCard:
@@ -173,7 +172,7 @@ class CallableClassifier(_WithCard):
     requested = Settings()
     device = CPU  # where the function computes is its own business; masks and units are those of a CPU
 
-    def __init__(self, function: Callable[[Array], Any], signature: Signature, card: Card, batch: int = 32) -> None:
+    def __init__(self, function: Classify, signature: Signature, card: Card, batch: int = 32) -> None:
         self.function, self.signature, self.card, self.batch = function, signature, card, batch
 
     def __repr__(self) -> str:
@@ -185,63 +184,9 @@ class CallableClassifier(_WithCard):
         return in_batches(self._call, rows, batch or self.batch)[0]
 
     def _call(self, rows: Array) -> Array:
-        scores = _called(self.function, rows, self.signature.outputs)
-        _check_range(scores, self.signature.kind)
+        scores = function_scores(self.function, rows, self.signature.outputs)
+        check_range(scores, self.signature.kind)
         return scores
-
-
-def _called(function: Callable[[Array], Any], rows: Array, numbers: int | None) -> Array:
-    """The function's scores for preprocessed pictures, [N, numbers]."""
-    try:
-        given = function(rows.copy())  # it may change them
-    except AuditError:
-        raise
-    except Exception as error:
-        shown = f"{rows.dtype}{list(rows.shape)}"
-        raise RuntimeFailure(f"the classifier function failed on {shown} with {_said(error)}.") from error
-    wanted = f"expected one row of {numbers or 'K >= 2'} scores for each picture, [{len(rows)}, {numbers or 'K'}]"
-    scores = _as_array(given, wanted)
-    right = scores.ndim == 2 and len(scores) == len(rows) and scores.shape[1] and numbers in (None, scores.shape[1])
-    if not right or scores.dtype.kind not in "biuf":
-        shown = f"{type(given).__name__} ({scores.dtype.name}{list(scores.shape)})"
-        raise RuntimeFailure(f"the classifier function gave {shown} for {len(rows)} pictures; {wanted}.")
-    _check_finite(scores)
-    return scores
-
-
-def _as_array(given: Any, wanted: str) -> Array:
-    try:
-        return np.asarray(given)
-    except Exception as error:  # rows of several lengths, say, or a tensor that lies on a GPU
-        raise RuntimeFailure(
-            f"the classifier function gave {type(given).__name__} that makes no array ({_said(error)}); {wanted}."
-        ) from error
-
-
-def _said(error: Exception) -> str:
-    """An exception's type and text in one line."""
-    text = " ".join(str(error)[:MOST_SAID].split()).removesuffix(".")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _check_finite(scores: Array) -> None:
-    """Refuse rows from which no probabilities follow; beside others, a score of minus infinity is one of 0."""
-    if bad := np.count_nonzero(~np.isfinite(scores.max(axis=1))):
-        raise RuntimeFailure(
-            f"the classifier function gave NaN or infinity for {bad} of {len(scores)} pictures; each picture needs "
-            "finite scores, also masked ones and noise."
-        )
-
-
-def _check_range(scores: Array, kind: Kind) -> None:
-    """Refuse scores that were taken for probabilities and are none."""
-    outside = (scores < -ROUNDING) | (scores > 1 + ROUNDING)
-    if kind in ("probabilities", "sigmoid") and outside.any():
-        raise RuntimeFailure(
-            f"the classifier function gave {scores[outside][0]:g}, but its scores were taken for probabilities (kind "
-            f"{kind}), which lie between 0 and 1; if they are logits, open it with auditkit.load(function, "
-            "overrides=auditkit.Overrides(kind='logits'), ...)."
-        )
 
 
 @dataclass(frozen=True)
@@ -258,7 +203,7 @@ AnyClassifier = OnnxClassifier | CallableClassifier
 
 
 def load(
-    model: "str | Path | Callable[[Array], Any]", *, card: "str | Path | None" = None, preset: str | None = None,
+    model: "str | Path | Classify", *, card: "str | Path | None" = None, preset: str | None = None,
     settings: Settings | None = None, overrides: Overrides | None = None, limits: Limits | None = None,
     size: tuple[int, int] | None = None,
 ) -> "OnnxClassifier | CallableClassifier":  # fmt: skip
@@ -338,7 +283,7 @@ def _card(data: dict[str, Any] | None, card_path: Path, opening: Opening, signat
     return replace(card, source=f"preset {assumed} (assumed)", warnings=(*card.warnings, said))
 
 
-def _from_callable(function: Callable[[Array], Any], opening: Opening, settings: Settings) -> CallableClassifier:
+def _from_callable(function: Classify, opening: Opening, settings: Settings) -> CallableClassifier:
     data = cards.parse(opening.card) if opening.card else None
     where = opening.card or Path("card")
     wanted = merged(opening.overrides, data, where)
@@ -347,6 +292,6 @@ def _from_callable(function: Callable[[Array], Any], opening: Opening, settings:
     layout = wanted.layout or "NCHW"
     blank = Signature("input", layout, "float32", 3, *wanted.size, "dynamic", "close", "scores", "logits", 0)
     noise = np.random.default_rng(20221128).standard_normal(blank.array_shape(2)).astype(np.float32)
-    scores = _called(function, noise, None)
+    scores = function_scores(function, noise, None)
     signature = replace(blank, outputs=scores.shape[1], kind=wanted.kind or kind_by_values(scores))
     return CallableClassifier(function, signature, _card(data, where, opening, signature), settings.batch or 32)

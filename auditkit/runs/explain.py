@@ -119,7 +119,7 @@ def explain(
     method, options = what.chosen()
     images, failed = usable(images, model.card)
     pool = None if pool is None else usable(pool, model.card)[0]
-    bundle = Bundle(out, model=model if hasattr(model, "file") else None, method=what.name())
+    bundle = Bundle(out, model=model.identity, method=what.name())
     record = explain_record.Record.of(out)
     done: Mapping[str, tuple[int, ...]] = {}
     if len(bundle):

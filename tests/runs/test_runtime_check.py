@@ -39,7 +39,7 @@ def opened(file: Path, precision: str = "auto", pretended: str | None = None) ->
     model = auditkit.load(file, preset="unit", settings=replace(CPU, precision=precision))
     if pretended is not None:
         over = masked(model)  # made while it still told the truth
-        model.settings = over.settings = replace(model.settings, precision=pretended)
+        model.settings = over.session.settings = replace(model.settings, precision=pretended)
     return model
 
 
@@ -49,7 +49,7 @@ def distort(monkeypatch: pytest.MonkeyPatch, change: Callable[[Array], Array], p
 
     def wrong(self: Any, rows: Array, banks: Any) -> Any:
         for part, probabilities in run(self, rows, banks):
-            mine = precision is None or self.settings.precision == precision
+            mine = precision is None or self.session.settings.precision == precision
             yield part, change(probabilities) if mine else probabilities
 
     monkeypatch.setattr(OnnxMasked, "run", wrong)
