@@ -1,8 +1,9 @@
-"""`auditkit bundle`: heatmaps in, checked."""
+"""`auditkit bundle`: check heatmaps, and bring them into the form that auditkit reads."""
 
-import json
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +12,12 @@ from auditkit.cli.command import Verb
 
 if TYPE_CHECKING:
     from auditkit.data.bundle_check import Problem
+    from auditkit.data.bundle_files import Header
+    from auditkit.data.bundles import HeatmapSet
+    from auditkit.runs.evaluate import Progress
 
-ANY_CLASS = 2**31  # without a model, every label of the images is as good as another
-SHOWN = 20  # problems in the table; --json has them all
+_ANY_CLASS = 2**31  # without a model, every class index is allowed
+_MAX_PROBLEMS = 20  # in the table; --json has them all
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,45 +26,42 @@ app = typer.Typer(
     "model='vendor.onnx').add(ids, labels, array).",
 )
 
-Images = Annotated[
-    Path | None,
-    typer.Option(help="The images that the maps explain (folder, CSV or .npz): checks names and, for maps over the "
-                      "photograph, sizes."),
-]  # fmt: skip
-
 
 @app.command(cls=Verb)
+@options.with_model_options("card", "preset")
 def check(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle's folder.", show_default=False)],
-    images: Images = None,
+    model_options: options.ModelOptions,
+    images: Annotated[Path | None, typer.Option(
+        help="The images that the maps explain (folder, CSV or .npz): checks names and, for maps over the photograph, "
+             "sizes.")] = None,
     model: Annotated[Path | None, typer.Option(
         help="The ONNX file that the maps explain: checks its digest, the labels and the maps' sizes.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    card: options.Card = None,
-    preset: options.Preset = None,
+    as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
-    """Say whether a bundle can be used: every map is read, every problem named with its file and value.
+    """Say whether a bundle can be used: read every map, and list every problem with its file and value.
 
-    Ends with exit code 2 when there are errors, with 0 when there are warnings only.
+    The exit code is 2 if there are errors, and 0 if there are only warnings.
     """
-    from auditkit.data.bundle_check import check as problems_of  # noqa: PLC0415
     from auditkit.data.bundles import open_bundle  # noqa: PLC0415
 
-    found, beside = open_bundle(bundle), _beside(images, model, card, preset)
+    maps = open_bundle(bundle)
     with console.progress("reading maps", "maps") as progress:
-        problems = problems_of(found, progress=progress, **beside)
+        problems = _problems(maps, images, model, replace(model_options, device="cpu"), progress)
     errors = sum(problem.severity == "error" for problem in problems)
+    warnings = len(problems) - errors
     if as_json:
-        print(json.dumps({
-            "schema_version": 1, "bundle": str(bundle), **_counts(found.labels), **_described(found.header.to_json()),
-            "errors": errors, "warnings": len(problems) - errors, "problems": [each.to_json() for each in problems],
-        }, indent=2))  # fmt: skip
+        console.print_json({
+            "schema_version": 1, "bundle": str(bundle), **_counts(maps), **_facts(maps.header), "errors": errors,
+            "warnings": warnings, "problems": [problem.to_json() for problem in problems],
+        })  # fmt: skip
     else:
-        counted = ", ".join(f"{number} {what}" for what, number in _counts(found.labels).items())
-        said = [(key, str(value)) for key, value in _described(found.header.to_json()).items() if value]
-        console.table(
-            [("bundle", f"{bundle}: {counted}"), *said, *_rows(problems), ("result", _result(errors, problems))]
-        )
+        counts = ", ".join(f"{number} {what}" for what, number in _counts(maps).items())
+        result = f"{'cannot' if errors else 'can'} be used: {errors} errors, {warnings} warnings"
+        console.print_fields([
+            ("bundle", f"{bundle}: {counts}"), *_header_fields(maps.header), *_problem_fields(problems),
+            ("result", result),
+        ])  # fmt: skip
     if errors:
         raise typer.Exit(2)
 
@@ -81,13 +82,13 @@ def import_(
     method: Annotated[str, typer.Option(help="What made the maps, such as 'Grad-CAM layer4'.")] = "",
     channels: Annotated[str | None, typer.Option(
         help="How three channels become one score: sum (the default), mean, abs-sum or max-abs.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Make a bundle of maps that lie in files. Labels come from the files, never from a guess.
 
     Image ids are those of the image set: the file's name relative to its folder, or its number in an .npz.
 
-    Colour pictures are refused, since the order of the scores cannot be had back from them.
+    Colour pictures are refused, because the order of the scores cannot be recovered from them.
     """
     from auditkit.data.bundle_import import import_maps  # noqa: PLC0415
     from auditkit.data.bundles import Bundle  # noqa: PLC0415
@@ -96,48 +97,55 @@ def import_(
     before = len(bundle)
     with console.progress("importing", "maps") as progress:
         notes = import_maps(source, bundle, channels, progress)
-    warnings = [*notes, *bundle.header.notes]
+    added, warnings = len(bundle) - before, [*notes, *bundle.header.notes]
     if as_json:
-        print(json.dumps({
-            "schema_version": 1, "bundle": str(out), "added": len(bundle) - before, "maps": len(bundle),
-            "constant": bundle.constant, **_described(bundle.header.to_json()), "warnings": warnings,
-        }, indent=2))  # fmt: skip
+        console.print_json({
+            "schema_version": 1, "bundle": str(out), "added": added, "maps": len(bundle),
+            "constant": bundle.constant, **_facts(bundle.header), "warnings": warnings,
+        })  # fmt: skip
     else:
-        said = [(key, str(value)) for key, value in _described(bundle.header.to_json()).items() if value]
-        console.table([("bundle", f"{out}: {len(bundle) - before} maps added, {len(bundle)} in all"), *said,
-                    *(("warning", text) for text in warnings)])  # fmt: skip
+        console.print_fields([
+            ("bundle", f"{out}: {added} maps added, {len(bundle)} in all"), *_header_fields(bundle.header),
+            *(("warning", text) for text in warnings),
+        ])  # fmt: skip
 
 
-def _beside(images: Path | None, model: Path | None, card: Path | None, preset: str | None) -> dict[str, Any]:
-    """What the bundle is checked against, as far as it is given."""
+def _problems(
+    maps: "HeatmapSet",
+    images: Path | None,
+    model: Path | None,
+    model_options: options.ModelOptions,
+    progress: "Progress",
+) -> "list[Problem]":
+    """Problems of the bundle, checked against the images and the model if there are any."""
+    from auditkit.data.bundle_check import check  # noqa: PLC0415
     from auditkit.data.dataset import Dataset  # noqa: PLC0415
-    from auditkit.model.classifier import Opening, open_file  # noqa: PLC0415
 
     if model is None:
-        return {} if images is None else {"images": Dataset.open(images, ANY_CLASS)}
-    opened = open_file(model, Opening(card, preset), options.settings("cpu"))
-    classes, names = opened.signature.classes, opened.card.names
+        return check(maps, None if images is None else Dataset.open(images, _ANY_CLASS), progress=progress)
+    classifier = model_options.open(model)
+    dataset = None if images is None else options.open_dataset(images, classifier)
+    return check(maps, dataset, classifier.file.identity, classifier.signature.classes, classifier.card, progress)
+
+
+def _counts(maps: "HeatmapSet") -> dict[str, int]:
+    labels = set(chain.from_iterable(maps.labels.values()))
+    return {"maps": len(maps), "images": len(maps.labels), "labels": len(labels)}
+
+
+def _facts(header: "Header") -> dict[str, str | None]:
     return {
-        "images": None if images is None else Dataset.open(images, classes, names),
-        "model_identity": opened.file.identity, "classes": classes, "card": opened.card,
+        "method": header.method, "model": header.model, "frame": header.frame, "channels": header.channels,
+        "sign": header.sign, "producer": header.producer,
     }  # fmt: skip
 
 
-def _counts(labels: dict[str, tuple[int, ...]]) -> dict[str, int]:
-    different = {label for row in labels.values() for label in row}
-    return {"maps": sum(map(len, labels.values())), "images": len(labels), "labels": len(different)}
+def _header_fields(header: "Header") -> list[tuple[str, str]]:
+    return [(name, value) for name, value in _facts(header).items() if value]
 
 
-def _described(header: dict[str, Any]) -> dict[str, Any]:
-    return {key: header[key] for key in ("method", "model", "frame", "channels", "sign", "producer")}
-
-
-def _rows(problems: "list[Problem]") -> list[tuple[str, str]]:
+def _problem_fields(problems: "list[Problem]") -> list[tuple[str, str]]:
     ordered = sorted(problems, key=lambda problem: problem.severity)
-    rows = [(problem.severity, f"{problem.file}: {problem.message}") for problem in ordered[:SHOWN]]
-    return rows + ([("", f"and {len(ordered) - SHOWN} more; --json has them all")] if len(ordered) > SHOWN else [])
-
-
-def _result(errors: int, problems: "list[Problem]") -> str:
-    warnings = len(problems) - errors
-    return f"{'cannot' if errors else 'can'} be used: {errors} errors, {warnings} warnings"
+    fields = [(problem.severity, f"{problem.file}: {problem.message}") for problem in ordered[:_MAX_PROBLEMS]]
+    others = len(problems) - len(fields)
+    return [*fields, ("", f"and {others} more; --json lists them all")] if others else fields

@@ -1,4 +1,4 @@
-"""A verb of the command line that notices an option left without its value."""
+"""A command that notices an option left without its value."""
 
 from itertools import pairwise
 from typing import Any
@@ -9,15 +9,19 @@ from auditkit.errors import BadInput
 
 
 class Verb(TyperCommand):
-    """Typer's own, which would take the next option for the value, and then miss that option."""
+    """Typer's command, which would take the next option for the value and then miss that option."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The same, unless an option follows one that wants a value."""
-        options = {name: one for one in self.params for name in (*one.opts, *one.secondary_opts) if name[:1] == "-"}
-        known = {*options, *ctx.help_option_names}
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # the class of contexts moved between versions
+        """Parse as typer does, but refuse an option in the place of another option's value."""
+        names, taking_values = {*ctx.help_option_names}, set[str]()
+        for parameter in self.params:
+            options = [name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("-")]
+            names.update(options)
+            if not getattr(parameter, "is_flag", False):
+                taking_values.update(options)
         for name, value in pairwise(args):
             if name == "--":
                 break
-            if name in options and value in known and not getattr(options[name], "is_flag", False):
-                raise BadInput(f"{name} needs a value, and {value} follows. See: {ctx.command_path} --help")
+            if name in taking_values and value in names:
+                raise BadInput(f"{name} needs a value, but {value} follows. See: {ctx.command_path} --help")
         return super().parse_args(ctx, args)

@@ -1,25 +1,34 @@
-"""What verbs put on the screen: tables on stdout, progress on stderr."""
+"""Screen output: tables and JSON on stdout, progress on stderr."""
 
+import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
-FIGURE_WIDTH = 14  # of a column, such as -1.156 to 1.592
-MINUTE, HOUR = 60, 3600
-LINE_SECONDS = MINUTE  # between two lines that tell of progress
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from auditkit.runs.evaluate import Progress, Tick
+
+_FIGURE_WIDTH = 14  # of a column, such as -1.156 to 1.592
+_LOG_WIDTH = 110  # of a table of two columns where there is no terminal
+_WIDE_LOG_WIDTH = 140  # of a table with many columns
+_MAX_CHARACTERS = 2000  # of a text out of a vendor's file
+_MINUTE, _HOUR = 60, 3600
+_LINE_SECONDS = _MINUTE  # between two lines about progress
 
 
 @contextmanager
-def progress(what: str, unit: str = "images") -> Iterator[Callable[[int], Any]]:
-    """A function that, told the total, gives one that counts on; a bar with rate and time left on a terminal.
+def progress(what: str, unit: str = "images") -> Iterator["Progress"]:
+    """A function that takes the total and returns a counter.
 
-    Work that also counts the rows a model has seen is told by rows a second. Elsewhere than on a terminal, as in a
-    pipeline's log, a line says so every minute.
+    A terminal shows a bar with rate and time left; elsewhere, such as in a pipeline's log, a line appears every
+    minute. The rate is in rows per second if the work counts them.
     """
     if not sys.stderr.isatty():
-        yield lambda total: Lines(what, unit, total).tick
+        yield lambda total: _Lines(what, unit, total).tick
         return
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn  # noqa: PLC0415
@@ -35,95 +44,100 @@ def progress(what: str, unit: str = "images") -> Iterator[Callable[[int], Any]]:
                TimeRemainingColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
-        def begin(total: int) -> Any:
+        def begin(total: int) -> "Tick":
             task = bar.add_task(what, total=total, rows=0, began=time.monotonic())
-            seen = 0
+            total_rows = 0
 
             def tick(done: int, rows: int = 0) -> None:
-                nonlocal seen
-                seen += rows
-                bar.update(task, advance=done, rows=seen)
+                nonlocal total_rows
+                total_rows += rows
+                bar.update(task, advance=done, rows=total_rows)
 
             return tick
 
         yield begin
 
 
-class Lines:
-    """Progress as lines on stderr, one a minute: how much is done, how fast, and for how long still."""
+class _Lines:
+    """Progress as lines on stderr, one a minute: how much is done, how fast, and how long it will take."""
 
     def __init__(self, what: str, unit: str, total: int) -> None:
         self.what, self.unit, self.total = what, unit, total
         self.done = self.rows = 0
-        self.began = self.told = time.monotonic()
+        self.began = self.last_line = time.monotonic()
 
     def tick(self, done: int, rows: int = 0) -> None:
-        """So much more is done."""
+        """Count work that is done, and print a line if a minute has passed."""
         self.done, self.rows, now = self.done + done, self.rows + rows, time.monotonic()
-        if now - self.told < LINE_SECONDS or self.done >= self.total:
+        if now - self.last_line < _LINE_SECONDS or self.done >= self.total:
             return
-        self.told, took = now, now - self.began
-        rate = f"{self.rows / took:,.0f} rows/s" if self.rows else f"{self.done / took:,.2g} {self.unit}/s"
-        left = f", {_span(took * (self.total - self.done) / self.done)} left" if self.done else ""
+        self.last_line, elapsed = now, now - self.began
+        rate = f"{self.rows / elapsed:,.0f} rows/s" if self.rows else f"{self.done / elapsed:,.2g} {self.unit}/s"
+        left = f", {_duration(elapsed * (self.total - self.done) / self.done)} left" if self.done else ""
         sys.stderr.write(f"{self.what}: {self.done / self.total:.0%}, {rate}{left}\n")
         sys.stderr.flush()
 
 
-def _span(seconds: float) -> str:
-    """About how long, in the unit that suits."""
-    if seconds < MINUTE:
+def _duration(seconds: float) -> str:
+    if seconds < _MINUTE:
         return f"{seconds:.0f} s"
-    return f"{seconds / MINUTE:.0f} min" if seconds < 2 * HOUR else f"{seconds / HOUR:.1f} h"
+    return f"{seconds / _MINUTE:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"
 
 
-def plain(text: str, most: int = 2000) -> str:
-    """Text out of a vendor's file as one harmless stretch: no control of the terminal, no megabytes."""
-    text = text if len(text) <= most else text[:most] + "..."
+def plain(text: str) -> str:
+    """Text out of a vendor's file, made harmless: without terminal control sequences, and cut if it is very long."""
+    text = text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "..."
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def grid(head: list[str], rows: list[list[str]], names: int = 1) -> None:
-    """A table with a head; the first columns are names, the others figures, which go on below where they are many."""
+def print_json(content: Mapping[str, object], sort_keys: bool = False) -> None:
+    """Print an object as indented JSON."""
+    print(json.dumps(content, indent=2, sort_keys=sort_keys))
+
+
+def print_table(head: list[str], rows: list[list[str]], names: int = 1) -> None:
+    """Print a table whose first columns are names; figures that do not fit beside each other follow below."""
     from rich.console import Console  # noqa: PLC0415
 
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    taken = max((sum(len(cell) + 2 for cell in row[:names]) for row in rows), default=0)
-    fit = max(1, (console.width - taken) // FIGURE_WIDTH)
-    for start in range(names, len(head), fit):
-        shown = [*range(names), *range(start, min(start + fit, len(head)))]
-        _grid(console, [head[place] for place in shown], [[row[place] for place in shown] for row in rows])
+    console = Console(width=None if sys.stdout.isatty() else _WIDE_LOG_WIDTH)
+    name_width = max((sum(len(cell) + 2 for cell in row[:names]) for row in rows), default=0)
+    fitting = max(1, (console.width - name_width) // _FIGURE_WIDTH)
+    for start in range(names, len(head), fitting):
+        columns = [*range(names), *range(start, min(start + fitting, len(head)))]
+        _print_columns(console, columns, head, rows)
 
 
-def _grid(console: Any, head: list[str], rows: list[list[str]]) -> None:
+def _print_columns(console: "Console", columns: list[int], head: list[str], rows: list[list[str]]) -> None:
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for place, name in enumerate(head):
-        drawn.add_column(name, justify="left" if place == 0 else "right", overflow="fold", no_wrap=place == 0)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    first, *others = columns
+    table.add_column(head[first], overflow="fold", no_wrap=True)
+    for column in others:
+        table.add_column(head[column], justify="right", overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(_stacked(plain(cell)) if place else plain(cell)) for place, cell in enumerate(row)))
-    console.print(drawn)
+        table.add_row(Text(plain(row[first])), *(Text(_stacked(plain(row[column]))) for column in others))
+    console.print(table)
 
 
 def _stacked(cell: str) -> str:
-    """The interval of a figure beneath it, or ten metrics would not fit a screen."""
+    """The cell with its interval on a second line; otherwise ten metrics would not fit a screen."""
     value, _, interval = cell.partition(" (")
     return f"{value}\n{interval.removesuffix(')')}" if interval else value
 
 
-def table(rows: list[tuple[str, str]]) -> None:
-    """Two aligned columns; long texts wrap beneath their own column."""
+def print_fields(fields: list[tuple[str, str]]) -> None:
+    """Print names and texts in two aligned columns; long texts wrap within theirs."""
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, text in rows:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in fields:
         # Names out of a vendor's file must not be read as markup or as terminal control.
-        grid.add_row(name, Text(plain(text)))
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    console.print(grid)
+        table.add_row(name, Text(plain(text)))
+    Console(width=None if sys.stdout.isatty() else _LOG_WIDTH).print(table)

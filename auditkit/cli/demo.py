@@ -1,6 +1,5 @@
-"""`auditkit demo`: the planted truth."""
+"""`auditkit demo`: audit two bundled models whose truth is known."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,46 +8,45 @@ import typer
 from auditkit.cli import console, options
 
 if TYPE_CHECKING:
-    from auditkit.demo.planted import Demo
+    from auditkit.demo.planted import Vendor
 
 
+@options.with_model_options("device")
 def demo(
+    model_options: options.ModelOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the audits and the page.")] = Path(
         "auditkit-demo"
     ),
     count: Annotated[int, typer.Option(help="Images to audit on.", min=20, max=10_000)] = 30,
-    answered: Annotated[int, typer.Option(help="Images of each kind to ask about.", min=10, max=100_000)] = 500,
+    answered: Annotated[int, typer.Option(
+        help="Images of each kind to count correct answers on.", min=10, max=100_000)] = 500,
     seed: Annotated[int, typer.Option(help="Seed of the drawings.", min=0)] = 7,
-    device: options.Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-) -> None:
+    as_json: options.AsJson = False,
+) -> None:  # fmt: skip
     """Audit two vendors' models, one honest and one that reads a tag in the corner, on images drawn here.
 
-    Both are right on ordinary images. Where their evidence lies tells them apart. The exit code is 0 when both audits
-    ran, whatever they found.
+    Both are right on ordinary images; where their evidence lies shows the difference. The exit code is 0 when both
+    audits ran, whatever they found.
     """
     from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
     from auditkit.demo import page, planted  # noqa: PLC0415
 
-    found = planted.run(out, count, answered, seed, options.settings(device), console.progress)
-    write_whole(out / "report.html", page.render(found).encode())
+    result = planted.run(out, count, answered, seed, model_options.settings(), console.progress)
+    write_whole(out / "report.html", page.render(result).encode())
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        console.print_json(result.to_json())
     else:
-        console.table(_rows(found, page.headline(found)))
+        images = f"{len(result.audited.images)} audited, {result.answered} of each kind answered, seed {result.seed}"
+        console.print_fields([
+            ("images", images),
+            *((vendor.model, _sentence(vendor)) for vendor in result.vendors),
+            ("so", page.headline(result)),
+            ("report", str(result.folder / "report.html")),
+        ])  # fmt: skip
 
 
-def _rows(found: "Demo", headline: str) -> list[tuple[str, str]]:
-    def said(model: str, right: float, lied: float, on_object: float, on_tag: float) -> tuple[str, str]:
-        return model, (
-            f"{right:.0%} right on ordinary images, {lied:.0%} when tags lie; {on_object:.0%} of its evidence on the "
-            f"shape, {on_tag:.0%} on the tag"
-        )
-
-    return [
-        ("images", f"{len(found.audited.images)} audited, {found.answered} of each kind asked, seed {found.seed}"),
-        *(said(vendor.model, vendor.correct_when_agree, vendor.correct_when_disagree, vendor.on_object.share.value,
-               vendor.on_tag.share.value) for vendor in found.vendors),
-        ("so", headline),
-        ("report", str(found.folder / "report.html")),
-    ]  # fmt: skip
+def _sentence(vendor: "Vendor") -> str:
+    return (
+        f"{vendor.correct_when_agree:.0%} right on ordinary images, {vendor.correct_when_disagree:.0%} when tags lie; "
+        f"{vendor.on_object.share.value:.0%} of its evidence on the shape, {vendor.on_tag.share.value:.0%} on the tag"
+    )

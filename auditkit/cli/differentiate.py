@@ -1,6 +1,6 @@
-"""`auditkit differentiate`: a model that also returns its gradient."""
+"""`auditkit differentiate`: write a model that also returns its gradient."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,28 +11,19 @@ from auditkit.cli import console, options
 if TYPE_CHECKING:
     from auditkit.model.gradient import Differentiated
 
-MOST_SHOWN = 8  # operators
+_MAX_OPERATORS = 8  # that the table names; --json has them all
 
 
+@options.with_model_options(without=("precision", "batch", "memory"))
 def differentiate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)],
+    model: options.ModelFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)],
-    wrt: Annotated[str | None, typer.Option(help="Tensor to differentiate by; otherwise the image input.")] = None,
+    model_options: options.ModelOptions,
+    wrt: Annotated[str | None, typer.Option(help="Tensor to differentiate by; by default the image input.")] = None,
     gradient_output: Annotated[str | None, typer.Option(
-        help="Output of the file that already is its gradient, where it is not named 'gradient'.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file to write.")] = False,
-    card: options.Card = None,
-    preset: options.Preset = None,
-    input_: options.Input = None,
-    output: options.Output = None,
-    layout: options.Layout = None,
-    kind: options.Kind = None,
-    size: options.Size = None,
-    device: options.Device = "auto",
-    threads: options.Threads = 0,
-    memory_limit: options.MemoryLimit = 1.0,
-    time_limit: options.TimeLimit = 45.0,
+        help="Output of the file that already is its gradient, if its name is not 'gradient'.")] = None,
+    as_json: options.AsJson = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:  # fmt: skip
     """Write a model that also returns the gradient of its scores: 'seed' [N, classes] in, 'gradient' out.
 
@@ -45,33 +36,35 @@ def differentiate(
 
     if out.exists() and not force:
         raise BadInput(f"{out} exists already; name another file with -o, or overwrite it with --force.")
-    opening = options.opening(card, preset, memory_limit, time_limit, size, input=input_, output=output, layout=layout,
-                              kind=kind, gradient_output=gradient_output)  # fmt: skip
-    classifier = open_file(model, opening, options.settings(device, "strict", None, threads))
-    found = gradient.differentiate(classifier, wrt, gradient_output)
-    gradient.write(found, out)
+    opening, settings = model_options.opening(gradient_output), replace(model_options, precision="strict").settings()
+    classifier = open_file(model, opening, settings)
+    derived = gradient.differentiate(classifier, wrt, gradient_output)
+    gradient.write(derived, out)
     if as_json:
-        print(json.dumps({"schema_version": 1, "out": str(out), **found.to_json()}, indent=2))
+        console.print_json({"schema_version": 1, "out": str(out), **derived.to_json()})
     else:
-        console.table(_rows(found, out))
+        console.print_fields(_fields(derived, out))
 
 
-def _rows(found: "Differentiated", out: Path) -> list[tuple[str, str]]:
-    shown = [f"{count} {operator}" for operator, count in list(found.operators.items())[:MOST_SHOWN]]
-    more = len(found.operators) - len(shown)
-    by = (
-        "brought along by the file" if found.vendors_own else f"{', '.join(shown)}{f' and {more} more' if more else ''}"
-    )
-    rows = [
+def _fields(derived: "Differentiated", out: Path) -> list[tuple[str, str]]:
+    check = derived.check
+    fields = [
         ("written", f"{out}  {out.stat().st_size:,} bytes"),
-        ("gradient", f"of the scores with respect to '{found.wrt}'"),
-        ("operators", by),
-        ("nodes", f"{found.nodes_before} before, {found.nodes_after} after"),
-        ("check", f"off by {100 * found.check.error:.2g} % on {found.check.lines} lines through noise images"),
+        ("gradient", f"of the scores with respect to '{derived.wrt}'"),
+        ("operators", "the file has its own gradient" if derived.vendors_own else _operators(derived.operators)),
+        ("nodes", f"{derived.nodes_before} before, {derived.nodes_after} after"),
+        ("check", f"off by {100 * check.error:.2g} % on {check.lines} lines through noise images"),
     ]
-    if found.surrogate:
-        said = "the model rounds its numbers; the gradient is that of the same model without rounding"
-        rows.append(("surrogate", said))
-    if found.scores_were:
-        rows.append(("precision", f"seed, scores and gradient are float32; the model's own scores {found.scores_were}"))
-    return rows
+    if derived.surrogate:
+        text = "the model rounds its numbers; the gradient is that of the same model without rounding"
+        fields.append(("surrogate", text))
+    if derived.scores_were:
+        text = f"seed, scores and gradient are float32; the model's own scores {derived.scores_were}"
+        fields.append(("precision", text))
+    return fields
+
+
+def _operators(counts: dict[str, int]) -> str:
+    named = [f"{count} {operator}" for operator, count in list(counts.items())[:_MAX_OPERATORS]]
+    others = len(counts) - len(named)
+    return ", ".join(named) + (f" and {others} more" if others else "")

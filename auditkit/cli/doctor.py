@@ -1,31 +1,25 @@
-"""`auditkit doctor`: what this machine offers."""
-
-import json
-from typing import Annotated
+"""`auditkit doctor`: check this machine."""
 
 import typer
 
 from auditkit.cli import console, options
 
 
-def doctor(
-    device: options.Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-) -> None:
+@options.with_model_options("device")
+def doctor(model_options: options.ModelOptions, as_json: options.AsJson = False) -> None:
     """Check this machine: versions, CUDA or what it lacks, memory, and a two-second self-test."""
     from auditkit.demo import selftest  # noqa: PLC0415
     from auditkit.model import doctor  # noqa: PLC0415
 
     facts = doctor.describe()
-    result = selftest.run(options.settings(device))
+    result = selftest.run(model_options.settings())
     clash = doctor.name_clash()
     warnings = [clash] if clash else []
     if as_json:
-        report = {"schema_version": 1, **facts, "warnings": warnings, "self_test": result.to_json()}
-        print(json.dumps(report, indent=2))
+        console.print_json({"schema_version": 1, **facts, "warnings": warnings, "self_test": result.to_json()})
     else:
         versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-        console.table([
+        console.print_fields([
             ("versions", versions),
             ("system", f"{facts['system']}, {facts['cores']} cores, {facts['memory_bytes'] / 2**30:.1f} GiB memory"),
             ("providers", ", ".join(facts["providers"])),

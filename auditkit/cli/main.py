@@ -1,49 +1,36 @@
-"""The `auditkit` command: finds the verb, runs it, and turns every failure into one line and an exit code."""
+"""The `auditkit` command: runs a verb, and turns every failure into one line and an exit code."""
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
 
 from auditkit import __version__
-from auditkit.cli import (
-    audit,
-    bundle,
-    compare,
-    console,
-    demo,
-    differentiate,
-    doctor,
-    evaluate,
-    explain,
-    inspect,
-    policy,
-    report,
-    verify,
-)
+from auditkit.cli import bundle, console, policy
 from auditkit.cli.command import Verb
 from auditkit.errors import AuditError
+
+# In the order of the help; each is the function of that name in the module of that name.
+VERBS = ("inspect", "differentiate", "explain", "evaluate", "audit", "report", "compare", "verify", "doctor", "demo")
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     help="Audit image classifiers through their ONNX files: what they are, and how well heatmaps explain them.",
     epilog="Start with: auditkit demo, or: auditkit inspect vendor.onnx",
 )  # fmt: skip
-VERBS = (
-    inspect.inspect, differentiate.differentiate, explain.explain, evaluate.evaluate, audit.audit, report.report,
-    compare.compare, verify.verify, doctor.doctor, demo.demo,
-)  # fmt: skip
-for verb in VERBS:
-    # Paragraphs unwrapped, so that the terminal's own width wraps them.
-    paragraphs = (" ".join(part.split()) for part in (verb.__doc__ or "").split("\n\n"))
-    app.command(verb.__name__, cls=Verb, help="\n\n".join(paragraphs))(verb)
+for name in VERBS:
+    verb = getattr(import_module(f"auditkit.cli.{name}"), name)
+    # Paragraphs are unwrapped, so that they wrap at the terminal's width.
+    paragraphs = (" ".join(part.split()) for part in verb.__doc__.split("\n\n"))
+    app.command(name, cls=Verb, help="\n\n".join(paragraphs))(verb)
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(policy.app, name="policy")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_set: bool) -> None:
+    if is_set:
         print(f"auditkit {__version__}")
         raise typer.Exit
 
@@ -56,45 +43,45 @@ def _options(
     pass
 
 
-NOBODY_READS = 141  # as of a command that a closed pipe has ended: no verdict, good or bad
+_INTERRUPTED = 130  # as a shell reports SIGINT
+_CLOSED_PIPE = 141  # as a shell reports SIGPIPE: no verdict, good or bad
 
 
 def main() -> None:
     """Run the command and exit."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a name that the terminal cannot show is no reason to fail
+        if hasattr(stream, "reconfigure"):  # so that a name the terminal cannot show does not fail the command
             stream.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False, prog_name="auditkit")
     except AuditError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted.", 130)
-    except (BrokenPipeError, SystemExit):  # typer turns the one into the other, with the code of a failed policy
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; do not fail again at exit
-        sys.exit(NOBODY_READS)
+        _fail("interrupted.", _INTERRUPTED)
+    except (BrokenPipeError, SystemExit):  # typer turns a broken pipe into exit code 1, that of a failed policy
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that flushing at exit does not fail again
+        sys.exit(_CLOSED_PIPE)
     except Exception as error:
-        sentence, exit_code = _told(error)
-        _fail(sentence, exit_code)
-    if code == 130:  # typer turns an interrupt into this code
-        _fail("interrupted.", 130)
+        _fail(*_explained(error))
+    if code == _INTERRUPTED:  # typer turns an interrupt into this code
+        _fail("interrupted.", _INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _told(error: Exception) -> tuple[str, int]:
-    """Sentence and exit code for a wrong command line, or for a mistake of auditkit's own."""
-    # The class of usage errors moved between versions of typer; what they can do did not.
-    if hasattr(error, "format_message"):
+def _explained(error: Exception) -> tuple[str, int]:
+    """Sentence and exit code for a wrong command line or an internal error."""
+    if hasattr(error, "format_message"):  # a usage error, whose class moved between versions of typer
         context = getattr(error, "ctx", None)
-        where = f" See: {context.command_path} --help" if context else ""
         sentence = error.format_message().strip()
-        return sentence + ("" if sentence.endswith((".", "?")) else ".") + where if sentence else "", 2
+        if sentence and not sentence.endswith((".", "?")):
+            sentence += "."
+        return sentence + (f" See: {context.command_path} --help" if sentence and context else ""), 2
     if os.environ.get("AUDITKIT_DEBUG"):
         raise error
     return f"internal error ({type(error).__name__}: {error}). AUDITKIT_DEBUG=1 shows where; please report it.", 4
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
-    if sentence:  # without a verb, the help says it all
+    if sentence:  # there is none without a verb, where the help is printed
         print("auditkit: " + console.plain(" ".join(sentence.split())), file=sys.stderr)
     sys.exit(code)

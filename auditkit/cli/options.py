@@ -1,99 +1,167 @@
-"""Options that several verbs share, and what they become."""
+"""Options that several verbs share, each defined once, and the objects they become."""
 
+import inspect
 import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
-    from auditkit.model.classifier import Opening
+    from auditkit.data.dataset import Dataset
+    from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening
     from auditkit.model.session import Settings
 
-FILE, RUN, SAFETY = "What the file is (when a guess is wrong)", "How it is run", "Limits for unknown files"
+GIB = 2**30
 
-Card = Annotated[Path | None, typer.Option(help="Card to use; otherwise MODEL with the ending .toml, if it exists.")]
-Preset = Annotated[
-    str | None,
-    typer.Option(help="Use a common preprocessing instead of a card: imagenet, caffe, tf, unit, clip, cifar or none."),
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)]
+ImagesPath = Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder, CSV or .npz.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+AsResultsJson = Annotated[bool, typer.Option("--json", help="Print results.json instead of a table.")]
+MethodOption = Annotated[
+    list[str] | None, typer.Option("--option", help="An option of the method, such as steps=300; repeatable.")
 ]
-Input = Annotated[str | None, typer.Option("--input", help="Name of the image input.", rich_help_panel=FILE)]
-Output = Annotated[str | None, typer.Option(help="Name of the tensor with the class scores.", rich_help_panel=FILE)]
-Layout = Annotated[str | None, typer.Option(help="NCHW or NHWC.", rich_help_panel=FILE)]
-Kind = Annotated[
-    str | None, typer.Option(help="logits, probabilities, log-probabilities or sigmoid.", rich_help_panel=FILE)
-]
-Size = Annotated[
-    str | None,
-    typer.Option(
-        help="Input size, as 224 or 240x320 (height x width), when the file leaves it open.", rich_help_panel=FILE
-    ),
-]
-Device = Annotated[str, typer.Option(help="auto, cuda or cpu; cuda fails when there is none.", rich_help_panel=RUN)]
-Precision = Annotated[str, typer.Option(help="auto, strict, tf32 or float16.", rich_help_panel=RUN)]
-Batch = Annotated[int | None, typer.Option(help="Images run at once; measured unless given.", rich_help_panel=RUN)]
-Threads = Annotated[int, typer.Option(help="CPU threads; 0 leaves it to the runtime.", rich_help_panel=RUN)]
-Memory = Annotated[
-    float | None,
-    typer.Option(help="GiB of the GPU's memory to keep to, 3.25 or more; else as much as helps.", rich_help_panel=RUN),
-]
-MemoryLimit = Annotated[
-    float,
-    typer.Option(
-        help="GiB (plus four times the file) that the first load and run of a file may take.", rich_help_panel=SAFETY
-    ),
-]
-TimeLimit = Annotated[
-    float, typer.Option(help="Seconds that the first load and run of a file may take.", rich_help_panel=SAFETY)
+Gradient = Annotated[
+    str, typer.Option(help="How a mask is learned: graph, differences, or auto (the first that works).")
 ]
 
-
-def opening(
-    card: Path | None, preset: str | None, memory_limit: float, time_limit: float, size: str | None, **said: Any
-) -> "Opening":
-    """How to open the model, from the options given."""
-    from auditkit.errors import BadInput  # noqa: PLC0415
-    from auditkit.model.classifier import Opening  # noqa: PLC0415
-    from auditkit.model.read import Limits  # noqa: PLC0415
-    from auditkit.model.signature import Overrides  # noqa: PLC0415
-
-    if card is not None and preset is not None:
-        raise BadInput("--card and --preset exclude each other; give one.")
-    if not (0 < memory_limit < math.inf and 0 < time_limit < math.inf):
-        raise BadInput(f"--memory-limit {memory_limit:g} and --time-limit {time_limit:g} must be positive numbers.")
-    limits = Limits(memory_bytes=int(memory_limit * 2**30), seconds=time_limit)
-    return Opening(card, preset, Overrides(size=_parsed(size), **said), limits)
+_file_option = partial(typer.Option, rich_help_panel="What the file is (when a guess is wrong)")
+_run_option = partial(typer.Option, rich_help_panel="How it is run")
+_limit_option = partial(typer.Option, rich_help_panel="Limits for unknown files")
 
 
-def _parsed(size: str | None) -> tuple[int, int] | None:
-    if size is None:
+@dataclass(frozen=True)
+class ModelOptions:
+    """How to open and run a model; each field is an option of the command line."""
+
+    # fmt: off
+    card: Annotated[Path | None, typer.Option(help="Card to use; by default MODEL with the suffix .toml.")] = None
+    preset: Annotated[str | None, typer.Option(
+        help="Use a common preprocessing instead of a card: imagenet, caffe, tf, unit, clip, cifar or none.")] = None
+    input: Annotated[str | None, _file_option(help="Name of the image input.")] = None
+    output: Annotated[str | None, _file_option(help="Name of the tensor with the class scores.")] = None
+    layout: Annotated[str | None, _file_option(help="NCHW or NHWC.")] = None
+    kind: Annotated[str | None, _file_option(help="logits, probabilities, log-probabilities or sigmoid.")] = None
+    size: Annotated[str | None, _file_option(
+        help="Input size, such as 224 or 240x320 (height x width), if the file leaves it open.")] = None
+    device: Annotated[str, _run_option(help="auto, cuda or cpu; cuda fails if there is no GPU.")] = "auto"
+    precision: Annotated[str, _run_option(help="auto, strict, tf32 or float16.")] = "auto"
+    batch: Annotated[int | None, _run_option(help="Images in a batch; measured by default.")] = None
+    threads: Annotated[int, _run_option(help="CPU threads; 0 leaves the choice to the runtime.")] = 0
+    memory: Annotated[float | None, _run_option(
+        help="GiB of GPU memory to use, 3.25 or more; by default as much as helps.")] = None
+    memory_limit: Annotated[float, _limit_option(
+        help="GiB (plus four times the file) that the first load and run of a file may take.")] = 1.0
+    time_limit: Annotated[float, _limit_option(
+        help="Seconds that the first load and run of a file may take.")] = 45.0
+    # fmt: on
+
+    def opening(self, gradient_output: str | None = None) -> "Opening":
+        """How to open the model: its card or preset, what the auditor states about it, and the limits."""
+        from auditkit.errors import BadInput  # noqa: PLC0415
+        from auditkit.model.classifier import Opening  # noqa: PLC0415
+        from auditkit.model.read import Limits  # noqa: PLC0415
+        from auditkit.model.signature import Overrides  # noqa: PLC0415
+
+        if self.card is not None and self.preset is not None:
+            raise BadInput("--card and --preset exclude each other; give one.")
+        if not (_is_positive(self.memory_limit) and _is_positive(self.time_limit)):
+            raise BadInput(
+                f"--memory-limit {self.memory_limit:g} and --time-limit {self.time_limit:g} must be positive numbers."
+            )
+        overrides = Overrides(
+            input=self.input, output=self.output, layout=self.layout, kind=self.kind,  # type: ignore[arg-type]
+            size=_parse_size(self.size), gradient_output=gradient_output,
+        )  # fmt: skip
+        limits = Limits(memory_bytes=int(self.memory_limit * GIB), seconds=self.time_limit)
+        return Opening(self.card, self.preset, overrides, limits)
+
+    def settings(self) -> "Settings":
+        """How to run the model."""
+        from auditkit.model.session import Settings  # noqa: PLC0415
+
+        if self.memory is not None and not _is_positive(self.memory):
+            raise typer.BadParameter(f"--memory {self.memory:g} is not a positive number of GiB")
+        memory_bytes = None if self.memory is None else int(self.memory * GIB)
+        return Settings(self.device, self.precision, self.threads, self.batch, memory_bytes=memory_bytes)  # type: ignore[arg-type]
+
+    def open(self, model: Path) -> "OnnxClassifier":
+        """The classifier in an ONNX file."""
+        from auditkit.model.classifier import open_file  # noqa: PLC0415
+
+        return open_file(model, self.opening(), self.settings())
+
+
+def with_model_options(
+    *names: str, without: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that replaces a verb's parameter `model_options` by one parameter per option.
+
+    The command line has the options in `names` (all of them by default) except those in `without`; the others keep
+    their defaults.
+    """
+    annotations = get_type_hints(ModelOptions, include_extras=True)
+    parameters = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default,
+                          annotation=annotations[field.name])
+        for field in fields(ModelOptions)
+        if field.name in (names or annotations) and field.name not in without
+    ]  # fmt: skip
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        @wraps(verb)
+        def command(**values: Any) -> None:
+            chosen = {parameter.name: values.pop(parameter.name) for parameter in parameters}
+            verb(**values, model_options=ModelOptions(**chosen))
+
+        own = [
+            parameter for parameter in inspect.signature(verb).parameters.values() if parameter.name != "model_options"
+        ]
+        signature = inspect.Signature([*own, *parameters])
+        command.__signature__ = signature  # type: ignore[attr-defined]
+        command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        return command
+
+    return decorate
+
+
+def open_dataset(images: Path, model: "AnyClassifier") -> "Dataset":
+    """The images of a folder, CSV or .npz, their labels read as classes of the model."""
+    from auditkit.data.dataset import Dataset  # noqa: PLC0415
+
+    return Dataset.open(images, model.signature.classes, model.card.names)
+
+
+def parse_pairs(texts: list[str] | None, option: str, example: str) -> list[tuple[str, str]]:
+    """Name and value of each NAME=VALUE that an option was given."""
+    pairs = []
+    for text in texts or []:
+        name, _, value = text.partition("=")
+        if not (name and value):
+            raise typer.BadParameter(f"{option} {text} is not like {example}")
+        pairs.append((name, value))
+    return pairs
+
+
+def method_options(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """Name and value of each --option."""
+    pairs = parse_pairs(texts, "--option", "steps=300")
+    return tuple((name.strip().replace("-", "_"), value.strip()) for name, value in pairs)
+
+
+def _parse_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
         return None
-    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", size)
-    if match is None or 0 in (height := int(match[1]), width := int(match[2] or match[1])):
-        raise typer.BadParameter(f"--size {size} is not like 224 or 240x320")
+    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
+    height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if 0 in (height, width):
+        raise typer.BadParameter(f"--size {text} is not like 224 or 240x320")
     return height, width
 
 
-def settings(
-    device: str, precision: str = "auto", batch: int | None = None, threads: int = 0, memory: float | None = None
-) -> "Settings":
-    """How to run the model, from the options given."""
-    from auditkit.model.session import Settings  # noqa: PLC0415
-
-    if memory is not None and not 0 < memory < math.inf:
-        raise typer.BadParameter(f"--memory {memory:g} is not a positive number of GiB")
-    most = None if memory is None else int(memory * 2**30)
-    return Settings(device, precision, threads, batch, memory_bytes=most)  # type: ignore[arg-type]
-
-
-def pairs(given: list[str] | None) -> tuple[tuple[str, str], ...]:
-    """Name and value of each --option."""
-    return tuple(_pair(text) for text in given or [])
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"--option {text} is not like steps=300")
-    return name.strip().replace("-", "_"), value.strip()
+def _is_positive(number: float) -> bool:
+    return 0 < number < math.inf

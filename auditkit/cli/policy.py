@@ -1,6 +1,5 @@
 """`auditkit policy`: what an audit must find."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -8,135 +7,134 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from auditkit.cli import console
+from auditkit.cli import console, options
 from auditkit.cli.command import Verb
 
 if TYPE_CHECKING:
-    from auditkit.verdict.policy_file import Policy
+    from auditkit.runs.evaluation.settings import Evaluation
+    from auditkit.verdict.policy import Policy, Suppression
 
 app = typer.Typer(
     no_args_is_help=True,
     help="What an audit must find: policies that come with auditkit (explore, standard, strict), or your own in TOML.",
 )
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 @app.command(cls=Verb)
 def init(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="explore, standard or strict.")] = "standard",
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File to write.")] = Path("policy.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Write a commented policy to start from. It gets the file's name: what is changed is no longer auditkit's."""
+    """Write a commented policy to start from. It is named after the file, since it is no longer auditkit's own."""
     from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
     from auditkit.errors import BadInput, RuntimeFailure  # noqa: PLC0415
     from auditkit.verdict.policy import SHIPPED, shipped_text  # noqa: PLC0415
     from auditkit.verdict.policy_file import parse_policy  # noqa: PLC0415
 
     if name not in SHIPPED:
-        raise BadInput(f"there is no policy '{name}' to start from; there are {', '.join(SHIPPED)}.")
+        raise BadInput(f"there is no policy '{name}' to start from; use {', '.join(SHIPPED)}.")
     if (out.exists() or out.is_symlink()) and not force:
-        raise BadInput(f"{out} is there already; give another -o FILE, or --force to write over it.")
+        raise BadInput(f"{out} exists already; name another file with -o, or overwrite it with --force.")
     if out.is_dir() or not out.parent.is_dir():
-        raise BadInput(f"{out} cannot be written: {'it is a folder' if out.is_dir() else 'its folder is not there'}.")
-    own = re.sub(r"[^A-Za-z0-9_.-]", "-", out.stem) or "policy"
-    text = shipped_text(name).replace(f'\nname = "{name}"\n', f'\nname = "{own}"\n', 1)
-    asks = f"auditkit policy check {shlex.quote(out.name if out.name.isprintable() else own)}"
-    text = f"# Started from auditkit's policy {name}. What it asks is shown by: {asks}\n\n{text}"
+        raise BadInput(f"{out} cannot be written: {'it is a folder' if out.is_dir() else 'its folder does not exist'}.")
+    new_name = re.sub(r"[^A-Za-z0-9_.-]", "-", out.stem) or "policy"
+    text = shipped_text(name).replace(f'\nname = "{name}"\n', f'\nname = "{new_name}"\n', 1)
+    check_command = f"auditkit policy check {shlex.quote(out.name if out.name.isprintable() else new_name)}"
+    text = f"# Started from auditkit's policy {name}. To see what it asks, run: {check_command}\n\n{text}"
     parse_policy(text, out.name)
     try:
         write_whole(out, text.encode())
     except OSError as error:
         raise RuntimeFailure(f"{out} cannot be written ({error.strerror}).") from None
-    console.table([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
+    console.print_fields([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
 
 
 @app.command(cls=Verb)
 def check(
     policy: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file, or explore, standard or strict.",
                                           show_default=False)],
-    as_json: Json = False,
+    as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Say what a policy asks, or, with exit code 2, what is wrong with it."""
-    from datetime import UTC, datetime  # noqa: PLC0415
-
     from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
-    found, today = read_policy(policy), datetime.now(UTC).date().isoformat()
+    rules = read_policy(policy)
     if as_json:
-        print(json.dumps({"schema_version": 1, **_object(found)}, indent=2))
-        return
-    told = _object(found)
-    console.table([
-        ("policy", f"{found.name}{'' if found.shipped else ', not one of those that come with auditkit'}"),
-        *([("about", found.description)] if found.description else []), ("sha256", found.sha256),
-        ("measured", _measured(told)), ("images", f"{found.minimum_images} or more; {found.max_failed_images:.1%} of "
-                                        "them may be without figures"),
-        ("controls", ", ".join(found.controls) or "none"),
-        ("randomised", _randomised(found)), ("fails on", f"{found.fail_on} and above"),
-    ])  # fmt: skip
-    if found.checks:
-        console.grid(["check", "asks", "severity", "required"], _rows(found))
-    notes = [("note", "nothing is asked: the verdict will be 'measured'")] if not _asks(found) else []
-    notes += [("suppressed", _suppression(one, today)) for one in told["suppressions"]]
-    if notes:
-        console.table(notes)
+        console.print_json({"schema_version": 1, **_to_json(rules)})
+    else:
+        _print(rules)
 
 
 @app.command("list", cls=Verb)
-def list_(as_json: Json = False) -> None:
+def list_(as_json: options.AsJson = False) -> None:
     """List the policies that come with auditkit."""
     from auditkit.verdict.policy import SHIPPED  # noqa: PLC0415
     from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
-    found = [read_policy(name) for name in SHIPPED]
+    policies = [read_policy(name) for name in SHIPPED]
     if as_json:
-        listed = [{"name": one.name, "description": one.description, "sha256": one.sha256} for one in found]
-        print(json.dumps({"schema_version": 1, "policies": listed}, indent=2))
+        entries = [{"name": each.name, "description": each.description, "sha256": each.sha256} for each in policies]
+        console.print_json({"schema_version": 1, "policies": entries})
     else:
-        console.table([(one.name, one.description) for one in found])
+        console.print_fields([(each.name, each.description) for each in policies])
 
 
-def _object(policy: "Policy") -> dict[str, Any]:
-    """A policy as a plain object."""
-    about = {key: value for key, value in policy.to_json().items() if key != "text"}
-    randomisation = policy.randomisation
-    return about | {
+def _to_json(policy: "Policy") -> dict[str, Any]:
+    entry, randomisation = policy.to_json(), policy.randomisation
+    del entry["text"]
+    return entry | {
         "evaluation": policy.evaluation().to_json(), "max_failed_images": policy.max_failed_images,
         "controls": list(policy.controls),
         "randomisation": {"images": randomisation.images, "stages": randomisation.stages} if randomisation else None,
         "checks": [{"id": check.id, "title": check.title, "metric": check.metric, "rule": check.said,
                     "limit": check.limit, "severity": check.severity, "required": check.required}
                    for check in policy.checks],
-        "suppressions": [{"check": one.check, **one.to_json()} for one in policy.suppressions],
+        "suppressions": [{"check": each.check, **each.to_json()} for each in policy.suppressions],
     }  # fmt: skip
 
 
-def _measured(told: dict[str, Any]) -> str:
-    said = told["evaluation"]
-    eps = [f"{name} {said[name]:g}" for name in ("eps1", "eps2") if said[name] is not None]
-    steps = "auto" if said["steps"] == "None" else said["steps"]
-    labels = said["labels"] or "all up to 20 classes, else top10"
-    return "; ".join([f"labels {labels}", f"infill {', '.join(said['infill'])}", f"steps {steps}", *eps,
-                      "range {:g} to {:g}".format(*said["range"]), f"seed {said['seed']}",
-                      f"{said['confidence']:.3g} confidence"])  # fmt: skip
-
-
-def _randomised(policy: "Policy") -> str:
-    found = policy.randomisation
-    return f"{found.images} images in {found.stages} stages" if found else "no"
-
-
-def _rows(policy: "Policy") -> list[list[str]]:
-    return [[check.id, check.asks, check.severity, "yes" if check.required else "no"] for check in policy.checks]
-
-
-def _asks(policy: "Policy") -> bool:
+def _print(policy: "Policy") -> None:
     from auditkit.verdict.policy import at_least  # noqa: PLC0415
 
-    return any(at_least(check.severity, policy.fail_on) for check in policy.checks)
+    randomisation = policy.randomisation
+    stages = f"{randomisation.images} images in {randomisation.stages} stages" if randomisation else "no"
+    console.print_fields([
+        ("policy", f"{policy.name}{'' if policy.shipped else ', not one of those that come with auditkit'}"),
+        *([("about", policy.description)] if policy.description else []),
+        ("sha256", policy.sha256),
+        ("measured", _measured(policy.evaluation())),
+        ("images", f"{policy.minimum_images} or more; {policy.max_failed_images:.1%} of them may be without figures"),
+        ("controls", ", ".join(policy.controls) or "none"),
+        ("randomised", stages),
+        ("fails on", f"{policy.fail_on} and above"),
+    ])  # fmt: skip
+    if policy.checks:
+        rows = [[check.id, check.asks, check.severity, "yes" if check.required else "no"] for check in policy.checks]
+        console.print_table(["check", "asks", "severity", "required"], rows)
+    notes = [("suppressed", _suppression(each)) for each in policy.suppressions]
+    if not any(at_least(check.severity, policy.fail_on) for check in policy.checks):
+        notes.insert(0, ("note", "no check can fail: the verdict will be 'measured'"))
+    if notes:
+        console.print_fields(notes)
 
 
-def _suppression(one: dict[str, str], today: str) -> str:
-    over = "; EXPIRED, so the check counts again" if one["expires"] < today else ""
-    return f"{one['check']} until {one['expires']} by {one['approver']}: {one['reason']}{over}"
+def _measured(settings: "Evaluation") -> str:
+    parts = [
+        f"labels {settings.labels or 'all for up to 20 classes, otherwise top10'}",
+        f"infill {', '.join(settings.infills)}", f"steps {settings.steps or 'auto'}",
+    ]  # fmt: skip
+    parts += [f"{name} {eps:g}" for name, eps in (("eps1", settings.eps1), ("eps2", settings.eps2)) if eps is not None]
+    low, high = settings.range
+    return "; ".join([*parts, f"range {low:g} to {high:g}", f"seed {settings.seed}",
+                      f"{settings.confidence:.3g} confidence"])  # fmt: skip
+
+
+def _suppression(suppression: "Suppression") -> str:
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    expired = suppression.expires < datetime.now(UTC).date()
+    return (
+        f"{suppression.check} until {suppression.expires.isoformat()} by {suppression.approver}: {suppression.reason}"
+        f"{'; EXPIRED, so the check counts again' if expired else ''}"
+    )

@@ -1,18 +1,18 @@
-"""`auditkit report`: a run's results in another form."""
+"""`auditkit report`: show a run's results in another form."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-PAGE = "report.html"
+_PAGE = "report.html"
 
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
     form: Annotated[str, typer.Option("--format", "-f", help="html, md, json, junit or sarif.")] = "html",
     out: Annotated[Path | None, typer.Option(
-        "--out", "-o", help="File to write; otherwise stdout, and for html report.html in an audit's run, or RUN.html "
+        "--out", "-o", help="File to write; by default stdout, and for html report.html in an audit's run, or RUN.html "
         "beside an evaluation's.")] = None,
 ) -> None:  # fmt: skip
     """Show the results of a run in another form: a page to read, Markdown, JSON, JUnit or SARIF for a pipeline.
@@ -22,7 +22,6 @@ def report(
     from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.report.formats import FORMATS, render  # noqa: PLC0415
     from auditkit.report.load_run import load  # noqa: PLC0415
-    from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415
     from auditkit.runs.folder.store import RUN  # noqa: PLC0415
 
     if form not in FORMATS:
@@ -33,13 +32,20 @@ def report(
     if out is None and form != "html":
         print(text, end="")
     else:
-        sealed = (run / SUMS).exists() and not (run / PAGE).exists()
-        own = run.resolve().with_name(f"{run.resolve().name}.html") if sealed else run / PAGE
-        _write(run, out or own, text.encode("utf-8", "backslashreplace"))
+        _write(run, out or _page(run), text.encode("utf-8", "backslashreplace"))
+
+
+def _page(run: Path) -> Path:
+    """Where the page of a run goes: into its folder, unless that is sealed without a page."""
+    from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415
+
+    if (run / SUMS).exists() and not (run / _PAGE).exists():
+        return run.resolve().with_name(f"{run.resolve().name}.html")
+    return run / _PAGE
 
 
 def _write(run: Path, path: Path, content: bytes) -> None:
-    """Write the file and say where; what a list of digests seals is left as it is."""
+    """Write the file and print its path; a file that the run's list of digests seals stays as it is."""
     from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
     from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415

@@ -224,7 +224,7 @@ def test_a_pipe_that_nobody_reads_gives_no_verdict() -> None:
 )
 def test_an_option_is_not_taken_for_the_value_of_another(words: tuple[str, ...], tmp_path: Path) -> None:
     option, follows = words[-3:-1] if words[-1] == "y" else words[-2:]
-    refused(auditkit(*words, folder=tmp_path), f"{option} needs a value, and {follows} follows")
+    refused(auditkit(*words, folder=tmp_path), f"{option} needs a value, but {follows} follows")
     assert not list(tmp_path.iterdir())
 
 

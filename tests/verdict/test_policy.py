@@ -394,15 +394,15 @@ def test_init_writes_over_nothing_unless_told(command: Command, tmp_path: Path) 
     (tmp_path / "policy.toml").write_text("years of work")
     code, out, said = command("init")
     assert (code, out) == (2, "")
-    assert said == "auditkit: policy.toml is there already; give another -o FILE, or --force to write over it.\n"
+    assert said == "auditkit: policy.toml exists already; name another file with -o, or overwrite it with --force.\n"
     assert (tmp_path / "policy.toml").read_text() == "years of work"
     assert command("init", "--force")[0] == 0
     assert read_policy("policy.toml").minimum_images == 200
 
 
 def test_init_has_its_limits(command: Command, tmp_path: Path) -> None:
-    assert "no policy 'lax' to start from; there are explore" in command("init", "lax")[2]
-    assert "its folder is not there" in command("init", "-o", tmp_path / "no" / "p.toml")[2]
+    assert "no policy 'lax' to start from; use explore" in command("init", "lax")[2]
+    assert "its folder does not exist" in command("init", "-o", tmp_path / "no" / "p.toml")[2]
     code, _, said = command("init", "--force", "-o", tmp_path)
     assert (code, said) == (2, f"auditkit: {tmp_path} cannot be written: it is a folder.\n")
 
