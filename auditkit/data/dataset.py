@@ -88,8 +88,9 @@ class Dataset:
     masks: "Sequence[Path | Array | None] | Array | None" = None  # [height, width] each, not 0 on the object
     notes: tuple[str, ...] = ()
     file: Path | None = None  # the one file that holds all images, if there is one
-    _kept: _DecodedImages = field(default_factory=_DecodedImages, init=False, repr=False, compare=False)
-    _problems: dict[_DecodedKey, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # What was decoded; selected images share it with the dataset that they come from.
+    _kept: _DecodedImages = field(default_factory=_DecodedImages, repr=False, compare=False)
+    _problems: dict[_DecodedKey, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path, classes: int, names: Sequence[str] = ()) -> "Dataset":
@@ -210,8 +211,9 @@ class Dataset:
         """All that a decoded image depends on."""
         mask = None if self.masks is None else self.masks[position]
         files = [file for file in (self.images[position], mask) if isinstance(file, Path)]
+        box = None if self.boxes is None else tuple(self.boxes[position].tolist())
         prepared = (card.size, card.resize, card.crop, card.interpolation, len(card.mean))
-        return position, *(_version(file) for file in files), prepared
+        return *(_version(file) for file in files), str(box), prepared
 
     def problem(self, position: int, card: Card) -> str:
         """Why an image cannot be used; empty if it can. An image is decoded for this at most once."""

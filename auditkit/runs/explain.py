@@ -168,7 +168,7 @@ def drawn_pool(model: AnyClassifier, images: Dataset, seed: int) -> Pool:
     """Some of the images, drawn once for the whole run."""
     rng = np.random.default_rng([seed, len(images)])
     chosen = np.sort(rng.permutation(len(images))[:MOST_POOL])
-    seen = np.stack([preprocessing.pixels(model.card, images.read(int(index))) for index in chosen])
+    seen = np.stack([images.decode(int(index), model.card).pixels for index in chosen])
     shown = preprocessing.normalised(model.card, seen, model.signature.layout, model.signature.dtype)
     return Pool(tuple(images.ids[int(index)] for index in chosen), shown)
 

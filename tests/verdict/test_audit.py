@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from PIL import Image
 
 import auditkit
+from auditkit.data import dataset
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled
 from auditkit.runs.folder import checksums, provenance
@@ -381,6 +383,32 @@ def test_a_broken_image_among_good_ones_is_counted_and_nothing_is_lost(planted: 
     assert "02.png" in (tmp_path / "run" / "report.html").read_text()
     assert "02.png" in done.stdout
     assert found["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_audit_opens_each_image_at_most_three_times(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """To explain it, to evaluate it, and for the gallery. Images kept in memory are opened once."""
+    opened: Counter[str] = Counter()
+    decode = dataset.opened
+
+    def counted(path: Path) -> Image.Image:
+        opened[path.name] += 1
+        return decode(path)
+
+    monkeypatch.setattr(dataset, "opened", counted)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number, picture in enumerate(draw(12, seed=3, tags="random").images):
+        Image.fromarray(picture).save(folder / f"{number:02}.png")
+    if broken:
+        (folder / "05.png").write_bytes(b"no picture")
+    model = auditkit.load(bundled("honest"), settings=CPU)
+    found = auditkit.audit(model, folder, method="gradient-input", policy=planted / "policy.toml", out=tmp_path / "run")
+    assert [one["image"] for one in found["failed_images"]] == ["05.png"] * broken
+    assert len(opened) == 12
+    assert max(opened.values()) == 1
 
 
 # Evidence that is none ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.alignment import to_model_input
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import Dataset
+from auditkit.data.dataset import Dataset, Decoded
 from auditkit.data.ranks import Order, Ties, map_seed
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS
@@ -81,34 +81,26 @@ class Seen:
 
 def look(unit: Sequence[int], images: Dataset, card: Card, signature: Signature) -> Seen:
     """Decode and preprocess the images at those positions."""
-    opened = [_opened(images, position, signature) for position in unit]
-    seen = np.stack([_pixels(card, picture, images.ids[at]) for picture, at in zip(opened, unit, strict=True)])
-    sizes = tuple((picture.height, picture.width) for picture in opened)
+    decoded = [_decoded(images, position, card) for position in unit]
+    seen = np.stack([image.pixels for image in decoded])
     return Seen(
-        tuple(images.ids[position] for position in unit), sizes, seen,
+        tuple(images.ids[position] for position in unit), tuple(image.size for image in decoded), seen,
         preprocessing.normalised(card, seen, signature.layout, signature.dtype),
         tuple(None if images.labels is None else int(images.labels[position]) for position in unit),
-        tuple(_region(images, position, card, size) for position, size in zip(unit, sizes, strict=True)),
+        tuple(_region(images, position, card, image) for position, image in zip(unit, decoded, strict=True)),
     )  # fmt: skip
 
 
-def _opened(images: Dataset, position: int, signature: Signature) -> Any:
+def _decoded(images: Dataset, position: int, card: Card) -> Decoded:
     try:
-        return preprocessing.as_picture(images.read(position), signature.channels)
+        return images.decode(position, card)
     except BadInput as error:
         raise BadInput(f"image '{images.ids[position]}': {error}") from None
 
 
-def _pixels(card: Card, picture: Any, name: str) -> Array:
-    try:
-        return preprocessing.pixels(card, picture)
-    except BadInput as error:
-        raise BadInput(f"image '{name}': {error}") from None
-
-
-def _region(images: Dataset, position: int, card: Card, size: tuple[int, int]) -> Array | None:
+def _region(images: Dataset, position: int, card: Card, image: Decoded) -> Array | None:
     """Where the object lies in what the network sees; its mask goes before its box."""
-    region = images.mask(position)
+    region, size = image.mask, image.size
     if region is None and images.boxes is not None and np.isfinite(images.boxes[position]).all():
         region = box_region(tuple(images.boxes[position]), *size)
     if region is None:

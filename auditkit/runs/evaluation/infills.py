@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -57,14 +56,15 @@ class Infills:
         """The picture of an infill `image:FILE`, decoded once."""
         if name not in self._opened:
             try:
-                self._opened[name] = self._shown([preprocessing.opened(given_image(name))])
+                self._opened[name] = self._normalised(
+                    [preprocessing.pixels(self.card, preprocessing.opened(given_image(name)))]
+                )
             except BadInput as error:
                 raise BadInput(f"infill {name}: {error}") from None
         return self._opened[name]
 
-    def _shown(self, opened: Sequence[Any]) -> Array:
-        seen = np.stack([preprocessing.pixels(self.card, picture) for picture in opened])
-        return preprocessing.normalised(self.card, seen, self.signature.layout, self.signature.dtype)
+    def _normalised(self, pixels: Sequence[Array]) -> Array:
+        return preprocessing.normalised(self.card, np.stack(pixels), self.signature.layout, self.signature.dtype)
 
     def _random(self, ids: Sequence[str], shown: Array, first: int) -> tuple[Array, Places]:
         known: dict[int, Array] = {}
@@ -98,7 +98,7 @@ class Infills:
 
     def _of_pool(self, index: int) -> Array:
         try:
-            return np.asarray(self._shown([self.pool.read(index)])[0])
+            return np.asarray(self._normalised([self.pool.decode(index, self.card).pixels])[0])
         except BadInput as error:
             raise BadInput(f"image '{self.pool.ids[index]}' of the pool: {error}") from None
 

@@ -16,7 +16,6 @@ from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order, Ties, map_seed
-from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.batch import fitted_map
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
@@ -159,8 +158,8 @@ class _Drawing:
 
     def seen(self, image: str) -> tuple[Array, tuple[int, int]]:
         """Pixels in colour, and the photograph's height and width."""
-        photograph = preprocessing.as_picture(self.images.read(self.positions[image]), self.model.signature.channels)
-        return in_colour(preprocessing.pixels(self.model.card, photograph)), (photograph.height, photograph.width)
+        decoded = self.images.decode(self.positions[image], self.model.card)
+        return in_colour(decoded.pixels), decoded.size
 
     def save(self, out: Path, name: str, seen: Array, values: Array, image: str) -> dict[str, str]:
         """The map, and the pixels that it kept when its curve was measured."""

@@ -11,7 +11,6 @@ from auditkit.data.alignment import to_model_input
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order
-from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 
 KEPT = 0.3
@@ -27,8 +26,8 @@ def draw(model: AnyClassifier, images: Dataset, bundle: HeatmapSet, folder: Path
     for image, labels in bundle.labels.items():
         if image not in positions:
             continue
-        photograph = preprocessing.as_picture(images.read(positions[image]), model.signature.channels)
-        size, seen = (photograph.height, photograph.width), preprocessing.pixels(model.card, photograph)
+        decoded = images.decode(positions[image], model.card)
+        size, seen = decoded.size, decoded.pixels
         gray = np.array(model.card.gray, np.float64).round().astype(np.uint8)
         for label in labels:
             values = to_model_input(bundle.get(image, label), bundle.header.frame, model.card, size)
