@@ -32,7 +32,7 @@ import numpy as np
 
 import auditkit
 from auditkit.data.dataset import Dataset
-from auditkit.metrics.curves import Refinement, area, needed_errors, sampled_errors, uniform_counts
+from auditkit.metrics.curves import Refinement, area, error_limits, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
@@ -62,12 +62,12 @@ def auto(curves: Array, prob: Array, tolerance: float) -> tuple[Array, Array, Ar
     """Areas, reported errors and passes of curves [C, points]."""
 
     def needed(active: Array, areas: Array) -> Array:
-        return needed_errors(areas, prob[active][:, None], tolerance, EPS1, EPS2)
+        return error_limits(areas, prob[active][:, None], tolerance, EPS1, EPS2)
 
     pixels = curves.shape[1] - 1
     refinement = Refinement(pixels, curves[:, :1], curves[:, -1:], needed, min(MOST_POINTS, pixels))
-    while len(refinement.wanted()[0]):
-        active, counts = refinement.wanted()
+    while len(refinement.next_counts()[0]):
+        active, counts = refinement.next_counts()
         refinement.add(curves[active[:, None], counts][..., None])
     points = zip(refinement.counts, refinement.values, strict=True)
     areas = np.array([area(counts, values[:, 0]) for counts, values in points])

@@ -170,7 +170,7 @@ def test_labels_are_a_text_a_number_or_some_numbers(tmp_path: Path) -> None:
         found = auditkit.explain(_scores, _pictures(), tmp_path / str(place), "random", labels=labels, **ASKED)
         assert set(found.labels.values()) == {expected}
     for labels in ([], "", (), np.zeros(0, int)):
-        words = "labels '' name no label set"
+        words = "labels '' is not a label set"
         _told(BadInput, words, lambda labels=labels: auditkit.evaluate(_scores, _pictures(), labels=labels, **ASKED))
         _told(BadInput, words, lambda labels=labels: auditkit.explain(
             _scores, _pictures(), tmp_path / "no", "random", labels=labels, **ASKED))  # fmt: skip

@@ -1,7 +1,7 @@
-"""Areas under insertion and deletion curves from values at some keep counts, and how far they may be off.
+"""Areas under insertion and deletion curves from values at some keep counts, and estimates of their errors.
 
-A curve is a probability against the number of pixels kept, s = 0..n. Its exact area is the mean over every s in 1..n.
-Between known points the curve is taken as straight, and the mean over all s is then a weighted sum of the values.
+A curve is a probability as a function of the number of pixels kept, s = 0..n. Its exact area is the mean over every s
+in 1..n. Interpolated linearly between known points, that mean is a weighted sum of the values.
 """
 
 import math
@@ -14,12 +14,14 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 
-Needed = Callable[[Array, Array], Array]
+# Indices of curves [A] and their areas so far [A, L] -> errors [A, L] that are small enough
+ErrorLimits = Callable[[Array, Array], Array]
+_DEFAULT_TOLERANCE = 5e-3  # of an area, for "auto"
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How many points a curve gets: a number of equal steps, every pixel count, or as many as a tolerance needs."""
+    """How a curve is sampled: in equal steps, at every pixel count, or at as many points as a tolerance needs."""
 
     rule: str  # uniform | exact | auto
     count: int = 0
@@ -30,14 +32,14 @@ class Steps:
 
 
 def parse_steps(text: str) -> Steps:
-    """The steps that a text such as 28, exact, auto or auto:1e-3 asks for."""
+    """The steps that a text names: a number as in 28, exact, auto, or auto:TOLERANCE as in auto:1e-3."""
     if text == "exact":
         return Steps("exact")
     if re.fullmatch(r"[1-9]\d{0,6}", text):
         return Steps("uniform", count=int(text))
     match = re.fullmatch(r"auto(?::(.+))?", text)
     try:
-        tolerance = float(match[1] or 5e-3) if match else 0.0
+        tolerance = float(match[1] or _DEFAULT_TOLERANCE) if match else 0.0
     except ValueError:
         tolerance = 0.0
     if not 1e-5 <= tolerance <= 0.5:
@@ -46,12 +48,12 @@ def parse_steps(text: str) -> Steps:
 
 
 def uniform_counts(pixels: int, steps: int) -> Array:
-    """Keep counts 0..pixels in equal steps, as nearly as whole pixels allow."""
+    """Ascending keep counts [at most steps + 1] from 0 to pixels, as equally spaced as integers allow."""
     return np.unique(np.round(np.linspace(0, pixels, min(steps, pixels) + 1)).astype(np.int64))
 
 
 def area_weights(counts: Array) -> Array:
-    """Weight of each point in the mean over every s in 1..n; counts [..., P] ascend from 0 to n."""
+    """Weight [..., P] of each point in the mean over every s in 1..n, for counts [..., P] that ascend from 0 to n."""
     gaps = np.diff(counts, axis=-1).astype(np.float64)
     weights = np.zeros(counts.shape)
     weights[..., :-1] += (gaps - 1) / 2 * (gaps > 0)
@@ -60,144 +62,140 @@ def area_weights(counts: Array) -> Array:
 
 
 def area(counts: Array, values: Array) -> Array:
-    """Mean over every s in 1..n of the curve through the points; the last axis holds them."""
+    """Area [...] under each curve in [0, 1]: the mean over every s in 1..n, for counts and values [..., P]."""
     return np.asarray((area_weights(counts) * values).sum(axis=-1))
 
 
-TINY = 1e-12
-MAGNIFIED = 20  # tolerances that a ratio may be off; it is averaged over many pairs, while an area is read by itself
+MAGNIFIED = 20  # tolerances that a ratio may be off; it is averaged over many rows, while an area is read by itself
 
 
-def needed_errors(areas: Array, prob: Array, tolerance: float, eps1: float, eps2: float) -> Array:
-    """Error of each area that its figures can bear: the tolerance, or less where a ratio would magnify it.
+def error_limits(areas: Array, prob: Array, tolerance: float, eps1: float, eps2: float) -> Array:
+    """Largest acceptable error of each area: the tolerance, or less where alpha or beta would magnify it.
 
-    alpha = min(max(A, eps1)/f, 1) moves by 1/f with the area while A lies between eps1 and f, and beta =
-    min(max(f, eps2)/A, 1) by max(f, eps2)/A^2. Below max(f, eps2) beta stays 1, yet the slope there is kept: spikes of
-    an unlikely label that hide between the points make an area too small, rarely but then by much.
+    alpha = min(max(A, eps1)/f, 1) changes by 1/f with the area A while A is between eps1 and f; beta = min(max(f,
+    eps2)/A, 1) changes by max(f, eps2)/A^2. Below max(f, eps2) beta is constant, yet the slope there is used: spikes of
+    an unlikely label between the points make an area too small, rarely but then by much.
     """
-    moved = MAGNIFIED * tolerance
-    until_it_moves = np.abs(areas - np.clip(areas, eps1, np.maximum(prob, eps1)))
-    alpha_bears = np.where(prob > eps1, until_it_moves + moved * prob, np.inf)
-    least = np.maximum(np.maximum(prob, eps2), TINY)
-    beta_bears = moved * np.maximum(areas, least) ** 2 / least
-    return np.asarray(np.minimum(tolerance, np.minimum(alpha_bears, beta_bears)))
+    ratio_error = MAGNIFIED * tolerance
+    before_alpha_changes = np.abs(areas - np.clip(areas, eps1, np.maximum(prob, eps1)))
+    for_alpha = np.where(prob > eps1, before_alpha_changes + ratio_error * prob, np.inf)
+    least = np.maximum(np.maximum(prob, eps2), _LEAST_PROB)
+    for_beta = ratio_error * np.maximum(areas, least) ** 2 / least
+    return np.asarray(np.minimum(tolerance, np.minimum(for_alpha, for_beta)))
 
 
-# Between known points the log-odds of a probability are taken to wander like a random walk: over real models the
-# surprise of a split, how far the log-odds at the new point lie off the straight line, grows by the power ROUGHNESS / 2
-# of the gap and is alike along a curve, from labels near 0 to those near 1. So the odds at a few points tell what may
-# hide anywhere, also the narrow spikes of a label that looks like 0. Set and checked with benchmarks/steps.py.
-ROUGHNESS = 0.8
-LEAST_PROB, MOST_PROB = 1e-12, 1 - 1e-7  # float32 has nothing closer to 1
-TAILS = ((0.9, 0.6), (0.1, 4.6))  # shares and variances of two normals: surprises have heavier tails than one
-NEIGHBOURS = np.array([1.0, 1.0, 2.0, 1.0, 1.0]) / 6  # a single surprise may be small by luck
-GLOBAL_SHARE = 0.85
-BRIDGE = 1 / 3  # variance of a random walk's mean between two known points, in variances of its middle
-SPREAD = 2.2  # from a standard deviation to a bound that holds 95 times in 100
-FEW_POINTS = 10  # a roughness seen at few points is uncertain, and curves that look calm by luck stop first
-LEAST_SHARE = 0.1  # of the tolerance: no smaller error is claimed while a pixel is unknown
-FIRST_GAPS = 12
-REFINED_SHARE = 0.15  # of the gaps, in each round
+# Between known points, the log-odds of a probability are modelled as a random walk: over real models, the surprise of
+# a split (the distance of the log-odds at the new point from the straight line) grows with the power ROUGHNESS / 2 of
+# the gap and is similar along a curve, from labels near 0 to those near 1. So the odds at a few points tell what may
+# hide anywhere, even the narrow spikes of a label that looks like 0. All set and checked with benchmarks/steps.py.
+_ROUGHNESS = 0.8
+_LEAST_PROB, _MOST_PROB = 1e-12, 1 - 1e-7  # float32 has nothing closer to 1
+_TAILS = ((0.9, 0.6), (0.1, 4.6))  # shares and variances of two normals: surprises have heavier tails than one
+_NEIGHBOURS = np.array([1.0, 1.0, 2.0, 1.0, 1.0]) / 6  # a single surprise may be small by chance
+_GLOBAL_SHARE = 0.85  # of a gap's roughness is the curve's mean, the rest its neighbours'
+_BRIDGE = 1 / 3  # variance of a random walk's mean between two known points, in variances of its middle
+_SPREAD = 2.2  # from a standard deviation to a bound that holds in 95 of 100 curves
+_FEW_POINTS = 10  # widens bounds from few points: curves that look smooth by chance stop first
+_LEAST_SHARE = 0.1  # of the tolerance: the least error claimed while a pixel is unknown
+FIRST_GAPS = 12  # of every curve, before the first split
+_REFINED_SHARE = 0.15  # of the gaps are split in each round
 
 
 def _nodes() -> list[tuple[float, float]]:
-    """Points and weights that stand for the distribution of a surprise of variance 1."""
+    """Quadrature points and weights for the distribution of a surprise of variance 1."""
     points, weights = np.polynomial.hermite_e.hermegauss(5)
     weights = weights / weights.sum()
-    return [
-        (float(point * variance**0.5), float(share * weight))
-        for share, variance in TAILS
-        for point, weight in zip(points, weights, strict=True)
-    ]
+    nodes: list[tuple[float, float]] = []
+    for share, variance in _TAILS:
+        nodes += zip((points * variance**0.5).tolist(), (share * weights).tolist(), strict=True)
+    return nodes
 
 
-NODES = _nodes()
+_NODES = _nodes()
 
 
 def _log_odds(values: Array) -> Array:
-    inside = np.clip(values, LEAST_PROB, MOST_PROB)
+    inside = np.clip(values, _LEAST_PROB, _MOST_PROB)
     return np.asarray(np.log(inside / (1 - inside)))
 
 
 def _rates(counts: tuple[Array, Array, Array], values: tuple[Array, Array, Array]) -> Array:
-    """Squared surprise of a middle point between two others, as it would be in the middle of a gap of one pixel."""
-    (low, at, high), (left, middle, right) = counts, (_log_odds(value) for value in values)
+    """Squared surprise of a middle point between two others, scaled to the middle of a gap of one pixel."""
+    (low, count, high), (left, middle, right) = counts, (_log_odds(value) for value in values)
     width = np.maximum(high - low, 1)
-    share = ((at - low) / width)[..., None]
+    share = ((count - low) / width)[..., None]
     surprise = middle - left * (1 - share) - right * share
-    scale = 4 * share * (1 - share) * width[..., None] ** ROUGHNESS
+    scale = 4 * share * (1 - share) * width[..., None] ** _ROUGHNESS
     return np.asarray(np.divide(surprise**2, scale, out=np.zeros(surprise.shape), where=scale > 0))
 
 
 def _first_rates(counts: Array, values: Array) -> Array:
-    """Rates [A, gaps, L] from a single look at the points [A, P, L]: every second one is a surprise to its neighbours.
+    """Rates [A, gaps, L] from the points [A, P, L] alone: every second point is a split of its neighbours' gap.
 
-    Of an odd number of gaps the last is told by the point before it.
+    With an odd number of gaps, the last one takes its rate from the point before it.
     """
     last = counts.shape[1] - 1
-    at = np.unique(np.append(np.arange(1, last, 2), last - 1))
-    low, high = at - 1, at + 1
-    rates = _rates((counts[:, low], counts[:, at], counts[:, high]), (values[:, low], values[:, at], values[:, high]))
-    return rates[:, np.minimum(np.arange(last) // 2, len(at) - 1)]
+    middle = np.unique(np.append(np.arange(1, last, 2), last - 1))
+    triples = (middle - 1, middle, middle + 1)
+    low, mid, high = (counts[:, point] for point in triples)
+    left, centre, right = (values[:, point] for point in triples)
+    rates = _rates((low, mid, high), (left, centre, right))
+    return rates[:, np.minimum(np.arange(last) // 2, len(middle) - 1)]
 
 
 def _loads(counts: Array, values: Array, rates: Array) -> Array:
     """Standard deviation of what each gap [A, gaps, L] may add to its area."""
     widths = np.diff(counts, axis=1)[..., None]
     padded = np.pad(rates, ((0, 0), (2, 2), (0, 0)), mode="reflect")
-    local = sum(weight * padded[:, at : at + rates.shape[1]] for at, weight in enumerate(NEIGHBOURS))
-    pooled = (1 - GLOBAL_SHARE) * local + GLOBAL_SHARE * rates.mean(axis=1, keepdims=True)
-    deviation = np.sqrt(pooled * widths**ROUGHNESS)
+    local = sum(weight * padded[:, shift : shift + rates.shape[1]] for shift, weight in enumerate(_NEIGHBOURS))
+    pooled = (1 - _GLOBAL_SHARE) * local + _GLOBAL_SHARE * rates.mean(axis=1, keepdims=True)
+    deviation = np.sqrt(pooled * widths**_ROUGHNESS)
     odds = _log_odds(values)
     middle = (odds[:, :-1] + odds[:, 1:]) / 2
     straight = (values[:, :-1] + values[:, 1:]) / 2
     hidden = np.zeros(middle.shape)
-    for point, weight in NODES:
+    for point, weight in _NODES:
         likely = 0.5 + 0.5 * np.tanh((middle + point * deviation) / 2)  # never overflows
         hidden += weight * (likely - straight) ** 2
     pixels = (counts[:, -1:] - counts[:, :1])[..., None]
-    return np.asarray(np.where(widths > 1, widths / pixels * np.sqrt(BRIDGE * hidden), 0.0))
+    return np.asarray(np.where(widths > 1, widths / pixels * np.sqrt(_BRIDGE * hidden), 0.0))
 
 
 def _bounds(loads: Array) -> Array:
-    """Errors [A, L] that areas keep to 95 times in 100."""
-    spread = SPREAD * (1 + FEW_POINTS / (loads.shape[1] - 1))
+    """Bounds [A, L] that hold for the errors of 95 in 100 areas."""
+    spread = _SPREAD * (1 + _FEW_POINTS / (loads.shape[1] - 1))
     return np.asarray(spread * np.sqrt((loads**2).sum(axis=1)))
 
 
 def sampled_errors(counts: Array, values: Array) -> Array:
-    """Errors [C, L] of the areas under curves [C, P, L] at given counts [P], estimated from those points alone.
+    """Errors [C, L] of the areas under curves [C, P, L] at counts [P], estimated from those points alone.
 
-    Every second point tells how rough the curve is, as the first round of a refinement does: with 6 to 128 steps the
-    error held in 91 to 100 of 100 curves of two models (benchmarks/results/steps-*.json), least with 128. The mere
-    difference to the area over every second point is small by luck too often: to hold as often it would need a factor
-    between 3 and 700. The error is 0 where the points are all that there are, and NaN where none lies between the ends.
+    Every second point shows how rough the curve is, as in the first round of a refinement: with 6 to 128 steps the
+    error held in 91 to 100 of 100 curves of two models (benchmarks/results/steps-*.json), least often with 128. The
+    difference to the area over every second point is too often small by chance: to hold as often, it would need a
+    factor between 3 and 700. The error is 0 if every count is sampled, and NaN if none between the ends is.
     """
     if len(counts) == counts[-1] - counts[0] + 1:
         return np.zeros((len(values), values.shape[2]))
     if len(counts) <= 2:
         return np.full((len(values), values.shape[2]), np.nan)
-    every = np.broadcast_to(counts, values.shape[:2])
-    return _bounds(_loads(every, values, _first_rates(every, values)))
+    tiled = np.broadcast_to(counts, values.shape[:2])
+    return _bounds(_loads(tiled, values, _first_rates(tiled, values)))
 
 
 class Refinement:
-    """Many curves refined in step, each until its areas are known to their tolerances.
+    """Many curves refined together, each until the errors of its areas are within their limits.
 
     Every curve starts with the same few gaps, all of which are split once. Each round splits the gaps of a curve that
-    weigh most. Curves that are settled drop out, so that those left always have equally many points and all work is
-    done on whole arrays. What is asked of a curve does not depend on the others.
+    contribute most to its error. Finished curves drop out; the active ones all have the same number of points, so that
+    the work is done on arrays. The counts of a curve do not depend on the other curves.
     """
 
-    def __init__(self, pixels: int, first: Array, last: Array, needed: Needed, most: int) -> None:
-        """Curves [C, L] from their values at no and at all pixels kept; at most `most` points between.
-
-        `needed` is given the positions of some curves [A] and their areas so far [A, L] and says which errors of the
-        areas will do.
-        """
-        self.pixels, self._needed = pixels, needed
-        # With all pixels allowed, a curve ends when it knows them all: late rounds may repeat counts, see _merge.
-        self._most = most if most < pixels - 1 else None
+    def __init__(self, pixels: int, first: Array, last: Array, limits: ErrorLimits, max_points: int) -> None:
+        """Curves [C, L] by their values with no pixels and with all pixels kept; at most `max_points` in between."""
+        self._limits = limits
+        # Without a maximum, a curve ends when all its pixels are known: late rounds may repeat counts, see _merge.
+        self._max_points = max_points if max_points < pixels - 1 else None
         curves, labels = first.shape
         self.counts = [np.array([0, pixels])] * curves
         self.values: list[Array] = [np.stack(ends) for ends in zip(first, last, strict=True)]
@@ -206,76 +204,76 @@ class Refinement:
         self._counts = np.tile(np.array([0, pixels]), (len(self._active), 1))
         self._values = np.stack([first, last], axis=1)[self._active]
         self._roughness: Array = np.zeros((len(self._active), 2, labels))
-        steps = max(min(2 * FIRST_GAPS, pixels, most + 1) // 2 * 2, 2)
-        self._asked = np.tile(uniform_counts(pixels, steps)[1:-1], (len(self._active), 1))
-        self._split: Array | None = None
+        steps = max(min(2 * FIRST_GAPS, pixels, max_points + 1) // 2 * 2, 2)
+        self._next_counts = np.tile(uniform_counts(pixels, steps)[1:-1], (len(self._active), 1))
+        self._split: Array | None = None  # gaps [A, k] that the next counts lie in; None: the first round
 
-    def wanted(self) -> tuple[Array, Array]:
-        """The curves that go on [A], and the keep counts [A, k] whose values `add` expects next."""
-        return self._active, self._asked
+    def next_counts(self) -> tuple[Array, Array]:
+        """The active curves [A], and the keep counts [A, k] whose values `add` expects next."""
+        return self._active, self._next_counts
 
     def add(self, values: Array) -> None:
-        """Take the values [A, k, L] just asked for, and decide what to ask next."""
+        """Add the values [A, k, L] at the next counts, and choose the counts after them."""
         if self._split is None:
             self._start(values)
         else:
             self._merge(values, self._split)
         areas = (area_weights(self._counts)[..., None] * self._values).sum(axis=1)
-        tolerances = self._needed(self._active, areas)
+        limits = self._limits(self._active, areas)
         loads = _loads(self._counts, self._values, self._roughness[:, :-1])
-        errors = self._bounds(loads, tolerances)
+        errors = self._bounds(loads, limits)
         self.errors[self._active] = errors
-        full = self._most is not None and self._counts.shape[1] - 2 >= self._most
-        done = np.all(errors <= tolerances, axis=1) | full
+        full = self._max_points is not None and self._counts.shape[1] - 2 >= self._max_points
+        done = np.all(errors <= limits, axis=1) | full
         for position in np.flatnonzero(done):
-            self._file(int(position))
-        self._keep(~done)
-        self._asked = self._next(loads[~done] / tolerances[~done][:, None])
+            self._finish(int(position))
+        self._drop(done)
+        self._next_counts = self._split_gaps(loads[~done] / limits[~done][:, None])
 
-    def _file(self, position: int) -> None:
+    def _finish(self, position: int) -> None:
         curve = int(self._active[position])
         counts, first = np.unique(self._counts[position], return_index=True)
         self.counts[curve], self.values[curve] = counts, self._values[position][first]
 
-    def _keep(self, going: Array) -> None:
-        self._active, self._counts = self._active[going], self._counts[going]
-        self._values, self._roughness = self._values[going], self._roughness[going]
+    def _drop(self, done: Array) -> None:
+        self._active, self._counts = self._active[~done], self._counts[~done]
+        self._values, self._roughness = self._values[~done], self._roughness[~done]
 
     def _start(self, values: Array) -> None:
-        """All even points are the first grid, all odd ones the first split."""
+        """Even points are the first grid, odd points the first split."""
         ends = self._values
-        self._counts = np.concatenate([self._counts[:, :1], self._asked, self._counts[:, 1:]], axis=1)
+        self._counts = np.concatenate([self._counts[:, :1], self._next_counts, self._counts[:, 1:]], axis=1)
         self._values = np.concatenate([ends[:, :1], values, ends[:, 1:]], axis=1)
         rates = _first_rates(self._counts, self._values)
-        # One entry a point, for the gap behind it, so that a merge moves points and gaps alike.
+        # One entry per point, for the gap behind it, so that a merge sorts points and gaps alike.
         self._roughness = np.concatenate([rates, rates[:, -1:]], axis=1)
 
     def _merge(self, values: Array, left: Array) -> None:
-        """Put the new points behind the left ends of their gaps; a gap of one pixel gives its left end again."""
+        """Insert the new points behind the left ends of their gaps; a gap of one pixel repeats its left end."""
         rows = np.arange(len(self._active))[:, None]
         low, high = self._counts[rows, left], self._counts[rows, left + 1]
         ends = self._values[rows, left], self._values[rows, left + 1]
-        rates = _rates((low, self._asked, high), (ends[0], values, ends[1]))
-        rates = np.where((self._asked > low)[..., None], rates, self._roughness[rows, left])
+        rates = _rates((low, self._next_counts, high), (ends[0], values, ends[1]))
+        rates = np.where((self._next_counts > low)[..., None], rates, self._roughness[rows, left])
         self._roughness[rows, left] = rates
-        counts = np.concatenate([self._counts, self._asked], axis=1)
+        counts = np.concatenate([self._counts, self._next_counts], axis=1)
         order = np.argsort(counts, axis=1, kind="stable")
         self._counts = counts[rows, order]
         self._values = np.concatenate([self._values, values], axis=1)[rows, order]
         self._roughness = np.concatenate([self._roughness, rates], axis=1)[rows, order]
 
-    def _bounds(self, loads: Array, tolerances: Array) -> Array:
-        bounds = np.maximum(_bounds(loads), LEAST_SHARE * tolerances)
+    def _bounds(self, loads: Array, limits: Array) -> Array:
+        bounds = np.maximum(_bounds(loads), _LEAST_SHARE * limits)
         complete = np.all(np.diff(self._counts, axis=1) <= 1, axis=1, keepdims=True)
         return np.where(complete, 0.0, bounds)
 
-    def _next(self, loads: Array) -> Array:
-        """Counts in the middle of the gaps that weigh most over all labels; known gaps come last."""
+    def _split_gaps(self, loads: Array) -> Array:
+        """Counts in the middle of the gaps with the greatest load over all labels; gaps of one pixel come last."""
         unknown = np.diff(self._counts, axis=1) > 1
         order = np.argsort(np.where(unknown, -(loads**2).sum(axis=2), 1.0), axis=1, kind="stable")
-        count = math.ceil(REFINED_SHARE * order.shape[1])
-        if self._most is not None:
-            count = min(count, self._most - self._counts.shape[1] + 2)
+        count = math.ceil(_REFINED_SHARE * order.shape[1])
+        if self._max_points is not None:
+            count = min(count, self._max_points - self._counts.shape[1] + 2)
         self._split = np.sort(order[:, :count], axis=1)
         rows = np.arange(len(order))[:, None]
         return np.asarray((self._counts[rows, self._split] + self._counts[rows, self._split + 1]) // 2)

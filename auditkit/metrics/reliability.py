@@ -1,55 +1,50 @@
 """Whether a metric ranks saliency methods alike on every image, and whether metrics agree (Tomsett et al. 2020).
 
-Inter-rater reliability: images are raters who rank the methods. Inter-method reliability: do two methods find the same
-images hard, under one metric? Internal consistency: do two metrics order the images alike, under one method?
+Inter-rater reliability: images are raters that rank the methods. Inter-method reliability: do two methods find the
+same images hard, under one metric? Internal consistency: do two metrics order the images alike, under one method?
 """
-
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
+from auditkit.metrics.checks import finite
 
-Level = Literal["ordinal", "interval"]
-LEAST_METHODS = 3  # two methods can only be ranked one way or the other
+LEAST_METHODS = 3  # two methods have only two possible orders
 
 
-def krippendorff_alpha(ratings: npt.ArrayLike, level: Level = "ordinal") -> float:
-    """Krippendorff's alpha of ratings [raters, units]: 1 agreement, 0 chance, below 0 discord; NaN where none differ.
+def krippendorff_alpha(ratings: npt.ArrayLike) -> float:
+    """Krippendorff's ordinal alpha of ratings [raters, units]; at most 1, which is agreement, and 0 is chance.
 
-    NaN in the table means that this rater did not rate this unit; a unit with fewer than two ratings is left out.
-    At the ordinal level the distance between two values is the number of ratings from one to the other, each end's
-    own ratings by half: that is the distance of their mid-ranks, so alpha is the interval alpha of the mid-ranks.
+    NaN in the table means that this rater did not rate this unit; units with fewer than two ratings are left out. The
+    ordinal distance between two values is the number of ratings from one to the other, with the ratings at either end
+    counted half. That is the distance of their mid-ranks. Alpha is NaN if all ratings are equal.
     """
     table = _table(ratings, "ratings")
-    if level not in ("ordinal", "interval"):
-        raise BadInput(f"there is no level '{level}' of ratings; use ordinal or interval.")
     rated = ~np.isnan(table)
     rated &= rated.sum(axis=0) >= 2
     unit, values = np.nonzero(rated.T)[0], table.T[rated.T]
     if not values.size:
-        raise BadInput("agreement needs a unit that two raters have rated.")
-    if level == "ordinal":
-        values = _midranks(values)
+        raise BadInput("agreement needs at least one unit with two ratings.")
+    values = _midranks(values)
     values = values - values.mean()
     total = float((values**2).sum())
     if total == 0 or np.ptp(values) == 0:
         return float("nan")
     per_unit = np.bincount(unit)
-    per_unit_mean = np.bincount(unit, weights=values) / np.maximum(per_unit, 1)
-    # The squared differences of m values, over all ordered pairs, sum to 2 m times their squared deviations.
+    unit_means = np.bincount(unit, weights=values) / np.maximum(per_unit, 1)
+    # Over all ordered pairs, the squared differences of m values sum to 2 m times their squared deviations.
     weight = per_unit[unit] / (per_unit[unit] - 1)
-    observed = float((weight * (values - per_unit_mean[unit]) ** 2).sum()) / values.size
+    observed = float((weight * (values - unit_means[unit]) ** 2).sum()) / values.size
     expected = total / (values.size - 1)
     return float(1 - observed / expected)
 
 
 def inter_rater(scores: npt.ArrayLike) -> float:
-    """Krippendorff's ordinal alpha over images that rank the methods by a metric, given scores [images, methods].
+    """Krippendorff's alpha over images that rank the methods by one metric's scores [images, methods].
 
-    Each image gives ranks, equal scores sharing their mean rank. Whether high or low is better does not matter.
+    Equal scores on an image share their mean rank. Whether high or low scores are better does not matter.
     """
     table = _complete(scores, "methods")
     if table.shape[1] < LEAST_METHODS:
@@ -58,14 +53,14 @@ def inter_rater(scores: npt.ArrayLike) -> float:
 
 
 def inter_method(scores: npt.ArrayLike) -> Array:
-    """Spearman's correlation over images between each two methods under one metric, given scores [images, methods]."""
+    """Spearman's correlations [methods, methods] over images, for one metric's scores [images, methods]."""
     return spearman(_complete(scores, "methods"))
 
 
 def internal_consistency(scores: npt.ArrayLike, higher_is_better: npt.ArrayLike) -> Array:
-    """Spearman's correlation over images between each two metrics of one method, given scores [images, metrics].
+    """Spearman's correlations [metrics, metrics] over images, for one method's scores [images, metrics].
 
-    `higher_is_better` says so for each metric; the others are turned round, so that agreement is always positive.
+    Metrics for which `higher_is_better` [metrics] is false are negated, so that agreement is always positive.
     """
     table, better = _complete(scores, "metrics"), np.asarray(higher_is_better)
     if better.dtype != np.bool_ or better.shape != table.shape[1:]:
@@ -74,7 +69,7 @@ def internal_consistency(scores: npt.ArrayLike, higher_is_better: npt.ArrayLike)
 
 
 def spearman(columns: npt.ArrayLike) -> Array:
-    """Spearman's rank correlation between each two columns of [rows, columns]; NaN for a column without differences."""
+    """Spearman's correlations [columns, columns] in [-1, 1] of a table [rows, columns]; NaN for constant columns."""
     table = _complete(columns, "columns")
     ranks = np.stack([_midranks(column) for column in table.T])
     centred = ranks - ranks.mean(axis=1, keepdims=True)
@@ -84,25 +79,21 @@ def spearman(columns: npt.ArrayLike) -> Array:
 
 
 def mean_off_diagonal(correlations: npt.ArrayLike) -> float:
-    """Mean correlation over the pairs of two different columns; NaN when one of them is not defined."""
+    """Mean over the pairs of different columns of correlations [columns, columns]; NaN if one of them is NaN."""
     table = np.asarray(correlations, dtype=np.float64)
     if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
-        raise BadInput(f"correlations come as a square table of at least two columns, found shape {table.shape}.")
+        raise BadInput(f"correlations need a square table of at least two columns, found shape {table.shape}.")
     return float(table[np.triu_indices(len(table), k=1)].mean())
 
 
 def _midranks(values: Array) -> Array:
-    """Rank of each value from 1 up, equal values sharing the mean of theirs."""
+    """Ranks [n] of values [n], from 1; equal values share the mean of their ranks."""
     _, position, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[position])
 
 
 def _complete(scores: npt.ArrayLike, what: str) -> Array:
-    table = _table(scores, f"images and {what}")
-    bad = int(np.count_nonzero(~np.isfinite(table)))
-    if bad:
-        raise BadInput(f"{bad} of {table.size} scores are NaN or infinite; leave those images out and say how many.")
-    return table
+    return finite(_table(scores, f"images and {what}"), "scores")
 
 
 def _table(values: npt.ArrayLike, what: str) -> Array:
@@ -110,5 +101,5 @@ def _table(values: npt.ArrayLike, what: str) -> Array:
     if table.ndim != 2 or min(table.shape) < 1 or len(table) < 2:
         raise BadInput(f"reliability needs a table of {what} with at least two rows, found shape {table.shape}.")
     if np.isinf(table).any():
-        raise BadInput(f"the table of {what} holds infinite values, between which there is no distance.")
+        raise BadInput(f"the table of {what} contains infinite values, which have no distance.")
     return table

@@ -16,7 +16,7 @@ from auditkit.metrics.curves import (
     Steps,
     area,
     area_weights,
-    needed_errors,
+    error_limits,
     parse_steps,
     sampled_errors,
     uniform_counts,
@@ -99,6 +99,7 @@ def test_a_range_that_is_none_is_refused(low: float, high: float) -> None:
 # Steps
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 400))
 def test_uniform_counts_are_as_equal_as_whole_pixels_allow(pixels: int, steps: int) -> None:
     counts = uniform_counts(pixels, steps)
@@ -145,25 +146,25 @@ shares = st.floats(0, 1, allow_subnormal=False)
 
 
 @given(shares, shares, st.sampled_from([0.02, 5e-3, 1e-3]), st.floats(-1, 1))
-@settings(max_examples=500)
+@settings(deadline=None, max_examples=500)
 def test_alpha_moves_no_more_than_allowed(auc: float, prob: float, tolerance: float, part: float) -> None:
-    bears = float(needed_errors(np.array(auc), np.array(prob), tolerance, 0.01, 0.001))
+    bears = float(error_limits(np.array(auc), np.array(prob), tolerance, 0.01, 0.001))
     assert 0 < bears <= tolerance
     off = min(max(auc + part * bears, 0.0), 1.0)
     assert abs(float(alpha(off, prob) - alpha(auc, prob))) <= MAGNIFIED * tolerance + 1e-9
 
 
 @given(shares, shares, st.sampled_from([0.02, 5e-3, 1e-3]), shares)
-@settings(max_examples=500)
+@settings(deadline=None, max_examples=500)
 def test_beta_falls_no_more_than_allowed(auc: float, prob: float, tolerance: float, part: float) -> None:
-    bears = float(needed_errors(np.array(auc), np.array(prob), tolerance, 0.01, 0.001))
+    bears = float(error_limits(np.array(auc), np.array(prob), tolerance, 0.01, 0.001))
     off = min(auc + part * bears, 1.0)
     assert float(beta(auc, prob) - beta(off, prob)) <= MAGNIFIED * tolerance + 1e-9
 
 
 def test_no_figure_asks_for_more_than_the_tolerance_where_ratios_are_calm() -> None:
-    assert needed_errors(np.array([0.4]), np.array([0.9]), 5e-3, 0.01, 0.001).tolist() == [5e-3]
-    assert needed_errors(np.array([0.0]), np.array([0.0]), 5e-3, 0.0, 0.0)[0] > 0
+    assert error_limits(np.array([0.4]), np.array([0.9]), 5e-3, 0.01, 0.001).tolist() == [5e-3]
+    assert error_limits(np.array([0.0]), np.array([0.0]), 5e-3, 0.0, 0.0)[0] > 0
 
 
 # The error of a fixed number of points
@@ -228,8 +229,8 @@ def refine(curves: Array, tolerance: float, most: int = 512) -> tuple[Refinement
         curves.shape[1] - 1, curves[:, 0], curves[:, -1], lambda _, areas: np.full(areas.shape, tolerance), most
     )
     asked: list[list[Array]] = [[] for _ in curves]
-    while len(refinement.wanted()[0]):
-        active, counts = refinement.wanted()
+    while len(refinement.next_counts()[0]):
+        active, counts = refinement.next_counts()
         for curve, row in zip(active, counts, strict=True):
             asked[curve].append(row)
         refinement.add(curves[active[:, None], counts])

@@ -94,7 +94,7 @@ def test_refusals() -> None:
         preset("rise").with_steps(0)
     with pytest.raises(BadInput, match="at least one pixel"):
         preset("rise").insertion.counts(0)
-    with pytest.raises(BadInput, match="11 points has 10 values"):
+    with pytest.raises(BadInput, match="11 points needs one value per point, found 10"):
         preset("xplique").insertion.area(np.arange(11), np.zeros(10))
 
 

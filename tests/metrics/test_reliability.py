@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from auditkit.errors import BadInput
-from auditkit.metrics import reliability
 from auditkit.metrics.reliability import (
     inter_method,
     inter_rater,
@@ -33,8 +32,7 @@ PUBLISHED = [
 
 
 def test_the_published_example() -> None:
-    assert krippendorff_alpha(PUBLISHED, "ordinal") == pytest.approx(0.815, abs=5e-4)
-    assert krippendorff_alpha(PUBLISHED, "interval") == pytest.approx(0.849, abs=5e-4)
+    assert krippendorff_alpha(PUBLISHED) == pytest.approx(0.815, abs=5e-4)
 
 
 def test_three_raters_by_hand() -> None:
@@ -44,7 +42,7 @@ def test_three_raters_by_hand() -> None:
     disagreement is (4/2 + 4/2) / 9 = 4/9. The nine ranks are 1, 2, 3 three times each: 9 pairs each at distance 1
     (1-2, 2-3) and 9 at distance 2, so the expected one is 2 (9 + 9 + 36) / (9 x 8) = 3/2; their ratio is 8/27.
     """
-    assert krippendorff_alpha([[1, 2, 3], [1, 2, 3], [2, 1, 3]], "interval") == pytest.approx(19 / 27)
+    assert krippendorff_alpha([[1, 2, 3], [1, 2, 3], [2, 1, 3]]) == pytest.approx(19 / 27)
     assert inter_rater([[0.1, 0.2, 0.9], [10, 30, 31], [0.5, 0.4, 0.6]]) == pytest.approx(19 / 27)
 
 
@@ -63,7 +61,7 @@ def test_no_differences_at_all_is_not_a_figure() -> None:
     assert math.isnan(inter_rater(np.full((4, 3), 0.1)))
 
 
-def _looped_alpha(table: list[list[float]], level: str) -> float:
+def _looped_alpha(table: list[list[float]]) -> float:
     """From the coincidence matrix, as the textbook has it."""
     coincidences: Counter[tuple[float, float]] = Counter()
     for unit in zip(*table, strict=True):
@@ -76,8 +74,6 @@ def _looped_alpha(table: list[list[float]], level: str) -> float:
     count = sum(totals.values())
 
     def distance(c: float, k: float) -> float:
-        if level == "interval":
-            return (c - k) ** 2
         between = sum(weight for value, weight in totals.items() if min(c, k) <= value <= max(c, k))
         return float((between - (totals[c] + totals[k]) / 2) ** 2)
 
@@ -94,20 +90,20 @@ ratings = st.integers(2, 5).flatmap(
 
 
 @settings(deadline=None)
-@given(ratings, st.sampled_from(["ordinal", "interval"]))
-def test_alpha_agrees_with_the_coincidence_matrix(units: list[list[float]], level: reliability.Level) -> None:
+@given(ratings)
+def test_alpha_agrees_with_the_coincidence_matrix(units: list[list[float]]) -> None:
     table = [list(rater) for rater in zip(*units, strict=True)]
     if all(sum(not math.isnan(value) for value in unit) < 2 for unit in units):
-        with pytest.raises(BadInput, match="two raters"):
-            krippendorff_alpha(table, level)
+        with pytest.raises(BadInput, match="two ratings"):
+            krippendorff_alpha(table)
         return
-    assert krippendorff_alpha(table, level) == pytest.approx(_looped_alpha(table, level), nan_ok=True, abs=1e-9)
+    assert krippendorff_alpha(table) == pytest.approx(_looped_alpha(table), nan_ok=True, abs=1e-9)
 
 
 def test_a_transposed_table_is_seen() -> None:
     """Raters for units is the mistake to make here; the published example tells them apart."""
     transposed = np.array(PUBLISHED).T
-    assert krippendorff_alpha(transposed, "ordinal") != pytest.approx(0.815, abs=0.1)
+    assert krippendorff_alpha(transposed) != pytest.approx(0.815, abs=0.1)
 
 
 def test_spearman_is_scipys_with_ties() -> None:
@@ -139,8 +135,7 @@ def test_metrics_that_agree_correlate_whichever_way_they_point() -> None:
         (lambda: inter_rater([[1, 2], [2, 1]]), "at least 3 methods"),
         (lambda: inter_rater([[1, 2, _], [2, 1, 3]]), "1 of 6"),
         (lambda: inter_rater([[1, 2, 3]]), "two rows"),
-        (lambda: krippendorff_alpha([[1, 2], [1, 2]], "nominal"), "nominal"),
-        (lambda: krippendorff_alpha([[1, _], [_, 1]]), "two raters"),
+        (lambda: krippendorff_alpha([[1, _], [_, 1]]), "two ratings"),
         (lambda: krippendorff_alpha([[1, math.inf], [1, 2]]), "infinite"),
         (lambda: internal_consistency([[1, 2], [2, 1]], [True]), "each of the 2 metrics"),
         (lambda: mean_off_diagonal([[1.0]]), "square"),

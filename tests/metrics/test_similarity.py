@@ -12,14 +12,14 @@ from auditkit.metrics.similarity import (
     ALIKE,
     BYTES,
     SAMPLE,
-    _at_all_pixels,
-    _sampled,
+    _exact_similarity,
+    _sampled_pixels,
     fingerprint,
-    first_alike,
-    likeness,
-    one_map,
+    first_similar,
+    is_repeated,
+    is_same_map,
     outline,
-    repeated,
+    similarity,
 )
 
 Array = np.ndarray
@@ -62,8 +62,8 @@ def test_of_small_images_all_pixels_are_looked_at(size: tuple[int, int], top: in
     (order,) = ranks(maps)
     halves = np.unpackbits(prints(maps)[0]).reshape(2, SAMPLE)
     for found, expected in zip(halves, (order < top, maps[0] > maps.mean()), strict=True):
-        assert np.array_equal(found, expected.ravel()[_sampled(order.size, 0)])
-    assert set(_sampled(order.size, 0)) == set(range(order.size))
+        assert np.array_equal(found, expected.ravel()[_sampled_pixels(order.size, 0)])
+    assert set(_sampled_pixels(order.size, 0)) == set(range(order.size))
 
 
 def test_of_large_images_a_sample_is_looked_at() -> None:
@@ -86,12 +86,12 @@ def test_likeness_counts_the_pixels_that_both_have() -> None:
     """Four of eight most important pixels in common; above the mean 40 each, 30 of them in common."""
     bits = np.zeros((3, 2, SAMPLE), np.bool_)
     bits[0, 0, :8], bits[1, 0, 4:12], bits[0, 1, :40], bits[1, 1, 10:50] = True, True, True, True
-    found = likeness(*(np.packbits(bits.reshape(3, -1), axis=1) for _ in range(2)))
+    found = similarity(*(np.packbits(bits.reshape(3, -1), axis=1) for _ in range(2)))
     shares = np.corrcoef(bits[0, 1], bits[1, 1])[0, 1]
     assert shares > 0.5
     np.testing.assert_allclose(found, [[1, shares, 0], [shares, 1, 0], [0, 0, 0]], atol=1e-6)
     bits[1, 1] = ~bits[0, 1]
-    assert likeness(*(np.packbits(bits.reshape(3, -1), axis=1)[at : at + 1] for at in (0, 1))) == 0.5
+    assert similarity(*(np.packbits(bits.reshape(3, -1), axis=1)[at : at + 1] for at in (0, 1))) == 0.5
 
 
 @pytest.mark.parametrize("size", [(32, 32), (64, 64), (224, 224)])
@@ -99,7 +99,7 @@ def test_likeness_counts_the_pixels_that_both_have() -> None:
 @pytest.mark.parametrize("make", [smooth, plateaus])
 def test_noise_leaves_a_map_what_it_was(make: Any, size: tuple[int, int], share: float) -> None:
     maps = make(4, size)
-    assert np.diag(likeness(prints(maps), prints(noisy(maps, share)))).min() > ALIKE + 0.02
+    assert np.diag(similarity(prints(maps), prints(noisy(maps, share)))).min() > ALIKE + 0.02
 
 
 def test_the_most_important_tenth_of_a_plateau_is_noise() -> None:
@@ -112,54 +112,54 @@ def test_the_most_important_tenth_of_a_plateau_is_noise() -> None:
 @pytest.mark.parametrize("make", [smooth, plateaus])
 def test_other_maps_are_not_alike(make: Any) -> None:
     found = prints(make(30, (64, 64)))
-    assert (likeness(found, found) - 2 * np.eye(30)).max() < ALIKE - 0.1
+    assert (similarity(found, found) - 2 * np.eye(30)).max() < ALIKE - 0.1
 
 
 def test_one_map_for_all_is_one_map_whatever_noise_is_on_each() -> None:
     maps = noisy(np.repeat(smooth(1, (64, 64)), 5, axis=0), 0.01)
     held = outlines(maps)
-    assert one_map(held[0], held[1:], 64 * 64)
+    assert is_same_map(held[0], held[1:], 64 * 64)
     other = [outlines(smooth(1, (64, 64), seed=seed))[0] for seed in (8, 9, 10, 11)]
-    assert one_map(held[0], [*held[1:], other[0]], 64 * 64)  # one label apart does not make it another method
-    assert not one_map(held[0], [*held[1:3], *other[:2]], 64 * 64)  # half of them may be chance
-    assert not one_map(held[0], other, 64 * 64)
+    assert is_same_map(held[0], [*held[1:], other[0]], 64 * 64)  # one label apart does not make it another method
+    assert not is_same_map(held[0], [*held[1:3], *other[:2]], 64 * 64)  # half of them may be chance
+    assert not is_same_map(held[0], other, 64 * 64)
 
 
 def test_noise_on_the_sampled_pixels_alone_does_not_hide_one_map() -> None:
     """Whoever knows the seed knows which pixels the fingerprints look at."""
     (plain,) = smooth(1, (64, 64))
-    at, rng = _sampled(plain.size, 5), np.random.default_rng(0)
+    at, rng = _sampled_pixels(plain.size, 5), np.random.default_rng(0)
     maps = np.repeat(plain[None], 6, axis=0).reshape(6, -1)
     maps[1:, at] = rng.choice(plain.ravel(), (5, len(at)))
     maps = maps.reshape(6, 64, 64)
     found = prints(maps, 5)
-    assert likeness(found[:1], found[1:]).max() < 0.3
+    assert similarity(found[:1], found[1:]).max() < 0.3
     first, *others = outlines(maps)
-    assert not one_map(first, others, plain.size)  # a fourth of all pixels: another map, which costs its figures
+    assert not is_same_map(first, others, plain.size)  # a fourth of all pixels: another map, which costs its figures
     maps = np.repeat(np.repeat(np.repeat(plain[None], 6, axis=0), 3, axis=1), 3, axis=2).reshape(6, -1)
-    at = _sampled(maps.shape[1], 5)
+    at = _sampled_pixels(maps.shape[1], 5)
     maps[1:, at] = rng.choice(plain.ravel(), (5, len(at)))
     maps = maps.reshape(6, 192, 192)
     found = prints(maps, 5)
-    assert likeness(found[:1], found[1:]).max() < 0.3
+    assert similarity(found[:1], found[1:]).max() < 0.3
     first, *others = outlines(maps)
-    assert one_map(first, others, first.size)
+    assert is_same_map(first, others, first.size)
 
 
 @pytest.mark.parametrize("size", [(4, 8), (16, 32), (32, 32)])
 @pytest.mark.parametrize("make", [smooth, plateaus])
-def test_counting_at_all_pixels_is_what_fingerprints_of_all_pixels_say(make: Any, size: tuple[int, int]) -> None:
+def test_counting_exact_similarity_is_what_fingerprints_of_all_pixels_say(make: Any, size: tuple[int, int]) -> None:
     maps = make(4, size)
-    expected, held = likeness(prints(maps), prints(maps)), outlines(maps)
-    found = [[_at_all_pixels(one, other, maps[0].size) for other in held] for one in held]
+    expected, held = similarity(prints(maps), prints(maps)), outlines(maps)
+    found = [[_exact_similarity(one, other, maps[0].size) for other in held] for one in held]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_copies_are_told_by_the_first_of_them() -> None:
     maps = smooth(4, (64, 64))
     tops = prints(np.concatenate([maps, noisy(maps[1:2], 0.001)]))
-    assert first_alike(tops, 0.95).tolist() == [0, 1, 2, 3, 1]
-    assert first_alike(tops[:0], 0.95).tolist() == []
+    assert first_similar(tops, 0.95).tolist() == [0, 1, 2, 3, 1]
+    assert first_similar(tops[:0], 0.95).tolist() == []
 
 
 def test_a_fingerprint_costs_next_to_nothing_beside_ranking() -> None:
@@ -180,7 +180,7 @@ def found(
 ) -> list[bool]:
     count = len(maps)
     given = [np.array(one) for one in (digests or range(count), groups, pictures or range(count))]
-    return repeated(prints(maps), *given).tolist()
+    return is_repeated(prints(maps), *given).tolist()
 
 
 def test_a_map_handed_in_again_is_found_with_noise_on_it() -> None:
@@ -208,5 +208,5 @@ def test_a_thousand_images_with_ten_labels_take_about_a_second() -> None:
     tops = np.packbits(rng.random((10_000, 2 * SAMPLE)) < 0.1, axis=1)
     labels, images = np.tile(np.arange(10), 1000), np.repeat(np.arange(1000), 10)
     start = time.process_time()
-    assert not repeated(tops, np.arange(10_000), labels, images).any()
+    assert not is_repeated(tops, np.arange(10_000), labels, images).any()
     assert time.process_time() - start < 5

@@ -372,12 +372,12 @@ def test_untied_maps_have_no_spread(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"labels": "some"}, "labels 'some' name no label set"),
-        ({"labels": "top0"}, "name no label set"),
-        ({"labels": "f>=0"}, "name no label set"),
-        ({"labels": []}, "name no label set"),
-        ({"labels": [1, 1]}, "label 1 stands twice"),
-        ({"labels": [3]}, "classes 0 to 2, but the list of labels holds 3"),
+        ({"labels": "some"}, "labels 'some' is not a label set"),
+        ({"labels": "top0"}, "is not a label set"),
+        ({"labels": "f>=0"}, "is not a label set"),
+        ({"labels": []}, "is not a label set"),
+        ({"labels": [1, 1]}, "label 1 is listed twice"),
+        ({"labels": [3]}, "classes 0 to 2, but the list of labels contains 3"),
         ({"labels": "top4"}, "more labels than the model's 3 classes"),
         ({"infill": "pink"}, "infill 'pink' is not one of gray, blur, random, blur:SIGMA or image:FILE"),
         ({"infill": "blur:wide"}, "infill 'blur:wide' has no width from 0 to 1000 pixels"),

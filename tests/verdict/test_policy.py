@@ -210,7 +210,7 @@ EVALUATION = {
     "confidence = 95": "confidence 95.0 must lie in [0.5, 1)",
     "seed = -1": "seed is -1, expected a whole number from 0 up",
     "labels = [3, 7]": "labels is [3, 7], expected 'all'",
-    'labels = "some"': "labels 'some' name no label set",
+    'labels = "some"': "labels 'some' is not a label set",
     'labels = "top1"': "worst_completeness needs maps for more labels than labels = 'top1' has",
     'labels = "3"': "worst_completeness needs maps for more labels",
     "max_failed_images = 1": "max_failed_images is 1, expected a share",

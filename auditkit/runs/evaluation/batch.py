@@ -17,8 +17,8 @@ from auditkit.data.ranks import Order, Ties, map_seed
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS
 from auditkit.metrics.localisation import box_region, iou, kept_first, pointing_hit
-from auditkit.metrics.saliency_metric import Box, box, boxes
-from auditkit.metrics.similarity import fingerprint, one_map, outline
+from auditkit.metrics.saliency_metric import Box, boxes, component_box
+from auditkit.metrics.similarity import fingerprint, is_same_map, outline
 from auditkit.model import preprocessing
 from auditkit.model.card import Card
 from auditkit.model.signature import Signature
@@ -200,7 +200,7 @@ class _User:
     def _alike(self, first: Array, known: Mapping[int, tuple[Placed, Any]]) -> bool:
         """Whether the labels share a map."""
         others = [placed.outline for key, (placed, _) in known.items() if key != id(first)]
-        return not others or one_map(known[id(first)][0].outline, others, first.size)
+        return not others or is_same_map(known[id(first)][0].outline, others, first.size)
 
     def _chief(self, label: int) -> bool:
         return self.bank.settings.named or label == self.predicted
@@ -225,7 +225,7 @@ class _User:
 
 def _boxes(values: Array, rule: str) -> tuple[Box, ...]:
     """The box of the largest component, then those of every delta that is tuned over, as far as they are asked for."""
-    component = [box(values, 1.0, "largest-component")] if rule in ("component", "both") else []
+    component = [component_box(values)] if rule in ("component", "both") else []
     return (*component, *(boxes(values) if rule in ("tuned", "both") else ()))
 
 

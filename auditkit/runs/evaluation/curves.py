@@ -11,7 +11,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
-from auditkit.metrics.curves import Needed, Refinement, area, needed_errors, sampled_errors, uniform_counts
+from auditkit.metrics.curves import ErrorLimits, Refinement, area, error_limits, sampled_errors, uniform_counts
 from auditkit.model.hard_masks import Masked
 from auditkit.runs.evaluation.settings import Evaluation, Rule
 
@@ -112,7 +112,7 @@ class _Fixed:
 class _Adaptive:
     """Curves that are refined until their areas over a span are known well enough."""
 
-    def __init__(self, span: Span, ends: dict[int, Array], needed: Needed) -> None:
+    def __init__(self, span: Span, ends: dict[int, Array], needed: ErrorLimits) -> None:
         self.span, self.ends, self.needed = span, ends, needed
         self.refinement: Refinement | None = None
         self.unknown = [count for count in (span.low, span.high) if count not in ends]
@@ -128,7 +128,7 @@ class _Adaptive:
         if self.refinement is None:
             curves = np.arange(len(next(iter(self.ends.values()))))
             return curves, np.tile(self.unknown, (len(curves), 1))
-        active, counts = self.refinement.wanted()
+        active, counts = self.refinement.next_counts()
         return active, counts + self.span.low
 
     def add(self, values: Array) -> None:
@@ -169,11 +169,11 @@ class _Group:
         steps = uniform_counts(width, rule.steps.count if rule.steps.rule == "uniform" else width)
         return _Fixed(steps + span.low, span, ends, lambda values: area(steps, values))
 
-    def _needed(self, rule: Rule, settings: Evaluation) -> Needed:
+    def _needed(self, rule: Rule, settings: Evaluation) -> ErrorLimits:
         tolerance, eps1, eps2 = rule.steps.tolerance, settings.eps1 or 0.0, settings.eps2 or 0.0
         if self.deletion:  # it feeds no ratio
             return lambda _active, areas: np.full(areas.shape, tolerance)
-        return lambda active, areas: needed_errors(areas, self.whole[active], tolerance, eps1, eps2)
+        return lambda active, areas: error_limits(areas, self.whole[active], tolerance, eps1, eps2)
 
     def rows(self, active: Array, counts: Array) -> tuple[Array, Array, Array]:
         """Rows for the masks, and for each the labels to read and the image it is about."""

@@ -10,7 +10,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.metrics.faithfulness import best_effort, worst_per_image
 from auditkit.metrics.saliency_metric import DELTAS, tune_delta
-from auditkit.metrics.similarity import repeated
+from auditkit.metrics.similarity import is_repeated
 from auditkit.runs.evaluation.settings import NO_LABEL, NO_MAP
 from auditkit.runs.summary.row_table import CONSTANT, ONE_MAP, Items
 
@@ -177,7 +177,7 @@ class Group:
         labels = items.label[rows]
         known, images = np.unique(labels, return_counts=True)
         groups = np.where(np.isin(labels, known[images > 1]), labels, -1)
-        return int(repeated(tops, items.column("map_digest")[rows], groups, items.pictures[items.image[rows]]).sum())
+        return int(is_repeated(tops, items.column("map_digest")[rows], groups, items.pictures[items.image[rows]]).sum())
 
 
 def _per_image(name: str, images: Array, values: Array, note: str = "") -> Values:

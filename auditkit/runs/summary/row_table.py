@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.metrics.similarity import BYTES, first_alike
+from auditkit.metrics.similarity import BYTES, first_similar
 from auditkit.runs.evaluation.settings import CONTROL
 
 CODED = ("image", "bundle", "infill", "error", "flags")  # texts, kept once each
@@ -127,7 +127,7 @@ class Items:
             rows = np.flatnonzero((self.source == self.sources.index(EDGES)) & ~self.failed())
             found[self.image[rows]] = self.column(DIGEST)[rows]
             rows, tops = self.tops(rows[np.unique(self.image[rows], return_index=True)[1]])
-            found[self.image[rows]] = found[self.image[rows[first_alike(tops, COPIED)]]]
+            found[self.image[rows]] = found[self.image[rows[first_similar(tops, COPIED)]]]
         return found
 
     @property
