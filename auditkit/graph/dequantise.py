@@ -1,17 +1,17 @@
-"""A quantised graph without its rounding: what straight-through gradients are the gradients of.
+"""A quantised graph without its rounding: straight-through gradients are the gradients of this graph.
 
-Eight-bit numbers become the real numbers that they round. Saturation stays, since it does the work of a Relu where the
-zero point lies at the lower bound:
+Quantised numbers become the real numbers that they round. Saturation stays, since it does the work of a Relu where the
+zero point is the lower bound:
 
     QuantizeLinear(x)       clip(x / scale + zero, lowest, highest)
     DequantizeLinear(q)     (q - zero) scale
-    one after the other     clip(x, (lowest - zero) scale, (highest - zero) scale)
+    both in sequence        clip(x, (lowest - zero) scale, (highest - zero) scale)
 
-The other operators are first spelled out in terms of these. A range measured at run time rounds but never saturates,
-so that DynamicQuantizeLinear(x) is x, with scale 1 and zero 0.
+Other operators are first expressed in terms of these. A range that is measured at run time rounds but never saturates,
+so DynamicQuantizeLinear(x) is x, with scale 1 and zero 0.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,59 +21,53 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 from auditkit.errors import BadInput
 from auditkit.graph import build, edit
 
-# Operators of quantised operands (x, scale, zero), ..., scale and zero of the result: what they compute in floats.
+# The float operators of those that take quantised operands (x, scale, zero), ..., and the scale and zero of the result.
 PLAIN = {
     "QLinearAdd": "Add", "QLinearMul": "Mul", "QLinearMatMul": "MatMul", "QLinearSigmoid": "Sigmoid",
     "QLinearLeakyRelu": "LeakyRelu", "QLinearSoftmax": "Softmax", "QLinearAveragePool": "AveragePool",
     "QLinearGlobalAveragePool": "GlobalAveragePool",
 }  # fmt: skip
-NOT_OURS = ("channels_last", "opset")  # attributes that the float operators do not have
+_EXTRA_ATTRIBUTES = ("channels_last", "opset")  # the float operators do not have them
 QUANTISED = frozenset(PLAIN) | {
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearConcat", "QGemm",
     "ConvInteger", "MatMulInteger",
 }  # fmt: skip
-
-
-# The lowest and the highest number of each kind.
+# The lowest and the highest number of each type.
 LIMITS: dict[int, tuple[int, int]] = {
     TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15), TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255),
     TensorProto.INT16: (-32768, 32767), TensorProto.UINT16: (0, 65535),
 }  # fmt: skip
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
-
-
 def is_quantised(model: onnx.ModelProto) -> bool:
-    """Whether a graph computes with whole numbers in the place of real ones."""
+    """Whether a graph computes with quantised numbers."""
     return any(node.op_type in QUANTISED for node in model.graph.node)
 
 
 def rounds(model: onnx.ModelProto, input_name: str) -> bool:
-    """Whether what is computed from the image is rounded on its way; rounded weights alone leave gradients exact."""
-    reached = {input_name}
+    """Whether features of the image are rounded; with rounded weights alone gradients are exact."""
+    features = {input_name}
     for node in model.graph.node:
-        if not reached.isdisjoint(node.input):
+        if not features.isdisjoint(node.input):
             if node.op_type in QUANTISED - {"DequantizeLinear"}:
                 return True
-            reached.update(node.output)
+            features.update(node.output)
     return False
 
 
 def dequantised(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model in real numbers."""
     fresh = edit.copy(model)
-    rewriting = _Rewriting(fresh)
+    rewriter = _Rewriter(fresh)
     for node in fresh.graph.node:
-        rewriting.take(node)
+        rewriter.rewrite(node)
     del fresh.graph.node[:], fresh.graph.value_info[:]
-    rewriting.into(fresh.graph)
+    rewriter.into(fresh.graph)
     return fresh
 
 
-class _Rewriting(build.Builder):
-    """Nodes taken one by one, in order, and given on in real numbers."""
+class _Rewriter(build.Builder):
+    """Rewrites nodes in order, from quantised to real numbers."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model.graph, prefix="auditkit_real")
@@ -83,22 +77,21 @@ class _Rewriting(build.Builder):
         self.ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values}
         self.ranks |= {tensor.name: len(tensor.dims) for tensor in tensors}
         self.kinds = {v.name: v.type.tensor_type.elem_type for v in values} | {t.name: t.data_type for t in tensors}
-        self.known = {t.name: t for t in tensors if t.data_location == TensorProto.DEFAULT}
-        self.known |= {n.output[0]: n.attribute[0].t for n in model.graph.node if edit.is_tensor_constant(n)}
-        self.real: set[str] = set()  # tensors that held whole numbers
-        self.rounded: dict[str, tuple[str, str, str]] = {}  # what a QuantizeLinear gave: its x, scale and zero
-        self.forms: Mapping[str, Callable[[onnx.NodeProto], None]] = dict.fromkeys(PLAIN, self._plain) | {
+        self.known = edit.constant_tensors(model.graph)
+        self.real: set[str] = set()  # tensors that held quantised numbers
+        self.rounded: dict[str, tuple[str, str, str]] = {}  # x, scale and zero of the result of a QuantizeLinear
+        self.rewrites: Mapping[str, Callable[[onnx.NodeProto], None]] = dict.fromkeys(PLAIN, self._plain) | {
             "QuantizeLinear": self._quantise, "DequantizeLinear": self._dequantise, "QLinearConv": self._conv,
             "DynamicQuantizeLinear": self._dynamic, "QLinearConcat": self._concat, "QGemm": self._gemm,
             "ConvInteger": self._integer, "MatMulInteger": self._integer,
         }  # fmt: skip
 
-    def take(self, node: onnx.NodeProto) -> None:
+    def rewrite(self, node: onnx.NodeProto) -> None:
         """Rewrite a node, or keep it."""
-        self.forms.get(node.op_type, self._keep)(node)
+        self.rewrites.get(node.op_type, self._keep)(node)
 
     def _keep(self, node: onnx.NodeProto) -> None:
-        """Other nodes compute with real numbers what they did with whole ones, and casts between those are none."""
+        """Keep a node that computes the same with real numbers; a Cast of quantised numbers becomes Identity."""
         first = node.input[0] if node.input else ""
         if node.op_type == "Cast" and first in self.real:
             node = helper.make_node("Identity", [first], node.output, node.name)
@@ -111,38 +104,40 @@ class _Rewriting(build.Builder):
         self.nodes.append(node)
 
     def _make(self, operator: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
-        """A node that may itself want rewriting."""
+        """A new node, which may need rewriting itself."""
         output = output or self.name(operator.lower())
-        self.take(helper.make_node(operator, inputs, [output], name=output, **attributes))
+        self.rewrite(helper.make_node(operator, inputs, [output], name=output, **attributes))
         return output
 
     def _float(self, name: str) -> str:
         return self.node("Cast", [name], to=TensorProto.FLOAT)
 
     def _limits(self, kind: int) -> tuple[int, int]:
-        """The lowest and the highest of so many bits."""
+        """The lowest and the highest number of a type."""
         if kind not in LIMITS:
             name = TensorProto.DataType.Name(kind).lower()
             raise BadInput(f"the model rounds to {name}, for which there is no gradient. Use --gradient differences.")
         return LIMITS[kind]
 
-    def _placed(self, name: str, like: str, node: onnx.NodeProto) -> str:
-        """A scale or zero point in float, along its axis where there is one for each channel."""
+    def _broadcastable(self, name: str, like: str, node: onnx.NodeProto) -> str:
+        """A scale or zero point in float; if there is one per channel, along the channels' axis."""
         real = self._float(name)
         if self.ranks.get(name, 0) == 0:
             return real
-        axis, rank = _attribute(node, "axis", 1), self.ranks.get(like, 0)
+        axis, rank = edit.attribute(node, "axis", 1), self.ranks.get(like, 0)
         if not rank:
-            raise BadInput(f"the number of axes of '{like}', which is rounded channel by channel, is not known.")
-        behind = list(range(1, rank - axis % rank))
-        return self.node("Unsqueeze", [real, self.constant(behind)]) if behind else real
+            raise BadInput(
+                f"'{like}' is quantised per channel, and its number of axes is unknown. Use --gradient differences."
+            )
+        later_axes = list(range(1, rank - axis % rank))
+        return self.node("Unsqueeze", [real, self.constant(later_axes)]) if later_axes else real
 
     def _quantise(self, node: onnx.NodeProto) -> None:
         x, scale, zero = (*node.input, "")[:3]
-        shifted = self.node("Div", [x, self._placed(scale, x, node)])
+        shifted = self.node("Div", [x, self._broadcastable(scale, x, node)])
         if zero:
-            shifted = self.node("Add", [shifted, self._placed(zero, x, node)])
-        kind = self.kinds.get(zero) or _attribute(node, "output_dtype", 0) or TensorProto.UINT8
+            shifted = self.node("Add", [shifted, self._broadcastable(zero, x, node)])
+        kind = self.kinds.get(zero) or edit.attribute(node, "output_dtype", 0) or TensorProto.UINT8
         bounds = [self.constant(bound, np.float32) for bound in self._limits(kind)]
         q = self.node("Clip", [shifted, *bounds], node.output[0])
         self.real.add(q)
@@ -151,27 +146,28 @@ class _Rewriting(build.Builder):
 
     def _dequantise(self, node: onnx.NodeProto) -> None:
         q, scale, zero = (*node.input, "")[:3]
-        if _attribute(node, "block_size", 0) and q not in self.real:  # weights, which need no gradient
+        if edit.attribute(node, "block_size", 0) and q not in self.real:  # weights, which need no gradient
             self.nodes.append(node)
             return
-        x, own_scale, own_zero = self.rounded.get(q, ("", "", ""))
-        if x and self._same(scale, own_scale) and self._same(zero, own_zero) and scale in self.known:
+        x, q_scale, q_zero = self.rounded.get(q, ("", "", ""))
+        if x and self._are_equal(scale, q_scale) and self._are_equal(zero, q_zero) and scale in self.known:
             self._clip(node, x, scale, zero, q)
             return
         shifted = self._float(q)
         if zero:
-            shifted = self.node("Sub", [shifted, self._placed(zero, q, node)])
-        self.node("Mul", [shifted, self._placed(scale, q, node)], node.output[0])
+            shifted = self.node("Sub", [shifted, self._broadcastable(zero, q, node)])
+        self.node("Mul", [shifted, self._broadcastable(scale, q, node)], node.output[0])
         self.ranks[node.output[0]] = self.ranks.get(q, 0)
 
-    def _same(self, one: str, other: str) -> bool:
-        """Whether two scales are the same number; channel by channel the bounds are better left where they are."""
-        if one not in self.known or other not in self.known:
-            return one == other == ""
-        pair = [numpy_helper.to_array(self.known[name]) for name in (one, other)]
+    def _are_equal(self, first: str, second: str) -> bool:
+        """Whether two scales are the same single number; per channel, bounds are better left where they are."""
+        if first not in self.known or second not in self.known:
+            return first == second == ""
+        pair = [numpy_helper.to_array(self.known[name]) for name in (first, second)]
         return pair[0].size == pair[1].size == 1 and bool(pair[0] == pair[1])
 
     def _clip(self, node: onnx.NodeProto, x: str, scale: str, zero: str, q: str) -> None:
+        """A QuantizeLinear and its DequantizeLinear as one Clip."""
         step = float(numpy_helper.to_array(self.known[scale]).reshape(()))
         middle = float(numpy_helper.to_array(self.known[zero]).reshape(())) if zero else 0.0
         bounds = [self.constant((bound - middle) * step, np.float32) for bound in self._limits(self.kinds[q])]
@@ -186,12 +182,12 @@ class _Rewriting(build.Builder):
     def _real(self, triple: list[str]) -> str:
         return self._make("DequantizeLinear", [name for name in triple if name])
 
-    def _kept(self, node: onnx.NodeProto) -> dict[str, Any]:
-        return {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name not in NOT_OURS}
+    def _float_attributes(self, node: onnx.NodeProto) -> dict[str, Any]:
+        return {name: value for name, value in edit.attributes(node).items() if name not in _EXTRA_ATTRIBUTES}
 
     def _requantised(self, operator: str, inputs: list[str], node: onnx.NodeProto, scale: str, zero: str) -> None:
-        """The float operator, and its result quantised under the name it had."""
-        result = self._make(operator, inputs, **self._kept(node))
+        """The float operator, with its result quantised under the old name."""
+        result = self._make(operator, inputs, **self._float_attributes(node))
         self._make("QuantizeLinear", [result, scale, *([zero] if zero else [])], node.output[0])
 
     def _plain(self, node: onnx.NodeProto) -> None:
@@ -214,23 +210,23 @@ class _Rewriting(build.Builder):
 
     def _gemm(self, node: onnx.NodeProto) -> None:
         names = [*node.input, "", "", ""]
-        weight = self._make("DequantizeLinear", names[3:6], axis=0 if _attribute(node, "transB", 0) else 1)
+        weight = self._make("DequantizeLinear", names[3:6], axis=0 if edit.attribute(node, "transB", 0) else 1)
         operands = [self._real(names[:3]), weight, *self._bias(names[6:7], names[1], names[4])]
         if names[7]:
             self._requantised("Gemm", operands, node, names[7], names[8])
         else:
-            self._make("Gemm", operands, node.output[0], **self._kept(node))
+            self._make("Gemm", operands, node.output[0], **self._float_attributes(node))
 
-    def _bias(self, names: Any, x_scale: str, w_scale: str) -> list[str]:
-        """A bias counts in steps of both scales together."""
+    def _bias(self, names: Sequence[str], x_scale: str, w_scale: str) -> list[str]:
+        """A bias in float; its scale is the product of both scales."""
         if not any(names):
             return []
         return [self.node("Mul", [self._float(names[0]), self.node("Mul", [x_scale, w_scale])])]
 
     def _integer(self, node: onnx.NodeProto) -> None:
-        """ConvInteger and MatMulInteger: the float operator on shifted whole numbers."""
+        """ConvInteger and MatMulInteger: the float operator on operands less their zero points."""
         operands = [self._float(name) for name in node.input[:2]]
-        for place, zero in enumerate(node.input[2:4]):
+        for index, zero in enumerate(node.input[2:4]):
             if zero:
-                operands[place] = self.node("Sub", [operands[place], self._float(zero)])
-        self.node(node.op_type.removesuffix("Integer"), operands, node.output[0], **self._kept(node))
+                operands[index] = self.node("Sub", [operands[index], self._float(zero)])
+        self.node(node.op_type.removesuffix("Integer"), operands, node.output[0], **self._float_attributes(node))

@@ -1,31 +1,32 @@
-"""A model whose last layers are re-initialised, more and more of them until none is left as it was trained.
+"""A model whose last layers are re-initialised, from the last one alone to all of them.
 
-This is cascading randomisation (Adebayo et al. 2018). A weight is drawn anew from a normal law with the mean and the
-standard deviation that the trained tensor has, so that what flows through the network keeps its size. A tensor's draw
-depends on the seed and on its name alone: with more layers, those before keep theirs. Whole numbers (quantised weights)
-are drawn as such, rounded and cut off where their type ends; scales and zero points stay.
+This is cascading randomisation (Adebayo et al. 2018). A weight is drawn from a normal distribution with the mean and
+the standard deviation of the trained tensor, so that activations keep their size. A tensor's draw depends only on the
+seed and its name: with more layers, earlier ones keep theirs. Integers (quantised weights) are rounded and clipped to
+their type; scales and zero points stay.
 
 Scale and shift of a normalisation are drawn too: by themselves they can hold most of what a network has learned
-(Frankle et al. 2021), and most exports have folded them into the weights anyway. Running means and variances stay, and
-so do constants that no layer reads: an image's normalisation inside the graph, a transformer's table of positions.
+(Frankle et al. 2021), and most exports fold them into the weights anyway. Running means and variances stay, and so do
+constants that no layer reads: an image's normalisation inside the graph, a transformer's position table.
 """
 
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import onnx
-from onnx import TensorProto, inliner, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from auditkit.arrays import Array
 from auditkit.graph import edit
 from auditkit.graph.dequantise import LIMITS
 from auditkit.graph.float_types import FLOATS
 
-# Which operands of an operator are learned, where they are constants: weights and biases alike.
-LEARNED: dict[str, tuple[int, ...]] = {
+# Operands that are learned, weights and biases alike, if they are constants.
+_LEARNED: dict[str, tuple[int, ...]] = {
     "Conv": (1, 2), "ConvTranspose": (1, 2), "DeformConv": (1, 3), "Gemm": (0, 1, 2), "MatMul": (0, 1),
     "Einsum": (0, 1), "LSTM": (1, 2, 3), "GRU": (1, 2, 3), "RNN": (1, 2, 3), "PRelu": (1,),
     "FusedConv": (1, 2), "FusedGemm": (0, 1, 2), "FusedMatMul": (0, 1), "Attention": (1, 2), "QAttention": (1, 2),
@@ -35,17 +36,17 @@ LEARNED: dict[str, tuple[int, ...]] = {
     "LayerNormalization": (1, 2), "SimplifiedLayerNormalization": (1,), "SkipLayerNormalization": (2, 3, 4),
     "RMSNormalization": (1,),
 }  # fmt: skip
-# Behind a layer these carry its bias or its scale, when their other operand is a constant of more than one number.
-AFFINE = frozenset({"Add", "Mul"})
-# A weight that is put together from constants: these join several, any other operator's first operand is the weight.
-JOINS = frozenset({"Add", "Sub", "Mul", "Sum", "Concat", "MatMul"})
-HANDED_ON = edit.PASS_THROUGH | {"QuantizeLinear", "DequantizeLinear"}
-WHOLE = LIMITS | {TensorProto.INT32: (-(2**31), 2**31 - 1)}
+# Behind a layer these add its bias or scale, if their other operand is a constant of more than one number.
+_AFFINE = frozenset({"Add", "Mul"})
+# A weight may be computed from constants: these combine several, and any other operator's first operand is the weight.
+_JOINS = frozenset({"Add", "Sub", "Mul", "Sum", "Concat", "MatMul"})
+_PASS_THROUGH = edit.PASS_THROUGH | {"QuantizeLinear", "DequantizeLinear"}
+_INTEGERS = LIMITS | {TensorProto.INT32: (-(2**31), 2**31 - 1)}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What an operator has learned."""
+    """An operator and its learned tensors."""
 
     name: str  # of its first tensor
     operator: str
@@ -54,130 +55,132 @@ class Layer:
 
 
 def layers(model: onnx.ModelProto, output: str) -> list[Layer]:
-    """The layers that an output is computed by, the last one first; a tensor that several share is the last one's."""
-    flat = _Flat(edit.with_outputs(inlined(model), [output]))
-    found: list[Layer] = []
-    taken: set[str] = set()
+    """The layers that compute an output, the last one first; a shared tensor belongs to the last of its layers."""
+    flat = _Flat(edit.with_outputs(edit.inlined(model), [output]))
+    result: list[Layer] = []
+    assigned: set[str] = set()
     for operator, tensors in reversed(flat.layers()):
-        own = tuple(name for name in dict.fromkeys(tensors) if name not in taken)
-        if own:
-            found.append(Layer(own[0], operator, own, sum(flat.numbers(name) for name in own)))
-            taken.update(own)
-    return found
+        names = tuple(name for name in dict.fromkeys(tensors) if name not in assigned)
+        if names:
+            result.append(Layer(names[0], operator, names, sum(map(flat.size, names))))
+            assigned.update(names)
+    return result
 
 
 def parameters(model: onnx.ModelProto, output: str) -> int:
-    """How many numbers an output is computed with: those of layers, and all others that are real."""
-    flat = _Flat(edit.with_outputs(inlined(model), [output]))
-    learned = {name for _, tensors in flat.layers() for name in tensors}
-    return sum(flat.numbers(name) for name, held in flat.tensors.items() if name in learned or held.data_type in FLOATS)
+    """How many numbers compute an output: those of layers, and all other floats."""
+    flat = _Flat(edit.with_outputs(edit.inlined(model), [output]))
+    names = {name for name, tensor in flat.tensors.items() if tensor.data_type in FLOATS}
+    for _, tensors in flat.layers():
+        names.update(tensors)
+    return sum(map(flat.size, names))
 
 
 def randomised(
-    model: onnx.ModelProto, some: Iterable[Layer], seed: int, weights: Mapping[str, Array] | None = None
+    model: onnx.ModelProto, selection: Iterable[Layer], seed: int, weights: Mapping[str, Array] | None = None
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model with these layers re-initialised, and its detached weights to match."""
-    fresh = edit.copy(inlined(model))
-    wanted = {name for layer in some for name in layer.tensors}
-    apart = dict(weights or {})
-    for name, tensor in _held(fresh.graph):
-        if name not in wanted:
+    fresh = edit.copy(edit.inlined(model))
+    names = set(chain(*(layer.tensors for layer in selection)))
+    detached = dict(weights or {})
+    for name, tensor in _constants(fresh.graph):
+        if name not in names:
             continue
-        if name in apart:
-            apart[name] = drawn(apart[name], tensor.data_type, name, seed)
+        if name in detached:
+            detached[name] = drawn(detached[name], tensor.data_type, name, seed)
         else:
             array = drawn(numpy_helper.to_array(tensor), tensor.data_type, name, seed)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    return fresh, apart
-
-
-def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without functions of its own, in which weights would be out of sight."""
-    return inliner.inline_local_functions(model) if model.functions else model
+    return fresh, detached
 
 
 def drawn(trained: Array, kind: int, name: str, seed: int) -> Array:
-    """A tensor of the same type, shape, mean and standard deviation that has learned nothing."""
+    """A random tensor with the type, shape, mean and standard deviation of a trained one."""
     values = trained.astype(np.float64)
     rng = np.random.default_rng(list(hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=16).digest()))
     fresh = values.mean() + values.std() * rng.standard_normal(values.shape)
-    if kind in WHOLE:
-        fresh = np.clip(np.rint(fresh), *WHOLE[kind])
+    if kind in _INTEGERS:
+        fresh = np.clip(np.rint(fresh), *_INTEGERS[kind])
     return np.asarray(fresh.astype(trained.dtype))
 
 
-def _graphs_in(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        yield from [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
-
-
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes in order, those of a branch or a loop before the node that they belong to."""
+    """All nodes in order; those of a branch or a loop come before the node they belong to."""
     for node in graph.node:
-        for inner in _graphs_in(node):
+        for inner in edit.subgraphs(node):
             yield from _nodes(inner)
         yield node
 
 
-def _held(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Every constant by the name that it is read under."""
+def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """Every constant and the name under which nodes read it, including those of subgraphs."""
     yield from ((tensor.name, tensor) for tensor in graph.initializer)
     for node in graph.node:
         if edit.is_tensor_constant(node):
             yield node.output[0], node.attribute[0].t
-        for inner in _graphs_in(node):
-            yield from _held(inner)
+        for inner in edit.subgraphs(node):
+            yield from _constants(inner)
 
 
 class _Flat:
-    """A graph and the graphs within it as one list of nodes."""
+    """A graph and its subgraphs as one list of nodes."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.nodes = list(_nodes(model.graph))
-        self.tensors = dict(_held(model.graph))
-        self.made_by = {name: node for node in self.nodes for name in node.output if name}
-        self.moving = {value.name for value in edit.real_inputs(model.graph)}  # what depends on the image
+        self.tensors = dict(_constants(model.graph))
+        self.producers = {name: node for node in self.nodes for name in node.output if name}
+        self.features = {value.name for value in edit.real_inputs(model.graph)}  # tensors that depend on the image
+        for inner in chain(*map(edit.subgraphs, self.nodes)):
+            self.features.update(value.name for value in inner.input)
         for node in self.nodes:
-            self.moving.update(value.name for inner in _graphs_in(node) for value in inner.input)
-        for node in self.nodes:
-            if node.op_type not in ("Shape", "Size") and not self.moving.isdisjoint(edit.names_read(node)):
-                self.moving.update(node.output)
+            if node.op_type not in ("Shape", "Size") and not self.features.isdisjoint(edit.names_read(node)):
+                self.features.update(node.output)
 
-    def numbers(self, name: str) -> int:
-        """How many a tensor holds."""
+    def size(self, name: str) -> int:
+        """How many numbers a constant holds."""
         return math.prod(self.tensors[name].dims)
 
     def layers(self) -> list[tuple[str, list[str]]]:
         """Operator and learned tensors of every layer, in the order of the nodes."""
-        found: list[tuple[str, list[str]]] = []
-        behind: dict[str, list[str]] = {}  # what a layer gave: the layer's tensors, to which its bias may be added
+        layers: list[tuple[str, list[str]]] = []
+        results: dict[str, list[str]] = {}  # of layers, with the layer's tensors, to which a bias may be added
         for node in self.nodes:
-            read = list(node.input)
-            if node.op_type in LEARNED:
-                learned = self._learned([read[at] for at in LEARNED[node.op_type] if at < len(read)])
-                if learned:
-                    found.append((node.op_type, learned))
-                    behind.update(dict.fromkeys(node.output[:1], learned))
-            elif node.op_type in AFFINE and len(own := [name for name in read if name in behind]) == 1:
-                added = [name for name in self._learned([n for n in read if n not in own]) if self.numbers(name) > 1]
-                behind[own[0]].extend(added)
-                behind.update(dict.fromkeys(node.output if added else (), behind[own[0]]))
-            elif node.op_type in HANDED_ON and read and read[0] in behind:
-                behind[node.output[0]] = behind[read[0]]
-        return found
+            if node.op_type in _LEARNED:
+                operands = [name for index, name in enumerate(node.input) if index in _LEARNED[node.op_type]]
+                tensors = self._learned(operands)
+                if tensors:
+                    layers.append((node.op_type, tensors))
+                    results.update(dict.fromkeys(node.output[:1], tensors))
+            elif node.op_type in _AFFINE:
+                self._extend_layer(node, results)
+            elif node.op_type in _PASS_THROUGH and node.input and node.input[0] in results:
+                results[node.output[0]] = results[node.input[0]]
+        return layers
+
+    def _extend_layer(self, affine: onnx.NodeProto, results: dict[str, list[str]]) -> None:
+        """Add the constants of an Add or Mul behind a layer to that layer."""
+        of_layers = [name for name in affine.input if name in results]
+        if len(of_layers) != 1:
+            return
+        tensors = results[of_layers[0]]
+        constants = self._learned([name for name in affine.input if name not in of_layers])
+        added = [name for name in constants if self.size(name) > 1]
+        if added:
+            tensors.extend(added)
+            results.update(dict.fromkeys(affine.output, tensors))
 
     def _learned(self, operands: list[str]) -> list[str]:
-        """Tensors that constant operands are put together from, in the order in which they are met."""
-        found: list[str] = []
-        waiting, seen = list(reversed(operands)), set(operands) & self.moving
-        while waiting:
-            name = waiting.pop()
-            if name in seen:
+        """Constants that the operands are computed from, in the order of the walk; none for features of the image."""
+        names: list[str] = []
+        pending, visited = list(reversed(operands)), set(operands) & self.features
+        while pending:
+            name = pending.pop()
+            if name in visited:
                 continue
-            seen.add(name)
+            visited.add(name)
             if name in self.tensors:
-                found += [name] if self.tensors[name].data_type in FLOATS | WHOLE.keys() else []
-            elif name in self.made_by:
-                node = self.made_by[name]
-                waiting.extend(reversed(node.input if node.op_type in JOINS else node.input[:1]))
-        return found
+                names += [name] if self.tensors[name].data_type in FLOATS | _INTEGERS.keys() else []
+            elif name in self.producers:
+                node = self.producers[name]
+                pending.extend(reversed(node.input if node.op_type in _JOINS else node.input[:1]))
+        return names

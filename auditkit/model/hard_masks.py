@@ -54,7 +54,7 @@ class OnnxOverBanks:
         self.signature, self.device, self._columns = signature, model.device, columns
         self._turned = model.settings.channels_last and not ends.channels_last
         self._step: Session | None = None
-        if found := input_rounding.behind(
+        if found := input_rounding.split_behind_rounding(
             graph, ends, (input_rounding.TO_HALF,) if model.device.casts_to_float16 else behind
         ):
             graph, ends = found.rest, found.ends
@@ -159,9 +159,7 @@ class OnnxMaskedOnHost(OnnxMasked):
     """The same with masks composed on the host, where that is also where the graph runs."""
 
     def __init__(self, model: OnnxClassifier) -> None:
-        super().__init__(
-            model, lambda graph, ends, **_: hard_masks.scored(graph, ends), input_rounding.TO_WHOLE_NUMBERS
-        )
+        super().__init__(model, lambda graph, ends, **_: hard_masks.scored(graph, ends), input_rounding.TO_INTEGERS)
 
     def load(self, pictures: Array, ranks: Array) -> Any:
         """Both banks as they are."""

@@ -27,7 +27,7 @@ from auditkit.data.ranks import map_seed
 from auditkit.data.usable import usable
 from auditkit.errors import AuditError, BadInput, OutOfMemory
 from auditkit.graph import edit
-from auditkit.graph.randomise import Layer, inlined, layers, parameters, randomised
+from auditkit.graph.randomise import Layer, layers, parameters, randomised
 from auditkit.methods.request import Found, Pool, Request
 from auditkit.metrics.reliability import spearman
 from auditkit.metrics.statistics import mean_interval
@@ -109,7 +109,7 @@ def randomisation(
         return {"not_assessed": f"the maps are not those that {what.name()} made for this model, so that they cannot "
                                 f"be made again for a changed one"}  # fmt: skip
     output = model.signature.output
-    graph = edit.with_outputs(inlined(model.file.proto), [output])
+    graph = edit.with_outputs(edit.inlined(model.file.proto), [output])
     found, whole = tuple(layers(graph, output)), parameters(graph, output)
     known = sum(layer.parameters for layer in found)
     if not found or known < LEAST_SHARE * whole:

@@ -15,7 +15,7 @@ from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
 node = helper.make_node
-BOTH = (input_rounding.TO_HALF, input_rounding.TO_WHOLE_NUMBERS)
+BOTH = (input_rounding.TO_HALF, input_rounding.TO_INTEGERS)
 SIDE = 8
 
 
@@ -50,7 +50,7 @@ def ends(element: int = TensorProto.FLOAT) -> hard_masks.Ends:
 ])  # fmt: skip
 def test_the_two_parts_are_the_whole(kind: type, form: dict[str, Any]) -> None:
     proto = rounded(kind, **form)
-    found = input_rounding.behind(proto, ends(), BOTH)
+    found = input_rounding.split_behind_rounding(proto, ends(), BOTH)
     assert found is not None
     onnx.checker.check_model(found.rest)
     assert found.ends.element == helper.np_dtype_to_tensor_dtype(np.dtype(kind))
@@ -63,14 +63,14 @@ def test_the_two_parts_are_the_whole(kind: type, form: dict[str, Any]) -> None:
 
 
 def test_a_step_that_is_not_all_there_is_or_not_asked_for_is_left_alone() -> None:
-    assert input_rounding.behind(rounded(np.uint8, also=True), ends(), BOTH) is None
-    assert input_rounding.behind(rounded(np.uint8), ends(), (input_rounding.TO_HALF,)) is None
-    assert input_rounding.behind(rounded(np.int16, opset=21), ends(), BOTH) is None
+    assert input_rounding.split_behind_rounding(rounded(np.uint8, also=True), ends(), BOTH) is None
+    assert input_rounding.split_behind_rounding(rounded(np.uint8), ends(), (input_rounding.TO_HALF,)) is None
+    assert input_rounding.split_behind_rounding(rounded(np.int16, opset=21), ends(), BOTH) is None
     widened = onnx_models.model(
         [node("Cast", ["image"], ["wide"], to=TensorProto.DOUBLE), node("Flatten", ["wide"], ["logits"])],
         [onnx_models.value("image", ["N", 3, SIDE, SIDE])], [onnx_models.value("logits", None, TensorProto.DOUBLE)], {},
     )  # fmt: skip
-    assert input_rounding.behind(widened, ends(), BOTH) is None
+    assert input_rounding.split_behind_rounding(widened, ends(), BOTH) is None
 
 
 @pytest.mark.parametrize("dims", [["N", 3, SIDE, SIDE], [2, 3, SIDE, SIDE]])

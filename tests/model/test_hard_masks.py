@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import auditkit
 from auditkit.errors import BadInput, OutOfMemory
-from auditkit.graph import hard_masks
+from auditkit.graph import build, hard_masks
 from auditkit.graph.hard_masks import BOTTOM, COLUMNS, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, SHOWN, TOP
 from auditkit.model import device, sandbox
 from auditkit.model import hard_masks as masked_sessions
@@ -491,7 +491,7 @@ def test_inner_names_like_ours_are_stepped_around() -> None:
     """Names that are ours by habit only: each of our tensors takes the next free one."""
     ours = {node.output[0] for node in hard_masks.masked(_net(), _ends(_net())).graph.node}
     ours = sorted(name for name in ours if name.startswith("auditkit_") and name != PROBABILITIES)
-    assert "auditkit_gather" in ours
+    assert "auditkit_gather_1" in ours
     for tensor, name in zip(["t0", "t1", "t2", "w", "g", "b"] * len(ours), ours * 6, strict=True):
         proto = _net(names=lambda plain, tensor=tensor, name=name: name if plain == tensor else plain)
         fresh = hard_masks.masked(proto, _ends(proto))
@@ -546,12 +546,12 @@ def test_float16_masks_as_the_float16_model_does(tmp_path: Path) -> None:
 
 
 def test_a_planted_shift_by_one_pixel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = hard_masks.HeadBuilder.node
+    node = build.Builder.node
 
     def shifted(self: Any, operator: str, *given: Any, **attributes: Any) -> str:
         return node(self, "LessOrEqual" if operator == "Less" else operator, *given, **attributes)
 
-    monkeypatch.setattr(hard_masks.HeadBuilder, "node", shifted)
+    monkeypatch.setattr(build.Builder, "node", shifted)
     with pytest.raises(AssertionError):
         _assert_masks(_net(), "logits", "NCHW", "float32")
 
