@@ -188,7 +188,7 @@ def bundles_of(heatmaps: Any) -> dict[str, HeatmapSet]:
         return {str(name): _bundle(given) for name, given in heatmaps.items()}
     several = isinstance(heatmaps, Iterable) and not isinstance(heatmaps, HeatmapSet | str | np.ndarray)
     listed = list(heatmaps) if several else [heatmaps]
-    return runs.named([_bundle(given).path for given in listed])
+    return runs.open_bundles([_bundle(given).path for given in listed])
 
 
 def _bundle(given: Any) -> HeatmapSet:

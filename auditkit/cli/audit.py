@@ -38,13 +38,13 @@ def audit(
     Exit code 0: passed, 1: failed, 2: bad input, 3: the figures do not decide, 4: the machine failed. Run the same
     command again to resume a run that was cut short.
     """
-    from auditkit.runs.evaluate import named  # noqa: PLC0415
+    from auditkit.runs.evaluate import open_bundles  # noqa: PLC0415
     from auditkit.verdict import audit as audits  # noqa: PLC0415
     from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
     rules = read_policy(policy)
     explanation = _explanation(heatmaps, method, option, gradient, rules.seed)
-    bundles = named(heatmaps or [])
+    bundles = open_bundles(heatmaps or [])
     request = audits.Asked(rules, explanation, fail_on, baseline, tuple(sys.argv))
     classifier = model_options.open(model)
     dataset = options.open_dataset(images, classifier)

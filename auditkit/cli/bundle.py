@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from auditkit.data.bundle_check import Problem
     from auditkit.data.bundle_files import Header
     from auditkit.data.bundles import HeatmapSet
-    from auditkit.runs.evaluate import Progress
+    from auditkit.runs.executor import Progress
 
 _ANY_CLASS = 2**31  # without a model, every class index is allowed
 _MAX_PROBLEMS = 20  # in the table; --json has them all

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from auditkit.runs.evaluate import Progress, Tick
+    from auditkit.runs.executor import Progress, Tick
 
 _FIGURE_WIDTH = 14  # of a column, such as -1.156 to 1.592
 _LOG_WIDTH = 110  # of a table of two columns where there is no terminal

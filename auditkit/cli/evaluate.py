@@ -67,7 +67,7 @@ def evaluate(
     classifier = model_options.open(model)
     dataset = options.open_dataset(images, classifier)
     infill_pool = options.open_dataset(pool, classifier) if pool else None
-    bundles = runs.named(heatmaps or [])
+    bundles = runs.open_bundles(heatmaps or [])
     with console.progress("evaluating") as progress:
         summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)
     if as_json:

@@ -1,139 +1,96 @@
-"""Heatmaps evaluated over a set of images: every unit run once, its rows kept, and all of them summed up."""
+"""Evaluates heatmaps over a set of images: every unit is measured once, its rows are kept, and all are summed up."""
 
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
-from threading import Event, Semaphore
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.data.usable import usable
 from auditkit.model.classifier import AnyClassifier
-from auditkit.model.hard_masks import masked
 from auditkit.runs.evaluation import runtime_check
-from auditkit.runs.evaluation.curves import run_curves
-from auditkit.runs.evaluation.measure import ready
-from auditkit.runs.evaluation.plan import Work, placeless, planned, unit_keys
-from auditkit.runs.evaluation.rows import Row, rows
+from auditkit.runs.evaluation.batch import Batch, prepare
+from auditkit.runs.evaluation.measure import Row, measure
+from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation, unit_keys, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, units
+from auditkit.runs.executor import Limits, Progress, Stages, Tick, execute, silent
 from auditkit.runs.folder import checksums
-from auditkit.runs.folder.parquet import COLUMNS, fitted
+from auditkit.runs.folder.parquet import fitted
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results
 from auditkit.runs.summary.summarise import Summary, summarise
 
-FEWEST_AHEAD, MOST_AHEAD = 1, 3  # units made ready meanwhile; more threads than that wait for each other
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
-class Tick(Protocol):
-    """Told how many images are done, and how many rows the model has seen meanwhile."""
-
-    def __call__(self, done: int, rows: int = 0) -> None:
-        """Count on."""
-
-
-Progress = Callable[[int], Tick]
-
-
-def named(paths: Sequence[Path]) -> dict[str, HeatmapSet]:
+def open_bundles(paths: Sequence[Path]) -> dict[str, HeatmapSet]:
     """Bundles by the names of their folders, numbered where two are the same."""
-    found: dict[str, HeatmapSet] = {}
+    bundles: dict[str, HeatmapSet] = {}
     for path in paths:
         name, number = path.resolve().name, 2
         unique = name
-        while unique in found:
+        while unique in bundles:
             unique, number = f"{name}-{number}", number + 1
-        found[unique] = open_bundle(path)
-    return found
-
-
-def silent(_total: int) -> Tick:
-    """Progress that nobody watches."""
-
-    def tick(done: int, rows: int = 0) -> None:
-        del done, rows
-
-    return tick
+        bundles[unique] = open_bundle(path)
+    return bundles
 
 
 def evaluate(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
     out: "Path | Store | None" = None, progress: Progress = silent, pool: Dataset | None = None,
 ) -> Summary:  # fmt: skip
-    """Every metric of every bundle and control, with intervals over the images; kept in `out` when one is named.
+    """Every metric of every bundle and control, with intervals over the images.
 
-    Without `out` the curves stay in memory, with it they are on the disk alone. Who gives an open store also finishes
-    it; in a folder, the results are written here.
+    With `out` the rows are kept on disk, without it in memory. In a folder the results are written too; who passes an
+    open store writes them.
     """
     images, failed = usable(images, model.card)
-    others = None if pool is None else usable(pool, model.card)[0]
-    work = planned(model, images, bundles, settings, others, failed)
-    with _quick_handover(), ThreadPoolExecutor(1) as aside:
-        work, runtime = runtime_check.checked(
-            work, aside, lambda other: planned(other, images, bundles, settings, others, failed)
-        )
-        every = units(len(images), work.span.pixels, work.model.device)
+    pool = None if pool is None else usable(pool, model.card)[0]
+
+    def plan_for(classifier: AnyClassifier) -> EvaluationPlan:
+        return plan_evaluation(classifier, images, bundles, settings, pool, failed)
+
+    with ThreadPoolExecutor(1) as aside:
+        plan, runtime = runtime_check.checked(plan_for(model), aside, plan_for)
+        every_unit = units(len(images), plan.span.pixels, plan.model.device)
         tick = progress(len(images))
         if out is None:
-            tables: dict[range, Any] = {}
-            _run(work, every, lambda unit, made: tables.update({unit: _table(made)}), tick)
-            return summarise(lambda: (tables[unit] for unit in every), work.settings, runtime.result(),
-                             {"failed_images": work.failures()})  # fmt: skip
-        about = work.about()
-        with nullcontext(out) if isinstance(out, Store) else Store.open(out, placeless(about)) as store:
-            keys = unit_keys(about, every)
-            todo = [unit for unit in every if not store.has(keys[unit])]
-            tick(len(images) - sum(len(unit) for unit in todo))
-            _run(work, todo, lambda unit, made: store.write(keys[unit], _table(made)), tick)
+            tables: dict[range, pa.Table] = {}
+            _measure_units(plan, every_unit, tables.__setitem__, tick)
+            return summarise(lambda: (tables[unit] for unit in every_unit), plan.settings, runtime.result(),
+                             {"failed_images": plan.failures()})  # fmt: skip
+        record = plan.record()
+        with nullcontext(out) if isinstance(out, Store) else Store.open(out, without_paths(record)) as store:
+            keys = unit_keys(record, every_unit)
+            missing = [unit for unit in every_unit if not store.has(keys[unit])]
+            tick(len(images) - sum(map(len, missing)))
+            _measure_units(plan, missing, lambda unit, table: store.write(keys[unit], table), tick)
             reader = Store(store.folder)
-            summary = summarise(lambda: reader.tables(keys.values()), work.settings, runtime.result(), about)
+            summary = summarise(lambda: reader.tables(keys.values()), plan.settings, runtime.result(), record)
             if store is not out:
                 store.finish(results(summary))
                 checksums.write(store.folder)
     return summary
 
 
-def _table(made: Sequence[Row]) -> Any:
-    return fitted({name: [row.get(name) for row in made] for name in COLUMNS})
+def _measure_units(
+    plan: EvaluationPlan, pending: Sequence[range], keep: "Callable[[range, pa.Table], None]", tick: Tick
+) -> None:
+    def run(batch: Batch) -> list[Row]:
+        return measure(plan, batch, lambda count: tick(0, count))
 
-
-@contextmanager
-def _quick_handover() -> Iterator[None]:
-    """Let threads take turns often: the one that feeds the device must not wait for the one that prepares."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(2e-4)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
-def _run(work: Work, todo: Sequence[range], keep: Callable[[range, list[Row]], None], tick: Tick) -> None:
-    """Every unit made ready, measured and kept, several at a time: the device always has one more waiting."""
-    over, at_once = masked(work.model), work.model.device.units_at_once
-    turns, stop = Semaphore(at_once), Event()
-
-    def whole(unit: range) -> None:
-        if stop.is_set():
-            return
-        made = ready(work, over, unit)
-        with turns:
-            if stop.is_set():
-                return
-            found = run_curves(over, made.banks, list(made.curves.values()), work.span, work.settings, made.among,
-                               lambda count: tick(0, count))  # fmt: skip
-        keep(unit, rows(made, found, work.lanes, work.settings))
+    def keep_rows(unit: range, rows: list[Row]) -> None:
+        keep(unit, _table(rows))
         tick(len(unit))
 
-    ahead = min(max(FEWEST_AHEAD, (os.cpu_count() or 1) // 2), MOST_AHEAD)
-    with ThreadPoolExecutor(at_once + ahead) as workers:
-        try:
-            for done in [workers.submit(whole, unit) for unit in todo]:
-                done.result()
-        except BaseException:
-            stop.set()  # what waits is not begun
-            raise
+    stages = Stages(lambda unit: prepare(plan, unit), run, keep_rows)
+    execute(pending, stages, Limits.for_device(plan.model.device.units_at_once))
+
+
+def _table(rows: Sequence[Row]) -> "pa.Table":
+    """The rows as columns; a field that is no column of the Parquet file, or the other way round, is refused."""
+    return fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})

@@ -19,9 +19,8 @@ from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs import explain_record
-from auditkit.runs.evaluate import Progress, silent
-from auditkit.runs.evaluation.batch import Seen, look
-from auditkit.runs.evaluation.measure import probabilities
+from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
+from auditkit.runs.executor import Progress, silent
 
 MOST_POOL = 64  # images that stand in for hidden pixels; more of them change nothing and fill the memory
 GRADIENTS = ("auto", "graph", "differences")
@@ -134,10 +133,10 @@ def explain(
     together = method.together(model)
     for start in range(0, len(images), together):
         unit = range(start, min(start + together, len(images)))
-        seen = look(unit, images, model.card, model.signature)
+        seen = load_images(unit, images, model.card, model.signature)
         _same_images(seen, record.images, out)
         _same_infill(infill, record.infill, out)
-        labels = choose_labels(probabilities(model, seen.shown), rule)
+        labels = choose_labels(probabilities(model, seen.inputs), rule)
         missing = [tuple(int(k) for k in own if int(k) not in done.get(image, ()))
                    for image, own in zip(seen.ids, labels, strict=True)]  # fmt: skip
         if any(missing):
@@ -149,13 +148,13 @@ def explain(
 
 
 def request_for(
-    model: AnyClassifier, seen: Seen, labels: Sequence[tuple[int, ...]], pool: Pool, seed: int,
+    model: AnyClassifier, seen: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, seed: int,
     tick: Callable[[int], None],
 ) -> Request:  # fmt: skip
     """What is missing; images that lack nothing are left out."""
     some = [place for place, own in enumerate(labels) if own]
     return Request(
-        model, tuple(seen.ids[place] for place in some), seen.pixels[some], seen.shown[some],
+        model, tuple(seen.ids[place] for place in some), seen.pixels[some], seen.inputs[some],
         tuple(labels[place] for place in some), _gray(model), pool, seed, tick,
     )  # fmt: skip
 
@@ -173,9 +172,9 @@ def drawn_pool(model: AnyClassifier, images: Dataset, seed: int) -> Pool:
     return Pool(tuple(images.ids[int(index)] for index in chosen), shown)
 
 
-def _same_images(seen: Seen, known: dict[str, str], out: Path) -> None:
+def _same_images(seen: UnitImages, known: dict[str, str], out: Path) -> None:
     for place, image in enumerate(seen.ids):
-        if known.get(image, digest := explain_record.digest(seen.shown[place])) != digest:
+        if known.get(image, digest := explain_record.digest(seen.inputs[place])) != digest:
             raise BadInput(
                 f"image '{image}' is another picture, or prepared otherwise, than the one that {out} has maps for; use "
                 "a new bundle."

@@ -33,9 +33,8 @@ from auditkit.metrics.reliability import spearman
 from auditkit.metrics.statistics import mean_interval
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.runs import explain_record
-from auditkit.runs.evaluate import Progress, Tick, silent
-from auditkit.runs.evaluation.batch import look
-from auditkit.runs.evaluation.measure import probabilities
+from auditkit.runs.evaluation.images import load_images, probabilities
+from auditkit.runs.executor import Progress, Tick, silent
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 
 VERSION = 1  # of the way in which layers are found and drawn
@@ -149,8 +148,8 @@ def _candidates(model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed
     mapped = [position for position, image in enumerate(images.ids) if image in bundle.labels]
     mapped.sort(key=lambda position: map_seed(seed, images.ids[position], -4))
     for start in range(0, len(mapped), LOOKED_AT):
-        seen = look(mapped[start : start + LOOKED_AT], images, model.card, model.signature)
-        labels = probabilities(model, seen.shown).argmax(axis=1).tolist()
+        seen = load_images(mapped[start : start + LOOKED_AT], images, model.card, model.signature)
+        labels = probabilities(model, seen.inputs).argmax(axis=1).tolist()
         for position, image, label in zip(mapped[start:], seen.ids, labels, strict=False):
             if label not in bundle.labels[image]:
                 yield NO_MAP
@@ -212,7 +211,7 @@ def _maps(check: Check, some: Sequence[Layer], out: Path, tick: Tick) -> tuple[l
         missing = [one for one in part if one.image not in done]
         if missing:
             changed = changed or check.changed(some)
-            seen = look([one.position for one in missing], check.images, changed.card, changed.signature)
+            seen = load_images([one.position for one in missing], check.images, changed.card, changed.signature)
             labels = [(one.label,) for one in missing]
             request = request_for(changed, seen, labels, check.pool, check.what.seed, lambda rows: tick(0, rows))
             found, failure = _asked(check.what, request)

@@ -19,9 +19,10 @@ from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.comparison.comparability import infills
 from auditkit.runs.comparison.compare import compare, read
-from auditkit.runs.evaluate import Progress, evaluate, silent
-from auditkit.runs.evaluation.plan import digest, environment, placeless, subject
+from auditkit.runs.evaluate import evaluate
+from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, resolved
+from auditkit.runs.executor import Progress, silent
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder import checksums, provenance
@@ -83,7 +84,7 @@ def audit(
     about = _about(model, images, asked, bundles, pool)
     if asked.baseline is not None:
         _comparable(asked.baseline, out, images, about, resolved(asked.policy.evaluation(), model.signature.classes))
-    with Store.open(out, placeless(about)) as store:
+    with Store.open(out, without_paths(about)) as store:
         began = _sitting(out, asked.command)
         write_whole(out / POLICY, asked.policy.text.encode())
         found = _measured(model, images, asked, store, bundles, pool, phase)
@@ -134,7 +135,7 @@ def _about(
 def _content(bundle: HeatmapSet) -> str:
     """Digest of a bundle's maps, or why there is none."""
     try:
-        return digest(bundle)
+        return bundle_digest(bundle)
     except BadInput as error:
         return str(error)
 

@@ -20,8 +20,7 @@ from auditkit.metrics.curves import FIRST_GAPS, parse_steps
 from auditkit.model.hard_masks import HostMasked, OnnxMasked
 from auditkit.model.signature import Overrides
 from auditkit.runs.evaluate import evaluate
-from auditkit.runs.evaluation import rows as units
-from auditkit.runs.evaluation import runtime_check
+from auditkit.runs.evaluation import measure, runtime_check
 from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.summary.summarise import Summary
 from tests.support import onnx_models
@@ -876,7 +875,7 @@ def swapped_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ascending_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("auditkit.runs.evaluation.batch.Order", lambda values: Order(-values))
+    monkeypatch.setattr("auditkit.runs.evaluation.maps.Order", lambda values: Order(-values))
 
 
 def rows_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -897,7 +896,7 @@ def trapezoid_area(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def eps_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "beta", lambda shown, whole, _eps: np.minimum(1, 0.999 * whole / shown))
+    monkeypatch.setattr(measure, "beta", lambda shown, whole, _eps: np.minimum(1, 0.999 * whole / shown))
 
 
 PLANTED = [shifted_keep, swapped_pictures, ascending_ranks, rows_out_of_order, trapezoid_area, eps_left_out]

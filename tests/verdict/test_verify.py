@@ -19,7 +19,7 @@ from auditkit.methods.registry import METHODS
 from auditkit.methods.request import Found, Request
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
-from auditkit.runs.evaluate import silent
+from auditkit.runs.executor import silent
 from auditkit.runs.folder import checksums, parquet, provenance
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results

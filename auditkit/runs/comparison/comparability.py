@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from auditkit.errors import BadInput
-from auditkit.runs.evaluation.settings import CONTROL, GIVEN_IMAGE
+from auditkit.runs.evaluation.settings import CONTROL, IMAGE_PREFIX
 
 if TYPE_CHECKING:
     from auditkit.runs.comparison.compare import Run
@@ -39,8 +39,8 @@ def _other_infill(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     """Why hidden pixels were not replaced with the same in both runs; empty when they were."""
     if not all(name in run["settings"]["infill"] for run in (a, b)):
         return "in one run only"
-    if name.startswith(GIVEN_IMAGE):
-        first, second = ((run["run"].get("infill_images") or {}).get(name.removeprefix(GIVEN_IMAGE)) for run in (a, b))
+    if name.startswith(IMAGE_PREFIX):
+        first, second = ((run["run"].get("infill_images") or {}).get(name.removeprefix(IMAGE_PREFIX)) for run in (a, b))
         return "" if first == second else "the file has another content"
     if name == "random":
         drawn = _apart(a["settings"], b["settings"], ("draws",)) + _apart(a["run"], b["run"], ("pool",))

@@ -141,7 +141,7 @@ def read(folder: Path) -> Run:
     keys, settings = store.keys(), results["settings"]
     if not keys:
         raise BadInput(f"{folder} has no rows to compare; its folder 'items' is missing or empty.")
-    named = Evaluation(labels=settings.get("labels"), renormalise=settings.get("renormalise")).named
+    named = Evaluation(labels=settings.get("labels"), renormalise=settings.get("renormalise")).targets_listed_labels
     items = Items(store.tables(keys), named=named)
     if len(items) != (expected := results["run"].get("rows", len(items))):
         raise BadInput(f"{folder / 'items'} holds {len(items)} rows, but the run made {expected}; see auditkit verify.")

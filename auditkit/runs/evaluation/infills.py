@@ -1,4 +1,4 @@
-"""Pictures that stand in for hidden pixels, as the network takes them."""
+"""Infills: the pictures behind hidden pixels, as the network takes them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,10 +12,14 @@ from auditkit.errors import BadInput
 from auditkit.metrics.protocols import rise_blur
 from auditkit.model import preprocessing
 from auditkit.model.card import Card
+from auditkit.model.classifier import AnyClassifier
 from auditkit.model.signature import Signature
-from auditkit.runs.evaluation.settings import GIVEN_BLUR, GIVEN_IMAGE, Evaluation, given_sigma
+from auditkit.runs.evaluation.images import probabilities
+from auditkit.runs.evaluation.settings import BLUR_PREFIX, IMAGE_PREFIX, Evaluation, blur_sigma
 
-Places = tuple[tuple[int, ...], ...]  # for each image of a unit, where its infills stand
+Positions = tuple[tuple[int, ...], ...]  # for each image of a unit, the positions of its infills
+POOL_SEED = -1  # stands where a label would: infills are drawn once for all labels of an image
+UNIFORM = ("gray", "black", "zero")  # infills that are the same for every image
 
 
 class Infills:
@@ -23,89 +27,95 @@ class Infills:
 
     def __init__(self, card: Card, signature: Signature, settings: Evaluation, pool: Dataset) -> None:
         self.card, self.signature, self.settings, self.pool = card, signature, settings, pool
-        self._opened: dict[str, Array] = {}
-        self.told: dict[str, Array] = {}  # what the model says of pictures that all images share
+        self._files: dict[str, Array] = {}  # decoded once
+        self._prob: dict[str, Array] = {}  # of infills that all images share
         self._drawing: dict[str, Callable[[Array], Array]] = {
             "gray": lambda _: preprocessing.flat_picture(card, signature, card.gray),
             "black": lambda _: preprocessing.flat_picture(card, signature, (0.0,) * len(card.gray)),
             "zero": lambda _: np.zeros(signature.array_shape(1), signature.dtype),
-            "blur": lambda shown: preprocessing.blurred(shown, signature),
-            "rise-blur": lambda shown: rise_blur(shown, channels_last=signature.layout == "NHWC"),
+            "blur": lambda inputs: preprocessing.blurred(inputs, signature),
+            "rise-blur": lambda inputs: rise_blur(inputs, channels_last=signature.layout == "NHWC"),
         }
 
-    def placed(self, name: str, ids: Sequence[str], shown: Array, first: int) -> tuple[Array, Places]:
-        """New pictures for that infill, the first of which will stand at `first`, and those of each image."""
+    def pictures(self, name: str, ids: Sequence[str], inputs: Array, start: int) -> tuple[Array, Positions]:
+        """The pictures of that infill, and the positions that serve each image when the first stands at `start`."""
         if name == "random":
-            return self._random(ids, shown, first)
-        new = self._drawn_for(name, shown)
-        alone = len(new) == 1 and len(ids) != 1
-        return new, tuple((first + (0 if alone else place),) for place in range(len(ids)))
+            return self._random(ids, inputs, start)
+        pictures = self._drawn(name, inputs)
+        if len(pictures) == 1:
+            return pictures, ((start,),) * len(ids)
+        return pictures, tuple((start + image,) for image in range(len(ids)))
 
-    def _drawn_for(self, name: str, shown: Array) -> Array:
-        if name.startswith(GIVEN_IMAGE):
-            return self._given(name)
-        if name.startswith(GIVEN_BLUR):
-            return preprocessing.blurred(shown, self.signature, given_sigma(name))
-        return self._drawing[name](shown)
+    def probabilities(self, name: str, model: AnyClassifier, pictures: Array) -> Array:
+        """Probabilities [N, classes] of that infill's pictures; one that all images share is run once."""
+        if name in self._prob:
+            return self._prob[name]
+        prob = probabilities(model, pictures)
+        if name in UNIFORM or name.startswith(IMAGE_PREFIX):
+            self._prob[name] = prob
+        return prob
 
-    def same_for_all(self, name: str) -> bool:
-        """Whether that infill is one picture, whatever the image."""
-        return name in ("gray", "black", "zero") or name.startswith(GIVEN_IMAGE)
+    def _drawn(self, name: str, inputs: Array) -> Array:
+        if name.startswith(IMAGE_PREFIX):
+            return self._from_file(name)
+        if name.startswith(BLUR_PREFIX):
+            return preprocessing.blurred(inputs, self.signature, blur_sigma(name))
+        return self._drawing[name](inputs)
 
-    def _given(self, name: str) -> Array:
-        """The picture of an infill `image:FILE`, decoded once."""
-        if name not in self._opened:
+    def _from_file(self, name: str) -> Array:
+        """The picture of an infill `image:FILE`."""
+        if name not in self._files:
             try:
-                self._opened[name] = self._normalised(
-                    [preprocessing.pixels(self.card, preprocessing.opened(given_image(name)))]
+                self._files[name] = self._input(
+                    preprocessing.pixels(self.card, preprocessing.opened(infill_file(name)))
                 )
             except BadInput as error:
                 raise BadInput(f"infill {name}: {error}") from None
-        return self._opened[name]
+        return self._files[name]
 
-    def _normalised(self, pixels: Sequence[Array]) -> Array:
-        return preprocessing.normalised(self.card, np.stack(pixels), self.signature.layout, self.signature.dtype)
+    def _input(self, pixels: Array) -> Array:
+        """Pixels as the network takes them, [1, ...]."""
+        return preprocessing.normalised(self.card, pixels[None], self.signature.layout, self.signature.dtype)
 
-    def _random(self, ids: Sequence[str], shown: Array, first: int) -> tuple[Array, Places]:
-        known: dict[int, Array] = {}
-        chosen = [self._drawn(image, own, known) for image, own in zip(ids, shown, strict=True)]
-        listed = sorted({index for indices in chosen for index in indices})
-        where = {index: first + place for place, index in enumerate(listed)}
-        new = np.stack([known[index] for index in listed])
-        return new, tuple(tuple(where[index] for index in indices) for indices in chosen)
+    def _random(self, ids: Sequence[str], inputs: Array, start: int) -> tuple[Array, Positions]:
+        loaded: dict[int, Array] = {}
+        draws = [self._draw(image, own, loaded) for image, own in zip(ids, inputs, strict=True)]
+        chosen = sorted(set().union(*draws))
+        positions = {index: start + offset for offset, index in enumerate(chosen)}
+        pictures = np.stack([loaded[index] for index in chosen])
+        return pictures, tuple(tuple(positions[index] for index in draw) for draw in draws)
 
-    def _drawn(self, image: str, own: Array, known: dict[int, Array]) -> list[int]:
-        """Positions in the pool of one image's infills: never the image itself, by whatever name it is there."""
-        rng = np.random.default_rng(map_seed(self.settings.seed, image, -1))
-        found: list[int] = []
+    def _draw(self, image: str, own: Array, loaded: dict[int, Array]) -> list[int]:
+        """Positions in the pool of one image's infills: never the image itself, under any name."""
+        rng = np.random.default_rng(map_seed(self.settings.seed, image, POOL_SEED))
+        draws = self.settings.draws
+        chosen: list[int] = []
         for index in rng.permutation(len(self.pool)).tolist():
             if self.pool.ids[index] == image:
                 continue
-            if index not in known:
-                known[index] = self._of_pool(index)
-            if not np.array_equal(known[index], own):
-                found.append(index)
-            if len(found) == self.settings.draws:
-                break
-        if not found:
+            if index not in loaded:
+                loaded[index] = self._from_pool(index)
+            if not np.array_equal(loaded[index], own):
+                chosen.append(index)
+            if len(chosen) == draws:
+                return chosen
+        if not chosen:
             raise BadInput(f"the pool has no picture but that of '{image}' itself; random infill needs others.")
-        if len(found) < self.settings.draws:
-            raise BadInput(
-                f"random infill draws {self.settings.draws} pictures a point, but the pool has {len(found)} other than "
-                f"that of '{image}'; give a larger pool, or {len(found)} draws."
-            )
-        return found
+        raise BadInput(
+            f"random infill draws {draws} pictures a point, but the pool has {len(chosen)} other than that of "
+            f"'{image}'; give a larger pool, or {len(chosen)} draws."
+        )
 
-    def _of_pool(self, index: int) -> Array:
+    def _from_pool(self, index: int) -> Array:
         try:
-            return np.asarray(self._normalised([self.pool.decode(index, self.card).pixels])[0])
+            return np.asarray(self._input(self.pool.decode(index, self.card).pixels)[0])
         except BadInput as error:
             raise BadInput(f"image '{self.pool.ids[index]}' of the pool: {error}") from None
 
 
-def given_image(name: str) -> Path:
+def infill_file(name: str) -> Path:
     """The file of an infill `image:FILE`."""
-    path = Path(name.removeprefix(GIVEN_IMAGE))
+    path = Path(name.removeprefix(IMAGE_PREFIX))
     if not path.is_file():
         raise BadInput(f"there is no image {path} to fill in with.")
     return path

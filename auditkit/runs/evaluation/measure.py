@@ -1,80 +1,170 @@
-"""A unit made ready to run: decoded, shown whole to the model, its maps ranked, its banks on the device."""
+"""Measures one prepared unit: its curves, and from them a row of figures for every map."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
-from auditkit.metrics.faithfulness import choose_labels
-from auditkit.model.classifier import AnyClassifier
-from auditkit.model.hard_masks import Masked
-from auditkit.model.signature import to_probabilities
-from auditkit.runs.evaluation.batch import Prepared, look, prepare
-from auditkit.runs.evaluation.crops import crops
-from auditkit.runs.evaluation.plan import Work
-from auditkit.runs.evaluation.rows import Ready, curves
+from auditkit.metrics.faithfulness import alpha, beta
+from auditkit.runs.evaluation.batch import Batch, CurveKey
+from auditkit.runs.evaluation.crops import Crop
+from auditkit.runs.evaluation.curves import MeasuredCurve, measure_curves
+from auditkit.runs.evaluation.maps import MapUse
+from auditkit.runs.evaluation.plan import EvaluationPlan
+from auditkit.runs.evaluation.settings import CurvePair, CurveRule
 
 
-def probabilities(model: AnyClassifier, shown: Array) -> Array:
-    """Probabilities [N, classes] in float64, of rows as the network takes them."""
-    return np.asarray(to_probabilities(model.scores(shown), model.signature.kind).astype(np.float32).astype(np.float64))
+@dataclass(frozen=True)
+class Row:
+    """The figures of one map for one image, label and infill: a line of the Parquet files, whose columns these are.
+
+    None: not measured, or not defined.
+    """
+
+    image: str
+    label: int
+    bundle: str  # or control
+    infill: str
+    prob: float | None  # of the label on the whole image
+    predicted: bool
+    insertion: float | None = None
+    insertion_error: float | None = None
+    deletion: float | None = None
+    deletion_error: float | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    saliency_metric: float | None = None
+    box_degenerate: bool | None = None
+    pointing_hit: float | None = None
+    iou: float | None = None
+    tied_fraction: float | None = None
+    flags: Sequence[str] = ()
+    keep_counts: "Array | Sequence[int] | None" = None
+    curve: "Array | Sequence[float] | None" = None
+    error: str | None = None  # why there are no figures
+    map_digest: str | None = None
+    truth: int | None = None
+    prediction: int | None = None
+    insertion_low: float | None = None  # over the orders of tied pixels that were tried
+    insertion_high: float | None = None
+    saliency_by_delta: Sequence[float] | None = None
+    degenerate_by_delta: Sequence[bool] | None = None
+    map_top: bytes | None = None
 
 
-def shared(prob: Array, among: Array | None) -> Array:
-    """Probabilities given that the label is one of `among` [N, classes]; as they are where that is None."""
-    if among is None:
-        return prob
-    kept = prob * among
-    whole = kept.sum(axis=1, keepdims=True)
-    if not whole.all():
-        raise BadInput(
-            "every label of the set has probability 0 on an image, an infill or a crop, so that there is nothing to "
-            "renormalise over; name other labels, or take whole probabilities."
+def measure(plan: EvaluationPlan, batch: Batch, on_rows: Callable[[int], None] = lambda _count: None) -> list[Row]:
+    """A row for each use and infill, in the order of the uses, then one for each missing map.
+
+    `on_rows` is called with the number of masked images that the model has just run.
+    """
+    requests = list(batch.curves.values())
+    measured = measure_curves(batch.run_rows, requests, plan.span, plan.settings, batch.label_set, on_rows)
+    figures = _Figures(plan, batch, dict(zip(batch.curves, measured, strict=True)))
+    return [*figures.rows(), *figures.missing_rows()]
+
+
+class _LabelCurve(NamedTuple):
+    """A measured curve of one label."""
+
+    area: float
+    error: float
+    counts: Array
+    values: Array
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """A batch whose curves are measured."""
+
+    plan: EvaluationPlan
+    batch: Batch
+    curves: Mapping[CurveKey, MeasuredCurve]
+
+    def rows(self) -> list[Row]:
+        """A row for each use and infill."""
+        pairs = list(product(enumerate(self.batch.uses), self.plan.curve_pairs))
+        insertions = [self._curve(pair.insertion, use, use.map.positions[pair.insertion.ties])
+                      for (_, use), pair in pairs]  # fmt: skip
+        prob = np.array([self.batch.prob[use.image, use.label] for (_, use), _ in pairs])
+        ratios = self._ratios(np.array([insertion.area for insertion in insertions]), prob)
+        return [
+            self._row(use, pair, insertion, ratio, self.batch.crops.get(position, ()))
+            for ((position, use), pair), insertion, ratio in zip(pairs, insertions, ratios, strict=True)
+        ]
+
+    def missing_rows(self) -> list[Row]:
+        """A row with the reason for each missing map and infill."""
+        batch = self.batch
+        return [
+            Row(
+                image=batch.ids[gap.image], label=gap.label, bundle=gap.source, infill=pair.insertion.infill,
+                prob=float(batch.prob[gap.image, gap.label]), predicted=bool(batch.predicted[gap.image] == gap.label),
+                error=gap.reason, truth=batch.truth[gap.image], prediction=int(batch.predicted[gap.image]),
+            )
+            for gap, pair in product(batch.missing, self.plan.curve_pairs)
+        ]  # fmt: skip
+
+    def _ratios(self, insertion: Array, prob: Array) -> list[tuple[float | None, float | None]]:
+        """Alpha and beta of each row; None where the settings leave them out."""
+        eps1, eps2 = self.plan.settings.eps1, self.plan.settings.eps2
+        if eps1 is None or eps2 is None:
+            return [(None, None)] * len(prob)
+        return list(zip(alpha(insertion, prob, eps1).tolist(), beta(insertion, prob, eps2).tolist(), strict=True))
+
+    def _curve(self, rule: CurveRule, use: MapUse, position: int) -> _LabelCurve:
+        """The curve of the ranks at that position of the bank, for the label of the use."""
+        key = rule, use.image, position
+        measured, label = self.curves[key], self.batch.curves[key].labels.index(use.label)
+        return _LabelCurve(
+            float(measured.areas[label]), float(measured.errors[label]), measured.counts, measured.values[:, label]
         )
-    return np.asarray(kept / whole)
 
+    def _by_rule(self, crops: tuple[Crop, ...]) -> tuple[Crop | None, tuple[Crop, ...]]:
+        """The crop of the largest component, which comes first where it was asked for, and those of every delta."""
+        if crops and self.plan.settings.saliency in ("component", "both"):
+            return crops[0], crops[1:]
+        return None, crops
 
-def ready(work: Work, over: Masked, unit: range) -> Ready:
-    """All of a unit but its curves."""
-    model, settings = work.model, work.settings
-    seen = look(unit, work.images, model.card, model.signature)
-    prob = probabilities(model, seen.shown)
-    labels, among = choose_labels(prob, settings.labels), None
-    if settings.renormalise:
-        among = np.zeros(prob.shape, np.bool_)
-        for place, own in enumerate(labels):
-            among[place, own] = True
-        among[~among.any(axis=1)] = True  # an image without a label in the set has no figure, but a prediction
-    prob = shared(prob, among)
-    predicted = prob.argmax(axis=1)
-    banks = prepare(seen, model.card, labels, predicted, work.bundles, settings, work.lanes, work.infills)
-    empty = _on_infills(work, banks, among)
-
-    def on_crops(rows: Array, images: Array) -> Array:
-        return shared(probabilities(model, rows), None if among is None else among[images])
-
-    cut = crops(seen, banks.uses, model.card, model.signature, on_crops)
-    return Ready(
-        seen.ids, seen.truth, prob, predicted, empty, among, banks, cut,
-        curves(banks, prob, empty, work.lanes), over.load(banks.pictures, banks.ranks),
-    )  # fmt: skip
-
-
-def _on_infills(work: Work, banks: Prepared, among: Array | None) -> dict[str, Array]:
-    """By infill, probabilities [images, classes] when nothing of the image is shown; each picture is asked once."""
-    found: dict[int, Array] = {}
-    for name, places in banks.infills.items():
-        listed = sorted({index for indices in places for index in indices})
-        told = work.infills.told.get(name)
-        if told is None:
-            told = probabilities(work.model, banks.pictures[listed])
-            if work.infills.same_for_all(name):
-                work.infills.told[name] = told
-        found |= dict(zip(listed, told, strict=True))
-
-    def mean(place: int, indices: Sequence[int]) -> Array:
-        rows = np.stack([found[index] for index in indices])
-        return np.asarray(shared(rows, None if among is None else among[place]).mean(axis=0))
-
-    return {name: np.stack([mean(*one) for one in enumerate(places)]) for name, places in banks.infills.items()}
+    def _row(
+        self, use: MapUse, pair: CurvePair, insertion: _LabelCurve, ratio: tuple[float | None, float | None],
+        crops: tuple[Crop, ...],
+    ) -> Row:  # fmt: skip
+        batch, deletion = self.batch, None
+        if use.is_target and pair.deletion is not None:
+            deletion = self._curve(pair.deletion, use, use.map.positions[pair.deletion.ties])
+        tie_orders = [insertion.area] if self.plan.settings.tie_orders else []
+        tie_orders += [self._curve(pair.insertion, use, position).area for position in use.map.reshuffles]
+        component, by_delta = self._by_rule(crops)
+        return Row(
+            image=batch.ids[use.image],
+            label=use.label,
+            bundle=use.source,
+            infill=pair.insertion.infill,
+            prob=float(batch.prob[use.image, use.label]),
+            predicted=bool(batch.predicted[use.image] == use.label),
+            insertion=insertion.area,
+            insertion_error=insertion.error,
+            deletion=deletion.area if deletion else None,
+            deletion_error=deletion.error if deletion else None,
+            alpha=ratio[0],
+            beta=ratio[1],
+            saliency_metric=component.value if component else None,
+            box_degenerate=component.box.degenerate if component else None,
+            pointing_hit=use.pointing_hit,
+            iou=use.iou,
+            tied_fraction=use.map.tied_fraction,
+            flags=use.flags,
+            keep_counts=insertion.counts.astype(np.int32),
+            curve=insertion.values.astype(np.float32),
+            map_digest=use.map.digest,
+            truth=batch.truth[use.image],
+            prediction=int(batch.predicted[use.image]),
+            insertion_low=min(tie_orders, default=None),
+            insertion_high=max(tie_orders, default=None),
+            saliency_by_delta=[crop.value for crop in by_delta] or None,
+            degenerate_by_delta=[crop.box.degenerate for crop in by_delta] or None,
+            map_top=use.map.fingerprint,
+        )

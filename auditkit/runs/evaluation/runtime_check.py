@@ -1,13 +1,13 @@
-"""Whether the runtime can be trusted: some rows are run twice, and again on the CPU in strict float32.
+"""Checks that the runtime can be trusted: some rows are run twice, and again on the CPU in strict float32.
 
-The reference shares nothing with the run but the file: masks are made with numpy, the vendor's own graph runs on the
-CPU. What is recorded is the largest difference, and what it does to the figures.
+The reference shares nothing with the run but the file: numpy makes the masks, and the vendor's own graph runs on the
+CPU. The largest difference is recorded, and how much it changes the figures.
 """
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -20,24 +20,40 @@ from auditkit.metrics.curves import area, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.hard_masks import masked
-from auditkit.runs.evaluation.batch import Seen, fitted_map, look
-from auditkit.runs.evaluation.measure import probabilities
-from auditkit.runs.evaluation.plan import Work
+from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
+from auditkit.runs.evaluation.maps import fitted_map
+from auditkit.runs.evaluation.plan import EvaluationPlan
 
-STEPS = 8
+STEPS = 8  # of each curve of the sample
+MAP_SEED = -2  # stands where a label would: the order of ties in the sample
+REFERENCE_ROWS = 16  # run on the CPU at once
 MOST_BETWEEN_REPEATS = 1e-4  # of a probability: the same batch twice
 MATTERS = 2e-3  # mean change of a figure from which a precision is not good enough
 
 
 @dataclass(frozen=True)
-class Sample:
+class _Sample:
     """Rows over a few images, with the maps that order their pixels."""
 
     pictures: Array  # images, then their infills
     ranks: Array
     rows: Array  # [curves * counts, 4]
     counts: Array
-    labels: Array  # of each curve, the one that is predicted
+    labels: Array  # of each curve, the predicted one
+
+
+class RuntimeRecord(TypedDict):
+    """The entry of results.json."""
+
+    reference: str | None
+    rows: int
+    repeated: float
+    largest: float | None
+    mean: float | None
+    insertion: float | None
+    alpha: float | None
+    beta: float | None
+    note: str | None
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,7 @@ class Runtime:
     insertion: float | None = None  # mean absolute change of a figure
     alpha: float | None = None
     beta: float | None = None
-    note: str = ""  # what was done about it
+    note: str = ""  # why another precision is used than was planned
 
     @property
     def most(self) -> tuple[str, float]:
@@ -61,122 +77,128 @@ class Runtime:
 
     @property
     def matters(self) -> bool:
-        """Whether a figure changes by more than can be borne."""
+        """Whether a figure changes by more than is acceptable."""
         return self.most[1] > MATTERS
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> RuntimeRecord:
         """The entry of results.json."""
         return {
             "reference": None if self.largest is None else "the file on the CPU, strict float32, masks made with numpy",
-            "rows": self.rows, "repeated": self.repeated, "largest": self.largest, "mean": self.mean,
-            "insertion": self.insertion, "alpha": self.alpha, "beta": self.beta, "note": self.note or None,
-        }  # fmt: skip
+            "rows": self.rows,
+            "repeated": self.repeated,
+            "largest": self.largest,
+            "mean": self.mean,
+            "insertion": self.insertion,
+            "alpha": self.alpha,
+            "beta": self.beta,
+            "note": self.note or None,
+        }
 
 
-def checked(work: Work, aside: Executor, planned: Callable[[AnyClassifier], Work]) -> tuple[Work, "Future[Runtime]"]:
-    """The work, and what its runtime is worth, found aside.
+def checked(
+    plan: EvaluationPlan, aside: Executor, plan_for: Callable[[AnyClassifier], EvaluationPlan]
+) -> tuple[EvaluationPlan, "Future[Runtime]"]:
+    """The plan to carry out, and what its runtime is worth, which the executor `aside` finds out.
 
-    Where the precision was left open, the answer is waited for: if a figure changes by more than 2e-3, the work is
-    planned anew in strict float32.
+    Where the precision was left open and a figure changes by more than MATTERS, `plan_for` makes a new plan in strict
+    float32.
     """
-    sample, found = _device(work)
-    pending = aside.submit(_compared, work, sample, found)
-    model = work.model
+    sample, prob = _run_twice(plan)
+    pending = aside.submit(_compared, plan, sample, prob)
+    model = plan.model
     if model.file is None or model.requested.precision != "auto" or model.settings.precision == "strict":
-        return work, pending
-    loose = pending.result()
-    if not loose.matters:
-        return work, pending
-    strict = OnnxClassifier(model.file, model.signature, model.card, replace(model.requested, precision="strict"))
-    work = planned(strict)
-    name, change = loose.most
-    why = f"{model.settings.precision} changes {name} by {change:.2g} on average, so strict float32 is used"
-    sample, found = _device(work)
-    return work, aside.submit(lambda: replace(_compared(work, sample, found), note=why))
+        return plan, pending
+    runtime = pending.result()
+    if not runtime.matters:
+        return plan, pending
+    strict = plan_for(
+        OnnxClassifier(model.file, model.signature, model.card, replace(model.requested, precision="strict"))
+    )
+    name, change = runtime.most
+    note = f"{model.settings.precision} changes {name} by {change:.2g} on average, so strict float32 is used"
+    sample, prob = _run_twice(strict)
+    return strict, aside.submit(lambda: replace(_compared(strict, sample, prob), note=note))
 
 
-def _device(work: Work) -> tuple[Sample, Array]:
-    """The sample and its probabilities on the device that does the work, run twice."""
-    sample = _sample(work)
-    over = masked(work.model)
-    banks = over.load(sample.pictures, sample.ranks)
-    first, again = (np.concatenate([part for _, part in over.run(sample.rows, banks)]) for _ in range(2))
+def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array]:
+    """The sample and its probabilities [2, rows, classes] on the plan's device."""
+    sample = _sample(plan)
+    classifier = masked(plan.model)
+    banks = classifier.load(sample.pictures, sample.ranks)
+    first, again = (np.concatenate([part for _, part in classifier.run(sample.rows, banks)]) for _ in range(2))
     if not (np.isfinite(first).all() and np.isfinite(again).all()):
         raise RuntimeFailure("the model gives NaN or infinite probabilities for a masked image.")
     repeated = float(np.abs(first - again).max())
     if not repeated <= MOST_BETWEEN_REPEATS:
         raise RuntimeFailure(
-            f"the same images got probabilities that differ by {repeated:.2g} when they were asked twice; figures of "
-            f"such a classifier mean nothing."
+            f"the model gave probabilities that differ by {repeated:.2g} for the same images; figures of such a "
+            "classifier mean nothing."
         )
     return sample, np.stack([first, again])
 
 
-def _sample(work: Work) -> Sample:
-    model, lane = work.model, work.lanes[0]
-    count = min(model.device.sample_images, len(work.images))
-    positions = np.linspace(0, len(work.images) - 1, count).round().astype(int)
-    seen = look(positions.tolist(), work.images, model.card, model.signature)
-    labels = probabilities(model, seen.shown).argmax(axis=1)
-    infills, places = work.infills.placed(lane.insertion.infill, seen.ids, seen.shown, count)
-    orders = [_orders(work, seen, place, int(labels[place])) for place in range(count)]
-    counts = uniform_counts(work.span.pixels, STEPS)
-    rows, stack, watched = list[Array](), list[Array](), list[int]()
-    for place, found in enumerate(orders):
-        for order in found:
-            rows.append(np.stack([
-                np.full(len(counts), place), np.full(len(counts), places[place][0]),
-                np.full(len(counts), len(stack)), counts,
-            ], axis=1))  # fmt: skip
-            stack.append(order)
-            watched.append(int(labels[place]))
-    return Sample(np.concatenate([seen.shown, infills]), np.stack(stack), np.concatenate(rows).astype(np.int32), counts,
-                  np.array(watched))  # fmt: skip
+def _sample(plan: EvaluationPlan) -> _Sample:
+    model, infill = plan.model, plan.curve_pairs[0].insertion.infill
+    size = min(model.device.sample_images, len(plan.images))
+    positions = np.linspace(0, len(plan.images) - 1, size).round().astype(int)
+    images = load_images(positions.tolist(), plan.images, model.card, model.signature)
+    predicted = probabilities(model, images.inputs).argmax(axis=1).tolist()
+    infills, infill_positions = plan.infills.pictures(infill, images.ids, images.inputs, size)
+    counts = uniform_counts(plan.span.pixels, STEPS)
+    rows, bank, labels = list[Array](), list[Array](), list[int]()
+    for image, label in enumerate(predicted):
+        for ranks_of_map in _ranks(plan, images, image, label):
+            columns = image, infill_positions[image][0], len(bank)
+            rows.append(np.column_stack([np.tile(columns, (len(counts), 1)), counts]))
+            bank.append(ranks_of_map)
+            labels.append(label)
+    pictures = np.concatenate([images.inputs, infills])
+    return _Sample(pictures, np.stack(bank), np.concatenate(rows).astype(np.int32), counts, np.array(labels))
 
 
-def _orders(work: Work, seen: Seen, place: int, label: int) -> list[Array]:
+def _ranks(plan: EvaluationPlan, images: UnitImages, image: int, label: int) -> list[Array]:
     """Ranks of a control and of the first bundle that has a map for the predicted label."""
-    image, card = seen.ids[place], work.model.card
-    maps = [centred_gaussian(seen.pixels[place], 0)]
-    for bundle in work.bundles.values():
-        if label in bundle.labels.get(image, ()):
-            maps.append(fitted_map(bundle, image, label, card, seen.sizes[place]))
+    name = images.ids[image]
+    maps = [centred_gaussian(images.pixels[image], 0)]
+    for bundle in plan.bundles.values():
+        if label in bundle.labels.get(name, ()):
+            maps.append(fitted_map(bundle, name, label, plan.model.card, images.sizes[image]))
             break
-    return [ranks(values, "random", map_seed(work.settings.seed, image, -2)) for values in maps]
+    return [ranks(values, "random", map_seed(plan.settings.seed, name, MAP_SEED)) for values in maps]
 
 
-def _compared(work: Work, sample: Sample, found: Array) -> Runtime:
-    """The sample on the CPU, beside what the device made of it."""
-    model, (first, again) = work.model, found
-    known = Runtime(len(sample.rows), float(np.abs(first - again).max()))
+def _compared(plan: EvaluationPlan, sample: _Sample, prob: Array) -> Runtime:
+    """The sample's probabilities on the device beside those on the CPU."""
+    model, (first, again) = plan.model, prob
+    runtime = Runtime(len(sample.rows), float(np.abs(first - again).max()))
     if model.file is None:
-        return known
+        return runtime
     reference = model.reference()
+    chunks = np.array_split(sample.rows, max(1, len(sample.rows) // REFERENCE_ROWS))
     expected = np.concatenate([
-        probabilities(reference, composed(part, sample.pictures, sample.ranks, model.signature.layout))
-        for part in np.array_split(sample.rows, max(1, len(sample.rows) // 16))
+        probabilities(reference, composed(chunk, sample.pictures, sample.ranks, model.signature.layout))
+        for chunk in chunks
     ])  # fmt: skip
     difference = np.abs(first - expected)
-    before, after = (_figures(values, sample, work) for values in (expected, first))
-    changes = [float(np.abs(b - a).mean()) for b, a in zip(before, after, strict=True)]
-    return replace(known, largest=float(difference.max()), mean=float(difference.mean()), insertion=changes[0],
-                   alpha=changes[1], beta=changes[2])  # fmt: skip
+    before, after = _figures(expected, sample, plan), _figures(first, sample, plan)
+    insertion, complete, sound = (float(np.abs(b - a).mean()) for b, a in zip(before, after, strict=True))
+    return replace(
+        runtime, largest=float(difference.max()), mean=float(difference.mean()), insertion=insertion, alpha=complete,
+        beta=sound,
+    )  # fmt: skip
 
 
 def composed(rows: Array, pictures: Array, ranks: Array, layout: str) -> Array:
     """The masked images of some rows, made in the plainest way."""
-    shown = np.expand_dims(ranks[rows[:, MAP]] < rows[:, KEEP, None, None], 1 if layout == "NCHW" else -1)
-    return np.where(shown, pictures[rows[:, TOP]], pictures[rows[:, BOTTOM]])
+    kept = np.expand_dims(ranks[rows[:, MAP]] < rows[:, KEEP, None, None], 1 if layout == "NCHW" else -1)
+    return np.where(kept, pictures[rows[:, TOP]], pictures[rows[:, BOTTOM]])
 
 
-def _figures(prob: Array, sample: Sample, work: Work) -> tuple[Array, Array, Array]:
+def _figures(prob: Array, sample: _Sample, plan: EvaluationPlan) -> tuple[Array, Array, Array]:
     """Insertion, alpha and beta of each curve of the sample."""
     values = prob.reshape(len(sample.labels), len(sample.counts), -1)
     curves = np.take_along_axis(values, sample.labels[:, None, None], axis=2)[..., 0]
-    areas, whole = area(sample.counts, curves), curves[:, -1]
-    eps1, eps2 = work.settings.eps1, work.settings.eps2
-    return (
-        areas,
-        alpha(areas, whole, EPS1 if eps1 is None else eps1),
-        beta(areas, whole, EPS2 if eps2 is None else eps2),
-    )
+    insertion, full_prob = area(sample.counts, curves), curves[:, -1]
+    eps1 = EPS1 if plan.settings.eps1 is None else plan.settings.eps1
+    eps2 = EPS2 if plan.settings.eps2 is None else plan.settings.eps2
+    return insertion, alpha(insertion, full_prob, eps1), beta(insertion, full_prob, eps2)

@@ -17,7 +17,7 @@ from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order, Ties, map_seed
 from auditkit.model.classifier import AnyClassifier
-from auditkit.runs.evaluation.batch import fitted_map
+from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.pictures.heatmap_panels import KEPT, heat, in_colour, kept, shares
 from auditkit.runs.summary.per_image import Group, Values, image_means

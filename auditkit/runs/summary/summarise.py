@@ -176,7 +176,7 @@ def summarise(
     tables: Callable[[], Iterable[Any]], settings: Evaluation, runtime: Runtime, about: Mapping[str, Any]
 ) -> Summary:
     """The metrics of each source under each infill, in the order in which the sources come."""
-    items = Items(tables(), named=settings.named)
+    items = Items(tables(), named=settings.targets_listed_labels)
     groups = {(source, infill): Group(items, np.flatnonzero((items.source == i) & (items.infill == j)))
               for j, infill in enumerate(items.infills) for i, source in enumerate(items.sources)}  # fmt: skip
     found = {key: group.metrics() for key, group in groups.items()}
@@ -264,7 +264,7 @@ def _difference(
         if not len(mine.keys):
             why = f"no image has a second label with probability above {settings.eps1:g}, so one map does for all"
             yield Metric(mine.name, *of, None, why, against)
-    same = own and mine.name in ("insertion", "deletion") and not settings.named  # the very same map
+    same = own and mine.name in ("insertion", "deletion") and not settings.targets_listed_labels  # the very same map
     bounds = None if same or mine.name == "saliency_metric" else DIFFERENCE
     found = paired(mine, theirs, lambda a, b, images: paired_difference(
         a, b, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed, bounds=bounds

@@ -9,8 +9,8 @@ from auditkit.arrays import Array
 from auditkit.errors import AuditError
 from auditkit.metrics.curves import area, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import alpha, beta
-from auditkit.runs.evaluation.plan import placeless
-from auditkit.runs.evaluation.settings import Lane
+from auditkit.runs.evaluation.plan import without_paths
+from auditkit.runs.evaluation.settings import CurvePair
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import summarise
 from auditkit.verdict.verify.run_record import Recorded, differences
@@ -23,7 +23,7 @@ NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict")  # entries of results.j
 
 def settings(recorded: Recorded) -> list[str]:
     """What run.json, which was written first, says otherwise than results.json, and the latter than itself."""
-    about, found = placeless(recorded.about), recorded.results
+    about, found = without_paths(recorded.about), recorded.results
     if recorded.policy is None:
         return [f"run.json: {said}" for said in differences(recorded.run, about)]
     # In the course of a run, the precision may be raised and maps come to be.
@@ -60,7 +60,7 @@ def _unsound(recorded: Recorded, key: str) -> str:
 def rows(recorded: Recorded) -> tuple[int, list[str]]:
     """How many rows there are, and those whose figures contradict each other or stand there twice."""
     count, found = 0, list[str]()
-    by_infill = {lane.insertion.infill: lane for lane in recorded.lanes}
+    by_infill = {lane.insertion.infill: lane for lane in recorded.curve_pairs}
     for table in recorded.store.tables(recorded.units.values()):
         listed = table.to_pylist()
         count += len(listed)
@@ -76,7 +76,7 @@ def _told(row: Mapping[str, Any]) -> str:
     return f"image '{row['image']}', label {row['label']}, {row['bundle']}, {row['infill']}"
 
 
-def _contradictions(row: Mapping[str, Any], by_infill: Mapping[str, Lane], recorded: Recorded) -> Iterator[str]:
+def _contradictions(row: Mapping[str, Any], by_infill: Mapping[str, CurvePair], recorded: Recorded) -> Iterator[str]:
     """What a row says against itself."""
     lane = by_infill.get(row["infill"])
     if lane is None:
@@ -93,7 +93,7 @@ def _contradictions(row: Mapping[str, Any], by_infill: Mapping[str, Lane], recor
         yield f"the probability is {row['prob']:.6g}, its curve ends at {values[-1]:.6g}"
 
 
-def _area(counts: Array, values: Array, lane: Lane, recorded: Recorded) -> float:
+def _area(counts: Array, values: Array, lane: CurvePair, recorded: Recorded) -> float:
     protocol, low = lane.insertion.protocol, recorded.span.low
     return float(protocol.area(counts, values) if protocol is not None else area(counts - low, values))
 

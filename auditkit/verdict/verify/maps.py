@@ -15,10 +15,9 @@ from auditkit.methods.request import Pool
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.metrics.reliability import spearman
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.runs.evaluate import Progress
-from auditkit.runs.evaluation.batch import look
-from auditkit.runs.evaluation.measure import probabilities
-from auditkit.runs.evaluation.plan import Work
+from auditkit.runs.evaluation.images import load_images, probabilities
+from auditkit.runs.evaluation.plan import EvaluationPlan
+from auditkit.runs.executor import Progress
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.verdict.verify.run_record import Recorded
 
@@ -46,7 +45,7 @@ def made_by(recorded: Recorded) -> str:
 
 
 def again(
-    recorded: Recorded, work: Work, order: Sequence[int], wanted: int, pool: Path | None, exact: bool,
+    recorded: Recorded, work: EvaluationPlan, order: Sequence[int], wanted: int, pool: Path | None, exact: bool,
     progress: Progress,
 ) -> Agreement:  # fmt: skip
     """The maps of the first images in `order` that have some, made again and compared.
@@ -80,7 +79,7 @@ def _asked(recorded: Recorded) -> tuple[Explanation, str | None]:
     return what, said["request"]["pool"]
 
 
-def _classifier(recorded: Recorded, work: Work) -> OnnxClassifier:
+def _classifier(recorded: Recorded, work: EvaluationPlan) -> OnnxClassifier:
     """The model in the precision that maps were made in; figures may have been taken in a better one."""
     model, then = work.model, recorded.run["environment"]
     if model.file is None:
@@ -91,7 +90,7 @@ def _classifier(recorded: Recorded, work: Work) -> OnnxClassifier:
     return OnnxClassifier(model.file, model.signature, model.card, settings)
 
 
-def _pool(recorded: Recorded, work: Work, given: Path | None, known: str | None) -> Dataset:
+def _pool(recorded: Recorded, work: EvaluationPlan, given: Path | None, known: str | None) -> Dataset:
     """The pictures behind hidden pixels."""
     if known is None:
         return work.images
@@ -105,17 +104,17 @@ def _pool(recorded: Recorded, work: Work, given: Path | None, known: str | None)
 
 
 def _made(
-    model: OnnxClassifier, work: Work, what: Explanation, pool: Dataset, positions: Sequence[int], bundle: HeatmapSet,
-    progress: Progress,
+    model: OnnxClassifier, work: EvaluationPlan, what: Explanation, pool: Dataset, positions: Sequence[int],
+    bundle: HeatmapSet, progress: Progress,
 ) -> tuple[Maps, list[tuple[str, int]]]:  # fmt: skip
     """The maps of images and the labels that the bundle has maps for; and labels that it lacks."""
     if not positions:
         return {}, []
     method, options = what.chosen()
-    seen, tick = look(positions, work.images, model.card, model.signature), progress(len(positions))
+    seen, tick = load_images(positions, work.images, model.card, model.signature), progress(len(positions))
     drawn = drawn_pool(model, pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
     rule = what.labels or str(default_labels(model.signature.classes))
-    chosen = choose_labels(probabilities(model, seen.shown), rule)
+    chosen = choose_labels(probabilities(model, seen.inputs), rule)
     missing = [(image, int(label)) for image, own in zip(seen.ids, chosen, strict=True)
                for label in own if int(label) not in bundle.labels[image]]  # fmt: skip
     labels = [bundle.labels[image] for image in seen.ids]

@@ -13,7 +13,7 @@ from auditkit.errors import BadInput
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Device, Precision, Settings, cuda_problem
 from auditkit.model.signature import Overrides
-from auditkit.runs.evaluation.plan import Work, digest, planned, subject
+from auditkit.runs.evaluation.plan import EvaluationPlan, bundle_digest, plan_evaluation, subject
 from auditkit.verdict.verify.run_record import Recorded, differences
 
 Given = TypeVar("Given")
@@ -40,7 +40,7 @@ class Opened:
 
     count: int = 0
     problems: list[str] = field(default_factory=list)
-    work: Work | None = None  # to compute rows with, where nothing is wrong
+    work: EvaluationPlan | None = None  # to compute rows with, where nothing is wrong
 
     def note(self, what: str, *, holds: bool) -> None:
         """Count one more original."""
@@ -71,7 +71,7 @@ def opened(recorded: Recorded, where: Originals) -> Opened:
         found.note(f"the infill {path}", holds=_sha256(path) == known)
     if not found.problems and model is not None and images is not None:
         whole, good, left_out = {name: bundle for name, bundle in bundles.items() if bundle}, *images
-        found.work = found.tried(lambda: planned(model, good, whole, recorded.asked, pool, left_out))
+        found.work = found.tried(lambda: plan_evaluation(model, good, whole, recorded.asked, pool, left_out))
     return found
 
 
@@ -179,6 +179,6 @@ def _pool(found: Opened, recorded: Recorded, model: OnnxClassifier, path: Path) 
 def _bundle(found: Opened, recorded: Recorded, name: str, path: Path) -> HeatmapSet | None:
     bundle = found.tried(lambda: open_bundle(path))
     if bundle is not None:
-        taken = found.tried(lambda: digest(bundle))
+        taken = found.tried(lambda: bundle_digest(bundle))
         found.note(f"the bundle {path}", holds=taken is None or taken == recorded.about["bundles"][name])
     return bundle

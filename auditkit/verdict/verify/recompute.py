@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 
 from auditkit.metrics.faithfulness import parse_labels
-from auditkit.model.hard_masks import Masked, masked
-from auditkit.runs.evaluate import Progress
 from auditkit.runs.evaluation import runtime_check
-from auditkit.runs.evaluation.curves import run_curves
-from auditkit.runs.evaluation.measure import ready
-from auditkit.runs.evaluation.plan import Work, environment
-from auditkit.runs.evaluation.rows import Row
-from auditkit.runs.evaluation.rows import rows as made_rows
+from auditkit.runs.evaluation.batch import prepare
+from auditkit.runs.evaluation.measure import measure
+from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import CONTROL
+from auditkit.runs.executor import Progress, Tick
 from auditkit.verdict.verify.run_record import Recorded
 
 Stored = Mapping[str, Any]
@@ -40,7 +37,7 @@ class Tolerance:
     why: str
 
     @classmethod
-    def of(cls, recorded: Recorded, runtime: Runtime, work: Work) -> "Tolerance":
+    def of(cls, recorded: Recorded, runtime: Runtime, work: EvaluationPlan) -> "Tolerance":
         """As tight as the two environments allow."""
         then, now = recorded.about["environment"], environment(work.model)
         if then["precision"] != "strict":
@@ -54,14 +51,14 @@ class Tolerance:
 
 
 def compared(
-    recorded: Recorded, work: Work, positions: Sequence[int], tolerance: Tolerance, progress: Progress
+    recorded: Recorded, work: EvaluationPlan, positions: Sequence[int], tolerance: Tolerance, progress: Progress
 ) -> tuple[int, list[str]]:  # fmt: skip
     """How many rows were computed anew, and the images of which some differ."""
-    over, tick, count, found = masked(work.model), progress(len(positions)), 0, list[str]()
+    tick, count, found = progress(len(positions)), 0, list[str]()
     for position in positions:
         image = work.images.ids[position]
         stored = {_name(row): row for row in _rows(recorded, position) if row["image"] == image}
-        made = {_name(row): row for row in _computed(work, over, position, tick)}
+        made = {_name(row): row for row in _computed(work, position, tick)}
         count += len(made)
         if said := list(_Image(work, stored, made, tolerance).differences()):
             found.append(f"image '{image}': {'; '.join(said)}")
@@ -77,19 +74,17 @@ def _rows(recorded: Recorded, position: int) -> list[Stored]:
     return list(recorded.store.read(recorded.units[recorded.unit_of(position)]).to_pylist())
 
 
-def _computed(work: Work, over: Masked, position: int, tick: Any) -> list[Row]:
+def _computed(work: EvaluationPlan, position: int, tick: Tick) -> list[Stored]:
     """The rows of one image: no figure depends on the images that shared a unit with it."""
-    unit = ready(work, over, range(position, position + 1))
-    found = run_curves(over, unit.banks, list(unit.curves.values()), work.span, work.settings, unit.among,
-                       lambda rows: tick(0, rows))  # fmt: skip
-    return made_rows(unit, found, work.lanes, work.settings)
+    batch = prepare(work, range(position, position + 1))
+    return [vars(row) for row in measure(work, batch, lambda count: tick(0, count))]
 
 
 @dataclass(frozen=True)
 class _Image:
     """The rows of one image, stored and computed anew."""
 
-    work: Work
+    work: EvaluationPlan
     stored: Mapping[Name, Stored]
     made: Mapping[Name, Stored]
     tolerance: Tolerance
@@ -150,13 +145,13 @@ class _Image:
         moved, off = _on_curve(stored, made)
         if not off <= most or (moved and fixed):
             yield "curve", off
-        error = made.get("insertion_error", 0.0)
+        error = made["insertion_error"] or 0.0
         for name in ("insertion", "insertion_low", "insertion_high"):
             yield from _apart(name, stored, made, most + (2 * error if moved else 0.0))
         if not moved:
             yield from _apart("insertion_error", stored, made, most + ERROR_OFF * error)
         settled = fixed or not list(_apart("deletion_error", stored, made, most))
-        yield from _apart("deletion", stored, made, most + (0.0 if settled else 2 * made.get("deletion_error", 0.0)))
+        yield from _apart("deletion", stored, made, most + (0.0 if settled else 2 * (made["deletion_error"] or 0.0)))
 
 
 def _apart(name: str, stored: Stored, made: Stored, most: float) -> Iterator[tuple[str, float]]:
@@ -192,7 +187,7 @@ def _on_curve(stored: Stored, made: Stored) -> tuple[bool, float]:
     return True, float(np.abs(values[mine] - curve[others]).max(initial=0.0))
 
 
-def runtime(then: Runtime, work: Work) -> list[str]:
+def runtime(then: Runtime, work: EvaluationPlan) -> list[str]:
     """Measured errors of the runtime that are not what the run says of them, by more than chance explains."""
     with ThreadPoolExecutor(1) as aside:
         now = runtime_check.checked(work, aside, lambda _: work)[1].result()

@@ -15,7 +15,7 @@ from auditkit.model.device import CPU, PROFILES
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.plan import unit_keys
 from auditkit.runs.evaluation.runtime_check import Runtime
-from auditkit.runs.evaluation.settings import Evaluation, Lane, lanes, resolved, units
+from auditkit.runs.evaluation.settings import CurvePair, Evaluation, curve_pairs, resolved, units
 from auditkit.runs.folder.store import Store
 
 MOST_IMAGES = 10**7  # more than any run has; a file that was tampered with may say anything
@@ -64,9 +64,9 @@ class Recorded:
         return found
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
+    def curve_pairs(self) -> tuple[CurvePair, ...]:
         """The curves that its settings ask for."""
-        return lanes(self.settings)
+        return curve_pairs(self.settings)
 
     @property
     def span(self) -> Span:

@@ -42,7 +42,7 @@ def deciding(recorded: Recorded) -> list[str]:
     highest; who hides an image that speaks against the maps leaves the next one as the lowest. Since this is no
     secret, it adds nothing against many small changes: those are for chance.
     """
-    items = Items(recorded.store.tables(recorded.units.values()), named=recorded.settings.named)
+    items = Items(recorded.store.tables(recorded.units.values()), named=recorded.settings.targets_listed_labels)
     return list(dict.fromkeys(items.images[place] for place in _extremes(items)))
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from auditkit.errors import AuditError, BadInput
-from auditkit.runs.evaluate import Progress, silent
-from auditkit.runs.evaluation.plan import Work, environment
+from auditkit.runs.evaluation.plan import EvaluationPlan, environment
+from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.store import RESULTS, RUN
 from auditkit.verdict.verify import consistency, judgement, maps, recompute, sample
@@ -163,7 +163,7 @@ def _told(text: str, counted: tuple[int, list[str]]) -> Told:
 
 
 def _again(
-    found: Verification, recorded: Recorded, work: Work, share: float, seed: int, progress: Progress
+    found: Verification, recorded: Recorded, work: EvaluationPlan, share: float, seed: int, progress: Progress
 ) -> None:  # fmt: skip
     """A sample of the rows from the originals, and the runtime's own error."""
     runtime = recorded.runtime
@@ -186,7 +186,7 @@ def _again(
         found.not_checked.append(f"the runtime's error: it was another ({tolerance.why})")
 
 
-def _deciding(recorded: Recorded, work: Work) -> list[int]:
+def _deciding(recorded: Recorded, work: EvaluationPlan) -> list[int]:
     """Positions of the images that decide most; rows that make no sense are a problem of the results already."""
     places = {image: place for place, image in enumerate(work.images.ids)}
     try:
@@ -197,7 +197,8 @@ def _deciding(recorded: Recorded, work: Work) -> list[int]:
 
 
 def _made_again(
-    found: Verification, recorded: Recorded, work: Work, wanted: int, seed: int, pool: Path | None, progress: Progress
+    found: Verification, recorded: Recorded, work: EvaluationPlan, wanted: int, seed: int, pool: Path | None,
+    progress: Progress,
 ) -> None:  # fmt: skip
     """Maps of a few images, where the audit made them: the first ones of the sample."""
     if not (method := maps.made_by(recorded)):

@@ -1,0 +1,74 @@
+"""The images of one unit of work: decoded, preprocessed, and shown to the model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from auditkit.arrays import Array
+from auditkit.data.alignment import to_model_input
+from auditkit.data.dataset import Dataset, Decoded
+from auditkit.errors import BadInput
+from auditkit.metrics.localisation import box_region
+from auditkit.model import preprocessing
+from auditkit.model.card import Card
+from auditkit.model.classifier import AnyClassifier
+from auditkit.model.signature import Signature, to_probabilities
+
+HALF_A_PIXEL = 0.5  # of a pixel of the model's input must lie on the object for it to be part of the region
+
+
+@dataclass(frozen=True)
+class UnitImages:
+    """The images of a unit, each decoded once."""
+
+    ids: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...]  # height, width of each photograph
+    pixels: Array  # uint8 [images, height, width, channels], at the model's resolution
+    inputs: Array  # the same, normalised as the network takes them
+    truth: tuple[int | None, ...]  # the dataset's label of each image
+    regions: tuple[Array | None, ...]  # where the object is: a mask at the model's resolution
+
+
+def load_images(positions: Sequence[int], images: Dataset, card: Card, signature: Signature) -> UnitImages:
+    """Decode and preprocess the images at these positions."""
+    decoded = [_decoded(images, position, card) for position in positions]
+    pixels = np.stack([image.pixels for image in decoded])
+    return UnitImages(
+        ids=tuple(images.ids[position] for position in positions),
+        sizes=tuple(image.size for image in decoded),
+        pixels=pixels,
+        inputs=preprocessing.normalised(card, pixels, signature.layout, signature.dtype),
+        truth=tuple(None if images.labels is None else int(images.labels[position]) for position in positions),
+        regions=tuple(
+            _region(images, position, card, image) for position, image in zip(positions, decoded, strict=True)
+        ),
+    )
+
+
+def probabilities(model: AnyClassifier, inputs: Array) -> Array:
+    """Probabilities [N, classes] in float64 of rows as the network takes them, rounded to float32."""
+    scores = to_probabilities(model.scores(inputs), model.signature.kind)
+    return np.asarray(scores.astype(np.float32).astype(np.float64))
+
+
+def _decoded(images: Dataset, position: int, card: Card) -> Decoded:
+    try:
+        return images.decode(position, card)
+    except BadInput as error:
+        raise BadInput(f"image '{images.ids[position]}': {error}") from None
+
+
+def _region(images: Dataset, position: int, card: Card, image: Decoded) -> Array | None:
+    """Where the object lies in the model's input; its mask takes precedence over its box."""
+    region, size = image.mask, image.size
+    if region is None and images.boxes is not None and np.isfinite(images.boxes[position]).all():
+        region = box_region(tuple(images.boxes[position]), *size)
+    if region is None:
+        return None
+    if region.shape != size:
+        raise BadInput(
+            f"the mask of '{images.ids[position]}' has {region.shape[0]}x{region.shape[1]} pixels, its picture "
+            f"{size[0]}x{size[1]}."
+        )
+    return np.asarray(to_model_input(region.astype(np.float32), "original-image", card, size) >= HALF_A_PIXEL)

@@ -1,0 +1,216 @@
+"""The maps of one unit as ranks of pixels, and which image, label and source each of them serves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from auditkit.arrays import Array
+from auditkit.data.alignment import to_model_input
+from auditkit.data.bundles import HeatmapSet
+from auditkit.data.ranks import Order, Ties, map_seed
+from auditkit.errors import BadInput
+from auditkit.methods.controls import CONTROLS
+from auditkit.metrics.localisation import iou, kept_first, pointing_hit
+from auditkit.metrics.saliency_metric import Box, boxes, component_box
+from auditkit.metrics.similarity import fingerprint, is_same_map, outline
+from auditkit.model.card import Card
+from auditkit.runs.evaluation.images import UnitImages
+from auditkit.runs.evaluation.plan import EvaluationPlan
+from auditkit.runs.evaluation.settings import CONTROL, NO_LABEL, NO_MAP, Evaluation
+from auditkit.runs.summary.row_table import CONSTANT, ONE_MAP, TIES
+
+HEAVY_TIES = 0.5  # a map is flagged when more of its pixels are tied: chance then decides most of its order
+
+
+@dataclass(frozen=True)
+class RankedMap:
+    """A map whose ranks are in the bank, once for each order that its ties may take."""
+
+    positions: Mapping[Ties, int]  # in the bank, by tie rule
+    reshuffles: tuple[int, ...]  # positions of further shuffles of the ties; empty where nothing is tied
+    tied_fraction: float
+    digest: str  # of the order of pixels, ties included: maps that differ only in scale share it
+    outline: Array  # two maps that differ only by noise have similar ones
+    fingerprint: bytes  # of the outline
+
+
+@dataclass(frozen=True)
+class MapUse:
+    """One (image, label, source) to measure, and the map that serves it."""
+
+    image: int  # position in the unit
+    label: int
+    source: str
+    map: RankedMap
+    flags: tuple[str, ...]
+    is_target: bool  # deletion and the saliency metric are measured for the predicted or listed label
+    boxes: tuple[Box, ...]  # of the saliency metric, for target labels
+    pointing_hit: float | None = None  # where the image has a region, for the label that it shows
+    iou: float | None = None
+
+
+@dataclass(frozen=True)
+class MissingMap:
+    """An (image, label, source) without figures, and the reason."""
+
+    image: int  # position in the unit
+    label: int
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class UnitMaps:
+    """The ranks of a unit's maps, and their uses."""
+
+    ranks: Array  # [maps, height, width]
+    uses: tuple[MapUse, ...]
+    missing: tuple[MissingMap, ...]
+
+
+def rank_maps(plan: EvaluationPlan, images: UnitImages, labels: Sequence[Array], predicted: Array) -> UnitMaps:
+    """Rank the maps of every bundle and control for the label set of each image."""
+    settings, card = plan.settings, plan.model.card
+    bank, uses, missing = _RankBank(plan), list[MapUse](), list[MissingMap]()
+    for position, name in enumerate(images.ids):
+        label_set = [int(label) for label in labels[position]]
+        if not label_set:
+            label = int(predicted[position])
+            missing += [MissingMap(position, label, source, NO_LABEL) for source in _sources(plan)]
+            continue
+        image = _ImageMaps(bank, position, name, int(predicted[position]), images.truth[position],
+                           images.regions[position])  # fmt: skip
+        for source, bundle in plan.bundles.items():
+            covered = set(bundle.labels.get(name, ()))
+            size = images.sizes[position]
+            maps = {label: fitted_map(bundle, name, label, card, size) for label in label_set if label in covered}
+            missing += [MissingMap(position, label, source, NO_MAP) for label in label_set if label not in covered]
+            uses += image.uses(source, maps)
+            if settings.controls and image.predicted in maps and len(label_set) > 1:
+                uses += image.uses(f"{CONTROL}one-map:{source}", dict.fromkeys(label_set, maps[image.predicted]))
+        if settings.controls:
+            uses += _control_uses(image, images.pixels[position], label_set, settings)
+    ranks = np.stack(bank.ranks) if bank.ranks else np.zeros((1, *card.size), np.int32)
+    return UnitMaps(ranks, tuple(uses), tuple(missing))
+
+
+def _sources(plan: EvaluationPlan) -> list[str]:
+    """Bundles and, where they are measured, controls that every image has."""
+    controls = [f"{CONTROL}{name}" for name in CONTROLS] if plan.settings.controls else []
+    return [*plan.bundles, *controls]
+
+
+class _RankBank:
+    """The ranks of a unit's maps: maps of one image that order pixels alike are stored once."""
+
+    def __init__(self, plan: EvaluationPlan) -> None:
+        self.settings = plan.settings
+        self.tie_rules = tuple(dict.fromkeys(rule.ties for rule in plan.curve_rules))
+        self.ranks: list[Array] = []
+        self._by_digest: dict[tuple[str, str], RankedMap] = {}
+
+    def add(self, image: str, values: Array) -> RankedMap:
+        """Rank the pixels of a map, unless the bank has their order already."""
+        order = Order(values)
+        key = image, order.digest()
+        if key not in self._by_digest:
+            self._by_digest[key] = self._ranked(image, values, order, key[1])
+        return self._by_digest[key]
+
+    def _ranked(self, image: str, values: Array, order: Order, digest: str) -> RankedMap:
+        if not order.tied:
+            position = self._append(order.ranks("first"))
+            return RankedMap(dict.fromkeys(self.tie_rules, position), (), 0.0, digest, *self._outline(values, position))
+        # The shuffle within ties depends on the order, not on the label: equal maps stay equal.
+        seeds = [map_seed(self.settings.seed, image + digest, number) for number in range(self.settings.tie_orders + 1)]
+        positions = {rule: self._append(order.ranks(rule, seeds[0])) for rule in self.tie_rules}
+        reshuffles = tuple(self._append(order.ranks("random", seed)) for seed in seeds[1:])
+        first = positions[self.tie_rules[0]]
+        return RankedMap(positions, reshuffles, order.tied, digest, *self._outline(values, first))
+
+    def _outline(self, values: Array, position: int) -> tuple[Array, bytes]:
+        top = outline(values, self.ranks[position])
+        return top, fingerprint(top, values.size, self.settings.seed)
+
+    def _append(self, ranks: Array) -> int:
+        self.ranks.append(ranks)
+        return len(self.ranks) - 1
+
+
+@dataclass(frozen=True)
+class _ImageMaps:
+    """Turns the maps of one image into uses."""
+
+    bank: _RankBank
+    position: int
+    name: str
+    predicted: int
+    truth: int | None
+    region: Array | None
+
+    def uses(self, source: str, maps: Mapping[int, Array]) -> list[MapUse]:
+        """The uses of a source's maps, given by label; a map that serves several labels is ranked once."""
+        distinct = {id(values): values for values in maps.values()}
+        ranked = {key: self.bank.add(self.name, values) for key, values in distinct.items()}
+        targets = {id(values) for label, values in maps.items() if self._is_target(label)}
+        drawn = {key: _boxes(distinct[key], self.bank.settings.saliency) for key in targets}
+        one_for_all = len(maps) > 1 and self._one_for_all(maps, ranked)
+        return [
+            self._use(source, label, values, ranked[id(values)], drawn.get(id(values), ()), one_for_all)
+            for label, values in maps.items()
+        ]
+
+    def _one_for_all(self, maps: Mapping[int, Array], ranked: Mapping[int, RankedMap]) -> bool:
+        """Whether all labels share a map."""
+        first = maps.get(self.predicted, next(iter(maps.values())))
+        others = [entry.outline for key, entry in ranked.items() if key != id(first)]
+        return not others or is_same_map(ranked[id(first)].outline, others, first.size)
+
+    def _is_target(self, label: int) -> bool:
+        return self.bank.settings.targets_listed_labels or label == self.predicted
+
+    def _use(
+        self, source: str, label: int, values: Array, ranked: RankedMap, drawn: tuple[Box, ...], one_for_all: bool
+    ) -> MapUse:
+        flags = [ONE_MAP] if one_for_all else []
+        flags += [CONSTANT] if values.min() == values.max() else []
+        flags += [TIES] if ranked.tied_fraction > HEAVY_TIES else []
+        is_target = self._is_target(label)
+        use = MapUse(self.position, label, source, ranked, tuple(flags), is_target, drawn if is_target else ())
+        if self.region is None or label != (self.predicted if self.truth is None else self.truth):
+            return use
+        hit = pointing_hit(values, self.region)
+        if not np.isfinite(hit):
+            return use
+        # As many of the most important pixels as the object has: no threshold to choose.
+        order = self.bank.ranks[ranked.positions[self.bank.tie_rules[0]]]
+        overlap = float(iou(kept_first(order, int(self.region.sum())), self.region))
+        return replace(use, pointing_hit=hit, iou=overlap)
+
+
+def _boxes(values: Array, rule: str) -> tuple[Box, ...]:
+    """The boxes that the saliency setting asks for: the largest component's first, then one for every delta."""
+    component = [component_box(values)] if rule in ("component", "both") else []
+    return (*component, *(boxes(values) if rule in ("tuned", "both") else ()))
+
+
+def _control_uses(image: _ImageMaps, pixels: Array, labels: list[int], settings: Evaluation) -> list[MapUse]:
+    """The uses of the maps that know nothing of the model."""
+    uses: list[MapUse] = []
+    for name, (draw, per_label) in CONTROLS.items():
+        if per_label:
+            maps = {label: draw(pixels, map_seed(settings.seed, image.name, label)) for label in labels}
+        else:
+            maps = dict.fromkeys(labels, draw(pixels, map_seed(settings.seed, image.name, 0)))
+        uses += image.uses(f"{CONTROL}{name}", maps)
+    return uses
+
+
+def fitted_map(bundle: HeatmapSet, image: str, label: int, card: Card, size: tuple[int, int]) -> Array:
+    """A bundle's map at the model's resolution; `size` is the photograph's height and width."""
+    values = bundle.get(image, label)
+    try:
+        return to_model_input(values, bundle.header.frame, card, size)
+    except BadInput as error:
+        raise BadInput(f"{bundle.path}, image '{image}', label {label}: {error}") from None
