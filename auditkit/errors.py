@@ -19,6 +19,10 @@ class RuntimeFailure(AuditError):
     exit_code = 4
 
 
+class LoadFailure(RuntimeFailure):
+    """The runtime cannot load a graph, whatever it is fed."""
+
+
 class OutOfMemory(RuntimeFailure):
     """The runtime asked for more memory than there is; a smaller batch may do."""
 

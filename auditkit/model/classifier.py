@@ -18,7 +18,7 @@ from auditkit.model.device import CPU, DeviceProfile
 from auditkit.model.function_scores import Classify, check_range, function_scores
 from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
-from auditkit.model.read import Limits, OnnxFile, file_size, read
+from auditkit.model.read import Limits, OnnxFile, file_size
 from auditkit.model.session import Session, Settings, in_batches, in_precision, measured_batch
 from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
@@ -95,12 +95,9 @@ class OnnxClassifier(_WithCard):
         self.file, self.signature, self.card = file, signature, card
         self.gradient_checks = {} if gradient_checks is None else gradient_checks  # by nodes, kept by model.gradient
         self.requested = settings  # with each `auto` not yet decided
-        made_dynamic = signature.batch == "made-dynamic"
-        declared = signature.shape[0] if signature.shape else 1
         model = derived(
             file.proto, signature.input, [signature.output], switches=signature.fixed_inputs,
-            dims=["N", *signature.array_shape(1)[1:]] if made_dynamic else None,
-            freed=(declared if isinstance(declared, int) and declared > 0 else 1) if made_dynamic else None,
+            dims=["N", *signature.array_shape(1)[1:]], freed=signature.freed_batch,
         )  # fmt: skip
         self.graph, self.weights = in_precision(model, file.weights, settings)
         self.session = Session(self.graph, settings, self.weights)
@@ -234,9 +231,7 @@ def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifie
     file_size(path, opening.limits)  # a folder or a missing file is told before its card is looked for
     data, card_path = _card_data(path, opening)
     outcome = sandbox.attempt(path, merged(opening.overrides, data, card_path), opening.limits)
-    file = read(path, opening.limits)
-    if file.identity != outcome.identity:
-        raise BadInput(f"{path} changed between its trial and its use; leave it alone and try again.")
+    file = outcome.reopened(path, opening.limits)
     return OnnxClassifier(file, outcome.signature, _card(data, card_path, opening, outcome.signature), settings)
 
 
@@ -290,7 +285,7 @@ def _from_callable(function: Classify, opening: Opening, settings: Settings) -> 
     if wanted.size is None:
         raise BadInput("a classifier function needs the size of its pictures: give size=(height, width).")
     layout = wanted.layout or "NCHW"
-    blank = Signature("input", layout, "float32", 3, *wanted.size, "dynamic", "close", "scores", "logits", 0)
+    blank = Signature("input", layout, "float32", 3, *wanted.size, None, "close", "scores", "logits", 0)
     noise = np.random.default_rng(20221128).standard_normal(blank.array_shape(2)).astype(np.float32)
     scores = function_scores(function, noise, None)
     signature = replace(blank, outputs=scores.shape[1], kind=wanted.kind or kind_by_values(scores))

@@ -1,12 +1,12 @@
 """A masking network in an ONNX file: an image in, or an image and a label, a mask of the image out.
 
-The file is as little trusted as a classifier's: checked by `read`, first run in the guarded child process of `trial`.
+The file is untrusted like a classifier's: `read` checks it, and it first runs in the guarded child process (`sandbox`).
 It must take the pictures that the classifier takes, prepared in the same way.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ from auditkit.graph import edit
 from auditkit.model import sandbox
 from auditkit.model.inputs import ImageInput, find_image
 from auditkit.model.probe import derived
-from auditkit.model.read import Limits, OnnxFile, read
+from auditkit.model.read import Limits, OnnxFile
 from auditkit.model.session import Session, Settings, in_batches
 from auditkit.model.signature import Layout, Overrides, Signature
 
@@ -58,18 +58,6 @@ class MaskerSignature:
     label_form: Literal["none", "flat", "column", "one-hot"] = "none"
     label_dtype: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain object that `from_json` turns back."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "MaskerSignature":
-        """The signature written by `to_json`."""
-        fields: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
-        }
-        return cls(**fields)
-
 
 class Masker:
     """A masking network that has passed its trial, ready to run."""
@@ -95,11 +83,8 @@ class Masker:
 def open_masker(path: Path, pictures: Pictures, settings: Settings, limits: Limits | None = None) -> Masker:
     """The masking network in an ONNX file, tried in a guarded child process first."""
     limits = limits or Limits()
-    signature, identity = sandbox.guarded(path, "masker", asdict(pictures), limits, MaskerSignature.from_json)
-    file = read(path, limits)
-    if file.identity != identity:
-        raise BadInput(f"{path} changed between its trial and its use; leave it alone and try again.")
-    return Masker(file, signature, pictures, settings)
+    outcome = sandbox.guarded(path, "masking network", asdict(pictures), limits, MaskerSignature)
+    return Masker(outcome.reopened(path, limits), outcome.signature, pictures, settings)
 
 
 def examine(file: OnnxFile, pictures: Pictures) -> MaskerSignature:
@@ -119,9 +104,9 @@ def examine(file: OnnxFile, pictures: Pictures) -> MaskerSignature:
     masks = _run(session, found, noise, labels, pictures.classes)
     if not np.isfinite(masks).all():
         raise BadInput(f"the masks '{found.output}' are NaN or infinite on noise images; the file is damaged.")
-    found = MaskerSignature(**{**asdict(found), "maps": masks.shape[1]})
+    found = replace(found, maps=masks.shape[1])
     if image.batch is None and _heeds_company(session, found, noise, labels, masks, pictures.classes):
-        return MaskerSignature(**{**asdict(found), "rows": 1})
+        return replace(found, rows=1)
     return found
 
 

@@ -1,23 +1,32 @@
 """The first load and the first runs of a model, on noise: what it truly takes and gives.
 
-This runs in a guarded child process (`trial`); a crash of the runtime ends the child and nothing else.
+This runs in a guarded child process (`sandbox`); a crash of the runtime ends the child and nothing else.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 
 from auditkit.arrays import Array
-from auditkit.errors import AuditError, BadInput, OutOfMemory, RuntimeFailure
+from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
 from auditkit.graph import edit
 from auditkit.graph.gradient import vendor_gradient
 from auditkit.model.inputs import ImageInput, find_image
 from auditkit.model.outputs import Output, choose_output
 from auditkit.model.read import OnnxFile
 from auditkit.model.session import Session, Settings
-from auditkit.model.signature import Kind, Overrides, Signature, kind_by_graph, kind_of, score_tensors, zipmap_classes
+from auditkit.model.signature import (
+    Agreement,
+    Kind,
+    Overrides,
+    Signature,
+    kind_by_graph,
+    kind_of,
+    score_tensors,
+    zipmap_classes,
+)
 
 # Sizes to try, likeliest first, when the file leaves height and width open.
 COMMON_SIZES = (224, 32, 299, 256, 384, 64, 28, 227, 96, 112, 128, 160, 192, 240, 260, 300, 320, 380, 448, 512)
@@ -71,15 +80,16 @@ def examine(file: OnnxFile, wanted: Overrides) -> Signature:
     rows = len(trial.noise) if image.batch is None else image.batch
     chosen = choose_output(file.proto, outputs, arrays, rows, wanted)
     kind, kind_warnings = _kind(file.proto, chosen, wanted)
-    batch, independent, batch_warnings = _batch(trial, session, chosen.name)
+    batching = _batching(trial, session, chosen.name)
     return Signature(
         input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels,
-        height=trial.height, width=trial.width, batch=batch, rows=independent,
+        height=trial.height, width=trial.width, own_batch=batching.own,
+        rows=batching.rows, freed_batch=batching.freed,
         output=chosen.name, kind=kind, outputs=chosen.scores.shape[1],
         free_size=image.height is None or image.width is None, shape=image.shape, fixed_inputs=image.switches,
         class_names=zipmap_classes(file.proto),
         guesses=image.guesses + guesses + chosen.guesses + _one_number(chosen, kind),
-        warnings=kind_warnings + batch_warnings,
+        warnings=kind_warnings + batching.warnings,
     )  # fmt: skip
 
 
@@ -126,7 +136,7 @@ def _first_run(
             raise BadInput(f"the model computes no tensor '{wanted.output}'; give --output one of its outputs.")
     if not outputs:
         raise BadInput("no output of the model is a tensor of scores; ask for an export that returns class scores.")
-    first: AuditError | None = None
+    first: RuntimeFailure | None = None
     for height, width in _sizes(image, wanted):
         trial = Trial(file, image, height, width)
         try:
@@ -136,12 +146,12 @@ def _first_run(
             raise
         except RuntimeFailure as error:
             first = first or error
-            if "cannot load" in str(error):
+            if isinstance(error, LoadFailure):
                 break  # no other size will help
             continue
         said = () if wanted.size or image.height else (f"input size {height}x{width}: the file leaves it open",)
         return trial, session, outputs, dict(zip(outputs, arrays, strict=True)), said
-    if wanted.size is None and image.height is None and image.width is None and "cannot load" not in str(first):
+    if wanted.size is None and image.height is None and image.width is None and not isinstance(first, LoadFailure):
         raise BadInput(
             f"the file leaves its input size open and runs at none of {len(COMMON_SIZES)} common ones; give it with "
             f"--size. At {COMMON_SIZES[0]}x{COMMON_SIZES[0]}: {first}."
@@ -180,44 +190,54 @@ def _always_sure(name: str) -> str:
     )
 
 
-def _batch(trial: Trial, plain: Session, output: str) -> tuple[str, str, tuple[str, ...]]:
-    """Which batch sizes the graph may run at, how rows compare with rows alone, and what to warn of."""
-    batch, rows, warnings = _batch_with(trial, plain, output)
-    if rows == "dependent":
+@dataclass(frozen=True)
+class Batching:
+    """Which batch sizes a graph runs at, and how its rows compare with rows alone."""
+
+    own: int | None  # the only batch size; None: any
+    rows: Agreement
+    freed: int | None = None  # the declared batch size that the graph was freed from
+    warnings: tuple[str, ...] = ()
+
+
+def _batching(trial: Trial, plain: Session, output: str) -> Batching:
+    """The batch sizes of a graph, tried with one thread too where rows seem to depend on each other."""
+    batching = _batching_with(trial, plain, output)
+    if batching.rows == "dependent":
         # Threads split a batch at other places than an image, and where a split changes the last bit of a sum, an
         # eight-bit graph amplifies it to a whole step. One thread has no splits: what is left is true dependence.
-        again = _batch_with(trial, trial.session([output], freed=False, threads=1), output, threads=1)
-        if again[1] != "dependent":
-            return again[0], "close", again[2]
-    return batch, rows, warnings
+        again = _batching_with(trial, trial.session([output], freed=False, threads=1), output, threads=1)
+        if again.rows != "dependent":
+            return replace(again, rows="close")
+    return batching
 
 
-def _batch_with(trial: Trial, plain: Session, output: str, threads: int = 2) -> tuple[str, str, tuple[str, ...]]:
+def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) -> Batching:
     declared = trial.image.batch
     alone, steady = _reference(trial, plain, output)
     _refuse_moods(trial, plain, output, alone)
     if declared is None:
         agreement = _agreement(trial, plain, output, alone)
         if agreement in ("bitwise", "close"):
-            return "dynamic", agreement, ()
+            return Batching(None, agreement)
         if agreement == "dependent":
             if np.all(alone == 1):
                 raise BadInput(_always_sure(output))
-            said = "the result for an image depends on the others in its batch; each is run alone."
-            return "fixed:1", agreement, (said,)
+            warning = "the result for an image depends on the others in its batch; each is run alone."
+            return Batching(1, agreement, warnings=(warning,))
     elif not steady:
-        said = f"the result for an image depends on the others in its batch of {declared}; each fills a batch alone."
-        return f"fixed:{declared}", "dependent", (said,)
+        warning = f"the result for an image depends on the others in its batch of {declared}; each fills a batch alone."
+        return Batching(declared, "dependent", warnings=(warning,))
     try:
         freed = trial.session([output], freed=True, threads=threads)
     except RuntimeFailure:
-        agreement = "fails"
+        agreement = None
     else:
         agreement = _agreement(trial, freed, output, alone)
     if agreement in ("bitwise", "close"):
-        return "made-dynamic", agreement, ()
-    said = f"the graph runs just {trial.own} image(s) at a time, which is slow; ask for a dynamic batch axis."
-    return f"fixed:{trial.own}", "bitwise", (said,)
+        return Batching(None, agreement, freed=trial.own)
+    warning = f"the graph runs just {trial.own} image(s) at a time, which is slow; ask for a dynamic batch axis."
+    return Batching(trial.own, "bitwise", warnings=(warning,))
 
 
 def _refuse_moods(trial: Trial, session: Session, output: str, alone: Array) -> None:
@@ -252,7 +272,8 @@ def _alone(trial: Trial, session: Session, output: str) -> Array:
     ])  # fmt: skip
 
 
-def _agreement(trial: Trial, session: Session, output: str, alone: Array) -> str:
+def _agreement(trial: Trial, session: Session, output: str, alone: Array) -> Agreement | None:
+    """How the noise images run together compare with each alone; None where they do not run together."""
     rows = ROWS - 1 if trial.own == ROWS else ROWS  # at its own batch size any graph runs
     alone = alone[:rows]
     try:
@@ -260,13 +281,13 @@ def _agreement(trial: Trial, session: Session, output: str, alone: Array) -> str
     except OutOfMemory:
         raise
     except RuntimeFailure:
-        return "fails"
+        return None
     if together.size != alone.size:
-        return "fails"
+        return None
     return _compared(together.reshape(alone.shape), alone)
 
 
-def _compared(rows: Array, alone: Array) -> str:
+def _compared(rows: Array, alone: Array) -> Agreement:
     if np.array_equal(rows, alone):
         return "bitwise"
     scale = max(float(np.abs(alone.astype(np.float64)).max()), 1e-6)

@@ -1,7 +1,7 @@
 """The guarded child process in which an unknown file is opened and run for the first time.
 
-The child reads the file, finds out what it is and runs it on noise, under limits of memory and time. What kills the
-runtime kills the child, and becomes a sentence. The caller opens the file only after the child has come back whole.
+The child (`sandbox_child`) reads the file, examines it and runs it on noise under limits of memory and time. If the
+runtime crashes, only the child dies, and the caller gets an error message. The caller opens the file afterwards.
 """
 
 import itertools
@@ -10,76 +10,99 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Generic, Literal, TypedDict, TypeVar
 
-from auditkit.errors import AuditError, BadInput
-from auditkit.model.read import Limits, file_size
+from auditkit.errors import BadInput
+from auditkit.model.read import Limits, OnnxFile, file_size, read
 from auditkit.model.signature import Overrides, Signature
 
-START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.sandbox import main; main()"
-REPLY = "auditkit-trial:"
-# What the limit does not see: the parent, and the code of the libraries.
-UNCOUNTED = 192 * 2**20
-# Each thread of a numerical library reserves memory of its own, dozens of them more than the limit.
+START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.sandbox_child import main; main()"
+REPLY = "auditkit-trial:"  # begins the child's reply; libraries may print other lines
+# Each thread of a numerical library reserves memory, and dozens of them reserve more than the limit.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+GRACE_SECONDS = 5  # beyond the child's own alarm, for a child that cannot set one
+MOST_FILES = 10_000  # of a folder whose size is estimated
+
+T = TypeVar("T")
 
 
-Seen = TypeVar("Seen")
+class Request(TypedDict):
+    """What the child is told: the file, who examines it, and with which limits."""
+
+    path: str
+    bytes: int
+    examiner: Literal["classifier", "masking network"]
+    expected: Mapping[str, object]  # fields of Overrides or Pictures
+    limits: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the child found, and the digest of exactly what it read."""
+class Reply(TypedDict, total=False):
+    """What the child answers: an error, or fields of a signature and the digest of what it read."""
 
-    signature: Signature
+    error: str
+    signature: dict[str, object]
     identity: str
 
 
-def attempt(path: Path, wanted: Overrides, limits: Limits) -> Outcome:
-    """The first load and run of a classifier's file, or one sentence that says why it is refused."""
-    return Outcome(*guarded(path, "classifier", asdict(wanted), limits, Signature.from_json))
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """The signature that the child found, and the digest of exactly what it read."""
+
+    signature: T
+    identity: str
+
+    def reopened(self, path: Path, limits: Limits) -> OnnxFile:
+        """The file that the child examined, read again in this process."""
+        file = read(path, limits)
+        if file.identity != self.identity:
+            raise BadInput(f"{path} changed between its trial and its use; leave it alone and try again.")
+        return file
+
+
+def attempt(path: Path, overrides: Overrides, limits: Limits) -> Outcome[Signature]:
+    """The first load and run of a classifier's file; raises BadInput with the reason when the file is refused."""
+    return guarded(path, "classifier", asdict(overrides), limits, Signature)
 
 
 def guarded(
-    path: Path, kind: str, wanted: dict[str, Any], limits: Limits, turned: Callable[[dict[str, Any]], Seen]
-) -> tuple[Seen, str]:
-    """What the child sees in a file of that kind, `turned` from a plain object, and the digest of what it read."""
+    path: Path, examiner: Literal["classifier", "masking network"], expected: Mapping[str, object], limits: Limits,
+    signature_type: Callable[..., T],
+) -> Outcome[T]:  # fmt: skip
+    """What an examiner finds out about a file in the child process."""
     size = file_size(path, limits)
-    request = json.dumps({"path": str(path), "kind": kind, "wanted": wanted, "limits": asdict(limits), "bytes": size})
+    request = Request(path=str(path), bytes=size, examiner=examiner, expected=expected, limits=asdict(limits))
     command = [sys.executable, "-I", "-c", START, json.dumps(_import_path())]
-    # The child sets its own alarm once it knows the whole size; this is for one that cannot.
-    seconds = limits.seconds_for(size + _beside(path)) + 5
+    seconds = limits.seconds_for(size + _beside(path)) + GRACE_SECONDS
     try:
         child = subprocess.run(
-            command,
-            input=request,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-            env={**os.environ, **ONE_THREAD},
-        )
+            command, input=json.dumps(request), capture_output=True, text=True, errors="replace", timeout=seconds,
+            check=False, env={**os.environ, **ONE_THREAD},
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise BadInput(_too_slow(path.name, seconds)) from None
-    return _outcome(child, path.name, limits, turned)
+    return _outcome(child, path.name, limits, signature_type)
+
+
+def from_fields(make: Callable[..., T], fields: Mapping[str, object]) -> T:
+    """The dataclass whose fields went through JSON, which turns tuples into lists."""
+    return make(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
 def _import_path() -> list[str]:
     """Where the child finds its modules: not in the current folder, which may be the vendor's and hold a numpy.py."""
-    here = Path.cwd().resolve()
-    own = str(Path(__file__).resolve().parents[2])
-    return [entry for entry in sys.path if entry and Path(entry).resolve() != here] + [own]
+    current = Path.cwd().resolve()
+    package = str(Path(__file__).resolve().parents[2])
+    return [entry for entry in sys.path if entry and Path(entry).resolve() != current] + [package]
 
 
 def _beside(path: Path) -> int:
     """Bytes of the plain files in the model's folder: about as much as its external data can be."""
     try:
         with os.scandir(path.parent) as entries:
-            files = [entry for entry in itertools.islice(entries, 10_000) if entry.is_file(follow_symlinks=False)]
+            files = [entry for entry in itertools.islice(entries, MOST_FILES) if entry.is_file(follow_symlinks=False)]
         return sum(entry.stat(follow_symlinks=False).st_size for entry in files)
     except OSError:  # a folder that may not be listed, or a file that has just gone
         return 0
@@ -93,20 +116,19 @@ def _too_slow(name: str, seconds: float) -> str:
 
 
 def _outcome(
-    child: "subprocess.CompletedProcess[str]", name: str, limits: Limits, turned: Callable[[dict[str, Any]], Seen]
-) -> tuple[Seen, str]:
+    child: "subprocess.CompletedProcess[str]", name: str, limits: Limits, signature_type: Callable[..., T]
+) -> Outcome[T]:
     replies = [line for line in child.stdout.splitlines() if line.startswith(REPLY)]
     if not replies:
         raise BadInput(_death_sentence(child, name, limits))
     try:
-        reply: dict[str, Any] = json.loads(replies[-1].removeprefix(REPLY))
-        error = str(reply["error"]) if "error" in reply else None
-        outcome = None if error else (turned(reply["signature"]), str(reply["identity"]))
+        reply: Reply = json.loads(replies[-1].removeprefix(REPLY))
+        if "error" not in reply:
+            return Outcome(from_fields(signature_type, reply["signature"]), str(reply["identity"]))
+        error = str(reply["error"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadInput(_death_sentence(child, name, limits)) from None
-    if outcome is None:
-        raise BadInput(f"{name}: {error}" if not str(error).startswith(name) else str(error))
-    return outcome
+    raise BadInput(error if error.startswith(name) else f"{name}: {error}")
 
 
 def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, limits: Limits) -> str:
@@ -128,46 +150,3 @@ def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, limits
         )
     last = (child.stderr.strip().splitlines() or ["no message"])[-1]
     return f"{name} could not be opened in the guarded child process (exit {child.returncode}: {last[:200]})."
-
-
-def _guard(limits: Limits, model_bytes: int) -> None:
-    """Cap the memory and time of this process for a model of that size.
-
-    What is capped is private writable memory: address space as such is no measure, the runtime reserves much of it
-    and uses little.
-    """
-    try:
-        import resource  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        return
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = limits.memory_for(model_bytes) - UNCOUNTED
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.setitimer(signal.ITIMER_REAL, limits.seconds_for(model_bytes))
-
-
-def main() -> None:
-    """The child: a request on stdin, a reply on stdout."""
-    request = json.load(sys.stdin)
-    limits = Limits(**request["limits"])
-    _guard(limits, request["bytes"])
-    from auditkit.model import masking_network, probe  # noqa: PLC0415 - under the limits only
-    from auditkit.model.read import read  # noqa: PLC0415
-
-    wanted: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in request["wanted"].items()
-    }
-    try:
-        file = read(Path(request["path"]), limits, announce=lambda size: _guard(limits, size))
-        if request["kind"] == "masker":
-            seen = masking_network.examine(file, masking_network.Pictures(**wanted)).to_json()
-        else:
-            seen = probe.examine(file, Overrides(**wanted)).to_json()
-        reply: dict[str, Any] = {"signature": seen, "identity": file.identity}
-    except AuditError as error:
-        reply = {"error": str(error)}
-    except (LookupError, TypeError, ValueError, AttributeError) as error:  # a graph that is not put together properly
-        reply = {"error": f"the file is damaged or malformed ({type(error).__name__}: {str(error)[:200]})."}
-    print(REPLY + json.dumps(reply), flush=True)
-    os._exit(0)  # a damaged graph can still crash the runtime while it is torn down

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
+from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
 from auditkit.graph import float16, relu_gates
 from auditkit.model import cuda
 from auditkit.model.device import CPU, PROFILES
@@ -143,7 +143,7 @@ class Session:
         try:
             session = runtime.InferenceSession(model.SerializeToString(), options, providers=self._providers())
         except Exception as error:  # the runtime's exceptions have no common parent
-            raise _told(error, "the runtime cannot load the model") from None
+            raise _failure(error, "the runtime cannot load the model", LoadFailure) from None
         session.disable_fallback()
         if session.get_providers()[0] != self.device.provider:
             raise RuntimeFailure(f"the runtime refused {self.device.provider} without a reason; run 'auditkit doctor'.")
@@ -166,7 +166,7 @@ class Session:
         try:
             return _runtime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device.name, 0)
         except Exception as error:
-            raise _told(error, "the device cannot take the data") from None
+            raise _failure(error, "the device cannot take the data") from None
 
     def run(self, feeds: Mapping[str, Any], wanted: list[str] | None = None) -> list[Array]:
         """The named outputs (all, unless told) for one batch of inputs, which are arrays or uploaded values."""
@@ -181,7 +181,7 @@ class Session:
         except RuntimeFailure:
             raise
         except Exception as error:
-            raise _told(error, "the runtime failed while running the model") from None
+            raise _failure(error, "the runtime failed while running the model") from None
 
 
 class Stepper:
@@ -220,14 +220,14 @@ class Stepper:
             first = len(binding.get_outputs()) - len(self._wanted)
             return [np.array(value.numpy()) for value in binding.get_outputs()[first:]]
         except Exception as error:
-            raise _told(error, "the runtime failed while running the model") from None
+            raise _failure(error, "the runtime failed while running the model") from None
 
     def state(self) -> dict[str, Array]:
         """What the last run gave."""
         return {name: np.array(value.numpy()) for name, value in self._turns[1][1].items()}
 
 
-def _told(error: Exception, what: str) -> RuntimeFailure:
+def _failure(error: Exception, what: str, kind: type[RuntimeFailure] = RuntimeFailure) -> RuntimeFailure:
     """The runtime's message as one short line, without codes and source positions."""
     text = " ".join(str(error)[:4000].split())  # names out of the file may be megabytes long
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
@@ -235,7 +235,7 @@ def _told(error: Exception, what: str) -> RuntimeFailure:
     text = text if len(text) <= 300 else text[:297] + "..."
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):  # the whole: the reason comes last
         return OutOfMemory(f"{what}: out of memory ({text})")
-    return RuntimeFailure(f"{what}: {text}")
+    return kind(f"{what}: {text}")
 
 
 def in_batches(run: Callable[[Array], Array], rows: Array, batch: int, *, pad: bool = False) -> tuple[Array, int]:
@@ -297,7 +297,7 @@ def folded(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelPr
         try:
             runtime.InferenceSession(model.SerializeToString(), options, providers=[CPU.provider])
         except Exception as error:
-            raise _told(error, "the runtime cannot load the model") from None
+            raise _failure(error, "the runtime cannot load the model", LoadFailure) from None
         found = onnx.load(target)
     standard = all(node.domain in ("", "ai.onnx") for node in found.graph.node)
     return found if standard else model

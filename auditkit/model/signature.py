@@ -1,8 +1,8 @@
 """What a classifier takes and gives, and how its scores are to be read."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import onnx
@@ -13,6 +13,7 @@ from auditkit.graph import edit
 
 Layout = Literal["NCHW", "NHWC"]
 Kind = Literal["logits", "probabilities", "log-probabilities", "sigmoid"]
+Agreement = Literal["bitwise", "close", "dependent"]
 
 POST_PROCESSING = ("ZipMap", "ArgMax", "TopK")
 QUANTISATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -57,11 +58,12 @@ class Signature:
     channels: int
     height: int
     width: int
-    batch: str  # dynamic | fixed:N | made-dynamic
-    rows: str  # bitwise | close | dependent: how a row compares with the same row alone
+    own_batch: int | None  # the one batch size that the graph runs at; None: any
+    rows: Agreement  # how a row compares with the same row alone
     output: str
     kind: Kind
     outputs: int  # numbers per image; one sigmoid is one number and two classes
+    freed_batch: int | None = None  # the batch size that the file declares, where its graph can be freed from it
     free_size: bool = False
     shape: tuple[int | str, ...] = ()  # as the file declares it
     fixed_inputs: tuple[str, ...] = ()  # switches set to false
@@ -75,27 +77,17 @@ class Signature:
         return max(self.outputs, 2)
 
     @property
-    def own_batch(self) -> int | None:
-        """The one batch size the graph runs at, or None when it takes any."""
-        return int(self.batch.partition(":")[2]) if self.batch.startswith("fixed:") else None
+    def batch(self) -> str:
+        """The batch sizes that the graph runs at, in the words of reports."""
+        if self.own_batch is not None:
+            return f"fixed:{self.own_batch}"
+        return "dynamic" if self.freed_batch is None else "made-dynamic"
 
     def array_shape(self, rows: int) -> tuple[int, int, int, int]:
         """Shape of an input array for that many images."""
         if self.layout == "NCHW":
             return rows, self.channels, self.height, self.width
         return rows, self.height, self.width, self.channels
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain object that `from_json` turns back."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Signature":
-        """The signature written by `to_json`."""
-        fields: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
-        }
-        return cls(**fields)
 
 
 def score_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:

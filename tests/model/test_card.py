@@ -13,7 +13,7 @@ from auditkit.model.card_text import to_toml
 from auditkit.model.signature import Signature
 
 SIGNATURE = Signature(
-    "image", "NCHW", "float32", 3, 224, 224, "dynamic", "bitwise", "logits", "logits", 3, shape=("N", 3, 224, 224)
+    "image", "NCHW", "float32", 3, 224, 224, None, "bitwise", "logits", "logits", 3, shape=("N", 3, 224, 224)
 )
 GOOD = """
 schema_version = 1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from auditkit.model.signature import Overrides, Signature
 from tests.support import onnx_models
 from tests.support.commands import auditkit
 
-SIGNATURE = Signature("image", "NCHW", "float32", 3, 8, 8, "dynamic", "bitwise", "logits", "logits", 5)
+SIGNATURE = Signature("image", "NCHW", "float32", 3, 8, 8, None, "bitwise", "logits", "logits", 5)
 QUICK = Limits(seconds=2.0)
 
 
-def _attempt(file: Path, limits: Limits | None = None) -> sandbox.Outcome:
+def _attempt(file: Path, limits: Limits | None = None) -> sandbox.Outcome[Signature]:
     return sandbox.attempt(file, Overrides(), limits or Limits())
 
 
@@ -108,7 +109,7 @@ def _reply(value: object) -> str:
 
 def test_garbage_before_the_reply_does_not_matter(file: Path, child: Callable[[str], None]) -> None:
     """Libraries print what they like, in whatever encoding."""
-    reply = {"signature": SIGNATURE.to_json(), "identity": "x"}
+    reply = {"signature": asdict(SIGNATURE), "identity": "x"}
     garbage = (
         r"import sys; sys.stdout.buffer.write(b'\xff\xfe{}\n\0\x85' + b'garbage' * 99999 + b'\n'); sys.stdout.flush()"
     )
@@ -308,7 +309,7 @@ def test_the_command_says_one_sentence_and_ends_with_2(case: str, tmp_path: Path
 def test_a_file_that_changes_between_trial_and_use_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = sandbox.attempt
 
-    def then_changed(*args: Any) -> sandbox.Outcome:
+    def then_changed(*args: Any) -> sandbox.Outcome[Signature]:
         outcome = attempt(*args)
         onnx_models.save(onnx_models.convnet(seed=1), file.parent)
         return outcome
@@ -329,7 +330,7 @@ def test_data_that_changes_between_trial_and_use_is_refused(tmp_path: Path, monk
     file = onnx_models.save(proto, tmp_path)
     attempt = sandbox.attempt
 
-    def then_changed(*args: Any) -> sandbox.Outcome:
+    def then_changed(*args: Any) -> sandbox.Outcome[Signature]:
         outcome = attempt(*args)
         data.write_bytes(bytes(data.stat().st_size))
         return outcome

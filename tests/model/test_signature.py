@@ -1,6 +1,8 @@
 """What the graph and a few scores say about a classifier, without running anything."""
 
 import itertools
+import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from auditkit.errors import BadInput
 from auditkit.model.inputs import find_image
 from auditkit.model.outputs import choose_output
+from auditkit.model.sandbox import from_fields
 from auditkit.model.signature import (
     Overrides,
     Signature,
@@ -216,9 +219,9 @@ def test_probabilities_are_float64_and_finite_for_float16_logits() -> None:
 
 
 def test_a_signature_survives_json() -> None:
-    signature = Signature("x", "NHWC", "uint8", 1, 8, 9, "fixed:3", "close", "y", "sigmoid", 1, shape=(3, "h"))
-    assert Signature.from_json(signature.to_json()) == signature
-    assert (signature.classes, signature.own_batch) == (2, 3)
+    signature = Signature("x", "NHWC", "uint8", 1, 8, 9, 3, "close", "y", "sigmoid", 1, shape=(3, "h"))
+    assert from_fields(Signature, json.loads(json.dumps(asdict(signature)))) == signature
+    assert (signature.classes, signature.own_batch, signature.batch) == (2, 3, "fixed:3")
     assert signature.array_shape(7) == (7, 8, 9, 1)
 
 
