@@ -187,7 +187,7 @@ def test_doctor_warns_of_another_distribution_with_the_same_package(
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 2.0\n")
         (folder / "top_level.txt").write_text("auditkit\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     (warning,) = json.loads(auditkit("doctor", "--json").stdout)["warnings"]
     assert warning.startswith("the distribution auditkit also provides the package auditkit")
     done = auditkit("doctor")
