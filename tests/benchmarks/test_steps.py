@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditkit.demo.draw import draw
-from auditkit.demo.planted import bundled
 from benchmarks import steps
+from tests.support import onnx_models
 
 
 def curves(count: int, pixels: int, rough: float) -> np.ndarray[Any, Any]:
@@ -35,9 +34,11 @@ def test_a_fixed_number_of_steps_has_an_error_that_holds() -> None:
 
 
 def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    drawn = draw(3, seed=1, tags="random")
-    np.savez(tmp_path / "drawn.npz", images=drawn.images)
-    words = [str(bundled("honest")), str(tmp_path / "drawn.npz"), "-o", str(tmp_path / "out"), "--images", "2",
+    """On 256 pixels, of which every count is asked about."""
+    model = onnx_models.save(onnx_models.convnet(size=16), tmp_path, "small.onnx")
+    pictures = np.random.default_rng(1).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
+    np.savez(tmp_path / "drawn.npz", images=pictures)
+    words = [str(model), str(tmp_path / "drawn.npz"), "-o", str(tmp_path / "out"), "--images", "2",
              "--labels", "top1", "--method", "edges", "random", "--device", "cpu"]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["steps", *words])
     monkeypatch.setattr(steps, "STEPS", (8, 32))
@@ -45,4 +46,4 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     found = json.loads(capsys.readouterr().out)
     assert {one["curves"] for one in found["auto"]} == {4, 2}
     assert [one["steps"] for one in found["fixed"]] == [8, 32]
-    assert "honest.onnx, 2 images, top1, edges, random." in steps.steps_table(found)
+    assert "small.onnx, 2 images, top1, edges, random." in steps.steps_table(found)
