@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.errors import BadInput
 from auditkit.graph import build, edit
@@ -71,12 +71,9 @@ class _Rewriter(build.Builder):
 
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model.graph, prefix="auditkit_real")
-        inferred = shape_inference.infer_shapes(model).graph
-        values = (*inferred.value_info, *inferred.input, *inferred.output)
-        tensors = model.graph.initializer
-        self.ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values}
-        self.ranks |= {tensor.name: len(tensor.dims) for tensor in tensors}
-        self.kinds = {v.name: v.type.tensor_type.elem_type for v in values} | {t.name: t.data_type for t in tensors}
+        types, weights = edit.inferred_types(model), model.graph.initializer
+        self.ranks = {name: len(t.shape.dim) for name, t in types.items()} | {t.name: len(t.dims) for t in weights}
+        self.kinds = {name: t.elem_type for name, t in types.items()} | {t.name: t.data_type for t in weights}
         self.known = edit.constant_tensors(model.graph)
         self.real: set[str] = set()  # tensors that held quantised numbers
         self.rounded: dict[str, tuple[str, str, str]] = {}  # x, scale and zero of the result of a QuantizeLinear

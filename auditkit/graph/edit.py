@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, MutableSequence
 from typing import Any, TypeVar
 
-import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper, shape_inference
 
@@ -139,12 +138,10 @@ def ancestors(graph: onnx.GraphProto, names: Iterable[str]) -> set[str]:
     return visited
 
 
-def _descendants(graph: onnx.GraphProto, name: str) -> set[str]:
-    descendants = {name}
-    for node in graph.node:
-        if descendants.intersection(node.input):
-            descendants.update(node.output)
-    return descendants
+def inferred_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
+    """Element types and shapes of tensors, as far as they can be inferred."""
+    graph = shape_inference.infer_shapes(model).graph
+    return {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.input, *graph.output)}
 
 
 # Editing models
@@ -222,85 +219,3 @@ def with_dims(model: onnx.ModelProto, input_name: str, dims: list[int | str]) ->
         if value.HasField("type"):  # touching the shape of a bare name would declare a tensor of no type
             value.type.tensor_type.ClearField("shape")
     return fresh
-
-
-# A free batch size
-
-
-def with_free_batch(model: onnx.ModelProto, input_name: str, own_batch: int) -> onnx.ModelProto:
-    """The model with Reshapes of the image's features made to follow the batch size of the input.
-
-    A target such as [1, 197, 192] becomes [-1, 197, 192], and [1, -1] becomes [0, -1]; a constant that is concatenated
-    to the features, such as a class token, is repeated for each image. Whether that suits this graph is not known here:
-    the caller must compare rows before it trusts the result.
-    """
-    fresh = copy(model)
-    features = _descendants(fresh.graph, input_name)
-    _repeat_tokens(fresh, features)
-    constants = constant_tensors(fresh.graph)
-    for index, node in enumerate(fresh.graph.node):
-        if node.op_type != "Reshape" or node.input[0] not in features or node.input[1] not in constants:
-            continue
-        target = numpy_helper.to_array(constants[node.input[1]]).astype(np.int64).reshape(-1)
-        free = _free_target(target.tolist(), own_batch)
-        if free is None:
-            continue
-        node.input[1] = f"auditkit_free_shape_{index}"
-        fresh.graph.initializer.append(numpy_helper.from_array(np.array(free, np.int64), node.input[1]))
-        if free[0] == 0:  # with allowzero, which torch always sets, 0 would not mean "as in the input"
-            replace(node.attribute, [entry for entry in node.attribute if entry.name != "allowzero"])
-    return fresh
-
-
-def _free_target(target: list[int], own_batch: int) -> list[int] | None:
-    """The target of a Reshape with its batch size left open; None where it holds none."""
-    if not target or target[0] <= 0 or target[0] % own_batch:
-        return None
-    if -1 not in target:
-        return [-1, *target[1:]]
-    return [0, *target[1:]] if target[0] == own_batch else None
-
-
-def _repeat_tokens(model: onnx.ModelProto, features: set[str]) -> None:
-    """Repeat constants of the export's batch size that a Concat joins to features of the image."""
-    graph = model.graph
-    concats = [node for node in graph.node if node.op_type == "Concat" and attribute(node, "axis", 0) != 0]
-    mixed = [node for node in concats if not features.isdisjoint(node.input) and not features.issuperset(node.input)]
-    if not mixed:
-        return
-    inferred = shape_inference.infer_shapes(model).graph
-    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in inferred.value_info}
-    ranks |= {tensor.name: len(tensor.dims) for tensor in graph.initializer}
-    graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "auditkit_first"))
-    outputs = {node.output[0] for node in mixed}
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        if node.output[0] in outputs:
-            nodes += _repeated_tokens(graph, node, features, ranks)
-        nodes.append(node)
-    replace(graph.node, nodes)
-
-
-def _repeated_tokens(
-    graph: onnx.GraphProto, concat: onnx.NodeProto, features: set[str], ranks: dict[str, int]
-) -> list[onnx.NodeProto]:
-    """Nodes that repeat the constants of a Concat for each image; the Concat reads their results."""
-    rank = next((ranks[name] for name in concat.input if ranks.get(name)), 0)
-    if rank < 2 or attribute(concat, "axis", 0) % rank == 0:
-        return []
-    feature = next(name for name in concat.input if name in features)
-    nodes: list[onnx.NodeProto] = []
-    for index, name in enumerate(concat.input):
-        if name in features:
-            continue
-        new = f"auditkit_spread_{concat.output[0]}_{index}"
-        graph.initializer.append(numpy_helper.from_array(np.ones(rank - 1, np.int64), f"{new}_ones"))
-        nodes += [
-            helper.make_node("Gather", [name, "auditkit_first"], [f"{new}_one"], axis=0),
-            helper.make_node("Shape", [feature], [f"{new}_shape"]),
-            helper.make_node("Gather", [f"{new}_shape", "auditkit_first"], [f"{new}_rows"], axis=0),
-            helper.make_node("Concat", [f"{new}_rows", f"{new}_ones"], [f"{new}_target"], axis=0),
-            helper.make_node("Expand", [f"{new}_one", f"{new}_target"], [new]),
-        ]
-        concat.input[index] = new
-    return nodes

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import product
 
 import onnx
-from onnx import TensorProto, helper, shape_inference
+from onnx import TensorProto, helper
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
@@ -60,14 +60,13 @@ def _refuse(graph: onnx.GraphProto) -> None:
 
 
 def _float_tensors(model: onnx.ModelProto) -> set[str]:
-    inferred = shape_inference.infer_shapes(model, check_type=False, strict_mode=False).graph
-    known = {v.name: v.type.tensor_type.elem_type for v in (*inferred.value_info, *inferred.input, *inferred.output)}
-    known |= {t.name: t.data_type for t in model.graph.initializer}
+    types = {name: tensor.elem_type for name, tensor in edit.inferred_types(model).items()}
+    types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     for node in model.graph.node:  # assume that operators unknown to the inference keep their first input's type
         for name in node.output[:1]:
-            if not known.get(name) and node.input:
-                known[name] = known.get(node.input[0], 0)
-    return {name for name, kind in known.items() if kind == TensorProto.FLOAT and name}
+            if not types.get(name) and node.input:
+                types[name] = types.get(node.input[0], TensorProto.UNDEFINED)
+    return {name for name, kind in types.items() if kind == TensorProto.FLOAT and name}
 
 
 def _staying(graph: onnx.GraphProto) -> set[int]:

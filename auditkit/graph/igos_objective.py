@@ -1,11 +1,11 @@
-"""The objective of iGOS++ (Khorram et al. 2021), as nodes: two coarse masks, D for deletion and I for insertion.
+"""The objective of iGOS++ (Khorram et al. 2021), as nodes: coarse masks D (deletion) and I (insertion).
 
     F(t) = mean over s of f(baseline + t(s) (image - baseline) + noise, label)       s: points from above 0 to 1
     minimise    (F(s D) - F(1 - s I) + F(s D I) - F(1 - s D I)) / 2  +  l1 mean |1 - D I|  +  tv BTV(D I)
     BTV(m) = (mean dm^2 down and across, coarse  +  mean a dm^2 down and across, upsampled) / 2
 
-A mask of 1 deletes and inserts nothing. `a` is near 1 between pixels alike and near 0 across an edge of the image, so
-that a mask may change there. The graph gives the loss and its gradient; the steps are taken by who calls it.
+A mask of 1 deletes and inserts nothing. `a` is near 1 between similar pixels and near 0 across an edge of the image,
+where a mask may change. The graph returns the loss and its gradient; the caller takes the steps.
 """
 
 from dataclasses import dataclass
@@ -17,32 +17,22 @@ from onnx import TensorProto, helper
 from auditkit.graph import edit
 from auditkit.graph.gradient.builder import Shape
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import (
-    DATA_LOSS,
-    IMAGE,
-    INFILLS,
-    LABEL,
-    LOSS,
-    PICTURES,
-    WEIGHTS,
-    Objective,
-    Recipe,
-)
-from auditkit.graph.mask_step import closed, with_slope
+from auditkit.graph.mask_objective import DATA_LOSS, IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS, Objective, Recipe
+from auditkit.graph.mask_step import closed, with_gradient_of_weights
 
-POINTS = "auditkit_points"  # [points] float32, the s of a run
-NOISE = "auditkit_noise"  # [M, 4 points] int32, places of noise pictures in the bank
+POINTS = "auditkit_points"  # [points] float32, the values of s
+NOISE = "auditkit_noise"  # [M, 4 points] int32, positions of noise pictures in the bank
 SLOPE = "auditkit_slope"  # [M, 2, h, w]
-NAMES = frozenset({PICTURES, IMAGE, LABEL, INFILLS, WEIGHTS, POINTS, NOISE, DATA_LOSS, LOSS, SLOPE})
-TERMS = 4
-SIGNS = (1.0, 1.0, -1.0, -1.0)  # of D, D I (deletion), I, D I (insertion)
+_INPUTS = (WEIGHTS, PICTURES, IMAGE, LABEL, INFILLS)
+TERMS = 4  # of F
+_SIGNS = (1.0, 1.0, -1.0, -1.0)  # of D, D I (deletion), I, D I (insertion)
 
 
 @dataclass(frozen=True)
 class BilateralRecipe(Recipe):
-    """What is minimised."""
+    """The terms of the objective."""
 
-    points: int = 15  # of a run
+    points: int = 15  # values of s
     edges: tuple[float, ...] = ()  # for each channel, the difference of neighbours at which `a` has fallen to 1/e
 
     @property
@@ -58,48 +48,46 @@ class Bilateral(Objective):
 
     def composed(self) -> str:
         """The coarse product of both masks; masked images get the name of the network's input."""
-        ends, points = self.ends, self.recipe.points
-        pixels = ends.height * ends.width
-        plane, flat = (
-            ((pixels, 1), (pixels, ends.channels)) if ends.channels_last else ((1, pixels), (ends.channels, pixels))
-        )
-        kept = self._shares(plane)
-        image, infill = (self.reshaped(self.picture(places), (*self.pair, 1, 1, *flat)) for places in (IMAGE, INFILLS))
+        points, (plane, flat) = self.recipe.points, self._flat_shapes()
+        shares = self._shares(plane)
+        image, infill = (self.reshaped(self.picture(at), (*self.pair, 1, 1, *flat)) for at in (IMAGE, INFILLS))
         noise = self.reshaped(self.picture(NOISE), (*self.pair, TERMS, points, *flat))
         shape: Shape = (*self.pair, TERMS, points, *flat)
         difference = self.put("Sub", [image, infill], (*self.pair, 1, 1, *flat))
-        shown = self.put("Mul", [kept, difference], shape)
-        still = self.put("Add", [infill, noise], shape)
-        self.reshaped(self.put("Add", [still, shown], shape), (*self.rows, *ends.picture), ends.input)
-        deletion, insertion = (self._slice(WEIGHTS, 1, place, place + 1) for place in (0, 1))
+        shown = self.put("Mul", [shares, difference], shape)
+        background = self.put("Add", [infill, noise], shape)
+        mixed = self.put("Add", [background, shown], shape)
+        self.reshaped(mixed, (*self.rows, *self.ends.picture), self.ends.input)
+        deletion, insertion = (self._slice(WEIGHTS, 1, index, index + 1) for index in (0, 1))
         return self.put("Mul", [deletion, insertion], self.shapes[deletion])
 
     def _shares(self, plane: Shape) -> str:
-        """How much of the image each row shows, [M, 4, points, ...]: s m for deletion, 1 - s m for insertion."""
+        """The share of the image that each row shows, [M, 4, points, ...]: s m for deletion, 1 - s m for insertion."""
         both = self._upsampled(WEIGHTS)
-        deletion, insertion = (self._slice(both, 1, place, place + 1) for place in (0, 1))
+        deletion, insertion = (self._slice(both, 1, index, index + 1) for index in (0, 1))
         product = self.put("Mul", [deletion, insertion], self.shapes[deletion])
         four = self.put(
             "Concat", [deletion, product, insertion, product], (*self.pair, TERMS, *self.shapes[both][2:]), axis=1
         )
         wide = self.reshaped(four, (*self.pair, TERMS, 1, *plane))
         column = (1, TERMS, 1, 1, 1)
-        signs, from_ = (self.constant(np.reshape(x, column), np.float32) for x in (SIGNS, [0, 0, 1, 1]))
-        along = self.node("Mul", [signs, self.node("Reshape", [POINTS, self.constant([1, 1, -1, 1, 1])])])
-        self.shapes |= {along: (1, TERMS, self.recipe.points, 1, 1), from_: column}
+        signs, offsets = (self.constant(np.reshape(x, column), np.float32) for x in (_SIGNS, [0, 0, 1, 1]))
+        factors = self.node("Mul", [signs, self.node("Reshape", [POINTS, self.constant([1, 1, -1, 1, 1])])])
+        self.shapes |= {factors: (1, TERMS, self.recipe.points, 1, 1), offsets: column}
         shape: Shape = (*self.pair, TERMS, self.recipe.points, *plane)
-        return self.put("Add", [self.put("Mul", [wide, along], shape), from_], shape)
+        return self.put("Add", [self.put("Mul", [wide, factors], shape), offsets], shape)
 
     def penalties(self, masks: str) -> str:
         """l1 mean |1 - D I| + tv BTV(D I)."""
-        gone = self.put("Abs", [self.put("Sub", [self.number(1.0), masks], self.shapes[masks])], self.shapes[masks])
-        terms = [self._mean(gone, self.recipe.l1)]
-        wide = self._upsampled(masks)
+        shape = self.shapes[masks]
+        deleted = self.put("Abs", [self.put("Sub", [self.number(1.0), masks], shape)], shape)
+        terms = [self._mean(deleted, self.recipe.l1)]
+        large = self._upsampled(masks)
         for axis, size in zip((2, 3), self.recipe.grid(self.ends), strict=True):
             if self.recipe.tv and size > 1:
-                squares = self._squares(wide, axis)
-                across_edges = self.put("Mul", [squares, self._alike(axis)], self.shapes[squares])
-                terms += [self._mean(x, self.recipe.tv / 2) for x in (self._squares(masks, axis), across_edges)]
+                squares = self._squares(large, axis)
+                bilateral = self.put("Mul", [squares, self._similarity(axis)], self.shapes[squares])
+                terms += [self._mean(x, self.recipe.tv / 2) for x in (self._squares(masks, axis), bilateral)]
         return self.put("Sum", terms, self.pair)
 
     def _mean(self, x: str, weight: float) -> str:
@@ -107,46 +95,45 @@ class Bilateral(Objective):
         return self.put("Mul", [mean, self.number(weight)], self.pair)
 
     def _squares(self, x: str, axis: int) -> str:
-        steps = self.steps(x, axis)
-        return self.put("Mul", [steps, steps], self.shapes[steps])
+        differences = self.differences(x, axis)
+        return self.put("Mul", [differences, differences], self.shapes[differences])
 
-    def _alike(self, axis: int) -> str:
-        """[M, 1, ...]: how alike neighbours of the image are, exp(-(difference / edge)^2) averaged over channels."""
+    def _similarity(self, axis: int) -> str:
+        """[M, 1, ...]: `a` for neighbouring pixels, exp(-(difference / edge)^2) averaged over channels."""
         ends, last = self.ends, self.ends.channels_last
         image = self.picture(IMAGE)
         self.shapes[image] = (*self.pair, *ends.picture)
         edges = self.constant(np.reshape(self.recipe.edges, (1, 1, 1, -1) if last else (1, -1, 1, 1)), np.float32)
-        steps = self.node("Div", [self.steps(image, axis - 1 if last else axis), edges])
-        alike = self.node("Exp", [self.node("Neg", [self.node("Mul", [steps, steps])])])
+        steps = self.node("Div", [self.differences(image, axis - 1 if last else axis), edges])
+        similarity = self.node("Exp", [self.node("Neg", [self.node("Mul", [steps, steps])])])
         height, width = ends.height - (axis == 2), ends.width - (axis == 3)
-        mean = self.node("ReduceMean", [alike, self.constant([3 if last else 1])])
+        mean = self.node("ReduceMean", [similarity, self.constant([3 if last else 1])])
         return self.reshaped(mean, (*self.pair, 1, height, width))
 
     def data_loss(self, scores: str) -> str:
         """Half the sum of the four terms."""
-        points, classes = self.recipe.points, max(self.ends.outputs, 2)
+        rows = TERMS * self.recipe.points
         logs = self.log_probabilities(scores)
-        likely = self.reshaped(self.put("Exp", [logs], self.shapes[logs]), (*self.pair, TERMS * points, classes))
-        signs = self.constant(np.repeat(SIGNS, points).reshape(1, -1, 1), np.float32)
-        self.shapes[signs] = (1, TERMS * points, 1)
-        signed = self.put("Mul", [likely, signs], self.shapes[likely])
-        return self._picked(signed, self._is_label(classes), sign=TERMS / 2)
+        probabilities = self.put("Exp", [logs], self.shapes[logs])
+        grouped = self.reshaped(probabilities, (*self.pair, rows, self.classes))
+        signs = self.constant(np.repeat(_SIGNS, self.recipe.points).reshape(1, -1, 1), np.float32)
+        self.shapes[signs] = (1, rows, 1)
+        return self._mean_at_label(self.put("Mul", [grouped, signs], self.shapes[grouped]), sign=TERMS / 2)
 
 
-def slope(network: onnx.ModelProto, ends: Ends, recipe: BilateralRecipe) -> onnx.ModelProto:
+def gradient_graph(network: onnx.ModelProto, ends: Ends, recipe: BilateralRecipe) -> onnx.ModelProto:
     """The graph of the loss and its gradient, over a network that takes a seed and returns its gradient too."""
-    fresh, b, found = with_slope(network, ends, Bilateral, recipe, NAMES)
-    b.node("Identity", [found], SLOPE)
-    pairs, grid = recipe.pairs or "M", (2, *recipe.grid(ends))
-    value, whole, real = helper.make_tensor_value_info, TensorProto.INT32, TensorProto.FLOAT
-    inputs = [
-        value(WEIGHTS, real, [pairs, *grid]), value(PICTURES, real, ["P", *ends.picture]),
-        value(IMAGE, whole, [pairs]), value(LABEL, whole, [pairs]), value(INFILLS, whole, [pairs, 1]),
-        value(NOISE, whole, [pairs, recipe.rows]), value(POINTS, real, [recipe.points]),
-    ]  # fmt: skip
-    return closed(fresh, b, ends, inputs, [value(LOSS, real, [pairs]), value(SLOPE, real, [pairs, *grid])])
+    edit.refuse_names(network.graph, {*_INPUTS, POINTS, NOISE, DATA_LOSS, LOSS, SLOPE})
+    fresh, b, gradient = with_gradient_of_weights(network, ends, Bilateral, recipe)
+    b.node("Identity", [gradient], SLOPE)
+    pairs, value = recipe.pairs or "M", helper.make_tensor_value_info
+    noise = value(NOISE, TensorProto.INT32, [pairs, recipe.rows])
+    points = value(POINTS, TensorProto.FLOAT, [recipe.points])
+    slope = value(SLOPE, TensorProto.FLOAT, [pairs, recipe.masks, *recipe.grid(ends)])
+    inputs = [*(recipe.declared(name, ends) for name in _INPUTS), noise, points]
+    return closed(fresh, b, ends, inputs, [recipe.declared(LOSS, ends), slope])
 
 
-def loss(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph of the loss alone, which needs no way back."""
+def loss_graph(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph of the loss alone, without a backward pass."""
     return edit.with_outputs(graph, [LOSS])

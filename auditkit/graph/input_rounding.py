@@ -7,7 +7,7 @@ fewer bytes to move; the numbers are the same.
 from dataclasses import dataclass, replace
 
 import onnx
-from onnx import TensorProto, shape_inference
+from onnx import TensorProto
 
 from auditkit.graph import edit
 from auditkit.graph.hard_masks import Ends
@@ -37,17 +37,11 @@ def split_behind_rounding(model: onnx.ModelProto, ends: Ends, operators: tuple[s
     if name == ends.output:
         return None
     step = edit.with_dims(edit.with_outputs(model, [name]), ends.input, ["P", *ends.picture])
-    element = _element(step, name)
+    types = edit.inferred_types(step)
+    element = types[name].elem_type if name in types else TensorProto.UNDEFINED
     if element not in _RESULT_TYPES[reader.op_type]:
         return None
     return Entry(step, _rest(model, ends, name, element), replace(ends, input=name, element=element))
-
-
-def _element(step: onnx.ModelProto, name: str) -> int:
-    """The element type of the step's result; UNDEFINED where it cannot be inferred."""
-    inferred = shape_inference.infer_shapes(step).graph
-    kinds = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
-    return int(kinds.get(name, TensorProto.UNDEFINED))
 
 
 def _rest(model: onnx.ModelProto, ends: Ends, name: str, element: int) -> onnx.ModelProto:

@@ -1,18 +1,16 @@
 """One step of learning masks as one graph: masks, masked images, the network, the loss, its gradient, Adam.
 
-What is learned goes in and comes out, and can stay on the device between two steps; the pictures lie there in a bank.
-Only the infills' places in that bank are new at every step. Losses and masks are those before the step.
+The state goes in and comes out, and can stay on the device between steps, as can the bank of pictures. Only the
+infills' positions in that bank are new in every step. Losses and masks are those before the step.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
 from auditkit.graph import edit
 from auditkit.graph.gradient import Builder, Facts, backward
 from auditkit.graph.gradient.export import GRADIENT, SEED
@@ -33,79 +31,77 @@ from auditkit.graph.mask_objective import (
 FIRST, SECOND = "auditkit_first_moment", "auditkit_second_moment"  # [M, masks, h, w], as the weights
 COUNT = "auditkit_steps"  # [M, 1, 1, 1] float64, steps done
 STATE = {name: f"{name}_next" for name in (WEIGHTS, FIRST, SECOND, COUNT)}
-NAMES = frozenset({PICTURES, IMAGE, LABEL, INFILLS, *STATE, *STATE.values(), DATA_LOSS, LOSS, MASK})
-MEMORY, EPSILON = 0.9, 1e-8  # Adam's
+_INPUTS, _OUTPUTS = (PICTURES, IMAGE, LABEL, INFILLS), (DATA_LOSS, LOSS, MASK)
+MEMORY, _EPSILON = 0.9, 1e-8  # Adam's beta1 and epsilon, as in its paper
 
 
 def step(
     network: onnx.ModelProto, ends: Ends, recipe: Recipe, objective: type[Objective] = Objective
 ) -> onnx.ModelProto:
-    """The graph of one step over a network that takes a seed and returns its gradient too."""
-    fresh, b, slope = with_slope(network, ends, objective, recipe)
-    _adam(b, slope, recipe)
-    return closed(fresh, b, ends, _inputs(ends, recipe), _outputs(ends, recipe))
+    """The graph of one step, over a network that takes a seed and returns its gradient too."""
+    edit.refuse_names(network.graph, {*STATE, *STATE.values(), *_INPUTS, *_OUTPUTS})
+    fresh, b, gradient = with_gradient_of_weights(network, ends, objective, recipe)
+    _add_adam(b, gradient, recipe)
+    inputs, outputs = ([recipe.declared(name, ends) for name in names] for names in (_INPUTS, _OUTPUTS))
+    state, next_state = (_declared_state(names, ends, recipe) for names in (STATE, STATE.values()))
+    return closed(fresh, b, ends, [*state, *inputs], [*next_state, *outputs])
 
 
-def with_slope(
-    network: onnx.ModelProto, ends: Ends, objective: type[Objective], recipe: Recipe, own: frozenset[str] = NAMES
+def with_gradient_of_weights(
+    network: onnx.ModelProto, ends: Ends, objective: type[Objective], recipe: Recipe
 ) -> tuple[onnx.ModelProto, Builder, str]:
-    """The network between masked images and their loss, a builder for what follows, and the weights' gradient."""
+    """The network between masked images and their loss, a builder for further nodes, and the weights' gradient."""
     fresh = edit.copy(network)
     graph = fresh.graph
-    if clash := edit.all_names(graph) & own:
-        raise BadInput(f"the model already has a tensor named '{clash.pop()}', a name that auditkit adds itself.")
     head, tail = (objective(graph, ends, recipe, prefix) for prefix in ("auditkit_head", "auditkit_tail"))
     penalty = head.penalties(head.composed())
     scores = tail.scores()
-    data = tail.data_loss(scores)
-    tail.node("Add", [data, penalty], LOSS)
-    before, after = _apart(graph)
+    data_loss = tail.data_loss(scores)
+    tail.node("Add", [data_loss, penalty], LOSS)
+    forward, from_seed = _split_at_seed(graph)
     taken = edit.all_names(graph)
-    _replace(graph.node, [*head.nodes, *before, *tail.nodes])
+    edit.replace(graph.node, [*head.nodes, *forward, *tail.nodes])
     graph.initializer.extend([*head.constants, *tail.constants])
     b = Builder(graph, Facts(head.shapes | tail.shapes, {}))
-    b.taken |= taken  # by nodes that are set aside, too
-    ones = b.as_float(b.op("Equal", LABEL, LABEL))  # shapes are computed on the CPU, so that none is asked for
-    seed = backward(b, graph, {data: ones}, [scores])[scores]
+    b.taken |= taken  # including the names of the nodes that follow the seed
+    ones = b.as_float(b.op("Equal", LABEL, LABEL))  # without Shape, which the runtime computes on the CPU
+    seed = backward(b, graph, {data_loss: ones}, [scores])[scores]
     b.node("Mul", [seed, b.array(recipe.scale)], SEED)
-    b.nodes.extend(after)
-    arriving = {ends.input: b.mul(GRADIENT, 1 / recipe.scale), penalty: ones}
-    return fresh, b, backward(b, graph, arriving, [WEIGHTS])[WEIGHTS]
+    b.nodes.extend(from_seed)
+    seeds = {ends.input: b.mul(GRADIENT, 1 / recipe.scale), penalty: ones}
+    return fresh, b, backward(b, graph, seeds, [WEIGHTS])[WEIGHTS]
 
 
 def closed(
     model: onnx.ModelProto, b: Builder, ends: Ends, inputs: list[onnx.ValueInfoProto],
     outputs: list[onnx.ValueInfoProto],
 ) -> onnx.ModelProto:  # fmt: skip
-    """The model with what was built, between its new ends."""
+    """The model with the nodes of the builder, between its new inputs and outputs."""
     graph = model.graph
     b.into(graph)
     kept = [value for value in edit.real_inputs(graph) if value.name not in (ends.input, SEED)]
-    _replace(graph.input, [*inputs, *kept])
-    _replace(graph.output, outputs)
+    edit.replace(graph.input, [*inputs, *kept])
+    edit.replace(graph.output, outputs)
     del graph.value_info[:]
     return model
 
 
-def _replace(entries: Any, others: Sequence[Any]) -> None:
-    del entries[:]
-    entries.extend(others)
-
-
-def _apart(graph: onnx.GraphProto) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
-    """The nodes that compute the scores, and those that wait for the seed."""
-    waiting = {SEED}
-    parts: tuple[list[onnx.NodeProto], list[onnx.NodeProto]] = ([], [])
+def _split_at_seed(graph: onnx.GraphProto) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
+    """The nodes that compute the scores, and those that depend on the seed."""
+    dependent = {SEED}
+    forward: list[onnx.NodeProto] = []
+    from_seed: list[onnx.NodeProto] = []
     for node in graph.node:
-        waits = not waiting.isdisjoint(edit.names_read(node))
-        if waits:
-            waiting.update(node.output)
-        parts[waits].append(node)
-    return parts
+        if dependent.isdisjoint(edit.names_read(node)):
+            forward.append(node)
+        else:
+            dependent.update(node.output)
+            from_seed.append(node)
+    return forward, from_seed
 
 
-def _adam(b: Builder, gradient: str, recipe: Recipe) -> None:
-    """The next state; the corrections for its start are in double, where 1 - 0.999^t does not cancel."""
+def _add_adam(b: Builder, gradient: str, recipe: Recipe) -> None:
+    """Add Adam's update of the state; bias corrections are in double, where 1 - 0.999^t does not cancel."""
 
     def corrected(moment: str, memory: float) -> str:
         power = b.op("Pow", b.constant(memory, np.float64), count)
@@ -114,7 +110,7 @@ def _adam(b: Builder, gradient: str, recipe: Recipe) -> None:
     count = b.node("Add", [COUNT, b.constant(1.0, np.float64)], STATE[COUNT])
     first = b.node("Add", [b.mul(FIRST, MEMORY), b.mul(gradient, 1 - MEMORY)], STATE[FIRST])
     second = b.node("Add", [b.mul(SECOND, recipe.memory), b.mul(b.square(gradient), 1 - recipe.memory)], STATE[SECOND])
-    length = b.add(b.op("Sqrt", corrected(second, recipe.memory)), EPSILON)
+    length = b.add(b.op("Sqrt", corrected(second, recipe.memory)), _EPSILON)
     move = b.mul(b.div(corrected(first, MEMORY), length), recipe.rate)
     if recipe.slowing != 1:
         move = b.op("Mul", move, b.as_float(b.op("Pow", b.constant(recipe.slowing, np.float64), COUNT)))
@@ -124,43 +120,18 @@ def _adam(b: Builder, gradient: str, recipe: Recipe) -> None:
         b.node("Sub", [WEIGHTS, move], STATE[WEIGHTS])
 
 
-def _declared(name: str, kind: int, first: int | str, *sizes: int) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, [first, *sizes])
-
-
-def _inputs(ends: Ends, recipe: Recipe) -> list[onnx.ValueInfoProto]:
-    pairs = recipe.pairs or "M"
-    return [
-        *_state(STATE, ends, recipe),
-        _declared(PICTURES, TensorProto.FLOAT, "P", *ends.picture),
-        _declared(IMAGE, TensorProto.INT32, pairs),
-        _declared(LABEL, TensorProto.INT32, pairs),
-        _declared(INFILLS, TensorProto.INT32, pairs, recipe.infills),
-    ]
-
-
-def _outputs(ends: Ends, recipe: Recipe) -> list[onnx.ValueInfoProto]:
-    pairs = recipe.pairs or "M"
-    return [
-        *_state(STATE.values(), ends, recipe),
-        *(_declared(name, TensorProto.FLOAT, pairs) for name in (DATA_LOSS, LOSS)),
-        _declared(MASK, TensorProto.FLOAT, pairs, ends.height, ends.width),
-    ]
-
-
-def _state(names: Iterable[str], ends: Ends, recipe: Recipe) -> list[onnx.ValueInfoProto]:
-    pairs = recipe.pairs or "M"
+def _declared_state(names: Iterable[str], ends: Ends, recipe: Recipe) -> list[onnx.ValueInfoProto]:
+    """The weights, both moments and the count of steps, by these names."""
     *moments, count = names
-    shape = (recipe.masks, *recipe.grid(ends))
-    return [
-        *(_declared(name, TensorProto.FLOAT, pairs, *shape) for name in moments),
-        _declared(count, TensorProto.DOUBLE, pairs, 1, 1, 1),
-    ]
+    pairs = recipe.pairs or "M"
+    shape = [pairs, recipe.masks, *recipe.grid(ends)]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in moments]
+    return [*values, helper.make_tensor_value_info(count, TensorProto.DOUBLE, [pairs, 1, 1, 1])]
 
 
-def start(pairs: int, ends: Ends, recipe: Recipe) -> dict[str, Array]:
+def initial_state(pairs: int, ends: Ends, recipe: Recipe) -> dict[str, Array]:
     """The state before the first step; weights of 0 make every mask one half."""
     shape = (pairs, recipe.masks, *recipe.grid(ends))
-    begin = {WEIGHTS: recipe.start, FIRST: 0.0, SECOND: 0.0}
-    state: dict[str, Array] = {name: np.full(shape, number, np.float32) for name, number in begin.items()}
+    values = {WEIGHTS: recipe.start, FIRST: 0.0, SECOND: 0.0}
+    state: dict[str, Array] = {name: np.full(shape, value, np.float32) for name, value in values.items()}
     return state | {COUNT: np.zeros((pairs, 1, 1, 1))}

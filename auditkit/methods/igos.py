@@ -117,8 +117,10 @@ def _made_ready(model: OnnxClassifier, options: IgosOptions) -> Ready:
         scale=HALF_SCALE if model.settings.precision == "float16" else 1.0, start=1.0, points=points,
         edges=tuple(options.edge * _ranges(model)),
     )  # fmt: skip
-    graph = igos_objective.slope(network.model, network.ends, recipe)
-    slope, loss = (Session(proto, model.settings, network.weights) for proto in (graph, igos_objective.loss(graph)))
+    graph = igos_objective.gradient_graph(network.model, network.ends, recipe)
+    slope, loss = (
+        Session(proto, model.settings, network.weights) for proto in (graph, igos_objective.loss_graph(graph))
+    )
     descent = Descent(options.steps, options.points, options.alpha)
     room = recipe.pairs or max(1, rows // recipe.rows)
     search = Search(slope, loss, recipe, recipe.grid(network.ends), descent, room)

@@ -11,7 +11,7 @@ import onnx
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
-from auditkit.graph import edit
+from auditkit.graph import edit, free_batch
 from auditkit.graph.gradient import vendor_gradient
 from auditkit.model.inputs import ImageInput, find_image
 from auditkit.model.outputs import Output, choose_output
@@ -68,7 +68,7 @@ def derived(
         shape = next(v.type.tensor_type.shape.dim for v in model.graph.input if v.name == name)
         model = edit.with_constant(model, name, np.zeros(len(shape), bool) if shape else np.array(False))
     if freed is not None and dims is not None:
-        model = edit.with_free_batch(edit.with_dims(model, input_name, dims), input_name, freed)
+        model = free_batch.with_free_batch(edit.with_dims(model, input_name, dims), input_name, freed)
     return model
 
 

@@ -141,7 +141,7 @@ class Case:
         return self.rng.integers(3, 9, (len(self.images), self.recipe.infills)).astype(np.int32)
 
     def feeds(self, infills: Array) -> dict[str, Array]:
-        state = mask_step.start(len(self.images), self.net.ends, self.recipe)
+        state = mask_step.initial_state(len(self.images), self.net.ends, self.recipe)
         state[names.WEIGHTS] = self.weights.astype(np.float32)
         return {
             **state, names.PICTURES: self.pictures, names.IMAGE: self.images, names.LABEL: self.labels,

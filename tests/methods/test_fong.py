@@ -84,7 +84,7 @@ class Case:
         return found
 
     def feeds(self, step: int = 0) -> dict[str, Array]:
-        state = mask_step.start(2, self.ends, self.recipe)
+        state = mask_step.initial_state(2, self.ends, self.recipe)
         state |= {names.WEIGHTS: self.weights.astype(np.float32), mask_step.COUNT: np.full((2, 1, 1, 1), float(step))}
         places = {names.IMAGE: [0, 1], names.LABEL: self.labels, names.INFILLS: [[2], [3]]}
         return {**state, names.PICTURES: self.pictures} | {n: np.array(p, np.int32) for n, p in places.items()}

@@ -53,7 +53,7 @@ class Case:
         self.noise = rng.integers(4, 10, (2, recipe.rows)).astype(np.int32)
         self.points = ((np.arange(recipe.points) + 1) / recipe.points).astype(np.float32)
         self.weights = rng.uniform(0.05, 0.95, (2, 2, *recipe.grid(ends)))
-        self.graph = igos_objective.slope(self.net.with_gradient(), ends, recipe)
+        self.graph = igos_objective.gradient_graph(self.net.with_gradient(), ends, recipe)
 
     def losses(self, weights: Array) -> Array:
         return np.array([self._loss(place, *weights[place]) for place in (0, 1)])
@@ -133,7 +133,7 @@ def test_a_slightly_wrong_edge_is_noticed() -> None:
 
 def test_the_graph_of_the_loss_alone() -> None:
     case = Case(replace(BASE, factor=2), ends_for())
-    alone = igos_objective.loss(case.graph)
+    alone = igos_objective.loss_graph(case.graph)
     assert len(alone.graph.node) < 0.7 * len(case.graph.graph.node)
     onnx.checker.check_model(case.graph, full_check=True)
     both, one = (Session(graph, CPU).run(case.feeds(), [names.LOSS])[0] for graph in (case.graph, alone))

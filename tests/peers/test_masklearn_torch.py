@@ -70,7 +70,7 @@ def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
     draws = rng.integers(PAIRS, PICTURES, (STEPS, PAIRS, options.distractors)).astype(np.int32)
 
     learner = _learner(model, options)
-    session, start = learner.batch.session, mask_step.start(PAIRS, learner.ends, learner.recipe)
+    session, start = learner.batch.session, mask_step.initial_state(PAIRS, learner.ends, learner.recipe)
     fixed = {names.PICTURES: pictures, names.IMAGE: np.arange(PAIRS, dtype=np.int32), names.LABEL: labels}
     feeds = {name: session.upload(array) for name, array in fixed.items()}
     stepper = Stepper(session, mask_step.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])

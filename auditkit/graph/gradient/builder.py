@@ -1,6 +1,6 @@
 """The vocabulary of the rules: arithmetic on tensors by name, and facts about the tensors of the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -31,6 +31,14 @@ class Facts:
     kinds: Mapping[str, int]  # onnx element types
     values: Mapping[str, Array] = field(default_factory=dict)  # integers that do not depend on the input
     float_kind: int = TensorProto.FLOAT
+
+
+def _unary(operator: str) -> Callable[["Builder", str], str]:
+    return lambda b, x: b.op(operator, x)
+
+
+def _binary(operator: str) -> Callable[["Builder", _Term, _Term], str]:
+    return lambda b, x, y: b.op(operator, x, y)
 
 
 class Builder(build.Builder):
@@ -94,41 +102,17 @@ class Builder(build.Builder):
         """Any operator, on tensors and numbers."""
         return self.node(operator, [t if isinstance(t, str) else self.array(t) for t in terms], **attributes)
 
-    def add(self, x: _Term, y: _Term) -> str:
-        """x + y."""
-        return self.op("Add", x, y)
-
-    def sub(self, x: _Term, y: _Term) -> str:
-        """x - y."""
-        return self.op("Sub", x, y)
+    add, sub, div = _binary("Add"), _binary("Sub"), _binary("Div")
+    greater, less = _binary("Greater"), _binary("Less")
+    neg, exp = _unary("Neg"), _unary("Exp")
 
     def mul(self, x: _Term, y: _Term) -> str:
         """x · y."""
         return x if y == 1 and isinstance(x, str) else self.op("Mul", x, y)
 
-    def div(self, x: _Term, y: _Term) -> str:
-        """x / y."""
-        return self.op("Div", x, y)
-
-    def neg(self, x: str) -> str:
-        """-x."""
-        return self.op("Neg", x)
-
     def square(self, x: str) -> str:
         """x²."""
         return self.op("Mul", x, x)
-
-    def exp(self, x: str) -> str:
-        """The exponential."""
-        return self.op("Exp", x)
-
-    def greater(self, x: _Term, y: _Term) -> str:
-        """x > y."""
-        return self.op("Greater", x, y)
-
-    def less(self, x: _Term, y: _Term) -> str:
-        """x < y."""
-        return self.op("Less", x, y)
 
     def where(self, condition: str, x: _Term, y: _Term) -> str:
         """x where the condition holds, y elsewhere."""

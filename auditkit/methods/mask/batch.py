@@ -16,7 +16,7 @@ from auditkit.data.ranks import map_seed
 from auditkit.errors import OutOfMemory, RuntimeFailure
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS, Recipe
-from auditkit.graph.mask_step import STATE, start
+from auditkit.graph.mask_step import STATE, initial_state
 from auditkit.methods.mask.infills import Bank
 from auditkit.methods.request import Request
 from auditkit.model.session import Session, Stepper
@@ -174,5 +174,5 @@ def width(pairs: int, room: int) -> int:
 
 def fresh_states(count: int, ends: Ends, recipe: Recipe) -> list[dict[str, Array]]:
     """The state of so many pairs before their first step."""
-    state = start(count, ends, recipe)
+    state = initial_state(count, ends, recipe)
     return [{name: array[place] for name, array in state.items()} for place in range(count)]
