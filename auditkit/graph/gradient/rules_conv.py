@@ -7,7 +7,7 @@ import numpy as np
 from auditkit.graph.gradient.builder import Builder
 from auditkit.graph.gradient.node import Node
 from auditkit.graph.gradient.registry import rule
-from auditkit.graph.gradient.windows import Windows, spread_over, windows
+from auditkit.graph.gradient.windows import Windows, padded_windows, spread_over, windows
 
 
 @rule("Conv")
@@ -19,37 +19,26 @@ def conv(b: Builder, node: Node, grad: str) -> str:
     input would be zeros.
     """
     weight, group = node.inputs[1], node.get("group", 1)
-    w = windows(b, node, b.sizes(weight))
-    margins = _flipped_margins(w)
-    if (group > 1 or max(w.strides) == 1) and min(margins) >= 0:
-        return _flipped(b, node, w, grad, margins)
-    return spread_over(b, w, grad, weight, group)
+    axes = padded_windows(b, node, b.sizes(weight))
+    before = [w.reach - w.before for w in axes]
+    after = [w.size + w.before - w.count * w.stride for w in axes]
+    if (group > 1 or all(w.stride == 1 for w in axes)) and min(before + after) >= 0:
+        return _flipped(b, node, axes, grad, before + after)
+    return spread_over(b, axes, grad, weight, group)
 
 
-def _flipped_margins(w: Windows) -> list[int]:
-    """Margins with which a plain convolution of the spread gradient by the flipped weight gives the input's size."""
-    reach = [(taps - 1) * apart for taps, apart in zip(w.kernel, w.dilations, strict=True)]
-    before = [width - margin for width, margin in zip(reach, w.before, strict=True)]
-    spread = [count * stride for count, stride in zip(w.outputs, w.strides, strict=True)]
-    after = [
-        size + width - first - length
-        for size, width, first, length in zip(w.inputs, reach, before, spread, strict=True)
-    ]
-    return before + after
-
-
-def _flipped(b: Builder, node: Node, w: Windows, grad: str, margins: list[int]) -> str:
-    """The convolution of the spread gradient by the flipped weight."""
+def _flipped(b: Builder, node: Node, axes: list[Windows], grad: str, margins: list[int]) -> str:
+    """The convolution of the spread gradient by the flipped weight, with margins that give the input's size."""
     weight, group = node.inputs[1], node.get("group", 1)
     outputs, inputs, *kernel = b.sizes(weight, 0)
     rank = len(kernel)
     grouped = b.reshape(weight, (group, outputs // group, inputs, *kernel))
     transposed = b.op("Transpose", grouped, perm=[0, 2, 1, *range(3, 3 + rank)])
     exchanged = b.reshape(transposed, (group * inputs, outputs // group, *kernel))
-    axes = range(2, 2 + rank)
-    flipped = b.flipped(exchanged, axes)
-    spread = b.spread(grad, b.shape(node.y), dict(zip(axes, w.strides, strict=True)))
-    return b.op("Conv", spread, flipped, pads=margins, dilations=w.dilations, kernel_shape=kernel, group=group)
+    flipped = b.flipped(exchanged, range(2, 2 + rank))
+    spread = b.spread(grad, b.shape(node.y), {2 + axis: w.stride for axis, w in enumerate(axes)})
+    dilations = [w.dilation for w in axes]
+    return b.op("Conv", spread, flipped, pads=margins, dilations=dilations, kernel_shape=kernel, group=group)
 
 
 @rule("ConvTranspose")
@@ -57,21 +46,19 @@ def conv_transpose(b: Builder, node: Node, grad: str) -> str:
     """The convolution of g: the windows lie over the result, and move over it as they did over the operand."""
     weight = node.inputs[1]
     kernel = b.sizes(weight)
-    rank, inputs, outputs = len(kernel), b.sizes(node.x), b.sizes(node.y)
-    strides, dilations = node.get("strides", [1] * rank), node.get("dilations", [1] * rank)
-    covered = Windows(kernel, strides, dilations, outputs, inputs, [0] * rank, [0] * rank).covered
-    before = _before(node, rank, [length - size for length, size in zip(covered, outputs, strict=True)])
-    after = [length - first - size for length, first, size in zip(covered, before, outputs, strict=True)]
-    cropped = b.pad(grad, 2 + rank, {}, {2 + axis: min(0, margin) for axis, margin in enumerate(after)})
+    axes = windows(node, kernel, b.sizes(node.y), b.sizes(node.x))
+    before = _before(node, [-w.uncovered for w in axes])
+    after = [-w.uncovered - first for w, first in zip(axes, before, strict=True)]
+    cropped = b.pad(grad, 2 + len(axes), {}, {2 + axis: min(0, margin) for axis, margin in enumerate(after)})
     return b.op(
-        "Conv", cropped, weight, pads=[*before, *(max(0, margin) for margin in after)], strides=strides,
-        dilations=dilations, kernel_shape=kernel, group=node.get("group", 1),
+        "Conv", cropped, weight, pads=[*before, *(max(0, margin) for margin in after)], kernel_shape=kernel,
+        strides=[w.stride for w in axes], dilations=[w.dilation for w in axes], group=node.get("group", 1),
     )  # fmt: skip
 
 
-def _before(node: Node, rank: int, totals: list[int]) -> list[int]:
+def _before(node: Node, totals: list[int]) -> list[int]:
     """Margins that a ConvTranspose crops in front, from the totals that it crops less its output padding."""
-    padding = node.get("auto_pad", "NOTSET")
+    padding, rank = node.get("auto_pad", "NOTSET"), len(totals)
     if padding == "NOTSET" and not node.get("output_shape", []):
         return node.get("pads", [0] * 2 * rank)[:rank]
     extra = node.get("output_padding", [0] * rank)

@@ -8,23 +8,20 @@ import numpy as np
 from auditkit.graph.gradient.builder import Builder
 from auditkit.graph.gradient.node import Node, NoRule
 from auditkit.graph.gradient.registry import rule
-from auditkit.graph.gradient.windows import Windows, spread_over, taps_inside, windows
+from auditkit.graph.gradient.windows import Windows, padded_windows, spread_over, taps_inside
 
 
-def _spread(b: Builder, node: Node, w: Windows, grad: str) -> str:
+def _spread(b: Builder, node: Node, axes: list[Windows], grad: str) -> str:
     """The gradient of each output spread over the taps of its window, channel by channel."""
-    if w.kernel == w.strides and set(w.dilations) == {1} and not any(w.before) and not any(w.uncovered):
-        return _repeated(b, node, w, grad)
-    single_channel = b.reshape(grad, (None, 1, *w.outputs))
-    ones = b.array(np.ones((1, 1, *w.kernel)))
-    return b.reshape_like(spread_over(b, w, single_channel, ones, group=1), node.x)
-
-
-def _repeated(b: Builder, node: Node, w: Windows, grad: str) -> str:
-    """The same where the windows tile the input."""
-    blocks = b.op("Unsqueeze", grad, b.constant([3 + 2 * axis for axis in range(len(w.kernel))]))
-    target = [1, 1, *chain(*((1, taps) for taps in w.kernel))]
-    return b.reshape_like(b.op("Expand", blocks, b.constant(target)), node.x)
+    kernel = [w.taps for w in axes]
+    if all(w.taps == w.stride and w.dilation == 1 and not w.before and not w.uncovered for w in axes):
+        # The windows tile the input.
+        blocks = b.op("Unsqueeze", grad, b.constant([3 + 2 * axis for axis in range(len(axes))]))
+        target = [1, 1, *chain(*((1, taps) for taps in kernel))]
+        return b.reshape_like(b.op("Expand", blocks, b.constant(target)), node.x)
+    single_channel = b.reshape(grad, (None, 1, *b.sizes(node.y)))
+    ones = b.array(np.ones((1, 1, *kernel)))
+    return b.reshape_like(spread_over(b, axes, single_channel, ones, group=1), node.x)
 
 
 @rule("MaxPool")
@@ -43,16 +40,16 @@ def max_pool(b: Builder, node: Node, grad: str) -> str:
 @rule("AveragePool")
 def average_pool(b: Builder, node: Node, grad: str) -> str:
     """g / n over each window."""
-    w = windows(b, node, node.get("kernel_shape", []))
-    counts = taps_inside(w, with_margins=bool(node.get("count_include_pad", 0)))
-    return _spread(b, node, w, b.mul(grad, b.array(1 / counts)))
+    axes = padded_windows(b, node, node.get("kernel_shape", []))
+    counts = taps_inside(axes, with_margins=bool(node.get("count_include_pad", 0)))
+    return _spread(b, node, axes, b.mul(grad, b.array(1 / counts)))
 
 
 @rule("LpPool")
 def lp_pool(b: Builder, node: Node, grad: str) -> str:
     """x |x|^(p-2) times g y^(1-p) over each window."""
-    w, p = windows(b, node, node.get("kernel_shape", [])), node.get("p", 2)
-    return b.mul(_powered(b, node.x, p), _spread(b, node, w, _shared(b, node, p, grad)))
+    axes, p = padded_windows(b, node, node.get("kernel_shape", [])), node.get("p", 2)
+    return b.mul(_powered(b, node.x, p), _spread(b, node, axes, _shared(b, node, p, grad)))
 
 
 def _powered(b: Builder, x: str, p: int) -> str:
