@@ -74,7 +74,7 @@ class _Rewriter(build.Builder):
         types, weights = edit.inferred_types(model), model.graph.initializer
         self.ranks = {name: len(t.shape.dim) for name, t in types.items()} | {t.name: len(t.dims) for t in weights}
         self.kinds = {name: t.elem_type for name, t in types.items()} | {t.name: t.data_type for t in weights}
-        self.known = edit.constant_tensors(model.graph)
+        self.tensors = edit.constant_tensors(model.graph)
         self.real: set[str] = set()  # tensors that held quantised numbers
         self.rounded: dict[str, tuple[str, str, str]] = {}  # x, scale and zero of the result of a QuantizeLinear
         self.rewrites: Mapping[str, Callable[[onnx.NodeProto], None]] = dict.fromkeys(PLAIN, self._plain) | {
@@ -93,7 +93,7 @@ class _Rewriter(build.Builder):
         if node.op_type == "Cast" and first in self.real:
             node = helper.make_node("Identity", [first], node.output, node.name)
         if node.op_type == "Identity":
-            for table in (self.ranks, self.kinds, self.known, self.rounded):
+            for table in (self.ranks, self.kinds, self.tensors, self.rounded):
                 if first in table:
                     table[node.output[0]] = table[first]  # type: ignore[assignment]
         if self.real.intersection(node.input) and node.op_type != "Shape":
@@ -147,7 +147,7 @@ class _Rewriter(build.Builder):
             self.nodes.append(node)
             return
         x, q_scale, q_zero = self.rounded.get(q, ("", "", ""))
-        if x and self._are_equal(scale, q_scale) and self._are_equal(zero, q_zero) and scale in self.known:
+        if x and self._are_equal(scale, q_scale) and self._are_equal(zero, q_zero) and scale in self.tensors:
             self._clip(node, x, scale, zero, q)
             return
         shifted = self._float(q)
@@ -158,15 +158,15 @@ class _Rewriter(build.Builder):
 
     def _are_equal(self, first: str, second: str) -> bool:
         """Whether two scales are the same single number; per channel, bounds are better left where they are."""
-        if first not in self.known or second not in self.known:
+        if first not in self.tensors or second not in self.tensors:
             return first == second == ""
-        pair = [numpy_helper.to_array(self.known[name]) for name in (first, second)]
+        pair = [numpy_helper.to_array(self.tensors[name]) for name in (first, second)]
         return pair[0].size == pair[1].size == 1 and bool(pair[0] == pair[1])
 
     def _clip(self, node: onnx.NodeProto, x: str, scale: str, zero: str, q: str) -> None:
         """A QuantizeLinear and its DequantizeLinear as one Clip."""
-        step = float(numpy_helper.to_array(self.known[scale]).reshape(()))
-        middle = float(numpy_helper.to_array(self.known[zero]).reshape(())) if zero else 0.0
+        step = float(numpy_helper.to_array(self.tensors[scale]).reshape(()))
+        middle = float(numpy_helper.to_array(self.tensors[zero]).reshape(())) if zero else 0.0
         bounds = [self.constant((bound - middle) * step, np.float32) for bound in self._limits(self.kinds[q])]
         self.node("Clip", [x, *bounds], node.output[0])
         self.ranks[node.output[0]] = self.ranks.get(q, 0)

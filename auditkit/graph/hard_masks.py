@@ -98,8 +98,8 @@ def _closed(fresh: onnx.ModelProto, head: Builder, ends: Ends, inputs: list[onnx
     _add_probabilities(head, ends)
     head.into(graph)
     # Files older than this version list constants as inputs, which would now make them variables.
-    listed = edit.real_inputs(graph) if fresh.ir_version < edit.FIRST_IR_WITH_CONSTANTS else graph.input
-    edit.replace(graph.input, [*inputs, *(value for value in listed if value.name != ends.input)])
+    candidates = edit.real_inputs(graph) if fresh.ir_version < edit.FIRST_IR_WITH_CONSTANTS else graph.input
+    edit.replace(graph.input, [*inputs, *(value for value in candidates if value.name != ends.input)])
     output = helper.make_tensor_value_info(PROBABILITIES, TensorProto.FLOAT, ["N", max(ends.outputs, 2)])
     edit.replace(graph.output, [output])
     del graph.value_info[:]
