@@ -1,13 +1,10 @@
 """Charts side by side in one SVG file that needs nothing else: python scripts draw what they measured with it."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
+from auditkit.arrays import Array
 from auditkit.report.svg import MARKERS, Axis, Panel
 
-Array = np.ndarray[Any, Any]
 Series = tuple[str, str, str, Array]  # words, tone, shape ("": a dashed line), and [x, y, low, high] in rows
 Chart = tuple[str, Axis, Axis, Sequence[Series]]  # its title, its axes, and what is drawn; low and high along y
 MARKS = (*zip(("b0", "b1", "b2", "b3", "k"), ("disc", "square", "triangle", "diamond", "disc"), strict=True),)

@@ -58,13 +58,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import hypergeom
 
+from auditkit.arrays import Array
 from auditkit.metrics.faithfulness import alpha, beta
 from auditkit.metrics.statistics import Interval, share_interval
 from auditkit.report.svg import Axis
 from benchmarks.drawing import MARKS, Chart, page
 from benchmarks.telling import origin
 
-Array = np.ndarray[Any, Any]
 Chance = np.random.Generator
 DELTA = 0.05
 SPIKE = 64  # coordinates for each that carries something

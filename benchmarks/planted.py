@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import auditkit
+from auditkit.arrays import Array
 from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
@@ -31,7 +32,6 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
 from benchmarks.telling import origin
 
-Array = np.ndarray[Any, Any]
 Figures = dict[str, Any]
 TITLES = {
     "strict": "maximum in it", "tolerant": "with the usual tolerance", "most": "most of the first pixels in it",

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 import auditkit
+from auditkit.arrays import Array
 from auditkit.data.dataset import Dataset
 from auditkit.metrics.curves import Refinement, area, error_limits, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
@@ -38,7 +39,6 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
 from benchmarks.telling import origin, told
 
-Array = np.ndarray[Any, Any]
 Figures = dict[str, Any]
 METHODS = ("gradient-input", "grad-cam", "rise", "occlusion", "edges")
 TOLERANCES = (5e-3, 1e-3)

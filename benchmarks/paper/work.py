@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 import auditkit
+from auditkit.arrays import Array
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.metrics.statistics import paired_difference
@@ -19,7 +20,6 @@ from auditkit.runs.comparison.compare import read
 from auditkit.runs.explain_record import Record
 from auditkit.runs.summary.per_image import Gap, image_means
 
-Array = np.ndarray[Any, Any]
 Figure = dict[str, Any]
 FAITHFUL = ("worst_completeness", "worst_soundness")
 INFILLS = {"gray": "gray", "random": "other images"}  # of tables on CIFAR-10, and what they are called

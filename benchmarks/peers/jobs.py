@@ -10,11 +10,11 @@ import numpy as np
 from PIL import Image
 
 import auditkit
+from auditkit.arrays import Array
 from auditkit.data.dataset import Dataset
 from auditkit.model.classifier import OnnxClassifier
 from benchmarks.peers import network
 
-Array = np.ndarray[Any, Any]
 SEED = 2022
 SIDE = 256  # of a photograph, whose middle 224 pixels the network sees
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.metrics.protocols import PRESETS
 from benchmarks.peers.jobs import Bench, Case
 from benchmarks.peers.turns import AUTO, OURS, Figure, Worker, in_turns
 
-Array = np.ndarray[Any, Any]
 PROTOCOLS = {
     "paper": "paper-code", "rise": "rise", "torchcam": "torchcam", "xplique": "xplique", "openvino": "openvino",
     "openvino-f32": "openvino",

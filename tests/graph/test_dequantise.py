@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -19,7 +18,6 @@ from tests.model.test_derived_gradient import opened, ran
 from tests.support import onnx_models
 from tests.support.gradient_checks import CPU
 
-Array = np.ndarray[Any, Any]
 make = helper.make_node
 rng = np.random.default_rng(11)
 

@@ -8,13 +8,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph.float16 import to_float16
 from auditkit.model.external_tensors import HELD_IN_MEMORY
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
-Array = np.ndarray[Any, Any]
 node = helper.make_node
 IMAGE = onnx_models.value("image", ["N", 3, 8, 8])
 CPU = Settings(device="cpu", threads=1)

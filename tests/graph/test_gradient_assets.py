@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 import auditkit
+from auditkit.arrays import Array
 from auditkit.graph.gradient import export, missing_rules
 from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.model import gradient
@@ -17,7 +18,6 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session, Settings
 from tests.test_acceptance import KNOWN, _file
 
-Array = np.ndarray[Any, Any]
 pytestmark = pytest.mark.assets
 STRICT = Settings(device="cpu", precision="strict")
 

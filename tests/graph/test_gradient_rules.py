@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
+from auditkit.arrays import Array
 from auditkit.graph.gradient import RULES
 from tests.support.gradient_checks import node, one_node, worst_error
 
-Array = np.ndarray[Any, Any]
 TOLERANCE = {"reference": 1e-5, "runtime": 3e-4}  # differences in float64, in float32
 rng = np.random.default_rng(7)
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import float_types, mask_step
 from auditkit.graph import mask_objective as names
@@ -20,7 +20,6 @@ from auditkit.model import shapes
 from auditkit.model.session import Session, Settings, Stepper
 from tests.support import onnx_models
 
-Array = np.ndarray[Any, Any]
 CPU = Settings(device="cpu")
 HEIGHT, WIDTH, CHANNELS = 5, 7, 2
 BASE = Recipe(infills=3, tv=0.3, l1=0.02)

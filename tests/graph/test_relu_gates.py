@@ -1,20 +1,19 @@
 """Relu's gates as products: the same numbers, on CPUs alone, and nothing of the vendor's is touched."""
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from auditkit.arrays import Array
 from auditkit.graph import relu_gates
 from auditkit.graph.gradient import Facts, export
 from auditkit.model import session
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
-Array = np.ndarray[Any, Any]
 CPU = Settings(device="cpu", precision="strict")
 SIZE = 12
 

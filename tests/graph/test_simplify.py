@@ -10,13 +10,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from auditkit.arrays import Array
 from auditkit.graph import simplify
 from auditkit.graph.simplify import simplified
 from auditkit.model.external_tensors import HELD_IN_MEMORY
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
-Array = np.ndarray[Any, Any]
 node = helper.make_node
 IMAGE = onnx_models.value("x", ["N", 3, 8, 8])
 ONES = [0, 0, 1, 1, 0, 0, 1, 1]

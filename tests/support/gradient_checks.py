@@ -7,13 +7,13 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from auditkit.arrays import Array
 from auditkit.graph import edit, float_types
 from auditkit.graph.gradient import Builder, backward
 from auditkit.model import shapes
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
-Array = np.ndarray[Any, Any]
 CPU = Settings(device="cpu", threads=1)
 NAMES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
 

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 import auditkit
+from auditkit.arrays import Array
 from auditkit.methods.request import Pool, Request
 from auditkit.model.preprocessing import flat_picture
-
-Array = np.ndarray[Any, Any]
 
 
 def linear(weights: Array) -> Callable[[Array], Array]:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-Array = np.ndarray[Any, Any]
+from auditkit.arrays import Array
 
 
 def model(
