@@ -108,9 +108,6 @@ def with_known(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.Mode
     fresh = edit.copy(model)
     nodes = [node for node in fresh.graph.node if any(name and name not in values for name in node.output)]
     edit.replace(fresh.graph.node, nodes)
-    read: set[str] = set()
-    for node in nodes:
-        read.update(edit.names_read(node))
-    constants = sorted(read & values.keys() - edit.producers(fresh.graph).keys())
+    constants = sorted(edit.names_read(*nodes) & values.keys() - edit.producers(fresh.graph).keys())
     fresh.graph.initializer.extend(numpy_helper.from_array(values[name], name) for name in constants)
     return edit.with_outputs(fresh, [value.name for value in fresh.graph.output])

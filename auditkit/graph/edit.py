@@ -70,14 +70,23 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from entry.graphs
 
 
-def names_read(node: onnx.NodeProto) -> Iterator[str]:
-    """Tensors that a node reads, including those that its subgraphs take from outside."""
-    yield from filter(None, node.input)
-    for graph in subgraphs(node):
-        read = {value.name for value in graph.output}
-        for child in graph.node:
-            read.update(names_read(child))
-        yield from read - {value.name for value in graph.input} - initializer_names(graph) - producers(graph).keys()
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and all graphs within it."""
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from graphs(inner)
+
+
+def names_read(*nodes: onnx.NodeProto) -> set[str]:
+    """Tensors that nodes read, including those that their subgraphs take from outside."""
+    names: set[str] = set()
+    for node in nodes:
+        names.update(filter(None, node.input))
+        for graph in subgraphs(node):
+            read = names_read(*graph.node) | {value.name for value in graph.output}
+            names |= read - {value.name for value in graph.input} - initializer_names(graph) - producers(graph).keys()
+    return names
 
 
 def initializer_names(graph: onnx.GraphProto) -> set[str]:
@@ -99,12 +108,11 @@ def real_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def all_names(graph: onnx.GraphProto) -> set[str]:
-    """Every tensor name in a graph and its subgraphs."""
-    names = {value.name for value in (*graph.input, *graph.output)} | initializer_names(graph)
-    for node in graph.node:
-        names.update(node.input, node.output)
-        for inner in subgraphs(node):
-            names |= all_names(inner)
+    """Every tensor name in a graph and the graphs within it."""
+    names: set[str] = set()
+    for inner in graphs(graph):
+        names |= {value.name for value in (*inner.input, *inner.output)} | initializer_names(inner)
+        names.update(*(node.input for node in inner.node), *(node.output for node in inner.node))
     return names
 
 
@@ -175,9 +183,7 @@ def without_inputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelPr
 
 def without_unread(model: onnx.ModelProto, kept: str) -> onnx.ModelProto:
     """The model without inputs that no node reads, such as a seed for a gradient that has been cut off."""
-    read = {value.name for value in model.graph.output} | {kept}
-    for node in model.graph.node:
-        read.update(names_read(node))
+    read = names_read(*model.graph.node) | {value.name for value in model.graph.output} | {kept}
     return without_inputs(model, [value.name for value in model.graph.input if value.name not in read])
 
 

@@ -3,7 +3,7 @@
 Gradients underflow in half precision, and with a single type rules can ignore types.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
@@ -22,7 +22,7 @@ def in_one_float(
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model with all float tensors, inputs and outputs in one type, and its detached weights in that type."""
     fresh = edit.copy(model)
-    for graph in _graphs(fresh.graph):
+    for graph in edit.graphs(fresh.graph):
         exempt = _float32_operands(graph)
         for tensor in graph.initializer:
             if tensor.name not in exempt:
@@ -35,14 +35,6 @@ def in_one_float(
                 value.type.tensor_type.elem_type = kind
         del graph.value_info[:]
     return fresh, {name: converted(a, kind) if a.dtype.kind == "f" else a for name, a in weights.items()}
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all its subgraphs."""
-    yield graph
-    for node in graph.node:
-        for inner in edit.subgraphs(node):
-            yield from _graphs(inner)
 
 
 def _float32_operands(graph: onnx.GraphProto) -> set[str]:

@@ -17,13 +17,13 @@ from onnx import TensorProto, helper
 from auditkit.graph import edit
 from auditkit.graph.gradient.builder import Shape
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import DATA_LOSS, IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS, Objective, Recipe
+from auditkit.graph.mask_objective import DATA_LOSS, IMAGE, INFILLS, INPUTS, LOSS, WEIGHTS, Objective, Recipe
 from auditkit.graph.mask_step import closed, with_gradient_of_weights
 
 POINTS = "auditkit_points"  # [points] float32, the values of s
 NOISE = "auditkit_noise"  # [M, 4 points] int32, positions of noise pictures in the bank
 SLOPE = "auditkit_slope"  # [M, 2, h, w]
-_INPUTS = (WEIGHTS, PICTURES, IMAGE, LABEL, INFILLS)
+_INPUTS = (WEIGHTS, *INPUTS)
 TERMS = 4  # of F
 _SIGNS = (1.0, 1.0, -1.0, -1.0)  # of D, D I (deletion), I, D I (insertion)
 
@@ -132,8 +132,3 @@ def gradient_graph(network: onnx.ModelProto, ends: Ends, recipe: BilateralRecipe
     slope = value(SLOPE, TensorProto.FLOAT, [pairs, recipe.masks, *recipe.grid(ends)])
     inputs = [*(recipe.declared(name, ends) for name in _INPUTS), noise, points]
     return closed(fresh, b, ends, inputs, [recipe.declared(LOSS, ends), slope])
-
-
-def loss_graph(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph of the loss alone, without a backward pass."""
-    return edit.with_outputs(graph, [LOSS])

@@ -23,6 +23,7 @@ from auditkit.graph.hard_masks import Ends
 PICTURES = "auditkit_pictures"  # [P, ...] float32, images and infills in the form the network takes
 IMAGE, LABEL = "auditkit_image", "auditkit_label"  # [M] int32: position in the bank, class
 INFILLS = "auditkit_infills"  # [M, infills] int32, positions in the bank
+INPUTS = (PICTURES, IMAGE, LABEL, INFILLS)
 WEIGHTS = "auditkit_weights"  # [M, masks, h, w]
 DATA_LOSS, LOSS = "auditkit_data_loss", "auditkit_loss"  # [M]
 MASK = "auditkit_mask"  # [M, H, W], the sum of disjoint ones

@@ -15,23 +15,12 @@ from auditkit.graph import edit
 from auditkit.graph.gradient import Builder, Facts, backward
 from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import (
-    DATA_LOSS,
-    IMAGE,
-    INFILLS,
-    LABEL,
-    LOSS,
-    MASK,
-    PICTURES,
-    WEIGHTS,
-    Objective,
-    Recipe,
-)
+from auditkit.graph.mask_objective import DATA_LOSS, INPUTS, LABEL, LOSS, MASK, WEIGHTS, Objective, Recipe
 
 FIRST, SECOND = "auditkit_first_moment", "auditkit_second_moment"  # [M, masks, h, w], as the weights
 COUNT = "auditkit_steps"  # [M, 1, 1, 1] float64, steps done
 STATE = {name: f"{name}_next" for name in (WEIGHTS, FIRST, SECOND, COUNT)}
-_INPUTS, _OUTPUTS = (PICTURES, IMAGE, LABEL, INFILLS), (DATA_LOSS, LOSS, MASK)
+_OUTPUTS = (DATA_LOSS, LOSS, MASK)
 MEMORY, _EPSILON = 0.9, 1e-8  # Adam's beta1 and epsilon, as in its paper
 
 
@@ -39,10 +28,10 @@ def step(
     network: onnx.ModelProto, ends: Ends, recipe: Recipe, objective: type[Objective] = Objective
 ) -> onnx.ModelProto:
     """The graph of one step, over a network that takes a seed and returns its gradient too."""
-    edit.refuse_names(network.graph, {*STATE, *STATE.values(), *_INPUTS, *_OUTPUTS})
+    edit.refuse_names(network.graph, {*STATE, *STATE.values(), *INPUTS, *_OUTPUTS})
     fresh, b, gradient = with_gradient_of_weights(network, ends, objective, recipe)
     _add_adam(b, gradient, recipe)
-    inputs, outputs = ([recipe.declared(name, ends) for name in names] for names in (_INPUTS, _OUTPUTS))
+    inputs, outputs = ([recipe.declared(name, ends) for name in names] for names in (INPUTS, _OUTPUTS))
     state, next_state = (_declared_state(names, ends, recipe) for names in (STATE, STATE.values()))
     return closed(fresh, b, ends, [*state, *inputs], [*next_state, *outputs])
 

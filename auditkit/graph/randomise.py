@@ -114,12 +114,9 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
     """Every constant and the name under which nodes read it, including those of subgraphs."""
-    yield from ((tensor.name, tensor) for tensor in graph.initializer)
-    for node in graph.node:
-        if edit.is_tensor_constant(node):
-            yield node.output[0], node.attribute[0].t
-        for inner in edit.subgraphs(node):
-            yield from _constants(inner)
+    for inner in edit.graphs(graph):
+        yield from ((tensor.name, tensor) for tensor in inner.initializer)
+        yield from ((node.output[0], node.attribute[0].t) for node in inner.node if edit.is_tensor_constant(node))
 
 
 class _Flat:
@@ -130,7 +127,7 @@ class _Flat:
         self.tensors = dict(_constants(model.graph))
         self.producers = {name: node for node in self.nodes for name in node.output if name}
         self.features = {value.name for value in edit.real_inputs(model.graph)}  # tensors that depend on the image
-        for inner in chain(*map(edit.subgraphs, self.nodes)):
+        for inner in list(edit.graphs(model.graph))[1:]:
             self.features.update(value.name for value in inner.input)
         for node in self.nodes:
             if node.op_type not in ("Shape", "Size") and not self.features.isdisjoint(edit.names_read(node)):

@@ -23,10 +23,10 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
-from auditkit.graph import igos_objective
+from auditkit.graph import edit, igos_objective
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.igos_objective import TERMS, BilateralRecipe
-from auditkit.graph.mask_objective import upsampled
+from auditkit.graph.mask_objective import LOSS, upsampled
 from auditkit.methods import option_values
 from auditkit.methods.igos_search import Asked, Descent, Search
 from auditkit.methods.mask.infills import over_blur
@@ -119,7 +119,7 @@ def _made_ready(model: OnnxClassifier, options: IgosOptions) -> Ready:
     )  # fmt: skip
     graph = igos_objective.gradient_graph(network.model, network.ends, recipe)
     slope, loss = (
-        Session(proto, model.settings, network.weights) for proto in (graph, igos_objective.loss_graph(graph))
+        Session(proto, model.settings, network.weights) for proto in (graph, edit.with_outputs(graph, [LOSS]))
     )
     descent = Descent(options.steps, options.points, options.alpha)
     room = recipe.pairs or max(1, rows // recipe.rows)

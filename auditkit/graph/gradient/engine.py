@@ -27,7 +27,7 @@ def backward(b: Builder, graph: onnx.GraphProto, seeds: Mapping[str, str], wrt: 
     gaps: list[tuple[Node, str]] = []
     for proto in reversed(list(graph.node)):
         node = Node(proto)
-        if carrying.isdisjoint(node.reads) or arrived.keys().isdisjoint(node.outputs):
+        if carrying.isdisjoint(edit.names_read(proto)) or arrived.keys().isdisjoint(node.outputs):
             continue
         try:
             grads = _operand_gradients(b, node, arrived, carrying)

@@ -53,10 +53,7 @@ def between(
 def missing_rules(model: onnx.ModelProto, input_name: str, output: str) -> list[Missing]:
     """Operators between the image and the scores that have no rule; a quick check that ignores attributes."""
     graph = edit.inlined(model).graph
-    integers: set[str] = set()
-    for node in graph.node:
-        if _casts_to_integers(node):
-            integers.update(node.output)
+    integers = {node.output[0] for node in graph.node if _casts_to_integers(node)}
     path = between(graph, [input_name], [output], lambda name: name not in integers)
     nodes = [Node(n) for n in graph.node if not path.isdisjoint(n.output) and not path.isdisjoint(edit.names_read(n))]
     return grouped((node, "") for node in nodes if not _has_rule(node, path))

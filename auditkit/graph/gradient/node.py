@@ -33,11 +33,6 @@ class Node:
         """The first result."""
         return self.outputs[0]
 
-    @property
-    def reads(self) -> set[str]:
-        """All tensors that it reads, including those that its subgraphs take from outside."""
-        return set(edit.names_read(self.proto))
-
     def operand(self, index: int) -> str | None:
         """An operand that may be left out."""
         return self.inputs[index] if index < len(self.inputs) and self.inputs[index] else None
