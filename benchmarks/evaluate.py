@@ -30,7 +30,7 @@ from auditkit.model.session import Session
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.settings import Evaluation
 from benchmarks.peers.adapters import Given
-from benchmarks.telling import one_line, origin, told
+from benchmarks.reporting import log, origin, printed_at_end
 
 REPEATS = 3
 
@@ -189,11 +189,11 @@ def main() -> None:
         "model": asked.model.name if asked.model else "torchvision ResNet-50, exported on the spot",
         "images": asked.images, "maps": asked.maps, "steps": asked.steps, "repeats": asked.repeats, "modes": [],
     }  # fmt: skip
-    with told(found), tempfile.TemporaryDirectory() as name:
+    with printed_at_end(found), tempfile.TemporaryDirectory() as name:
         path = asked.model or export_resnet50(Path(name))
         for precision in asked.precision or ["auto"]:
             found["modes"].append(measured(path, precision, asked))
-            one_line(found["modes"][-1])
+            log(found["modes"][-1])
         if asked.peers:
             loops = peers(asked.steps)
             ours = next(mode["evaluate_rows_s"] for mode in found["modes"] if mode["precision"] == "tf32")

@@ -30,7 +30,7 @@ from auditkit.graph import mask_step
 from auditkit.methods.mask.method import MaskOptions, _learner
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Stepper
-from benchmarks.telling import one_line, origin, told
+from benchmarks.reporting import log, origin, printed_at_end
 
 Steps = Callable[[int], None]  # run so many steps and wait until they are done
 FACTOR, OTHERS = 4, 64
@@ -218,10 +218,10 @@ def main() -> None:
         **origin("benchmarks.explain"), "torch": torch.__version__, "network": asked.network,
         "distractors": asked.distractors, "steps": asked.steps, "repeats": asked.repeats, "lines": [],
     }  # fmt: skip
-    with told(found):
+    with printed_at_end(found):
         for line in every_line(asked):
             found["lines"].append(line)
-            one_line(line)
+            log(line)
 
 
 if __name__ == "__main__":

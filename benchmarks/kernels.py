@@ -21,7 +21,7 @@ from typing import Any
 import auditkit
 from auditkit.model.classifier import OnnxClassifier
 from benchmarks.evaluate import bare_runs, export_resnet50
-from benchmarks.telling import one_line, origin, told
+from benchmarks.reporting import log, origin, printed_at_end
 
 RUNS, TOP = 10, 12
 KINDS = {
@@ -120,7 +120,7 @@ def main() -> None:
         **origin("benchmarks.kernels"),
         "model": asked.model.name if asked.model else "torchvision ResNet-50, exported on the spot", "lines": [],
     }  # fmt: skip
-    with told(found), tempfile.TemporaryDirectory() as folder:
+    with printed_at_end(found), tempfile.TemporaryDirectory() as folder:
         path = asked.model or export_resnet50(Path(folder))
         for precision in asked.precision or ["float16"]:
             settings = auditkit.Settings(device="cuda", precision=precision, batch=asked.batch)
@@ -130,7 +130,7 @@ def main() -> None:
                 seen = profiled(run)
                 line = {"what": what, "precision": precision, "rows": rows, "rows_s": round(1e3 * rows / seen["ms"])}
                 found["lines"].append(line | seen)
-                one_line(line)
+                log(line)
 
 
 if __name__ == "__main__":

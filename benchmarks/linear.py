@@ -63,7 +63,7 @@ from auditkit.metrics.faithfulness import alpha, beta
 from auditkit.metrics.statistics import Interval, share_interval
 from auditkit.report.svg import Axis
 from benchmarks.drawing import MARKS, Chart, page
-from benchmarks.telling import origin
+from benchmarks.reporting import origin
 
 Chance = np.random.Generator
 DELTA = 0.05

@@ -1,9 +1,9 @@
-"""How much of a GPU's memory the verbs take where --memory allows so much.
+"""How much GPU memory the commands use under a --memory limit.
 
     python -m benchmarks.memory MODEL.onnx IMAGES --preset caffe --memory 3.25 --memory 4
 
-Each verb runs by itself, and what the device says is in use is read many times a second; what was in use before is
-taken off. Nothing else may run on the device meanwhile. Prints one JSON object.
+Each command runs by itself. The memory in use on the device is read many times a second; what was in use before is
+subtracted. Nothing else may run on the device meanwhile. Prints one JSON object.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.report.markdown import table
-from benchmarks.telling import one_line, origin, told
+from benchmarks.reporting import log, origin, printed_at_end
 
 VERB = (sys.executable, "-m", "auditkit")
 QUERY = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
@@ -31,49 +31,50 @@ VERBS = {
 
 
 def in_use() -> int:
-    """Bytes of the device's memory."""
-    read = subprocess.run(QUERY, capture_output=True, text=True, check=True).stdout
-    return int(read.split()[0]) * 2**20
+    """Bytes of the device's memory that are in use."""
+    output = subprocess.run(QUERY, capture_output=True, text=True, check=True).stdout
+    return int(output.split()[0]) * 2**20
 
 
 @contextmanager
 def watched() -> Iterator[list[int]]:
-    """What is in use, read again and again."""
-    seen, over = list[int](), threading.Event()
+    """Readings of the memory in use, taken in the background."""
+    readings, stopped = list[int](), threading.Event()
 
     def watch() -> None:
-        while not over.is_set():
-            seen.append(in_use())
+        while not stopped.is_set():
+            readings.append(in_use())
             time.sleep(PAUSE)
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield seen
+        yield readings
     finally:
-        over.set()
+        stopped.set()
         thread.join()
 
 
-def measured(allowed: str, asked: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
-    """The most that each verb took, in GiB, and its exit code."""
+def measured(limit: str, arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """The peak memory of each command, in GiB, and its exit code."""
     maps = str(folder / next(iter(VERBS)))
-    for what, (verb, *options) in VERBS.items():
-        given = [*options, *([maps] if verb == "evaluate" else []), "--labels", "top2", "--preset", asked.preset]
+    for title, (verb, *options) in VERBS.items():
+        inputs = [arguments.model, arguments.pictures, *options, *([maps] if verb == "evaluate" else [])]
+        settings = ["--labels", "top2", "--preset", arguments.preset, "--device", "cuda", "--memory", limit]
         before = in_use()
-        with watched() as seen:
-            ran = subprocess.run([*VERB, verb, asked.model, asked.pictures, *given, "--device", "cuda", "--memory",
-                                  allowed, "-o", folder / what], check=False, capture_output=True)  # fmt: skip
-        most = (max(seen) - before) / 2**30
-        yield {"verb": what, "allowed_gib": float(allowed), "most_gib": round(most, 2), "exit": ran.returncode}
+        with watched() as readings:
+            process = subprocess.run([*VERB, verb, *inputs, *settings, "-o", folder / title], check=False,
+                                     capture_output=True)  # fmt: skip
+        peak = (max(readings) - before) / 2**30
+        yield {"verb": title, "allowed_gib": float(limit), "most_gib": round(peak, 2), "exit": process.returncode}
 
 
-def memory_table(found: dict[str, Any]) -> str:
-    """What the verbs took of what they were allowed."""
-    rows = [[one["verb"], f"{one['allowed_gib']:g}", f"{one['most_gib']:.2f}", str(one["exit"])]
-            for one in found["lines"]]  # fmt: skip
+def memory_table(results: dict[str, Any]) -> str:
+    """The peak memory of each command beside its limit."""
+    rows = [[line["verb"], f"{line['allowed_gib']:g}", f"{line['most_gib']:.2f}", str(line["exit"])]
+            for line in results["lines"]]  # fmt: skip
     head = ["verb", "--memory, GiB", "most in use, GiB", "exit code"]
-    return f"{found['model']}, {found['images']} images, top2.\n\n{table(head, rows)}"
+    return f"{results['model']}, {results['images']} images, top2.\n\n{table(head, rows)}"
 
 
 def main() -> None:
@@ -83,17 +84,17 @@ def main() -> None:
     parser.add_argument("pictures", type=Path)
     parser.add_argument("--preset", default="imagenet")
     parser.add_argument("--memory", action="append", required=True)
-    asked = parser.parse_args()
-    found: dict[str, Any] = {
-        **origin("benchmarks.memory"), "model": asked.model.name,
-        "images": len(list(asked.pictures.iterdir())), "lines": [],
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {
+        **origin("benchmarks.memory"), "model": arguments.model.name,
+        "images": len(list(arguments.pictures.iterdir())), "lines": [],
     }  # fmt: skip
-    with told(found):
-        for allowed in asked.memory:
+    with printed_at_end(results):
+        for limit in arguments.memory:
             with tempfile.TemporaryDirectory() as folder:
-                for line in measured(allowed, asked, Path(folder)):
-                    found["lines"].append(line)
-                    one_line(line)
+                for line in measured(limit, arguments, Path(folder)):
+                    results["lines"].append(line)
+                    log(line)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from auditkit.demo.planted import MODELS, bundled
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
-from benchmarks.telling import origin
+from benchmarks.reporting import origin
 
 Figures = dict[str, Any]
 TITLES = {

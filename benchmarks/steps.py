@@ -37,7 +37,7 @@ from auditkit.metrics.curves import Refinement, area, error_limits, sampled_erro
 from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
-from benchmarks.telling import origin, told
+from benchmarks.reporting import origin, printed_at_end
 
 Figures = dict[str, Any]
 METHODS = ("gradient-input", "grad-cam", "rise", "occlusion", "edges")
@@ -170,7 +170,7 @@ def main() -> None:
         "device": model.settings.device, "precision": model.settings.precision, "images": len(images),
         "labels": asked.labels, "points": asked.points, "methods": list(asked.method),
     }  # fmt: skip
-    with told(found):
+    with printed_at_end(found):
         found["auto"] = [
             {"images": half, **measure(curves[chosen], prob[chosen], tolerance)}
             for tolerance in TOLERANCES for half, chosen in halves(image).items() if chosen.any()

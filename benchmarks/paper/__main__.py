@@ -36,7 +36,7 @@ from benchmarks.paper import (
     upsampling,
     work,
 )
-from benchmarks.telling import origin
+from benchmarks.reporting import origin
 
 PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cifar10": lambda study, asked: cifar10.measured(study, asked.all_labels),

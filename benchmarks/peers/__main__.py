@@ -33,7 +33,7 @@ from benchmarks.peers import study, tables
 from benchmarks.peers.adapters import BATCHED, PEERS
 from benchmarks.peers.jobs import Bench, Case, QuickBench, cifar_pictures, photographs
 from benchmarks.peers.turns import OURS, THREADS, best_batches, opened, starts
-from benchmarks.telling import origin
+from benchmarks.reporting import origin
 
 BORROWED = {"rise": "torchcam", "paper": "torchcam", "openvino-f32": "openvino"}
 BATCHES, LARGE_BATCHES = (32, 64, 128), (8, 16)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import kernels, memory, tables, telling
+from benchmarks import kernels, memory, reporting, tables
 from benchmarks.paper import claims
 
 FOLDER = Path(tables.__file__).parent
@@ -68,7 +68,7 @@ def test_a_command_is_told_without_places(monkeypatch: pytest.MonkeyPatch) -> No
     given = ["--images=640", "torchcam=/opt/a/bin/python", "--assets", "/data/assets", "--plot=/data/p.svg"]
     monkeypatch.setattr(sys, "argv", ["bench", *given])
     told = ["--images=640", "torchcam=PYTHON", "--assets", "assets", "--plot=p.svg"]
-    assert telling.origin("bench")["command"] == ["python", "-m", "bench", *told]
+    assert reporting.origin("bench")["command"] == ["python", "-m", "bench", *told]
 
 
 def test_a_step_of_learning_stands_beside_torch() -> None:
