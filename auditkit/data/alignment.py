@@ -1,10 +1,8 @@
-"""Heatmaps come to the model's resolution: one score for each pixel that the network saw.
+"""Brings heatmaps to the model's resolution: one score for each pixel of the model's input.
 
-A map over the model's input is stretched to it; a map over the photograph gets the resize and the crop that the
-photograph gets. Both bilinear in float32 with half-pixel centres (shrinking averages over what a pixel covers).
+A map over the model's input is resized to it. A map over the photograph is resized and cropped like the photograph.
+Both are bilinear in float32 with half-pixel centres; shrinking averages over the area that a pixel covers.
 """
-
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -14,21 +12,21 @@ from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.preprocessing import crop_box, resized_size
 
-FRAMES = ("model-input", "original-image")
+_FRAMES = ("model-input", "original-image")
 
 
-def checked_frame(frame: Any) -> str:
-    """The frame, if it is one."""
-    if frame not in FRAMES:
+def checked_frame(frame: object) -> str:
+    """The name of a frame; any other value is refused."""
+    if frame not in _FRAMES:
         raise BadInput(
-            f"frame {frame!r} is none of {', '.join(FRAMES)}: say whether maps lie over what the network saw or over "
+            f"frame {frame!r} is none of {', '.join(_FRAMES)}: say whether the maps lie over the model's input or over "
             f"the photograph."
         )
     return str(frame)
 
 
 def to_model_input(values: Array, frame: str, card: Card, picture: tuple[int, int] | None = None) -> Array:
-    """float32 [height, width] of the model; `picture` is the photograph's height and width (original-image only)."""
+    """The map as float32 [height, width] of the model; `picture` is the photograph's height and width."""
     if checked_frame(frame) == "original-image" and picture is None:
         raise BadInput("a map over the original image needs that image; give the images that the maps explain.")
     shape = (values.shape[0], values.shape[1])
@@ -43,7 +41,7 @@ def to_model_input(values: Array, frame: str, card: Card, picture: tuple[int, in
 def check_size(
     shape: tuple[int, int], frame: str, card: Card | None = None, picture: tuple[int, int] | None = None
 ) -> None:
-    """Refuses a map whose size cannot lie over what the frame says, as far as card and photograph are known."""
+    """Refuse a map whose size does not fit its frame, as far as the card and the photograph are known."""
     if frame == "model-input":
         if card is not None and not _same_aspect(shape, card.size):
             raise BadInput(
@@ -54,23 +52,14 @@ def check_size(
     if picture is not None and shape != picture:
         raise BadInput(
             f"a map of {_by(shape)} cannot lie over a photograph of {_by(picture)}: in the frame original-image both "
-            f"have the same size. Maps over what the network saw have the frame model-input."
+            f"have the same size. Maps over the model's input need the frame model-input."
         )
     if card is not None:
         crop_box(card, *resized_size(card, *shape))
 
 
-def change(shape: tuple[int, int], frame: str, card: Card) -> str:
-    """What is done to a map of that size, for the record; empty when nothing is."""
-    if frame == "model-input":
-        return "" if shape == card.size else f"bilinear {_by(shape)} to {_by(card.size)}"
-    between = resized_size(card, *shape)
-    steps = [f"bilinear {_by(shape)} to {_by(between)}"] if between != shape else []
-    return ", ".join(steps + ([f"centre crop to {_by(card.size)}"] if between != card.size else []))
-
-
 def resized(values: Array, size: tuple[int, int]) -> Array:
-    """The map at another height and width."""
+    """The map as float32 at another height and width."""
     single = np.ascontiguousarray(values, np.float32)
     if single.shape == size:
         return single
@@ -79,7 +68,7 @@ def resized(values: Array, size: tuple[int, int]) -> Array:
 
 
 def _same_aspect(shape: tuple[int, int], size: tuple[int, int]) -> bool:
-    """In proportion to less than one cell: a network's last grid is its input over a stride, rounded."""
+    """Whether the sides are in proportion to within one cell, as a network's last grid is after rounding."""
     (height, width), (full_height, full_width) = shape, size
     off = abs(width * full_height - height * full_width)
     return off < max(full_height, full_width)

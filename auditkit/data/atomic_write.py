@@ -1,13 +1,13 @@
-"""Writes that are still there after the power has gone."""
+"""Writes that survive a crash or a power failure."""
 
 import errno
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's list of names to the disk; elsewhere than on POSIX systems a folder cannot be flushed."""
+    """Flush a folder's list of names to the disk; only POSIX systems can."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -16,19 +16,19 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def flush(stream: Any) -> None:
-    """Bring what was written to the disk."""
+def flush(stream: IO[bytes]) -> None:
+    """Flush what was written to the disk."""
     stream.flush()
     os.fsync(stream.fileno())
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file aside and then name it, so that it is there whole or as it was."""
+    """Replace a file atomically: after a crash it has its old content or the new one, never a part."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    aside = path.with_name(path.name + ".part")
-    with aside.open("wb") as stream:
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("wb") as stream:
         stream.write(content)
         flush(stream)
-    aside.replace(path)
+    temporary.replace(path)
     sync_folder(path.parent)

@@ -1,4 +1,4 @@
-"""Whether a bundle can be used, and with these images and this model: every problem with its file and its value."""
+"""Checks a bundle, alone or against images and a model; every problem names its file and value."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ Progress = Callable[[int], Callable[[int], None]]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong (error) or that a reader of figures should know (warning)."""
+    """What makes a bundle unusable (error), or what a reader of its figures should know (warning)."""
 
     severity: str  # error or warning
     file: str
@@ -35,46 +35,48 @@ def check(
     bundle: HeatmapSet, images: Dataset | None = None, model_identity: str | None = None, classes: int | None = None,
     card: Card | None = None, progress: Progress = lambda _total: lambda _done: None,
 ) -> list[Problem]:  # fmt: skip
-    """All that is wrong with a bundle, on its own and beside what else is given; reads every map, one at a time."""
-    found = [Problem("warning", files.HEADER, note) for note in bundle.notes if note != CONSTANT_NOTE]
+    """The problems of a bundle, checked against whatever else is given. Every map is read."""
+    problems = [Problem("warning", files.HEADER, note) for note in bundle.notes if note != CONSTANT_NOTE]
     if not len(bundle):
-        found.append(Problem("error", files.MANIFEST, "the bundle holds no maps"))
-    found += _model_problems(bundle, model_identity)
-    found += _label_problems(bundle, classes)
+        problems.append(Problem("error", files.MANIFEST, "the bundle holds no maps"))
+    problems += _model_problems(bundle, model_identity)
+    problems += _label_problems(bundle, classes)
     if images is not None:
-        found += _image_problems(bundle, images)
-    found += _map_problems(bundle, images, card, progress)
-    return found + [Problem("warning", name, "no line of the manifest names this file") for name in _orphans(bundle)]
+        problems += _image_problems(bundle, images)
+    problems += _map_problems(bundle, images, card, progress)
+    return problems + [Problem("warning", name, "no line of the manifest names this file") for name in _orphans(bundle)]
 
 
 def _model_problems(bundle: HeatmapSet, identity: str | None) -> Iterator[Problem]:
-    said = bundle.header.model
-    if said is None:
+    digest = bundle.header.model
+    if digest is None:
         yield Problem("warning", files.HEADER, "no model digest: nothing shows which model these maps explain")
-    elif identity is not None and said.lower() != identity:
-        yield Problem("error", files.HEADER, f"the maps explain the model {said}, but the model given is {identity}")
+    elif identity is not None and digest.lower() != identity:
+        yield Problem("error", files.HEADER, f"the maps explain the model {digest}, but the model given is {identity}")
 
 
 def _label_problems(bundle: HeatmapSet, classes: int | None) -> Iterator[Problem]:
-    strange = [entry for entry in bundle.entries if classes is not None and entry.label >= classes]
-    if strange:
-        first = strange[0]
+    if classes is None:
+        return
+    outside = [entry for entry in bundle.entries if entry.label >= classes]
+    if outside:
+        first = outside[0]
         yield Problem(
             "error", files.MANIFEST, f"image '{first.image}' has a map for label {first.label}, but the model has "
-            f"classes 0 to {(classes or 0) - 1}{_more(len(strange))}",
+            f"classes 0 to {classes - 1}{_more(len(outside))}",
         )  # fmt: skip
 
 
 def _image_problems(bundle: HeatmapSet, images: Dataset) -> Iterator[Problem]:
-    known = set(images.ids)
-    unknown = [image for image in bundle.labels if image not in known]
+    ids = set(images.ids)
+    unknown = [image for image in bundle.labels if image not in ids]
     if unknown:
         example = f"; images are called like '{images.ids[0]}'"
         text = f"image '{unknown[0]}' is not in {images.source}{_more(len(unknown))}{example}"
         yield Problem("error", files.MANIFEST, text)
-    bare = [image for image in images.ids if image not in bundle.labels]
-    if bare:
-        text = f"image '{bare[0]}' of {images.source} has no map{_more(len(bare))}"
+    unmapped = [image for image in images.ids if image not in bundle.labels]
+    if unmapped:
+        text = f"image '{unmapped[0]}' of {images.source} has no map{_more(len(unmapped))}"
         yield Problem("warning", files.MANIFEST, text)
 
 
@@ -112,20 +114,18 @@ def _map_problems(
 
 
 def _picture_sizes(images: Dataset) -> Callable[[str], tuple[int, int] | None]:
-    """Height and width of a picture by its id; None for an image that is not there."""
-    places = {name: index for index, name in enumerate(images.ids)}
+    """Looks up the height and width of an image by its id; None for an unknown image."""
+    positions = {name: index for index, name in enumerate(images.ids)}
 
     @cache
     def size(image: str) -> tuple[int, int] | None:
-        if image not in places:
-            return None
-        return size_of(images.read(places[image]))
+        return size_of(images.read(positions[image])) if image in positions else None
 
     return size
 
 
 def _orphans(bundle: HeatmapSet) -> list[str]:
-    """Maps of an `add` that was cut short."""
+    """Map files that no entry names, such as those of an interrupted `add`."""
     named = {files.split_reference(entry.heatmap)[0] for entry in bundle.entries}
     present = sorted(path.name for path in (bundle.path / files.MAPS).glob("*.npy"))
     return [name for name in (f"{files.MAPS}/{file}" for file in present) if name not in named]

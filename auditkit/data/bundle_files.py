@@ -1,12 +1,12 @@
-"""The files of a heatmap bundle, read as if a stranger had written them.
+"""Reads the files of a heatmap bundle, which anyone may have written.
 
-`bundle.json` says what the maps are, `manifest.csv` (image,label,heatmap) where each lies: `maps/000000.npy#3` is the
-fourth map of a stack, `maps/a.npy` a file with one map. Only plain files inside the bundle's folder are opened.
+`bundle.json` describes the maps, `manifest.csv` (image,label,heatmap) locates them: `maps/000000.npy#3` is the fourth
+map of a stack, `maps/a.npy` a file with one map. Only regular files inside the bundle's folder are opened.
 """
 
 import csv
 import io
-import json
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from threading import Lock
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image
@@ -22,36 +22,38 @@ from PIL import Image
 from auditkit.arrays import Array
 from auditkit.data.alignment import checked_frame
 from auditkit.errors import BadInput
+from auditkit.untrusted import UntrustedObject
 
 SCHEMA_VERSION = 1
 HEADER, MANIFEST, MAPS = "bundle.json", "manifest.csv", "maps"
 COLUMNS = ("image", "label", "heatmap")
 OWN_PRODUCER = "auditkit "  # begins the producer's name in bundles written here
-MOST_HEADER_BYTES = 2**20
-MOST_MANIFEST_BYTES = 2**28
-MOST_PIXELS = 2**26  # of one map
-COLOUR_CHANNELS = (3, 4)
+MAX_PIXELS = 2**26  # of one map; a larger one would fill the memory
+_MAX_HEADER_BYTES = 2**20  # a header has a few hundred bytes
+_MAX_MANIFEST_BYTES = 2**28  # millions of lines
+_INDEX_DIGITS = 9  # of a label or position; a longer number fits no index
+_COLOUR_CHANNELS = (3, 4)  # RGB and RGBA
 COLOUR_PICTURE = (
     "a colour picture, not a map: a jet overlay keeps a rank correlation of 0.02 with the map it shows. Give the "
     "numbers that the picture was drawn from."
 )
-PARSING = Lock()  # Python 3.11's parser, which numpy reads headers with, fails when threads use it at once
+_PARSING = Lock()  # numpy reads headers with Python's parser, which in 3.11 fails when threads use it at once
 
 
 @dataclass(frozen=True)
 class Header:
-    """What `bundle.json` says of all maps."""
+    """The content of `bundle.json`."""
 
     frame: str
     method: str = ""
     model: str | None = None  # digest of the ONNX file that the maps explain
     producer: str = ""
-    layout: tuple[str, ...] = ()  # of the arrays that were handed in; files hold [height, width] or stacks of it
-    channels: str | None = None  # how channels became one; None: not said
-    sign: str | None = None  # signed, unsigned, or not said
+    layout: tuple[str, ...] = ()  # of the arrays that were added; files hold [height, width] or stacks of it
+    channels: str | None = None  # how channels were reduced to one; None if unknown
+    sign: str | None = None  # signed, unsigned, or None if unknown
     notes: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> "dict[str, int | str | list[str] | None]":
         """The object in `bundle.json`."""
         return {
             "schema_version": SCHEMA_VERSION, "producer": self.producer, "method": self.method, "model": self.model,
@@ -70,82 +72,60 @@ class Entry:
 
 
 def read_header(folder: Path) -> Header:
-    """What `bundle.json` says, every value checked."""
+    """The header of a bundle, every value checked."""
     if not folder.is_dir():
         raise BadInput(f"there is no folder {folder}; a bundle is a folder with {HEADER} and {MANIFEST}.")
     where = folder / HEADER
     if not os.path.lexists(where):
         raise BadInput(f"{folder} has no {HEADER}; make a bundle of other maps with: auditkit bundle import.")
-    try:
-        data = json.loads(_content(folder, HEADER, MOST_HEADER_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{where} is not JSON: {error}.") from None
-    if not isinstance(data, dict):
-        raise BadInput(f"{where} holds a {type(data).__name__}, expected an object.")
-    if data.get("schema_version") != SCHEMA_VERSION:
-        raise BadInput(
-            f"{where} has schema_version {data.get('schema_version')!r}; this auditkit reads {SCHEMA_VERSION}."
-        )
-    if "frame" not in data:
+    header = UntrustedObject.from_json(where, _content(folder, HEADER, _MAX_HEADER_BYTES))
+    version = header.values.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise BadInput(f"{where} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
+    if "frame" not in header:
         raise BadInput(
             f"{where} does not say the frame; add model-input or original-image, whichever the maps lie over."
         )
     try:
-        frame = checked_frame(data["frame"])
+        frame = checked_frame(header.values["frame"])
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
-    sign = _text(data, "sign", where)
-    if sign not in (None, "signed", "unsigned"):
-        raise BadInput(f"{where}: sign '{sign}' is neither signed nor unsigned.")
     return Header(
-        frame, _text(data, "method", where) or "", _text(data, "model", where), _text(data, "producer", where) or "",
-        _texts(data, "layout", where), _text(data, "channels", where), sign, _texts(data, "notes", where),
+        frame, header.optional_text("method") or "", header.optional_text("model"),
+        header.optional_text("producer") or "", header.texts("layout"), header.optional_text("channels"),
+        None if header.optional_text("sign") is None else header.choice("sign", ("signed", "unsigned")),
+        header.texts("notes"),
     )  # fmt: skip
 
 
-def _text(data: dict[str, Any], key: str, where: Path) -> str | None:
-    value = data.get(key)
-    if value is not None and not isinstance(value, str):
-        raise BadInput(f"{where}: {key} is {value!r}, expected a text or null.")
-    return value
-
-
-def _texts(data: dict[str, Any], key: str, where: Path) -> tuple[str, ...]:
-    value = data.get(key) or []
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
-        raise BadInput(f"{where}: {key} is {value!r}, expected a list of texts.")
-    return tuple(listed)
-
-
 def read_manifest(folder: Path, name: str = MANIFEST, *, own: bool = False) -> tuple[list[Entry], str]:
-    """The lines of a manifest, and a torn last line: in a bundle written here every whole line ends in a newline."""
+    """The entries of a manifest, and its torn last line: where `own`, every complete line ends in a newline."""
     if not os.path.lexists(folder / name):
         raise BadInput(f"{folder} has no {name} with the columns {','.join(COLUMNS)}.")
     try:
-        text = _content(folder, name, MOST_MANIFEST_BYTES).decode("utf-8-sig")
+        text = _content(folder, name, _MAX_MANIFEST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput(f"{folder / name} is not UTF-8 text: {error}.") from None
-    whole = text.rfind("\n") + 1 if own else len(text)
-    return list(_entries(text[:whole], folder / name)), text[whole:]
+    end = text.rfind("\n") + 1 if own else len(text)
+    return list(_entries(text[:end], folder / name)), text[end:]
 
 
 def _entries(text: str, where: Path) -> Iterator[Entry]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    seen: dict[tuple[str, int], int] = {}
+    lines: dict[tuple[str, int], int] = {}
     try:
         columns = next(reader, [])
         if not set(COLUMNS) <= set(columns):
             raise BadInput(f"{where} has the columns {','.join(columns)!r}; expected {','.join(COLUMNS)}.")
-        places = [columns.index(column) for column in COLUMNS]
+        positions = [columns.index(column) for column in COLUMNS]
         for row in reader:
             line = reader.line_num
             if len(row) != len(columns):
                 raise BadInput(f"{where}, line {line}: {len(row)} fields, expected {len(columns)}.")
-            image, label, heatmap = (row[place] for place in places)
-            if not (label.isascii() and label.isdecimal() and len(label) < 10):
+            image, label, heatmap = (row[position] for position in positions)
+            if not is_index(label):
                 raise BadInput(f"{where}, line {line}: label '{label}' is not a class index; labels are never guessed.")
-            first = seen.setdefault((image, int(label)), line)
+            first = lines.setdefault((image, int(label)), line)
             if first != line:
                 raise BadInput(f"{where}: lines {first} and {line} both give image '{image}', label {label}.")
             yield Entry(image, int(label), heatmap)
@@ -154,8 +134,8 @@ def _entries(text: str, where: Path) -> Iterator[Entry]:
 
 
 @contextmanager
-def opened(folder: Path, location: str) -> Iterator[BinaryIO]:
-    """A plain file inside the folder, reached through no link."""
+def open_inside(folder: Path, location: str) -> Iterator[BinaryIO]:
+    """Open a regular file inside the folder that is reached through no link."""
     where = f"'{location}' in {folder}"
     windows = PureWindowsPath(location)
     parts = location.replace("\\", "/").split("/")
@@ -177,49 +157,56 @@ def opened(folder: Path, location: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _content(folder: Path, name: str, most: int) -> bytes:
-    with opened(folder, name) as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
-        raise BadInput(f"{folder / name} has more than {most:,} bytes; refused.")
+def _content(folder: Path, name: str, limit: int) -> bytes:
+    with open_inside(folder, name) as stream:
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise BadInput(f"{folder / name} has more than {limit:,} bytes; refused.")
     return content
+
+
+def is_index(text: str) -> bool:
+    """Whether a text is an index from 0, such as a label."""
+    return text.isascii() and text.isdecimal() and len(text) <= _INDEX_DIGITS
 
 
 def split_reference(heatmap: str) -> tuple[str, int | None]:
     """File and position of `file.npy#position`; no position for a file with one map."""
     file, mark, position = heatmap.rpartition("#")
-    if mark and position.isascii() and position.isdecimal() and len(position) < 10:
+    if mark and is_index(position):
         return file, int(position)
     return heatmap, None
 
 
 def read_map(folder: Path, heatmap: str) -> tuple[Array, str]:
-    """One map as float32 [height, width], and the type that the file has; the rest of a stack is not read."""
+    """One map as float32 [height, width], and the type of its file; the rest of a stack is not read."""
     file, position = split_reference(heatmap)
-    with opened(folder, file) as stream:
-        stored = mapped(stream, f"{folder / file}")
+    with open_inside(folder, file) as stream:
+        stored = map_array(stream, f"{folder / file}")
         if stored.ndim == 3 and position is None and len(stored) == 1:
             position = 0
-        if stored.ndim == (3 if position is None else 4) and stored.shape[-1] in COLOUR_CHANNELS:
+        if stored.ndim == (3 if position is None else 4) and stored.shape[-1] in _COLOUR_CHANNELS:
             raise BadInput(f"{folder / file}, {stored.dtype}{list(stored.shape)}, is {COLOUR_PICTURE}")
         if stored.ndim != (2 if position is None else 3):
             expected = "[height, width]" if position is None else "[maps, height, width]"
             raise BadInput(f"{folder / file} holds {list(stored.shape)}, but '{heatmap}' needs {expected}.")
         if position is not None and position >= len(stored):
             raise BadInput(f"{folder / file} holds {len(stored)} maps, but the manifest names number {position}.")
-        one = stored if position is None else stored[position]
-        if one.size > MOST_PIXELS:
-            raise BadInput(f"{folder / file}: a map of {list(one.shape)} is too large; at most {MOST_PIXELS:,} pixels.")
+        values = stored if position is None else stored[position]
+        if values.size > MAX_PIXELS:
+            raise BadInput(
+                f"{folder / file}: a map of {list(values.shape)} is too large; at most {MAX_PIXELS:,} pixels."
+            )
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and that is refused
-            return np.array(one, np.float32, order="C"), stored.dtype.str
+            return np.array(values, np.float32, order="C"), stored.dtype.str
 
 
-def mapped(stream: BinaryIO, name: str) -> Array:
-    """The array of an .npy file, mapped and not read; its header must agree with its size."""
+def map_array(stream: BinaryIO, name: str) -> Array:
+    """The array of an .npy file, memory-mapped; its header must agree with its size."""
     try:
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        with PARSING:
+        with _PARSING:
             shape, fortran, dtype = read(stream)
     except KeyError:
         raise BadInput(f"{name} is .npy of version {version}, which plain numbers do not need; refused.") from None
@@ -229,22 +216,20 @@ def mapped(stream: BinaryIO, name: str) -> Array:
         raise BadInput(f"{name} is not an .npy file of numbers: {error}.") from None
     if dtype.kind not in "fiub":
         raise BadInput(f"{name} holds {dtype}, not real numbers.")
-    count = 1
-    for side in shape:
-        count *= side
-    held = os.fstat(stream.fileno()).st_size - stream.tell()
-    if not shape or min(shape) < 1 or count * dtype.itemsize != held:
-        raise BadInput(f"{name} says {dtype}{list(shape)}, {count * dtype.itemsize:,} bytes, but holds {held:,}.")
-    mapped = np.memmap(stream, dtype, "r", stream.tell(), shape, "F" if fortran else "C")
-    return mapped.view(np.ndarray)
+    expected = math.prod(shape) * dtype.itemsize
+    size = os.fstat(stream.fileno()).st_size - stream.tell()
+    if not shape or min(shape) < 1 or expected != size:
+        raise BadInput(f"{name} says {dtype}{list(shape)}, {expected:,} bytes, but holds {size:,}.")
+    array = np.memmap(stream, dtype, "r", stream.tell(), shape, "F" if fortran else "C")
+    return array.view(np.ndarray)
 
 
 def _is_coloured(stream: BinaryIO) -> bool:
-    """Whether a file is a picture whose pixels have colours."""
+    """Whether a file is a colour picture."""
     stream.seek(0)
     try:
         with Image.open(stream, formats=["PNG", "JPEG"]) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
+            if picture.width * picture.height > MAX_PIXELS:
                 return False
             return grey(picture) is None
     except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError):
@@ -252,13 +237,13 @@ def _is_coloured(stream: BinaryIO) -> bool:
 
 
 def grey(picture: Image.Image) -> Array | None:
-    """A picture's one channel, also where it is stored as three equal ones; None where it has colours."""
+    """The channel of a grey picture, even if stored as three equal ones; None for a colour picture."""
     colours = np.asarray(picture.convert("RGB"))
     return colours[..., 0].copy() if (colours == colours[..., :1]).all() else None
 
 
 def not_finite(values: Array) -> str:
-    """Where a map is first not a number, in words; empty when it is everywhere."""
+    """The first NaN or infinity of a map, in words; empty if there is none."""
     bad = ~np.isfinite(values)
     if not bad.any():
         return ""

@@ -1,11 +1,10 @@
-"""Maps that lie about in other forms become a bundle.
+"""Imports maps in other formats into a bundle.
 
-Taken are a folder of `<image id>__<label>.npy` or grey `.png` files, a `manifest.csv` (image,label,heatmap) beside its
-maps, and an .npz with `heatmaps` [N,H,W] or [N,K,H,W], `labels` and `images` (the ids).
+The source is a folder of `<image id>__<label>.npy` or grey `.png` files, a `manifest.csv` (image,label,heatmap) beside
+its maps, or an .npz with `heatmaps` [N,H,W] or [N,K,H,W], `labels` and `images` (the ids).
 """
 
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,46 +20,46 @@ from auditkit.data.framework_arrays import NOT_NPZ
 from auditkit.errors import BadInput
 
 Progress = Callable[[int], Callable[[int], None]]
-AT_ONCE = 64  # maps of one file each that go into one stack
-PICTURES = (".png",)
-GREY_MODES = ("L", "1", "I;16", "I;16B", "I", "F")
+_STACK = 64  # maps that go into one file of the bundle
+_PICTURE_SUFFIXES = (".png",)
+_GREY_MODES = ("L", "1", "I;16", "I;16B", "I", "F")
 
 
 def import_maps(
     source: Path, bundle: Bundle, channels: str | None = None, progress: Progress = lambda _total: lambda _done: None
 ) -> tuple[str, ...]:
-    """Add all maps of `source` to a bundle; returns what the user should know."""
+    """Add all maps of `source` to a bundle and return notes for the user."""
     if source.is_dir():
         manifest = source / files.MANIFEST
-        entries, notes = (_listed(manifest), ()) if manifest.is_file() else _named(source)
+        entries, notes = (_manifest_entries(manifest), ()) if manifest.is_file() else _folder_entries(source)
         return (*notes, *_add_files(source, entries, bundle, channels, progress))
     if not source.is_file():
         raise BadInput(f"there is no {source}; give a folder of maps, a manifest (.csv) or an .npz.")
     if source.suffix == ".csv":
-        return _add_files(source.parent, _listed(source), bundle, channels, progress)
+        return _add_files(source.parent, _manifest_entries(source), bundle, channels, progress)
     if source.suffix == ".npz":
         return _add_npz(source, bundle, progress)
     raise BadInput(f"{source} is none of: a folder of maps, a manifest (.csv), an .npz.")
 
 
-def _listed(manifest: Path) -> list[Entry]:
+def _manifest_entries(manifest: Path) -> list[Entry]:
     if (manifest.parent / files.HEADER).exists():
-        raise BadInput(f"{manifest.parent} is a bundle already; look at it with: auditkit bundle check.")
+        raise BadInput(f"{manifest.parent} is a bundle already; check it with: auditkit bundle check.")
     return files.read_manifest(manifest.parent, manifest.name)[0]
 
 
-def _named(folder: Path) -> tuple[list[Entry], tuple[str, ...]]:
-    """The maps of a folder by their names, and a note on files that are none."""
+def _folder_entries(folder: Path) -> tuple[list[Entry], tuple[str, ...]]:
+    """The maps of a folder by their file names, and a note about other files."""
     if (folder / files.HEADER).exists():
-        raise BadInput(f"{folder} is a bundle already; look at it with: auditkit bundle check.")
+        raise BadInput(f"{folder} is a bundle already; check it with: auditkit bundle check.")
     entries, others = [], []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
-        if path.suffix.lower() not in (".npy", *PICTURES):
+        if path.suffix.lower() not in (".npy", *_PICTURE_SUFFIXES):
             others.append(name)
             continue
         image, mark, label = name[: -len(path.suffix)].rpartition("__")
-        if not (mark and image and label.isascii() and label.isdecimal() and len(label) < 10):
+        if not (mark and image and files.is_index(label)):
             raise BadInput(
                 f"{path} does not say its image and label; name it like 'cat.jpg__281{path.suffix}', or write a "
                 f"{files.MANIFEST} ({','.join(files.COLUMNS)}) beside it. Labels are never guessed."
@@ -78,28 +77,28 @@ def _add_files(
     if not entries:
         raise BadInput(f"{folder} holds no maps named like 'cat.jpg__281.npy', and no {files.MANIFEST} that lists any.")
     tick, pictures = progress(len(entries)), 0
-    rows = iter(entries)
-    while part := list(islice(rows, AT_ONCE)):
+    for start in range(0, len(entries), _STACK):
+        part = entries[start : start + _STACK]
         maps = [_read(folder, entry) for entry in part]
         try:
             bundle.add([entry.image for entry in part], [entry.label for entry in part], maps, channels=channels)
         except BadInput as error:
             raise BadInput(f"{folder}, maps '{part[0].heatmap}' to '{part[-1].heatmap}': {error}") from None
-        pictures += sum(Path(entry.heatmap).suffix.lower() in PICTURES for entry in part)
+        pictures += sum(Path(entry.heatmap).suffix.lower() in _PICTURE_SUFFIXES for entry in part)
         tick(len(part))
-    said = f"{pictures} maps were grey pictures: their scores were rounded when they were saved, so many are tied"
-    return (said,) if pictures else ()
+    note = f"{pictures} maps were grey pictures: their scores were rounded when they were saved, so many are tied"
+    return (note,) if pictures else ()
 
 
 def _read(folder: Path, entry: Entry) -> Array:
-    """The array of one file, of any layout."""
+    """The array of one file, in any layout."""
     file, position = files.split_reference(entry.heatmap)
-    with files.opened(folder, file) as stream:
-        if Path(file).suffix.lower() in PICTURES:
+    with files.open_inside(folder, file) as stream:
+        if Path(file).suffix.lower() in _PICTURE_SUFFIXES:
             return _grey(stream, folder / file)
         if Path(file).suffix.lower() != ".npy":
             raise BadInput(f"{folder / file} is neither .npy nor a grey .png.")
-        stored = files.mapped(stream, str(folder / file))
+        stored = files.map_array(stream, str(folder / file))
         if position is not None and not (stored.ndim > 2 and position < len(stored)):
             raise BadInput(f"{folder / file} holds {list(stored.shape)}; there is no map number {position}.")
         return np.array(stored if position is None else stored[position])
@@ -111,11 +110,12 @@ def _grey(stream: BinaryIO, path: Path) -> Array:
             picture.load()
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadInput(f"{path} cannot be read as a picture: {error}.") from None
-    if picture.mode in GREY_MODES:
+    if picture.mode in _GREY_MODES:
         return np.asarray(picture)
-    if (found := files.grey(picture)) is None:
+    values = files.grey(picture)
+    if values is None:
         raise BadInput(f"{path} is {files.COLOUR_PICTURE}")
-    return found
+    return values
 
 
 def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...]:
@@ -144,8 +144,8 @@ def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...
     _check_labels(source, maps, labels)
     tick, layout = progress(len(ids)), "NHW" if maps.ndim == 3 else "NKHW"
     shared = layout == "NKHW" and labels.ndim == 1  # one row of labels for all images
-    for start in range(0, len(ids), AT_ONCE):
-        rows = slice(start, start + AT_ONCE)
+    for start in range(0, len(ids), _STACK):
+        rows = slice(start, start + _STACK)
         try:
             bundle.add(ids[rows].tolist(), labels if shared else labels[rows], maps[rows], layout=layout)
         except BadInput as error:
@@ -155,15 +155,15 @@ def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...
 
 
 def _check_labels(source: Path, maps: Array, labels: Array) -> None:
-    """Every map has a label, and there is no doubt which."""
+    """Refuse labels that are missing or ambiguous."""
     several = maps.shape[1:2] if maps.ndim == 4 else ()
     each = (len(maps), *several)
     if labels.shape not in (each, several or each):
-        said = f"{list(each)}" + (f" or {list(several)}, one row for all images" if several else "")
+        expected = f"{list(each)}" + (f" or {list(several)}, one row for all images" if several else "")
         raise BadInput(f"{source}: labels have the shape {list(labels.shape)} for heatmaps {list(maps.shape)}; "
-                       f"expected {said}.")  # fmt: skip
+                       f"expected {expected}.")  # fmt: skip
     if labels.shape == several == (len(maps),) and len(maps) > 1:
         raise BadInput(
-            f"{source}: {len(labels)} labels for heatmaps {list(maps.shape)} may be one an image or one row for all; "
+            f"{source}: {len(labels)} labels for heatmaps {list(maps.shape)} may be one per image or one row for all; "
             f"give them as {list(each)}. Maps with colour channels become [N,H,W] first."
         )

@@ -1,4 +1,4 @@
-"""Bundles of heatmaps: written in two lines from any framework's arrays, read one map at a time."""
+"""Bundles of heatmaps: written from any framework's arrays, read one map at a time."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -22,16 +22,18 @@ from auditkit.data import bundle_files as files
 from auditkit.data.alignment import checked_frame
 from auditkit.data.atomic_write import flush, sync_folder, write_whole
 from auditkit.data.bundle_files import Entry, Header
-from auditkit.data.explainer_layouts import maps_of
+from auditkit.data.explainer_layouts import single_maps
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.read import read
 
 CONSTANT_NOTE = "some maps are constant: they rank no pixel before another"
+_SHOWN_LABELS = 10  # in an error message
+_Pair = tuple[str, int]  # image and label
 
 
 @dataclass(frozen=True)
 class Heatmap:
-    """One map and what it explains."""
+    """A map, and the image and label that it explains."""
 
     image: str
     label: int
@@ -40,7 +42,7 @@ class Heatmap:
 
 @dataclass(frozen=True)
 class HeatmapSet:
-    """The maps of a bundle by image and label; a map is read when it is asked for."""
+    """The maps of a bundle by image and label, each read on demand."""
 
     path: Path
     header: Header
@@ -58,29 +60,31 @@ class HeatmapSet:
 
     @cached_property
     def labels(self) -> dict[str, tuple[int, ...]]:
-        """The labels that each image has a map for, images in the manifest's order."""
-        found: dict[str, list[int]] = {}
+        """The labels of each image's maps; images are in the order of the manifest."""
+        labels: dict[str, list[int]] = {}
         for entry in self.entries:
-            found.setdefault(entry.image, []).append(entry.label)
-        return {image: tuple(labels) for image, labels in found.items()}
+            labels.setdefault(entry.image, []).append(entry.label)
+        return {image: tuple(its_labels) for image, its_labels in labels.items()}
 
     @cached_property
-    def _places(self) -> dict[tuple[str, int], Entry]:
+    def _entries(self) -> dict[_Pair, Entry]:
         return {(entry.image, entry.label): entry for entry in self.entries}
 
     def get(self, image: str, label: int) -> Array:
         """The map of one image and label, float32 [height, width]."""
-        if (image, label) not in self._places:
-            have = f"labels {list(self.labels[image])[:10]}" if image in self.labels else "no map of that image"
-            raise BadInput(f"{self.path} has no map for image '{image}', label {label}; it has {have}.")
-        return self.read(self._places[image, label])
+        if (image, label) not in self._entries:
+            available = (
+                f"labels {list(self.labels[image])[:_SHOWN_LABELS]}" if image in self.labels else "no map of that image"
+            )
+            raise BadInput(f"{self.path} has no map for image '{image}', label {label}; it has {available}.")
+        return self.read(self._entries[image, label])
 
     def read(self, entry: Entry) -> Array:
-        """The map of a line of the manifest; every pixel is a number."""
+        """The map of an entry; every pixel is a finite number."""
         return self.read_typed(entry)[0]
 
     def read_typed(self, entry: Entry) -> tuple[Array, str]:
-        """The map, and the type that its file has."""
+        """The map of an entry, and the type of its file."""
         values, kind = files.read_map(self.path, entry.heatmap)
         problem = files.not_finite(values)
         if problem:
@@ -89,16 +93,16 @@ class HeatmapSet:
 
 
 def open_bundle(path: "str | Path") -> HeatmapSet:
-    """The bundle in a folder, its maps not yet read."""
+    """The bundle in a folder; its maps are read later."""
     folder = Path(path)
     header = files.read_header(folder)
     entries, torn = files.read_manifest(folder, own=header.producer.startswith(files.OWN_PRODUCER))
-    said = (f"the last line of {files.MANIFEST} is torn and was left out: {torn[:80]!r}",) if torn else ()
-    return HeatmapSet(folder, header, tuple(entries), header.notes + said)
+    torn_note = (f"the last line of {files.MANIFEST} is torn and was left out: {torn[:80]!r}",) if torn else ()
+    return HeatmapSet(folder, header, tuple(entries), header.notes + torn_note)
 
 
-def model_digest(model: Any) -> str | None:
-    """Digest of a model given as a classifier, as the path of an ONNX file, as the digest itself, or not at all."""
+def _model_digest(model: object) -> str | None:
+    """Digest of a classifier, of the ONNX file at a path, or the digest itself; None for no model."""
     if model is None:
         return None
     identity = getattr(getattr(model, "file", None), "identity", None)
@@ -114,26 +118,26 @@ def model_digest(model: Any) -> str | None:
 class Bundle:
     """A folder of heatmaps that grows: `Bundle(path, model).add(ids, labels, array)`.
 
-    The folder appears with the first maps. Maps are on the disk before the manifest names them, so that a writer that
-    is killed leaves a bundle with all maps of the calls that returned. A bundle that exists is continued.
+    The folder is created with the first maps. Maps are on the disk before the manifest names them: a killed writer
+    leaves a bundle with the maps of all calls that returned. Opening an existing bundle continues it.
     """
 
-    def __init__(self, path: "str | Path", model: Any = None, method: str = "", frame: str = "model-input") -> None:
+    def __init__(self, path: "str | Path", model: object = None, method: str = "", frame: str = "model-input") -> None:
         self.path = Path(path)
         self.constant = 0  # constant maps added by this writer
         self._number = 0
         self._exists = False
         self._size = 0  # of the manifest, as this writer knows it
-        self._places: dict[tuple[str, int], str] = {}
+        self._references: dict[_Pair, str] = {}  # the file and position of each map
         producer = f"{files.OWN_PRODUCER}{__version__}"
-        self.header = Header(checked_frame(frame), method, model_digest(model), producer)
+        self.header = Header(checked_frame(frame), method, _model_digest(model), producer)
         if (self.path / files.HEADER).exists():
             self._continue()
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise BadInput(f"{self.path} exists and is not a bundle; give a new folder.")
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._references)
 
     def __repr__(self) -> str:
         return f"Bundle({self.path}, {len(self)} maps)"
@@ -141,81 +145,81 @@ class Bundle:
     def add(self, ids: Any, labels: Any, array: Any, *, layout: str | None = None, channels: str | None = None) -> int:
         """Add maps and return how many are new; either all are added or, with an error, none.
 
-        `ids` names images as the image set does. `labels` gives class indices: one for all maps, one a map, or
-        [images, labels] (for an array with an axis of labels, one row of labels serves all images). `array` is what
+        `ids` names images as the dataset does. `labels` gives class indices: one for all maps, one for each, or
+        [images, labels]; for an array with an axis of labels, one row of labels serves all images. `array` is what
         Captum, SHAP, Xplique, OpenVINO-XAI or pytorch-grad-cam return. `layout` names its axes with the letters N, K
-        (labels), C, H, W where its shape leaves a doubt. `channels` says how three channels become one score a pixel:
-        sum (the default, since attributions add up), mean, abs-sum or max-abs; it is recorded in the bundle.
+        (labels), C, H, W if its shape is ambiguous. `channels` says how three channels become one score per pixel:
+        sum (the default, since attributions add up), mean, abs-sum or max-abs; the bundle records it.
         """
         self._catch_up()
-        given = maps_of(ids, labels, array, layout, channels)
+        maps = single_maps(ids, labels, array, layout, channels)
         if self.header.channels is not None:
-            self._same("channels", self.header.channels, given.channels)
-        new: dict[tuple[str, int], Array] = {}
-        for pair, values in zip(given.pairs, given.maps, strict=True):
+            self._same("channels", self.header.channels, maps.channels)
+        new: dict[_Pair, Array] = {}
+        for pair, values in zip(maps.pairs, maps.maps, strict=True):
             if self._is_new(pair, values, new):
                 new[pair] = values
         if new:
             constant = sum(bool((values == values[0, 0]).all()) for values in new.values())
             signed = self.header.sign == "signed" or any(bool((values < 0).any()) for values in new.values())
-            said = sorted(given.notes | ({CONSTANT_NOTE} if constant else set()))
-            self._stored(new, replace(
-                self.header, channels=given.channels, sign="signed" if signed else "unsigned",
-                layout=tuple(dict.fromkeys((*self.header.layout, given.layout))),
-                notes=tuple(dict.fromkeys((*self.header.notes, *said))),
+            notes = sorted(maps.notes | ({CONSTANT_NOTE} if constant else set()))
+            self._store(new, replace(
+                self.header, channels=maps.channels, sign="signed" if signed else "unsigned",
+                layout=tuple(dict.fromkeys((*self.header.layout, maps.layout))),
+                notes=tuple(dict.fromkeys((*self.header.notes, *notes))),
             ))  # fmt: skip
             self.constant += constant
         return len(new)
 
     def _catch_up(self) -> None:
-        """Take in what other writers have added meanwhile."""
+        """Read what other writers have added."""
         manifest = self.path / files.MANIFEST
         if manifest.exists() and not (self._exists and manifest.stat().st_size == self._size):
             self._continue()
 
     def _continue(self) -> None:
-        found = open_bundle(self.path)
-        if not found.header.producer.startswith(files.OWN_PRODUCER):
-            raise BadInput(f"{self.path} was written by '{found.header.producer}'; make a new bundle, beside it.")
+        bundle = open_bundle(self.path)
+        if not bundle.header.producer.startswith(files.OWN_PRODUCER):
+            raise BadInput(f"{self.path} was written by '{bundle.header.producer}'; make a new bundle beside it.")
         for setting in ("model", "method", "frame"):
-            self._same(setting, getattr(found.header, setting), getattr(self.header, setting))
-        self.header, self._exists = found.header, True
-        self._places = {(entry.image, entry.label): entry.heatmap for entry in found.entries}
+            self._same(setting, getattr(bundle.header, setting), getattr(self.header, setting))
+        self.header, self._exists = bundle.header, True
+        self._references = {(entry.image, entry.label): entry.heatmap for entry in bundle.entries}
         maps, manifest = self.path / files.MAPS, self.path / files.MANIFEST
         if maps.is_symlink() or not maps.is_dir():
-            raise BadInput(f"{maps} is not a folder; make a new bundle, beside {self.path}.")
+            raise BadInput(f"{maps} is not a folder; make a new bundle beside {self.path}.")
         text = manifest.read_bytes()
-        whole = text.rfind(b"\n") + 1
-        if whole < len(text):
-            os.truncate(manifest, whole)  # a torn last line names nothing
-        self._size = whole
+        end = text.rfind(b"\n") + 1
+        if end < len(text):
+            os.truncate(manifest, end)  # a torn last line names no map
+        self._size = end
 
-    def _same(self, setting: str, old: Any, new: Any) -> None:
+    def _same(self, setting: str, old: str | None, new: str | None) -> None:
         if old != new:
             raise BadInput(f"{self.path} has {setting} {old!r}, but {new!r} is to be added; use another bundle.")
 
-    def _is_new(self, pair: tuple[str, int], values: Array, new: dict[tuple[str, int], Array]) -> bool:
+    def _is_new(self, pair: _Pair, values: Array, new: dict[_Pair, Array]) -> bool:
         image, label = pair
         problem = files.not_finite(values)
         if problem:
             raise BadInput(f"the map of image '{image}', label {label} has {problem}; every pixel needs a number.")
-        if not 0 < values.size <= files.MOST_PIXELS:
+        if not 0 < values.size <= files.MAX_PIXELS:
             raise BadInput(f"the map of image '{image}', label {label} has {list(values.shape)} pixels.")
-        before = new.get(pair)
-        if before is None and pair in self._places:
-            before = files.read_map(self.path, self._places[pair])[0]
-        if before is not None and not np.array_equal(before, values):
+        existing = new.get(pair)
+        if existing is None and pair in self._references:
+            existing = files.read_map(self.path, self._references[pair])[0]
+        if existing is not None and not np.array_equal(existing, values):
             raise BadInput(f"{self.path} has another map for image '{image}', label {label} already.")
-        return before is None
+        return existing is None
 
-    def _stored(self, new: dict[tuple[str, int], Array], header: Header) -> None:
+    def _store(self, new: dict[_Pair, Array], header: Header) -> None:
         try:
             self._write(new, header)
         except OSError as error:
             raise RuntimeFailure(f"{self.path} cannot be written: {error}.") from None
 
     def create(self) -> None:
-        """Make the folder before there are maps, for what is to lie beside them."""
+        """Create the folder before there are maps, for other files beside them."""
         if not self._exists:
             try:
                 _create(self.path, self.header)
@@ -223,21 +227,23 @@ class Bundle:
                 raise RuntimeFailure(f"{self.path} cannot be written: {error}.") from None
             self._exists, self._size = True, (self.path / files.MANIFEST).stat().st_size
 
-    def _write(self, new: dict[tuple[str, int], Array], header: Header) -> None:
+    def _write(self, new: dict[_Pair, Array], header: Header) -> None:
         self.create()
         if header != self.header:
             write_whole(self.path / files.HEADER, _json(header))
         self.header = header
-        places: dict[tuple[str, int], str] = {}
+        references: dict[_Pair, str] = {}
         for _, run in groupby(new.items(), key=lambda item: item[1].shape):
             pairs, maps = zip(*run, strict=True)
-            file = self._store(np.stack(maps))
-            places |= {pair: f"{file}#{position}" for position, pair in enumerate(pairs)}
-        self._size = _append(self.path / files.MANIFEST, _lines((*pair, place) for pair, place in places.items()))
-        self._places |= places
+            file = self._write_stack(np.stack(maps))
+            references |= {pair: f"{file}#{position}" for position, pair in enumerate(pairs)}
+        self._size = _append(
+            self.path / files.MANIFEST, _lines((*pair, reference) for pair, reference in references.items())
+        )
+        self._references |= references
 
-    def _store(self, stack: Array) -> str:
-        """Write a stack to the next free file and return its name; nothing else is ever overwritten."""
+    def _write_stack(self, stack: Array) -> str:
+        """Write a stack to the next free file and return its name; no file is ever overwritten."""
         while True:
             name = f"{files.MAPS}/{self._number:06d}.npy"
             self._number += 1
@@ -262,37 +268,37 @@ def _json(header: Header) -> bytes:
     return (json.dumps(header.to_json(), indent=2) + "\n").encode()
 
 
-def _lines(rows: Any) -> bytes:
+def _lines(rows: Iterable[Sequence[str | int]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
 
 
 def _create(path: Path, header: Header) -> None:
-    """An empty bundle, made aside and then named, so that it is there whole or not at all."""
+    """Create an empty bundle atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        (aside / files.MAPS).mkdir(parents=True)
-        write_whole(aside / files.HEADER, _json(header))
-        write_whole(aside / files.MANIFEST, _lines([files.COLUMNS]))
+        (temporary / files.MAPS).mkdir(parents=True)
+        write_whole(temporary / files.HEADER, _json(header))
+        write_whole(temporary / files.MANIFEST, _lines([files.COLUMNS]))
         if path.exists():
             path.rmdir()
-        aside.rename(path)
+        temporary.rename(path)
     except OSError:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync_folder(path.parent)
 
 
 def _append(path: Path, lines: bytes) -> int:
-    """Add whole lines, or none when the disk is full; returns the size of the file then."""
+    """Add lines and return the size of the file; none is added when the disk is full."""
     with path.open("ab") as stream:
-        before = stream.tell()
+        end = stream.tell()
         try:
             stream.write(lines)
             flush(stream)
         except OSError:
-            os.truncate(path, before)
+            os.truncate(path, end)
             raise
-    return before + len(lines)
+    return end + len(lines)

@@ -1,7 +1,6 @@
 """Images to audit a model with: listed and hashed once, decoded where they are used."""
 
 import hashlib
-import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -228,32 +227,17 @@ class Dataset:
             return str(error)
         return ""
 
-    def usable(self, card: Card) -> list[int]:
-        """The positions of all images that can be used. Each image is decoded, so ask only where all must be known."""
-        if not self.has_files:
-            return list(range(len(self)))
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            problems = list(threads.map(lambda position: self.problem(position, card), range(len(self))))
-        self._refuse_if_all_fail(problems)
-        return [position for position, problem in enumerate(problems) if not problem]
-
-    def sample(self, count: int, card: Card) -> list[int]:
-        """Positions of up to `count` usable images, spread evenly; refused if no image can be used."""
+    def usable(self, card: Card) -> "tuple[Dataset, tuple[FailedImage, ...]]":
+        """The images that can be used, and those that fail; refused if all fail. Each file is decoded at most once."""
         if not len(self):
             raise BadInput(f"{self.source} holds no images.")
-        starts = np.linspace(0, len(self) - 1, min(count, len(self))).round().astype(int).tolist()
-        positions: list[int] = []
-        for start in starts:
-            first = max(start, positions[-1] + 1) if positions else start
-            candidates = range(first, len(self))
-            positions += itertools.islice((one for one in candidates if not self.problem(one, card)), 1)
-        if not positions:
-            self._refuse_if_all_fail([self.problem(position, card) for position in range(len(self))])
-        return positions
-
-    def _refuse_if_all_fail(self, problems: Sequence[str]) -> None:
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            problems = list(threads.map(lambda position: self.problem(position, card), range(len(self))))
         if all(problems):
             raise BadInput(f"none of the {len(self)} images can be used; the first: {problems[0]}")
+        failed = tuple(FailedImage(name, reason) for name, reason in zip(self.ids, problems, strict=True) if reason)
+        good = [position for position, reason in enumerate(problems) if not reason]
+        return (self.select(good) if failed else self), failed
 
 
 def _listing(path: Path, names: Sequence[str]) -> Listing:

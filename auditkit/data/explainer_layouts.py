@@ -1,12 +1,13 @@
-"""What an explainer returned becomes single maps, each with its image and label.
+"""Splits what an explainer returned into single maps, each with its image and label.
 
-A layout names the axes in order: N images, K labels, C channels, H height, W width. Labels come from the caller (or
-from the keys of a dictionary) and are never guessed. Where two layouts fit the same array, the caller has to say.
+A layout names the axes in order: N images, K labels, C channels, H height, W width. Labels come from the caller, or
+from the keys of a dictionary, and are never guessed. If two layouts fit the same array, the caller names one.
 """
 
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,60 +17,62 @@ from auditkit.data.bundle_files import COLOUR_PICTURE
 from auditkit.data.framework_arrays import as_numpy, unwrapped
 from auditkit.errors import BadInput
 
-AXES = "NKCHW"
-GUESSED = {2: ("HW",), 3: ("NHW", "KHW", "CHW", "HWC"), 4: ("NCHW", "NHWC", "NKHW"), 5: ("NCHWK", "NHWCK")}
-PER_CLASS = ("KNCHW", "KNHWC")  # a list with one array a class
-COLOURS = 3
-UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # kinds of signs: control, halves of pairs, ends of lines and of paragraphs
-REDUCTIONS = {
+_AXES = "NKCHW"
+_GUESSES = {2: ("HW",), 3: ("NHW", "KHW", "CHW", "HWC"), 4: ("NCHW", "NHWC", "NKHW"), 5: ("NCHWK", "NHWCK")}
+_PER_CLASS = ("KNCHW", "KNHWC")  # a list with one array per class
+_COLOURS = 3
+_UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # Unicode categories: control, surrogate, line and paragraph separators
+_REDUCTIONS = {
     "sum": lambda maps: maps.sum(axis=2),
     "mean": lambda maps: maps.mean(axis=2),
     "abs-sum": lambda maps: np.abs(maps).sum(axis=2),
     "max-abs": lambda maps: np.abs(maps).max(axis=2),
 }
-DEFAULT_REDUCTION = "sum"  # attributions add up over inputs, so a pixel's is the sum over its channels
+_DEFAULT = "sum"  # attributions add up over inputs, so a pixel's is the sum over its channels
 
 
 @dataclass(frozen=True)
-class Given:
-    """Maps as they were handed in, one float32 [height, width] for each (image, label)."""
+class SingleMaps:
+    """One map, float32 [height, width], for each pair of image and label."""
 
     pairs: list[tuple[str, int]]
     maps: list[Array]
     layout: str
-    channels: str  # how channels became one: a reduction, or "none" where there was one only
+    channels: str  # how channels were reduced to one, or "none" if there was only one
     notes: frozenset[str] = frozenset()
 
 
-def maps_of(ids: Any, labels: Any, array: Any, layout: str | None = None, channels: str | None = None) -> Given:
+def single_maps(
+    ids: Any, labels: Any, array: Any, layout: str | None = None, channels: str | None = None
+) -> SingleMaps:
     """The single maps in what an explainer returned for the images `ids`."""
-    if channels is not None and channels not in REDUCTIONS:
-        raise BadInput(f"channels='{channels}' is none of {', '.join(REDUCTIONS)}.")
-    names, held = id_list(ids), unwrapped(array)
-    if isinstance(held, Mapping):
-        held = [held]
-    if isinstance(held, list | tuple):
-        if len(held) == 0:
+    if channels is not None and channels not in _REDUCTIONS:
+        raise BadInput(f"channels='{channels}' is none of {', '.join(_REDUCTIONS)}.")
+    names, values = _id_list(ids), unwrapped(array)
+    if isinstance(values, Mapping):
+        values = [values]
+    if isinstance(values, list | tuple):
+        if len(values) == 0:
             raise BadInput("the array of maps is an empty list.")
-        if isinstance(held[0], Mapping):
-            return _from_mappings(names, labels, held, layout, channels)
-        parts = [as_numpy(unwrapped(part)) for part in held]
+        if isinstance(values[0], Mapping):
+            return _from_mappings(names, labels, values, layout, channels)
+        parts = [as_numpy(unwrapped(part)) for part in values]
         if parts[0].ndim == 4 and len(parts[0]) == len(names):
             return _from_classes(names, labels, parts, layout, channels)
         if parts[0].ndim >= 2:
             return _from_rows(names, label_array(labels), parts, layout, channels)
-    return _from_array(names, label_array(labels), as_numpy(held), layout, channels)
+    return _from_array(names, label_array(labels), as_numpy(values), layout, channels)
 
 
-def id_list(ids: Any) -> list[str]:
-    """Image ids as strings; one id stands for itself."""
-    listed = [ids] if isinstance(ids, str) or not hasattr(ids, "__iter__") else list(ids)
-    names = [str(name) for name in listed]
+def _id_list(ids: Any) -> list[str]:
+    """Image ids as texts; a single id becomes a list of one."""
+    single = isinstance(ids, str) or not hasattr(ids, "__iter__")
+    names = [str(name) for name in ([ids] if single else ids)]
     for name in names:
-        if not name or any(unicodedata.category(sign) in UNWRITABLE for sign in name):
+        if not name or any(unicodedata.category(character) in _UNWRITABLE for character in name):
             raise BadInput(
-                f"{name!r} cannot be an image id, for it is empty or has signs that no list can hold; an id is the "
-                "file's name, or its number in an .npz."
+                f"{name!r} cannot be an image id: it is empty or has control characters. An id is the file's name, or "
+                "its position in an .npz."
             )
     if not names:
         raise BadInput("there are no image ids.")
@@ -77,7 +80,7 @@ def id_list(ids: Any) -> list[str]:
 
 
 def label_array(labels: Any) -> Array:
-    """Class indices as integers: one, one a map, or [images, labels]."""
+    """Class indices as integers: one, one per map, or [images, labels]."""
     if labels is None:
         raise BadInput("labels are missing: give the class index that each map explains; they are never guessed.")
     try:
@@ -93,142 +96,143 @@ def label_array(labels: Any) -> Array:
 
 def _from_mappings(
     names: list[str], labels: Any, rows: Sequence[Any], layout: str | None, channels: str | None
-) -> Given:
-    """One {label: map} an image, as OpenVINO-XAI gives them; the keys are the labels."""
+) -> SingleMaps:
+    """One {label: map} per image, as OpenVINO-XAI returns them; the keys are the labels."""
     if len(rows) != len(names):
         raise BadInput(f"there are {len(names)} image ids and {len(rows)} dictionaries of maps.")
-    found = []
+    parts = []
     for name, row in zip(names, rows, strict=True):
         keys = list(row)
-        if not all(isinstance(key, int | np.integer) and not isinstance(key, bool) for key in keys):
-            strange = next(key for key in keys if not isinstance(key, int | np.integer) or isinstance(key, bool))
-            raise BadInput(
-                f"image '{name}': {strange!r} is no class index; the keys of the maps must be class indices."
-            )
+        for key in keys:
+            if not isinstance(key, int | np.integer) or isinstance(key, bool):
+                raise BadInput(
+                    f"image '{name}': {key!r} is no class index; the keys of the maps must be class indices."
+                )
         if labels is not None and sorted(label_array(labels).ravel().tolist()) != sorted(map(int, keys)):
             raise BadInput(f"image '{name}': labels {labels} differ from the maps' own keys {keys}; leave labels None.")
-        found += [maps_of(name, int(key), row[key], layout, channels) for key in keys]
-    return _joined(found)
+        parts += [single_maps(name, int(key), row[key], layout, channels) for key in keys]
+    return _joined(parts)
 
 
-def _from_classes(names: list[str], labels: Any, parts: list[Array], layout: str | None, channels: str | None) -> Given:
-    """One array [N, ...] a class, as older SHAP gives them."""
-    if len({part.shape for part in parts}) > 1:
-        raise BadInput(f"the arrays of the classes differ in shape: {_listed(sorted({p.shape for p in parts}))}.")
-    return _from_array(names, label_array(labels), np.stack(parts), layout, channels, PER_CLASS)
+def _from_classes(
+    names: list[str], labels: Any, parts: list[Array], layout: str | None, channels: str | None
+) -> SingleMaps:
+    """One array [N, ...] per class, as older versions of SHAP return them."""
+    shapes = sorted({part.shape for part in parts})
+    if len(shapes) > 1:
+        raise BadInput(f"the arrays of the classes differ in shape: {', '.join(str(list(shape)) for shape in shapes)}.")
+    return _from_array(names, label_array(labels), np.stack(parts), layout, channels, _PER_CLASS)
 
 
-def _from_rows(names: list[str], labels: Array, parts: list[Array], layout: str | None, channels: str | None) -> Given:
-    """One array an image, of any size each."""
+def _from_rows(
+    names: list[str], labels: Array, parts: list[Array], layout: str | None, channels: str | None
+) -> SingleMaps:
+    """One array per image; their sizes may differ."""
     if len(parts) != len(names):
         raise BadInput(f"there are {len(names)} image ids and {len(parts)} arrays.")
     if labels.ndim and len(labels) != len(names):
         raise BadInput(f"there are {len(names)} image ids and labels of shape {list(labels.shape)}; give one each.")
-    found = []
+    maps = []
     for index, (name, part) in enumerate(zip(names, parts, strict=True)):
-        own = layout.replace("N", "") if layout and part.ndim == len(layout) - 1 else layout
-        found.append(_from_array([name], labels[index] if labels.ndim else labels, part, own, channels))
-    return _joined(found)
+        part_layout = layout.replace("N", "") if layout and part.ndim == len(layout) - 1 else layout
+        maps.append(_from_array([name], labels[index] if labels.ndim else labels, part, part_layout, channels))
+    return _joined(maps)
 
 
-def _joined(found: list[Given]) -> Given:
-    for part in found:
-        if part.channels != found[0].channels:
+def _joined(parts: list[SingleMaps]) -> SingleMaps:
+    for part in parts:
+        if part.channels != parts[0].channels:
             raise BadInput(
                 f"the maps of '{part.pairs[0][0]}' have channels '{part.channels}', those before them "
-                f"'{found[0].channels}'; add them apart, to two bundles."
+                f"'{parts[0].channels}'; add them to two separate bundles."
             )
-    if not found:
+    if not parts:
         raise BadInput("there are no maps.")
-    return Given(
-        [pair for part in found for pair in part.pairs], [values for part in found for values in part.maps],
-        found[0].layout, found[0].channels, frozenset().union(*(part.notes for part in found)),
+    return SingleMaps(
+        list(chain.from_iterable(part.pairs for part in parts)), list(chain.from_iterable(part.maps for part in parts)),
+        parts[0].layout, parts[0].channels, frozenset().union(*(part.notes for part in parts)),
     )  # fmt: skip
 
 
 def _from_array(
     names: list[str], labels: Array, array: Array, layout: str | None, channels: str | None,
     guesses: tuple[str, ...] | None = None,
-) -> Given:  # fmt: skip
-    axes = _chosen(array, layout, len(names), labels.shape, guesses or GUESSED.get(array.ndim, ()))
+) -> SingleMaps:  # fmt: skip
+    axes = _layout(array, layout, len(names), labels.shape, guesses or _GUESSES.get(array.ndim, ()))
     ordered = _in_order(array, axes)
     count, classes, colours = ordered.shape[:3]
-    if colours == COLOURS and array.dtype.kind in "iu":
+    if colours == _COLOURS and array.dtype.kind in "iu":
         raise BadInput(f"{array.dtype}{list(array.shape)} for image '{names[0]}' is {COLOUR_PICTURE}")
     if not _labels_fit(labels.shape, count, classes) or count != len(names):
         raise BadInput(
             f"an array {list(array.shape)} in layout {axes} holds {count} images with {classes} labels each, but there "
             f"are {len(names)} image ids and labels of shape {list(labels.shape)}."
         )
-    reduction = "none" if colours == 1 else channels or DEFAULT_REDUCTION
+    reduction = "none" if colours == 1 else channels or _DEFAULT
     with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused with its position
         single = ordered.astype(np.float32)
-    maps = single[:, :, 0] if colours == 1 else REDUCTIONS[reduction](single)
+    maps = single[:, :, 0] if colours == 1 else _REDUCTIONS[reduction](single)
     table = np.broadcast_to(labels[:, None] if labels.shape == (count,) and classes == 1 else labels, (count, classes))
-    return Given(
-        [(name, int(label)) for name, row in zip(names, table, strict=True) for label in row],
+    return SingleMaps(
+        list(zip(np.repeat(names, classes).tolist(), table.ravel().tolist(), strict=True)),
         list(maps.reshape(-1, *maps.shape[2:])), axes, reduction, _notes(array, colours, channels),
     )  # fmt: skip
 
 
 def _notes(array: Array, colours: int, channels: str | None) -> frozenset[str]:
-    said = set()
+    notes = set()
     if colours > 1 and channels is None:
-        said.add(f"{colours} channels became one by '{DEFAULT_REDUCTION}', the default; channels= names another way")
+        notes.add(f"{colours} channels became one by '{_DEFAULT}', the default; set channels= for another way")
     if array.dtype.kind == "f" and array.dtype.itemsize > 4:
-        said.add(f"{array.dtype.newbyteorder('=')} values were stored as float32")
+        notes.add(f"{array.dtype.newbyteorder('=')} values were stored as float32")
     if array.dtype.itemsize == 1 and array.dtype.kind in "iu":
-        said.add("some maps had 8 bits a pixel: at most 256 different scores, so many ties")
-    return frozenset(said)
+        notes.add("some maps had 8 bits a pixel: at most 256 different scores, so many ties")
+    return frozenset(notes)
 
 
 def _in_order(array: Array, axes: str) -> Array:
-    """The array as [N, K, C, H, W]; axes that it lacks have length 1."""
-    moved = array.transpose([axes.index(axis) for axis in AXES if axis in axes])
-    return moved[tuple(slice(None) if axis in axes else None for axis in AXES)]
+    """The array as [N, K, C, H, W]; missing axes have length 1."""
+    moved = array.transpose([axes.index(axis) for axis in _AXES if axis in axes])
+    return moved[tuple(slice(None) if axis in axes else None for axis in _AXES)]
 
 
 def _labels_fit(shape: tuple[int, ...], count: int, classes: int) -> bool:
-    """One for all, one an image, the same row for every image, or a row an image."""
+    """Whether labels are one for all images, one per image, one row for all, or one row per image."""
     if len(shape) == 2:
         return shape == (count, classes)
     return shape in ((count,), ()) if classes == 1 else shape == (classes,)
 
 
 def _fits(axes: str, shape: tuple[int, ...], count: int, labels: tuple[int, ...]) -> bool:
-    size = {axis: shape[axes.index(axis)] if axis in axes else 1 for axis in AXES}
-    if size["N"] != count or size["C"] not in (1, COLOURS) or min(size["H"], size["W"]) < 2:
+    size = {axis: shape[axes.index(axis)] if axis in axes else 1 for axis in _AXES}
+    if size["N"] != count or size["C"] not in (1, _COLOURS) or min(size["H"], size["W"]) < 2:
         return False
     if len(axes) < 5 and ((axes.startswith("C") and size["C"] == 1) or ("K" in axes and size["K"] == 1)):
         return False  # the same as a layout without that axis
     if axes == "NKHW" and count > 1 and len(labels) < 2:
-        return False  # else three images with three labels would read colours as labels
+        return False  # with three images and three labels, colours would pass for labels
     return _labels_fit(labels, count, size["K"])
 
 
-def _chosen(array: Array, layout: str | None, count: int, labels: tuple[int, ...], guesses: tuple[str, ...]) -> str:
-    """The layout as said, or the only one that fits."""
+def _layout(array: Array, layout: str | None, count: int, labels: tuple[int, ...], guesses: tuple[str, ...]) -> str:
+    """The layout that the caller names, or the only one that fits."""
     shape = list(array.shape)
     if layout is not None:
-        if len(layout) != array.ndim or set(layout) - set(AXES) or len(set(layout)) != len(layout):
+        if len(layout) != array.ndim or set(layout) - set(_AXES) or len(set(layout)) != len(layout):
             raise BadInput(
                 f"layout='{layout}' does not name the {array.ndim} axes of {shape}; use N, K, C, H and W once."
             )
         if not {"H", "W"} <= set(layout):
             raise BadInput(f"layout='{layout}' lacks H or W.")
         return layout
-    if array.dtype.kind in "iu" and array.ndim in (3, 4) and array.shape[-1] == COLOURS + 1:
+    if array.dtype.kind in "iu" and array.ndim in (3, 4) and array.shape[-1] == _COLOURS + 1:
         raise BadInput(f"{array.dtype}{shape} is {COLOUR_PICTURE}")
     fitting = [axes for axes in guesses if _fits(axes, array.shape, count, labels)]
     if not fitting:
         raise BadInput(
             f"an array of shape {shape} fits {count} image ids and labels of shape {list(labels)} in none of the "
-            f"layouts {', '.join(guesses) or 'known'}; check both, or say layout= with the letters {', '.join(AXES)}."
+            f"layouts {', '.join(guesses) or 'known'}; check both, or set layout= with the letters {', '.join(_AXES)}."
         )
     if len(fitting) > 1:
-        raise BadInput(f"an array of shape {shape} can be read as {' or '.join(fitting)}; say which with layout=.")
+        raise BadInput(f"an array of shape {shape} can be read as {' or '.join(fitting)}; name one with layout=.")
     return fitting[0]
-
-
-def _listed(shapes: list[tuple[int, ...]]) -> str:
-    return ", ".join(str(list(shape)) for shape in shapes)

@@ -1,4 +1,4 @@
-"""Arrays of any framework become numpy arrays, by what they can do and not by what they are called."""
+"""Converts arrays of any framework to numpy, by their methods rather than their types."""
 
 import zipfile
 import zlib
@@ -9,18 +9,18 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 
-# What reading a damaged, encrypted or oddly packed .npz may raise.
+# Raised on reading a damaged, encrypted or unusually packed .npz.
 NOT_NPZ = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def unwrapped(value: Any) -> Any:
-    """What a framework's result object holds: SHAP's `values`, OpenVINO-XAI's `saliency_map`; else the value itself."""
+    """The array in a framework's result, SHAP's `values` or OpenVINO-XAI's `saliency_map`; else the value itself."""
     if hasattr(value, "__array__") and not hasattr(value, "base_values"):
         return value
     for name in ("values", "saliency_map"):
-        held = getattr(value, name, None)
-        if held is not None and not callable(held):
-            return held
+        array = getattr(value, name, None)
+        if array is not None and not callable(array):
+            return array
     return value
 
 
@@ -28,7 +28,7 @@ def as_numpy(value: Any) -> Array:
     """The numbers of a numpy, torch, tensorflow, jax or DLPack array, or of nested lists, in host memory."""
     try:
         array = _converted(value)
-    except Exception as error:  # whatever a framework raises
+    except Exception as error:  # a framework may raise anything
         raise BadInput(f"a {type(value).__name__} cannot be read as an array: {error}.") from None
     if array.dtype.kind == "V" and array.dtype.names is None and "float" in array.dtype.name:
         return array.astype(np.float32)  # bfloat16 and the float8s of jax
@@ -48,8 +48,8 @@ def _converted(value: Any) -> Array:
 
 
 def _detached(tensor: Any) -> Array:
-    held = tensor.detach().cpu()
+    on_cpu = tensor.detach().cpu()
     try:
-        return np.asarray(held.numpy())
+        return np.asarray(on_cpu.numpy())
     except TypeError:  # numpy has no bfloat16
-        return np.asarray(held.float().numpy())
+        return np.asarray(on_cpu.float().numpy())

@@ -1,4 +1,4 @@
-"""Ranks of a map's pixels, made once: how many pixels come before each in descending order of score.
+"""Ranks of a map's pixels: how many pixels come before each in descending order of score.
 
 Scores and a tie-breaker are packed into one 64-bit key, so all keys differ and the order depends on neither the
 sorting algorithm nor the machine. 0.0 and -0.0 are the same score.
@@ -17,12 +17,12 @@ from auditkit.errors import BadInput
 Ties = Literal["random", "first", "last"]
 TIES: tuple[Ties, ...] = ("random", "first", "last")
 Seed = int | np.random.Generator
-INDEX_BITS = np.uint64(32)
-INDEX_MASK = np.uint64(2**32 - 1)
+_INDEX_BITS = np.uint64(32)
+_INDEX_MASK = np.uint64(2**32 - 1)
 
 
 def map_seed(seed: int, image: str, label: int) -> int:
-    """The seed of one map's shuffle: the same whatever else is in the run, and in which order."""
+    """The seed of one map's shuffle; it depends on nothing else in the run."""
     digest = hashlib.blake2b(f"{seed}\0{image}\0{label}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -30,19 +30,19 @@ def map_seed(seed: int, image: str, label: int) -> int:
 def ranks(maps: Array, ties: Ties = "random", seed: Seed | Sequence[Seed] = 0) -> Array:
     """int32 ranks of a map [height, width] or of each map of a stack [..., height, width].
 
-    `seed` matters to `random` only: one for every map, or one a map. A number gives a map the same ranks alone and
-    in a stack.
+    `seed` matters to `random` only. Give one for all maps, or one for each. A number gives a map the same ranks
+    alone and in a stack.
     """
     if ties not in TIES:
         raise BadInput(f"ties='{ties}' is none of {', '.join(TIES)}.")
     rows = np.asarray(maps).reshape(-1, *np.shape(maps)[-2:])
     seeds = [seed] * len(rows) if isinstance(seed, int | np.random.Generator) else list(seed)
     if len(seeds) != len(rows):
-        raise BadInput(f"there are {len(rows)} maps and {len(seeds)} seeds; give one, or one a map.")
-    found = np.empty(rows.shape, np.int32)
-    for row, target, own in zip(rows, found, seeds, strict=True):
-        target[...] = Order(row).ranks(ties, own)
-    return found.reshape(np.shape(maps))
+        raise BadInput(f"there are {len(rows)} maps and {len(seeds)} seeds; give one, or one for each map.")
+    stack = np.empty(rows.shape, np.int32)
+    for row, target, row_seed in zip(rows, stack, seeds, strict=True):
+        target[...] = Order(row).ranks(ties, row_seed)
+    return stack.reshape(np.shape(maps))
 
 
 class Order:
@@ -50,13 +50,15 @@ class Order:
 
     def __init__(self, values: Array) -> None:
         keys = _keys(values)
-        packed = keys.astype(np.uint64) << INDEX_BITS | np.arange(keys.size, dtype=np.uint64)
+        packed = keys.astype(np.uint64) << _INDEX_BITS | np.arange(keys.size, dtype=np.uint64)
         packed.sort()
         self.shape = np.shape(values)
-        self.pixels = (packed & INDEX_MASK).astype(np.int64)  # equal scores by lower index
-        scores = packed >> INDEX_BITS
+        self.pixels = (packed & _INDEX_MASK).astype(np.int64)  # equal scores by lower index
+        scores = packed >> _INDEX_BITS
         starts = np.flatnonzero(scores[1:] != scores[:-1]) + 1
-        self.groups = np.concatenate([[0], starts, [keys.size]])  # group g of equal scores: ranks b[g] to b[g+1] - 1
+        self.groups = np.concatenate(
+            [[0], starts, [keys.size]]
+        )  # group g of equal scores has ranks groups[g] to groups[g + 1] - 1
 
     @functools.cached_property
     def tied(self) -> float:
@@ -65,17 +67,17 @@ class Order:
         return float(sizes[sizes > 1].sum() / self.pixels.size)
 
     def digest(self) -> str:
-        """The same for maps that put the same pixels before the same others, whatever their scores."""
-        found = hashlib.blake2b(self.pixels.astype(np.int32).data, digest_size=16)
+        """A digest of the order with its ties; maps that differ only in scale share it."""
+        digest = hashlib.blake2b(self.pixels.astype(np.int32).data, digest_size=16)
         sizes = np.diff(self.groups)
-        found.update(np.stack([self.groups[:-1], sizes])[:, sizes > 1].tobytes())
-        return found.hexdigest()
+        digest.update(np.stack([self.groups[:-1], sizes])[:, sizes > 1].tobytes())
+        return digest.hexdigest()
 
     def ranks(self, ties: Ties, seed: Seed = 0) -> Array:
         """int32 ranks [height, width] under a tie rule."""
-        found = np.empty(self.pixels.size, np.int32)
-        found[self._ordered(ties, seed)] = np.arange(found.size, dtype=np.int32)
-        return found.reshape(self.shape)
+        ranks = np.empty(self.pixels.size, np.int32)
+        ranks[self._ordered(ties, seed)] = np.arange(ranks.size, dtype=np.int32)
+        return ranks.reshape(self.shape)
 
     def _ordered(self, ties: Ties, seed: Seed) -> Array:
         if ties == "first" or not self.tied:
@@ -84,16 +86,16 @@ class Order:
         tied = np.flatnonzero(np.repeat(sizes > 1, sizes))
         group = np.repeat(np.arange(sizes.size, dtype=np.uint64), sizes)[tied]
         count = tied.size
-        places = np.random.default_rng(seed).permutation(count) if ties == "random" else np.arange(count)[::-1]
-        packed = group[places] << INDEX_BITS | np.arange(count, dtype=np.uint64)
+        shuffle = np.random.default_rng(seed).permutation(count) if ties == "random" else np.arange(count)[::-1]
+        packed = group[shuffle] << _INDEX_BITS | np.arange(count, dtype=np.uint64)
         packed.sort()
         ordered = self.pixels.copy()
-        ordered[tied] = self.pixels[tied][places[(packed & INDEX_MASK).astype(np.int64)]]
+        ordered[tied] = self.pixels[tied][shuffle[(packed & _INDEX_MASK).astype(np.int64)]]
         return ordered
 
 
 def _keys(values: Array) -> Array:
-    """uint32 numbers that rise as the scores fall."""
+    """uint32 sort keys that rise as the scores fall."""
     scores = np.asarray(values, np.float32).ravel() + np.float32(0)  # -0.0 + 0.0 is 0.0
     if not np.isfinite(scores).all():
         raise BadInput("a map with NaN or infinite scores has no ranks.")

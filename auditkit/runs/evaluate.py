@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
-from auditkit.data.usable import usable
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.batch import Batch, prepare
@@ -48,8 +47,8 @@ def evaluate(
     With `out` the rows are kept on disk, without it in memory. In a folder the results are written too; who passes an
     open store writes them.
     """
-    images, failed = usable(images, model.card)
-    pool = None if pool is None else usable(pool, model.card)[0]
+    images, failed = images.usable(model.card)
+    pool = None if pool is None else pool.usable(model.card)[0]
 
     def plan_for(classifier: AnyClassifier) -> EvaluationPlan:
         return plan_evaluation(classifier, images, bundles, settings, pool, failed)

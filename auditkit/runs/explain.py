@@ -10,7 +10,6 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset, left_out
-from auditkit.data.usable import usable
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
 from auditkit.methods.registry import METHODS, Method
@@ -116,8 +115,8 @@ def explain(
     """
     what = what.fitting(model)
     method, options = what.chosen()
-    images, failed = usable(images, model.card)
-    pool = None if pool is None else usable(pool, model.card)[0]
+    images, failed = images.usable(model.card)
+    pool = None if pool is None else pool.usable(model.card)[0]
     bundle = Bundle(out, model=model.identity, method=what.name())
     record = explain_record.Record.of(out)
     done: Mapping[str, tuple[int, ...]] = {}

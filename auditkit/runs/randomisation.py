@@ -24,7 +24,6 @@ from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import map_seed
-from auditkit.data.usable import usable
 from auditkit.errors import AuditError, BadInput, OutOfMemory
 from auditkit.graph import edit
 from auditkit.graph.randomise import Layer, layers, parameters, randomised
@@ -161,7 +160,7 @@ def _candidates(model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed
 def _others(model: OnnxClassifier, images: Dataset, what: Explanation) -> Pool:
     """The pictures behind hidden pixels, the same that the true model's maps were made with."""
     method, _ = what.chosen()
-    return drawn_pool(model, usable(images, model.card)[0], what.seed) if method.uses_pool else Pool((), np.zeros(0))
+    return drawn_pool(model, images.usable(model.card)[0], what.seed) if method.uses_pool else Pool((), np.zeros(0))
 
 
 def _counts(layers_found: int, stages: int) -> list[int]:

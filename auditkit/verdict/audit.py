@@ -12,7 +12,6 @@ from auditkit.data import bundle_check
 from auditkit.data.atomic_write import flush, write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
-from auditkit.data.usable import usable
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
 from auditkit.report.html import render_html
@@ -122,7 +121,7 @@ def _about(
     """All that decides what the run is: a folder with another one is refused."""
     what = None if asked.explanation is None else asked.explanation.fitting(model)
     return {
-        "subject": subject(model, usable(images, model.card)[0]),
+        "subject": subject(model, images.usable(model.card)[0]),
         "policy": asked.policy.sha256,
         "fail_on": asked.fail_on,
         "maps": None if what is None else {"method": what.name(), "labels": what.labels},
@@ -185,13 +184,13 @@ def _measured(
                      "gradients": record.gradients, "computed": list(record.computed),
                      "notes": list(record.notes)}  # fmt: skip
     if not given.good:
-        about = subject(model, usable(images, model.card)[0])
+        about = subject(model, images.usable(model.card)[0])
         found = without_figures(about, resolved(settings, model.signature.classes), environment(model))
     else:
         with phase("evaluating") as progress:
             summary = evaluate(model, images, given.good, settings, store, progress, others)
         found = results(summary)
-        showcase(model, usable(images, model.card)[0], given.good, summary, store.folder / GALLERY)
+        showcase(model, images.usable(model.card)[0], given.good, summary, store.folder / GALLERY)
     found["run"] |= _headers(bundles or given.good) | {
         "refused_bundles": {k: list(v) for k, v in given.refused.items()}
     }

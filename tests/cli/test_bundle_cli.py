@@ -113,7 +113,7 @@ def test_import_an_npz(tmp_path: Path, auditkit: Command) -> None:
     [
         ((64, 6, 6), np.arange(70), "shape [70] for heatmaps [64, 6, 6]; expected [64]."),
         ((100, 6, 6), np.arange(130), "shape [130]"),
-        ((3, 3, 6, 6), np.arange(3), "may be one an image or one row for all; give them as [3, 3]"),
+        ((3, 3, 6, 6), np.arange(3), "may be one per image or one row for all; give them as [3, 3]"),
         ((5, 3, 6, 6), np.arange(5), "expected [5, 3] or [3], one row for all images"),
         ((1, 6, 6), np.array(3), "shape [] for heatmaps [1, 6, 6]"),
     ],

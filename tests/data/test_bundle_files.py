@@ -49,7 +49,7 @@ def test_a_bundle_written_by_hand(tmp_path: Path) -> None:
         ({"frame": "photo"}, "'photo' is none of"),
         ({"schema_version": 9}, "schema_version 9"),
         ({"model": 5}, "model is 5"),
-        ({"sign": "both"}, "sign 'both'"),
+        ({"sign": "both"}, "sign is 'both', expected signed or unsigned"),
         ({"layout": [1]}, "layout is"),
     ],
 )

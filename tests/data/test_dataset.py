@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from auditkit.data.dataset import Dataset
-from auditkit.data.usable import usable
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.preprocessing import as_picture, opened, pixels
@@ -179,7 +178,7 @@ def test_boxes_outside_their_picture(tmp_path: Path) -> None:
     _picture(tmp_path / "a.png")
     _picture(tmp_path / "b.png")
     (tmp_path / "set.csv").write_text("image,x0,y0,x1,y1\na.png,0,0,2,2\nb.png,-9,-9,-1,-1\n")
-    good, (left,) = usable(Dataset.open(tmp_path / "set.csv", 2), CARD)
+    good, (left,) = Dataset.open(tmp_path / "set.csv", 2).usable(CARD)
     assert good.ids == ("a.png",)
     assert (left.image, "lies outside the picture, which has 3x4 pixels" in left.reason) == ("b.png", True)
 

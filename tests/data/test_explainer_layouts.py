@@ -132,7 +132,7 @@ def test_channels_become_one_as_said(tmp_path: Path, way: "str | None", expected
 
 def test_a_doubtful_shape_asks_for_the_layout(tmp_path: Path) -> None:
     bundle, cube = Bundle(tmp_path / "b"), noise(3, 3, 3, 3)
-    with pytest.raises(BadInput, match=r"\[3, 3, 3, 3\] can be read as NCHW or NHWC; say which with layout="):
+    with pytest.raises(BadInput, match=r"\[3, 3, 3, 3\] can be read as NCHW or NHWC; name one with layout="):
         bundle.add(["a", "b", "c"], [0, 1, 2], cube)
     assert not (tmp_path / "b").exists()
     bundle.add(["a", "b", "c"], [0, 1, 2], cube, layout="NHWC")

@@ -9,7 +9,6 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
-from auditkit.data.usable import usable
 from auditkit.errors import BadInput
 from auditkit.methods.request import Pool
 from auditkit.metrics.faithfulness import choose_labels, default_labels
@@ -100,7 +99,7 @@ def _pool(recorded: Recorded, work: EvaluationPlan, given: Path | None, known: s
     pool = Dataset.open(Path(path), work.model.signature.classes, work.model.card.names)
     if pool.digest() != known:
         raise ValueError(f"{path} is not the pool that they were made with: its digest is another")
-    return usable(pool, work.model.card)[0]
+    return pool.usable(work.model.card)[0]
 
 
 def _made(

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset, FailedImage
-from auditkit.data.usable import usable
 from auditkit.errors import BadInput
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Device, Precision, Settings, cuda_problem
@@ -166,7 +165,7 @@ def _images(found: Opened, recorded: Recorded, model: OnnxClassifier, path: Path
 
 
 def _usable(model: OnnxClassifier, path: Path) -> Images:
-    return usable(Dataset.open(path, model.signature.classes, model.card.names), model.card)
+    return Dataset.open(path, model.signature.classes, model.card.names).usable(model.card)
 
 
 def _pool(found: Opened, recorded: Recorded, model: OnnxClassifier, path: Path) -> Dataset | None:

@@ -9,7 +9,6 @@ from PIL import Image
 
 import auditkit
 from auditkit.data.dataset import Dataset
-from auditkit.data.usable import usable
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
@@ -37,7 +36,7 @@ def given(tmp_path: Path) -> tuple[Path, Path]:
 def test_what_belongs_to_an_image_stays_with_it(given: tuple[Path, Path]) -> None:
     model, folder = given
     whole = Dataset.open(folder, 4)
-    good, failed = usable(whole, auditkit.load(model, preset="unit").card)
+    good, failed = whole.usable(auditkit.load(model, preset="unit").card)
     assert good.ids == GOOD
     assert [one.image for one in failed] == ["1.png", "4.png"]
     assert all(one.image in one.reason for one in failed)
@@ -48,7 +47,7 @@ def test_what_belongs_to_an_image_stays_with_it(given: tuple[Path, Path]) -> Non
     for place, index in enumerate((0, 2, 3, 5)):
         np.testing.assert_array_equal(np.asarray(good.read(place)), np.asarray(whole.read(index)))
     (folder / "1.png").unlink()  # no part of the digest
-    assert good.digest() == usable(good, auditkit.load(model, preset="unit").card)[0].digest()
+    assert good.digest() == good.usable(auditkit.load(model, preset="unit").card)[0].digest()
 
 
 def test_the_others_are_explained_and_evaluated(given: tuple[Path, Path], tmp_path: Path) -> None:
