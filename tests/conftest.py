@@ -60,11 +60,12 @@ def _same_bytes_are_tried_once() -> Iterator[None]:
     The tests of the model package itself, and of files whose tensors lie in other files, have the real one every time.
     """
     from auditkit.model import sandbox
+    from auditkit.model.signature import Signature
 
     attempt = sandbox.attempt
-    outcomes: dict[tuple[str, str], sandbox.Outcome] = {}
+    outcomes: dict[tuple[str, str], sandbox.Outcome[Signature]] = {}
 
-    def attempt_once(path: Path, overrides: sandbox.Overrides, limits: sandbox.Limits) -> sandbox.Outcome:
+    def attempt_once(path: Path, overrides: sandbox.Overrides, limits: sandbox.Limits) -> sandbox.Outcome[Signature]:
         content = path.read_bytes() if path.is_file() else b""
         if "tests/model/" in os.environ.get("PYTEST_CURRENT_TEST", "") or not content or b"location" in content:
             return attempt(path, overrides, limits)
