@@ -59,7 +59,7 @@ def _fields(result: "Inspection") -> list[tuple[str, str]]:
         ("size", f"{signature.height} x {signature.width}, {signature.channels} channels"),
         ("batch", f"{signature.batch}, rows {signature.rows}"),
         ("output", f"'{signature.output}'  {signature.kind}, {signature.classes} classes{_names(card)}"),
-        ("preprocessing", f"from {card.source}"),
+        ("preprocessing", f"from {card.origin}"),
         ("", f"{_resize(card)} ({card.interpolation}), crop {card.crop}, "
              f"{card.channels}, scale {card.scale:.6g}, mean {_short(card.mean)}, std {_short(card.std)}"),
         ("gray", _short(card.gray)),

@@ -7,13 +7,14 @@ where x is a pixel in 0..255.
 import difflib
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.model import external_files
 from auditkit.model.signature import Overrides, Signature
@@ -26,7 +27,24 @@ MOST_BYTES = 1 << 20  # of a card or a list of names
 CROP_SHARE = 0.875  # the usual recipe: the network sees the middle 7/8 of the resized picture
 SMALLEST_WITH_MARGIN = 96  # smaller networks are trained on pictures of just their size
 
+MID_RANGE = 127.5  # of pixel values 0 to 255
+MOST_SIDE = 65536  # pixels of a side that a card may ask for
+
 Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a card comes from: a file, or a preset and why it was taken."""
+
+    file: Path | None = None
+    preset: str | None = None
+    assumed: Literal["", "assumed", "assumed, by accuracy"] = ""  # empty where the user named the preset
+
+    def __str__(self) -> str:
+        if self.preset is None:
+            return str(self.file or "")
+        return f"preset {self.preset} ({self.assumed})" if self.assumed else f"preset {self.preset}"
 
 
 @dataclass(frozen=True)
@@ -43,22 +61,22 @@ class Card:
     std: Numbers
     gray: Numbers  # pixel units, RGB order
     names: tuple[str, ...] = ()
-    source: str = ""
+    origin: Origin = Origin()
     warnings: tuple[str, ...] = ()
 
-    def table(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    def table(self) -> Array:
         """[channels, 256]: the network's value for each pixel value, in the network's channel order."""
         pixels = np.arange(256, dtype=np.float64)
         return np.stack([(pixels * self.scale - m) / s for m, s in zip(self.mean, self.std, strict=True)])
 
     def prepares_like(self, other: "Card") -> bool:
         """Whether both make the same input of a picture."""
-        return replace(self, gray=other.gray, names=other.names, source=other.source, warnings=other.warnings) == other
+        return replace(self, gray=other.gray, names=other.names, origin=other.origin, warnings=other.warnings) == other
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The card as a plain object for reports."""
         return {
-            "source": self.source, "size": list(self.size),
+            "source": str(self.origin), "size": list(self.size),
             "resize": list(self.resize) if isinstance(self.resize, tuple) else self.resize, "crop": self.crop,
             "interpolation": self.interpolation, "channels": self.channels, "scale": self.scale,
             "mean": list(self.mean), "std": list(self.std), "gray": list(self.gray), "class_names": len(self.names),
@@ -107,20 +125,22 @@ def from_preset(name: str, signature: Signature) -> Card:
     card = Card(
         size=size, resize=round(min(size) / CROP_SHARE) if margin else min(size), crop="center",
         interpolation="bicubic", channels="L" if grey else preset.channels, scale=preset.scale, mean=mean, std=std,
-        gray=(), names=signature.class_names, source=f"preset {name}",
+        gray=(), names=signature.class_names, origin=Origin(preset=name),
     )  # fmt: skip
     return _with_gray(card, None)
 
 
-def _with_gray(card: Card, given: Numbers | None) -> Card:
-    """The card with its gray: as given, else the mean it subtracts, else mid-range with a warning."""
-    if given is not None:
-        return replace(card, gray=given)
+def _with_gray(card: Card, gray: Numbers | None) -> Card:
+    """The card with that gray; without one, with the mean it subtracts, else mid-range and a warning."""
+    if gray is not None:
+        return replace(card, gray=gray)
     if any(card.mean):
         gray = tuple(m / card.scale for m in card.mean)
         return replace(card, gray=gray[::-1] if card.channels == "BGR" else gray)
-    said = "the card subtracts no mean, so gray is mid-range (127.5); name 'gray' before comparing figures with others."
-    return replace(card, gray=(127.5,) * len(card.mean), warnings=(*card.warnings, said))
+    warning = (
+        "the card subtracts no mean, so gray is mid-range (127.5); name 'gray' before comparing figures with others."
+    )
+    return replace(card, gray=(MID_RANGE,) * len(card.mean), warnings=(*card.warnings, warning))
 
 
 def path_beside(model: Path) -> Path:
@@ -128,7 +148,7 @@ def path_beside(model: Path) -> Path:
     return model.with_suffix(".toml")
 
 
-def parse(path: Path) -> dict[str, Any]:
+def parse(path: Path) -> Mapping[str, object]:
     """The tables of a card file, their keys checked."""
     try:
         data = tomllib.loads(_text(path))
@@ -140,11 +160,11 @@ def parse(path: Path) -> dict[str, Any]:
         raise BadInput(f"the card {path} cannot be read: {error}.") from None
     if data.get("schema_version") != SCHEMA_VERSION:
         raise BadInput(f"{path}: schema_version is {data.get('schema_version')!r}, expected {SCHEMA_VERSION}.")
-    _known(data, {"schema_version", "preprocessing", "classes", "signature"}, path.name)
+    _check_keys(data, {"schema_version", "preprocessing", "classes", "signature"}, path.name)
     keys = {"preset", "size", "resize", "crop", "interpolation", "channels", "scale", "mean", "std", "gray"}
-    _known(_table(data, "preprocessing", path.name), keys, f"{path.name} [preprocessing]")
-    _known(_table(data, "classes", path.name), {"names", "file"}, f"{path.name} [classes]")
-    _known(_table(data, "signature", path.name), {"input", "output", "layout", "kind"}, f"{path.name} [signature]")
+    _check_keys(_table(data, "preprocessing", path.name), keys, f"{path.name} [preprocessing]")
+    _check_keys(_table(data, "classes", path.name), {"names", "file"}, f"{path.name} [classes]")
+    _check_keys(_table(data, "signature", path.name), {"input", "output", "layout", "kind"}, f"{path.name} [signature]")
     return data
 
 
@@ -156,14 +176,14 @@ def _text(path: Path) -> str:
     return path.read_text("utf-8")
 
 
-def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+def _table(data: Mapping[str, object], key: str, where: str) -> dict[str, object]:
     value = data.get(key, {})
     if not isinstance(value, dict):
         raise BadInput(f"{where}: '{key}' must be a table, written as [{key}].")
     return value
 
 
-def _known(table: Mapping[str, Any], keys: set[str], where: str) -> None:
+def _check_keys(table: Mapping[str, object], keys: set[str], where: str) -> None:
     for key in table:
         if key not in keys:
             close = difflib.get_close_matches(key, keys, 1)
@@ -171,20 +191,20 @@ def _known(table: Mapping[str, Any], keys: set[str], where: str) -> None:
             raise BadInput(f"{where}: unknown key '{key}'; {hint}")
 
 
-def overrides_in(data: Mapping[str, Any], path: Path) -> Overrides:
+def overrides_in(data: Mapping[str, object], path: Path) -> Overrides:
     """What a card says about the model's inputs and outputs."""
     where = path.name
-    said = _table(data, "signature", where)
+    signature = _table(data, "signature", where)
     names = _names(_table(data, "classes", where), path)
     size = _table(data, "preprocessing", where).get("size")
     try:
-        texts: dict[str, Any] = {key: str(value) for key, value in said.items()}
+        texts: dict[str, Any] = {key: str(value) for key, value in signature.items()}
         return Overrides(**texts, size=None if size is None else _size(size, where), classes=len(names) or None)
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
 
 
-def from_data(data: Mapping[str, Any], path: Path, signature: Signature) -> Card:
+def from_data(data: Mapping[str, object], path: Path, signature: Signature) -> Card:
     """The card of a parsed file, checked against the model's signature."""
     table, where = _table(data, "preprocessing", path.name), path.name
     if "preset" in table:
@@ -205,7 +225,7 @@ def from_data(data: Mapping[str, Any], path: Path, signature: Signature) -> Card
         mean=_numbers(table.get("mean", base.mean), "mean", where),
         std=_numbers(table.get("std", base.std), "std", where),
         names=_names(_table(data, "classes", where), path) or signature.class_names,
-        source=str(path),
+        origin=Origin(path),
         warnings=(),
     )
     if card.scale == 0 or 0 in card.std:
@@ -215,37 +235,37 @@ def from_data(data: Mapping[str, Any], path: Path, signature: Signature) -> Card
     return card
 
 
-def _size(value: Any, where: str) -> tuple[int, int]:
+def _size(value: object, where: str) -> tuple[int, int]:
     pair = [value, value] if isinstance(value, int) else value
-    if isinstance(pair, list) and len(pair) == 2 and all(type(v) is int and 0 < v <= 65536 for v in pair):
+    if isinstance(pair, list) and len(pair) == 2 and all(type(v) is int and 0 < v <= MOST_SIDE for v in pair):
         return pair[0], pair[1]
     raise BadInput(f"{where}: size is {value!r}, expected [height, width] in pixels.")
 
 
-def _resize(value: Any, where: str) -> int | tuple[int, int] | None:
+def _resize(value: object, where: str) -> int | tuple[int, int] | None:
     if value is None or value == "none":
         return None
-    if type(value) is int and 0 < value <= 65536:
+    if type(value) is int and 0 < value <= MOST_SIDE:
         return value
     if isinstance(value, list):
         return _size(value, where)
     raise BadInput(f'{where}: resize is {value!r}, expected the shorter side, [height, width] or "none".')
 
 
-def _choice(value: Any, allowed: tuple[str, ...], key: str, where: str) -> str:
+def _choice(value: object, allowed: tuple[str, ...], key: str, where: str) -> str:
     if value not in allowed:
         raise BadInput(f"{where}: {key} is {value!r}, expected one of {', '.join(allowed)}.")
     return str(value)
 
 
-def _numbers(value: Any, key: str, where: str) -> Numbers:
-    listed = value if isinstance(value, list | tuple) else [value]
-    if not listed or not all(type(v) in (int, float) and abs(v) < 1e30 for v in listed):
+def _numbers(value: object, key: str, where: str) -> Numbers:
+    numbers: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+    if not numbers or not all(type(v) in (int, float) and abs(v) < 1e30 for v in numbers):
         raise BadInput(f"{where}: {key} is {value!r}, expected a number for each channel.")
-    return tuple(float(v) for v in listed)
+    return tuple(float(v) for v in numbers)
 
 
-def _names(table: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+def _names(table: Mapping[str, object], path: Path) -> tuple[str, ...]:
     if "file" in table:
         listed = str(table["file"])
         try:

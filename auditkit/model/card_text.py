@@ -13,7 +13,7 @@ def to_toml(card: Card, signature: Signature, about: str) -> str:
     return f"""\
 # How pictures reach {_one_line(about)}, and what its classes are called.
 # value = (x * scale - mean) / std for each channel in the stated order, x a pixel in 0..255.
-# Started from {_one_line(card.source)}: confirm every line with the vendor.
+# Started from {_one_line(str(card.origin))}: confirm every line with the vendor.
 schema_version = {SCHEMA_VERSION}
 
 [preprocessing]

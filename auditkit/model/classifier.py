@@ -1,10 +1,10 @@
 """A classifier to be audited: an ONNX file with its signature and card, or a plain callable."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -32,8 +32,6 @@ class _WithCard:
     signature: Signature
     card: Card
     device: DeviceProfile
-    over_banks: Any = None  # the same classifier over masked images, kept by model.masked
-    over_mixes: Any = None  # and over soft mixtures of two pictures, kept by model.mixed
 
     def _takes_and_gives(self) -> str:
         taken = self.signature
@@ -104,7 +102,6 @@ class OnnxClassifier(_WithCard):
         self.settings, self.device = self.session.settings, self.session.device
         self._batch = self.settings.batch
         self._reference: OnnxClassifier | None = None
-        self.over_slopes: dict[str | None, Any] = {}  # with its gradient by layer, kept by model.slopes
 
     def __repr__(self) -> str:
         how = f"{self.settings.device}, {self.settings.precision}"
@@ -219,7 +216,7 @@ def load(
     return open_file(Path(model), opening, settings or Settings())
 
 
-def _checked_size(size: Any) -> tuple[int, int]:
+def _checked_size(size: object) -> tuple[int, int]:
     sides = list(size) if isinstance(size, tuple | list | np.ndarray) else []
     if len(sides) != 2 or not all(isinstance(side, int | np.integer) and side > 0 for side in sides):
         raise BadInput(f"size {size!r} is not a height and a width in whole pixels, such as (224, 224).")
@@ -242,7 +239,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _card_data(path: Path, opening: Opening) -> tuple[dict[str, Any] | None, Path]:
+def _card_data(path: Path, opening: Opening) -> tuple[Mapping[str, object] | None, Path]:
     card_path = opening.card or cards.path_beside(path)
     if opening.preset is not None and opening.card is None:
         return None, card_path
@@ -251,7 +248,7 @@ def _card_data(path: Path, opening: Opening) -> tuple[dict[str, Any] | None, Pat
     return cards.parse(card_path), card_path
 
 
-def merged(overrides: Overrides, data: dict[str, Any] | None, card_path: Path) -> Overrides:
+def merged(overrides: Overrides, data: Mapping[str, object] | None, card_path: Path) -> Overrides:
     """Overrides of the caller, then those of the card."""
     if data is None:
         return overrides
@@ -261,11 +258,13 @@ def merged(overrides: Overrides, data: dict[str, Any] | None, card_path: Path) -
 
 
 def default_preset(signature: Signature) -> str:
-    """What is assumed of a model without a card."""
-    return "none" if signature.dtype == "uint8" else "imagenet" if signature.channels == 3 else "unit"
+    """The preset that is assumed for a model without a card."""
+    if signature.dtype == "uint8":
+        return "none"
+    return "imagenet" if signature.channels == 3 else "unit"
 
 
-def _card(data: dict[str, Any] | None, card_path: Path, opening: Opening, signature: Signature) -> Card:
+def _card(data: Mapping[str, object] | None, card_path: Path, opening: Opening, signature: Signature) -> Card:
     if data is not None:
         return cards.from_data(data, card_path, signature)
     if opening.preset is not None:
@@ -273,9 +272,10 @@ def _card(data: dict[str, Any] | None, card_path: Path, opening: Opening, signat
         cards.check_fits(card, signature, f"preset {opening.preset}")
         return card
     assumed = default_preset(signature)
-    said = f"there is no card; preset '{assumed}' is assumed. Write one with: auditkit inspect MODEL --write-card"
+    warning = f"there is no card; preset '{assumed}' is assumed. Write one with: auditkit inspect MODEL --write-card"
     card = cards.from_preset(assumed, signature)
-    return replace(card, source=f"preset {assumed} (assumed)", warnings=(*card.warnings, said))
+    origin = cards.Origin(preset=assumed, assumed="assumed")
+    return replace(card, origin=origin, warnings=(*card.warnings, warning))
 
 
 def _from_callable(function: Classify, opening: Opening, settings: Settings) -> CallableClassifier:

@@ -4,12 +4,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import Message
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.model import external_files
 
@@ -29,11 +29,7 @@ def _tensors(message: Message) -> Iterator[tuple[onnx.TensorProto, bool]]:
             if descriptor.message_type is None:
                 continue
             main = here is message and descriptor.name == "initializer"
-            waiting += [(v, main) for v in (value if _repeated(value) else [value])]
-
-
-def _repeated(value: Any) -> bool:
-    return not isinstance(value, Message)
+            waiting += [(v, main) for v in ([value] if isinstance(value, Message) else value)]
 
 
 def is_outside(tensor: onnx.TensorProto) -> bool:
@@ -45,7 +41,7 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
-def refuse_doubles(proto: onnx.ModelProto, weights: Mapping[str, "np.ndarray[Any, Any]"], name: str) -> None:
+def refuse_doubles(proto: onnx.ModelProto, weights: Mapping[str, Array], name: str) -> None:
     """Of two weights with one name, one would be handed over and the other looked for in a file by the runtime."""
     seen: set[str] = set()
     for tensor in proto.graph.initializer:
@@ -71,9 +67,9 @@ def data_bytes(path: Path, tensors: list[onnx.TensorProto], most: int) -> int:
 
 def bring_in(
     outside: list[tuple[onnx.TensorProto, bool]], path: Path, *, apart: bool
-) -> tuple[dict[str, "np.ndarray[Any, Any]"], dict[str, str]]:
+) -> tuple[dict[str, Array], dict[str, str]]:
     """Put external data in place; weights come back beside the graph when the whole is too large for one message."""
-    weights: dict[str, np.ndarray[Any, Any]] = {}
+    weights: dict[str, Array] = {}
     digests: dict[str, str] = {}
     for tensor, is_weight in outside:
         entries = _entries(tensor)
@@ -100,7 +96,7 @@ def all_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, bool]]:
     return found
 
 
-NATIVE: dict[int, Any] = {
+NATIVE: dict[int, type[np.generic]] = {
     onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64, onnx.TensorProto.FLOAT16: np.float16,
     onnx.TensorProto.INT8: np.int8, onnx.TensorProto.UINT8: np.uint8, onnx.TensorProto.INT64: np.int64,
     onnx.TensorProto.INT32: np.int32,

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -55,7 +54,7 @@ class Differentiated:
     check: Check
     scores_were: str | None  # the type of the model's scores, where the file's are of another
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """What `differentiate --json` prints."""
         return {
             "wrt": self.wrt, "operators": self.operators, "nodes_before": self.nodes_before,

@@ -10,7 +10,6 @@ does, a gradient passes whose median is known well enough; one that is wrong in 
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -49,7 +48,7 @@ class Check:
         """Whether the error is none, as far as can be told, and whether enough can be told."""
         return self.error <= max(LIMIT, self.doubt) and self.doubt <= MOST_DOUBT
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As it is recorded in the file."""
         return asdict(self) | {"passed": self.passed}
 

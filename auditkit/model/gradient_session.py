@@ -1,6 +1,7 @@
 """Gradients of a label's score, a batch at a time, with respect to the image or to a layer."""
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -80,11 +81,14 @@ class Slopes:
         return scores, gradients.astype(np.float32), *tensor
 
 
+_SLOPES: "WeakKeyDictionary[OnnxClassifier, dict[str | None, Slopes]]" = WeakKeyDictionary()
+
+
 def slopes(model: AnyClassifier, layer: str | None = None) -> Slopes:
     """The classifier with its gradient, made when first asked for."""
     if not model.can_differentiate:
         raise BadInput("a function has no gradient to follow; use --gradient differences.")
-    if layer not in model.over_slopes:
-        model.over_slopes[layer] = Slopes(model, layer)
-    found: Slopes = model.over_slopes[layer]
-    return found
+    by_layer = _SLOPES.setdefault(model, {})
+    if layer not in by_layer:
+        by_layer[layer] = Slopes(model, layer)
+    return by_layer[layer]

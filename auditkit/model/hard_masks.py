@@ -7,7 +7,8 @@ they are composed on the host. The numbers are the same.
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
@@ -16,9 +17,9 @@ from auditkit.arrays import Array
 from auditkit.errors import OutOfMemory
 from auditkit.graph import hard_masks, input_rounding, simplify
 from auditkit.graph.hard_masks import PICTURES, PROBABILITIES, RANKS
-from auditkit.model.classifier import CallableClassifier, OnnxClassifier
+from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.host_masks import Composer
-from auditkit.model.session import Session, Settings, measured_batch
+from auditkit.model.session import Feeds, Session, Settings, measured_batch
 from auditkit.model.signature import to_probabilities
 
 ELEMENTS = {
@@ -28,13 +29,16 @@ ELEMENTS = {
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 
 
+Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
+
+
 class Masked(Protocol):
     """A classifier over banks of pictures and ranks."""
 
-    def load(self, pictures: Array, ranks: Array) -> Any:
+    def load(self, pictures: Array, ranks: Array) -> Banks:
         """Banks of these pictures (as the network takes them) and ranks [maps, height, width], to run rows over."""
 
-    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+    def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         """Probabilities [n, classes] for int32 rows [N, 4] (top, bottom, map, keep), in order, a part at a time."""
 
 
@@ -66,7 +70,7 @@ class OnnxOverBanks:
         # Shared by all who run rows: the next of them has its batches waiting when one comes to its end.
         self._pool = ThreadPoolExecutor(self.device.batches_in_flight)
 
-    def batch(self, banks: Any) -> int:
+    def batch(self, banks: Banks) -> int:
         """Rows run at once: the graph's own, as set, or found by measurement over these banks."""
         if self._batch is None:
             row = np.zeros((1, self._columns), np.int32)
@@ -75,7 +79,7 @@ class OnnxOverBanks:
             )
         return self._batch
 
-    def upload(self, pictures: Array) -> Any:
+    def upload(self, pictures: Array) -> Banks:
         """The pictures in the device's memory, as long as someone holds them."""
         held = self._entered(pictures)
         return self.session.upload(held.transpose(0, 2, 3, 1) if self._turned else held)
@@ -85,7 +89,7 @@ class OnnxOverBanks:
         given = pictures.astype(self.signature.dtype, copy=False)
         return given if self._step is None else self._step.run({self.signature.input: given})[0]
 
-    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+    def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
         if self.signature.rows == "dependent":
             yield from self._alone(rows, banks)
@@ -117,25 +121,25 @@ class OnnxOverBanks:
             waiting.popleft()[1].exception()
         return int(part.start)
 
-    def _padded(self, rows: Array, banks: Any) -> Array:
+    def _padded(self, rows: Array, banks: Banks) -> Array:
         """A short batch is filled up where another size is not taken, or costs: CUDA sets every change up anew."""
         fixed = self.signature.own_batch is not None or self.device.fixed_batch
         short = self.batch(banks) - len(rows) if fixed else 0
         return np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows
 
-    def _alone(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+    def _alone(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         own = self.signature.own_batch or 1
         for index in range(len(rows)):
             yield slice(index, index + 1), self._run(rows[index : index + 1].repeat(own, axis=0), banks)[:1]
 
-    def _run(self, rows: Array, banks: Any) -> Array:
+    def _run(self, rows: Array, banks: Banks) -> Array:
         return self._scored(self._feeds(rows, banks), len(rows))
 
-    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+    def _feeds(self, rows: Array, banks: Banks) -> Feeds:
         """What the graph takes for some rows."""
         raise NotImplementedError
 
-    def _scored(self, feeds: dict[str, Any], count: int) -> Array:
+    def _scored(self, feeds: Feeds, count: int) -> Array:
         """Probabilities of the first so many rows that were fed."""
         return self.session.run(feeds, [PROBABILITIES])[0][:count]
 
@@ -146,12 +150,12 @@ class OnnxMasked(OnnxOverBanks):
     def __init__(self, model: OnnxClassifier, head: Head = hard_masks.masked, *behind: str) -> None:
         super().__init__(model, head, 4, *behind)
 
-    def load(self, pictures: Array, ranks: Array) -> Any:
+    def load(self, pictures: Array, ranks: Array) -> Banks:
         """Both banks in the device's memory, as long as someone holds them."""
         order = ranks.astype(np.int32, copy=False)
         return {PICTURES: self.upload(pictures), RANKS: self.session.upload(order)}
 
-    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+    def _feeds(self, rows: Array, banks: Banks) -> Feeds:
         return {**banks, **hard_masks.row_feeds(rows.astype(np.int32, copy=False))}
 
 
@@ -161,11 +165,11 @@ class OnnxMaskedOnHost(OnnxMasked):
     def __init__(self, model: OnnxClassifier) -> None:
         super().__init__(model, lambda graph, ends, **_: hard_masks.scored(graph, ends), input_rounding.TO_INTEGERS)
 
-    def load(self, pictures: Array, ranks: Array) -> Any:
+    def load(self, pictures: Array, ranks: Array) -> Banks:
         """Both banks as they are."""
         return Composer(self._entered(pictures), ranks, self.signature.layout, turns=self.device.batches_in_flight + 1)
 
-    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+    def _feeds(self, rows: Array, banks: Banks) -> Feeds:
         return {self._input: banks(rows)}
 
 
@@ -175,7 +179,7 @@ class HostOverBanks:
     def __init__(self, model: CallableClassifier, compose: Callable[..., Array]) -> None:
         self.model, self.batch, self._compose = model, model.batch, compose
 
-    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+    def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows."""
         for start in range(0, len(rows), self.batch):
             part = rows[start : start + self.batch]
@@ -191,19 +195,22 @@ class HostMasked(HostOverBanks):
     def __init__(self, model: CallableClassifier) -> None:
         super().__init__(model, lambda rows, composer, _layout: composer(rows))
 
-    def load(self, pictures: Array, ranks: Array) -> Any:
+    def load(self, pictures: Array, ranks: Array) -> Banks:
         """Both banks as they are."""
         return (Composer(pictures, ranks, self.model.signature.layout),)
 
 
-def masked(model: "OnnxClassifier | CallableClassifier") -> Masked:
-    """The classifier over banks, made when first asked for."""
-    if model.over_banks is None:
-        model.over_banks = _made(model)
-    return cast(Masked, model.over_banks)
+_SESSIONS: "WeakKeyDictionary[OnnxClassifier, OnnxMasked]" = WeakKeyDictionary()
 
 
-def _made(model: "OnnxClassifier | CallableClassifier") -> Masked:
+def masked(model: AnyClassifier) -> Masked:
+    """The classifier over banks; an ONNX file's session is created once."""
     if model.file is None:
         return HostMasked(model)
+    if model not in _SESSIONS:
+        _SESSIONS[model] = _made(model)
+    return _SESSIONS[model]
+
+
+def _made(model: OnnxClassifier) -> OnnxMasked:
     return OnnxMasked(model) if model.device.masks_in_graph else OnnxMaskedOnHost(model)

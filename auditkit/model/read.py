@@ -11,14 +11,15 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.model import external_tensors
+
+Graph = onnx.GraphProto | onnx.FunctionProto
 
 OLDEST_OPSET = 7
 # Domains whose operators ship inside onnxruntime; any other needs a library of the vendor's, which is never loaded.
@@ -73,7 +74,7 @@ class OnnxFile:
     sha256: str
     bytes: int  # the file and its external data together
     proto: onnx.ModelProto
-    weights: Mapping[str, "np.ndarray[Any, Any]"] = field(default_factory=dict)
+    weights: Mapping[str, Array] = field(default_factory=dict)
     external: Mapping[str, str] = field(default_factory=dict)  # data file -> digest
 
     @property
@@ -178,9 +179,9 @@ def _parse(content: bytes, name: str) -> onnx.ModelProto:
     return proto
 
 
-def graphs(proto: onnx.ModelProto) -> Iterator[tuple[int, Any]]:
+def graphs(proto: onnx.ModelProto) -> Iterator[tuple[int, Graph]]:
     """Every graph and function body of a model with its depth, outermost first."""
-    waiting: list[tuple[int, Any]] = [(0, proto.graph)]
+    waiting: list[tuple[int, Graph]] = [(0, proto.graph)]
     waiting += [(0, function) for function in proto.functions]
     for training in proto.training_info:
         waiting += [(0, training.initialization), (0, training.algorithm)]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import onnx
@@ -28,6 +28,20 @@ LEAST_MEMORY = 13 * 2**28  # a ResNet-50's sessions run in 0.75 GiB each and not
 NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory), use a device with more, or another model."
 ALLOCATION = r"fail\w* to allocate|bad_alloc|ALLOC_FAILED|smaller than requested bytes"  # the last: an arena's limit
 OUT_OF_MEMORY = re.compile(rf"{ALLOCATION}|out of memory|CUDA (failure|error) 2\b", re.I)
+
+
+class DeviceArray(Protocol):
+    """An array in the device's memory (the runtime's OrtValue)."""
+
+    def numpy(self) -> Array:
+        """A copy in main memory."""
+
+    def update_inplace(self, array: Array) -> None:
+        """Overwrite it with another array of the same shape and type."""
+
+
+DeviceArrays = dict[str, DeviceArray]
+Feeds = Mapping[str, Array | DeviceArray]  # by the name of the input
 
 
 @dataclass(frozen=True)
@@ -149,7 +163,7 @@ class Session:
             raise RuntimeFailure(f"the runtime refused {self.device.provider} without a reason; run 'auditkit doctor'.")
         return session
 
-    def _providers(self) -> list[Any]:
+    def _providers(self) -> list[str | tuple[str, dict[str, str]]]:
         if self.device is CPU:
             return [CPU.provider]
         options = {
@@ -161,14 +175,17 @@ class Session:
             options["arena_extend_strategy"] = "kSameAsRequested"
         return [(self.device.provider, options), CPU.provider]
 
-    def upload(self, array: Array) -> Any:
+    def upload(self, array: Array) -> DeviceArray:
         """The array in the device's memory, to be fed to any number of runs."""
         try:
-            return _runtime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device.name, 0)
+            value: DeviceArray = _runtime().OrtValue.ortvalue_from_numpy(
+                np.ascontiguousarray(array), self.device.name, 0
+            )
+            return value
         except Exception as error:
             raise _failure(error, "the device cannot take the data") from None
 
-    def run(self, feeds: Mapping[str, Any], wanted: list[str] | None = None) -> list[Array]:
+    def run(self, feeds: Feeds, wanted: list[str] | None = None) -> list[Array]:
         """The named outputs (all, unless told) for one batch of inputs, which are arrays or uploaded values."""
         binding = self._session.io_binding()
         try:
@@ -188,7 +205,7 @@ class Stepper:
     """A graph that goes on from what it gave the time before, which stays on the device in two sets of buffers."""
 
     def __init__(
-        self, session: Session, links: Mapping[str, str], start: Mapping[str, Array], feeds: Mapping[str, Any],
+        self, session: Session, links: Mapping[str, str], start: Mapping[str, Array], feeds: Feeds,
         wanted: list[str],
     ) -> None:  # fmt: skip
         """`links` says which output becomes which input; `feeds` are arrays to be fed anew, or uploaded values."""
@@ -199,7 +216,7 @@ class Stepper:
         now, then = ({name: session.upload(array.copy()) for name, array in start.items()} for _ in range(2))
         self._turns = [(self._bound(links, feeds, *turn), turn[1]) for turn in ((now, then), (then, now))]
 
-    def _bound(self, links: Mapping[str, str], feeds: Mapping[str, Any], read: dict[str, Any], written: Any) -> Any:
+    def _bound(self, links: Mapping[str, str], feeds: Feeds, read: DeviceArrays, written: DeviceArrays) -> Any:
         binding = self._session._session.io_binding()
         for name, value in {**feeds, **self._fed, **read}.items():
             binding.bind_ortvalue_input(name, value)

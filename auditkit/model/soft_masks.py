@@ -5,7 +5,8 @@ they are composed on the host. The numbers are the same.
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol, cast
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,19 +15,20 @@ from auditkit.graph import soft_masks
 from auditkit.graph.hard_masks import PICTURES
 from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
-from auditkit.model.hard_masks import HostOverBanks, OnnxOverBanks
+from auditkit.model.hard_masks import Banks, HostOverBanks, OnnxOverBanks
+from auditkit.model.session import Feeds
 
 
 class Mixed(Protocol):
     """A classifier over banks of pictures and soft masks."""
 
-    def upload(self, pictures: Array) -> Any:
+    def upload(self, pictures: Array) -> Banks:
         """A bank of these pictures (as the network takes them), to be loaded with any masks."""
 
-    def load(self, pictures: Any, grids: Array, down: Array, across: Array) -> Any:
+    def load(self, pictures: Banks, grids: Array, down: Array, across: Array) -> Banks:
         """Banks to run rows over: uploaded pictures, and masks in the form that graph.mixing describes."""
 
-    def run(self, rows: Array, banks: Any) -> Iterator[tuple[slice, Array]]:
+    def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         """Probabilities [n, classes] for int32 rows [N, 5] (top, bottom, grid, down, across), in order, in parts."""
 
 
@@ -36,13 +38,13 @@ class OnnxMixed(OnnxOverBanks):
     def __init__(self, model: OnnxClassifier) -> None:
         super().__init__(model, soft_masks.mixed, len(soft_masks.COLUMNS))
 
-    def load(self, pictures: Any, grids: Array, down: Array, across: Array) -> Any:
+    def load(self, pictures: Banks, grids: Array, down: Array, across: Array) -> Banks:
         """All banks in the device's memory, as long as someone holds them."""
         masks = {GRIDS: grids, DOWN: down, ACROSS: across}
         uploaded = {name: self.session.upload(bank.astype(np.float32, copy=False)) for name, bank in masks.items()}
         return {PICTURES: pictures, **uploaded}
 
-    def _feeds(self, rows: Array, banks: Any) -> dict[str, Any]:
+    def _feeds(self, rows: Array, banks: Banks) -> Feeds:
         return {**banks, ROWS: rows.astype(np.int32, copy=False)}
 
 
@@ -52,11 +54,11 @@ class HostMixed(HostOverBanks):
     def __init__(self, model: CallableClassifier) -> None:
         super().__init__(model, composed)
 
-    def upload(self, pictures: Array) -> Any:
+    def upload(self, pictures: Array) -> Banks:
         """The pictures as they are."""
         return pictures
 
-    def load(self, pictures: Any, grids: Array, down: Array, across: Array) -> Any:
+    def load(self, pictures: Banks, grids: Array, down: Array, across: Array) -> Banks:
         """All banks as they are, the masks in float32."""
         return (pictures, *(bank.astype(np.float32, copy=False) for bank in (grids, down, across)))
 
@@ -71,8 +73,13 @@ def composed(rows: Array, pictures: Array, grids: Array, down: Array, across: Ar
     return np.asarray(np.floor(mixture + np.float32(0.5)).astype(np.uint8) if inside != pictures.dtype else mixture)
 
 
+_SESSIONS: "WeakKeyDictionary[OnnxClassifier, OnnxMixed]" = WeakKeyDictionary()
+
+
 def mixed(model: AnyClassifier) -> Mixed:
-    """The classifier over mixtures, made when first asked for."""
-    if model.over_mixes is None:
-        model.over_mixes = OnnxMixed(model) if model.can_differentiate else HostMixed(model)
-    return cast(Mixed, model.over_mixes)
+    """The classifier over mixtures; an ONNX file's session is created once."""
+    if model.file is None:
+        return HostMixed(model)
+    if model not in _SESSIONS:
+        _SESSIONS[model] = OnnxMixed(model)
+    return _SESSIONS[model]

@@ -65,7 +65,7 @@ def test_the_card_beside_the_model_is_used(tmp_path: Path) -> None:
     path = onnx_models.save(onnx_models.convnet(), tmp_path)
     path.with_suffix(".toml").write_text("schema_version = 1\n[preprocessing]\npreset = 'caffe'\ninterpolation='box'\n")
     assert auditkit.load(path).card.interpolation == "box"
-    assert auditkit.load(path, preset="tf").card.source == "preset tf"
+    assert auditkit.load(path, preset="tf").card.origin.preset == "tf"
 
 
 def test_memory_running_out_halves_the_batch_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

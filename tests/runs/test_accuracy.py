@@ -22,7 +22,7 @@ class Told:
 
     def probabilities(self, pictures: list[Array]) -> Array:
         self.asked += len(pictures)
-        known = self.right[self.card.source.removeprefix("preset ")]
+        known = self.right[self.card.origin.preset]
         return np.array([[0.1, 0.9] if known[int(picture[0, 0, 0])] else [0.9, 0.1] for picture in pictures])
 
 
@@ -36,7 +36,7 @@ def images(count: int) -> Dataset:
 def slowly(model: Told, positions: Array) -> tuple[str, int] | None:
     """The best preset of all, where it is far better."""
     counts = {name: int(known[positions].sum()) for name, known in model.right.items()}
-    own, n = counts[model.card.source.removeprefix("preset ")], len(positions)
+    own, n = counts[model.card.origin.preset], len(positions)
     best = max(counts, key=lambda name: counts[name])
     chance = 2 * np.sqrt(max(own / n * (1 - own / n), 1 / n) / n)
     return (best, counts[best]) if counts[best] / n > own / n + max(accuracy.FAR_BETTER, chance) else None
@@ -52,7 +52,7 @@ def test_the_best_preset_is_found_and_others_are_given_up(count: int) -> None:
         sample = accuracy.sampled(model, images(count), ticks.append)  # type: ignore[arg-type]
         better = None if sample.better is None else (sample.better[0], sample.better[1].correct)
         assert better == slowly(model, sample.positions)
-        assert sample.own.correct == right[model.card.source.removeprefix("preset ")][sample.positions].sum()
+        assert sample.own.correct == right[model.card.origin.preset][sample.positions].sum()
         assert sum(ticks) == len(sample.positions) * (1 + len(cards.PRESETS))
         assert model.asked <= len(sample.positions) * len(cards.PRESETS)
         found.append(better is not None)

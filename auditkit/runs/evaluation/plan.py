@@ -5,7 +5,6 @@ import json
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -32,7 +31,6 @@ from auditkit.runs.evaluation.settings import (
 )
 from auditkit.runs.folder.store import Store
 
-PRESET = "preset "  # begins the source of a card that is no file
 PATHS = (("model", "path"), ("card_origin", "source"), ("images", "source"))  # entries of a subject
 
 
@@ -223,10 +221,10 @@ def subject(model: AnyClassifier, images: Dataset) -> Subject:
 
 
 def _card_origin(card: Card) -> CardOrigin:
-    path, digest = Path(card.source), None
-    if not card.source.startswith(PRESET) and path.is_file():
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {"source": card.source, "sha256": digest}
+    file, digest = card.origin.file, None
+    if file is not None and file.is_file():
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return {"source": str(card.origin), "sha256": digest}
 
 
 def environment(model: AnyClassifier) -> Environment:

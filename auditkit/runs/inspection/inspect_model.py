@@ -71,7 +71,7 @@ def inspect(
     if images is not None:
         labelled = Dataset.open(images, model.signature.classes, model.card.names)
         guesses += labelled.notes
-        accuracy, said = _accuracy(model, labelled, progress, assumed=model.card.source.endswith("(assumed)"))
+        accuracy, said = _accuracy(model, labelled, progress, assumed=bool(model.card.origin.assumed))
         warnings += said
     missing = tuple(missing_rules(model.file.proto, model.signature.input, model.signature.output))
     return Inspection(model, accuracy, missing, guesses, (*warnings, *model.card.warnings))
@@ -88,10 +88,13 @@ def _accuracy(
         figures = f"{theirs.correct} of {theirs.n} right with preset '{name}', {known.correct} with"
         if assumed:
             chosen = cards.from_preset(name, model.signature)
-            model.card, known = replace(chosen, source=f"preset {name} (assumed, by accuracy)"), theirs
+            model.card, known = (
+                replace(chosen, origin=cards.Origin(preset=name, assumed="assumed, by accuracy")),
+                theirs,
+            )
             said = (f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it.",)
         else:
-            said = (f"the card is probably wrong: {figures} {model.card.source}.",)
+            said = (f"the card is probably wrong: {figures} {model.card.origin}.",)
     others = np.setdiff1d(np.arange(len(images)), sample.positions)
     return known + with_card(model, model.card, images, others, tick), said
 
