@@ -7,6 +7,7 @@ they are composed on the host. The numbers are the same.
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -200,17 +201,17 @@ class HostMasked(HostOverBanks):
         return (Composer(pictures, ranks, self.model.signature.layout),)
 
 
-_SESSIONS: "WeakKeyDictionary[OnnxClassifier, OnnxMasked]" = WeakKeyDictionary()
+_MASKED: "WeakKeyDictionary[AnyClassifier, Masked]" = WeakKeyDictionary()
 
 
 def masked(model: AnyClassifier) -> Masked:
-    """The classifier over banks; an ONNX file's session is created once."""
+    """The classifier over banks, created once. It holds a copy, so that the classifier itself can be freed."""
+    if model not in _MASKED:
+        _MASKED[model] = _made(model)
+    return _MASKED[model]
+
+
+def _made(model: AnyClassifier) -> Masked:
     if model.file is None:
-        return HostMasked(model)
-    if model not in _SESSIONS:
-        _SESSIONS[model] = _made(model)
-    return _SESSIONS[model]
-
-
-def _made(model: OnnxClassifier) -> OnnxMasked:
+        return HostMasked(copy(model))
     return OnnxMasked(model) if model.device.masks_in_graph else OnnxMaskedOnHost(model)

@@ -5,6 +5,7 @@ they are composed on the host. The numbers are the same.
 """
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -73,13 +74,11 @@ def composed(rows: Array, pictures: Array, grids: Array, down: Array, across: Ar
     return np.asarray(np.floor(mixture + np.float32(0.5)).astype(np.uint8) if inside != pictures.dtype else mixture)
 
 
-_SESSIONS: "WeakKeyDictionary[OnnxClassifier, OnnxMixed]" = WeakKeyDictionary()
+_MIXED: "WeakKeyDictionary[AnyClassifier, Mixed]" = WeakKeyDictionary()
 
 
 def mixed(model: AnyClassifier) -> Mixed:
-    """The classifier over mixtures; an ONNX file's session is created once."""
-    if model.file is None:
-        return HostMixed(model)
-    if model not in _SESSIONS:
-        _SESSIONS[model] = OnnxMixed(model)
-    return _SESSIONS[model]
+    """The classifier over mixtures, created once. It holds a copy, so that the classifier itself can be freed."""
+    if model not in _MIXED:
+        _MIXED[model] = HostMixed(copy(model)) if model.file is None else OnnxMixed(model)
+    return _MIXED[model]

@@ -106,8 +106,8 @@ def test_the_runtime_running_out_of_memory_is_told_apart() -> None:
     arena = "Available memory of 26111232 is smaller than requested bytes of 51380224"
     told = ("Failed to allocate memory for requested buffer of size 99", "CUDA failure 2: out of memory", arena)
     for text in (*told, f"while running Conv node. Name:'{'_' * 400}' {arena}"):
-        assert isinstance(session._told(RuntimeError(text), "x"), OutOfMemory)
-    assert not isinstance(session._told(RuntimeError("Invalid rank for input"), "x"), OutOfMemory)
+        assert isinstance(session._failure(RuntimeError(text), "x"), OutOfMemory)
+    assert not isinstance(session._failure(RuntimeError("Invalid rank for input"), "x"), OutOfMemory)
 
 
 @pytest.mark.gpu
