@@ -13,16 +13,16 @@ from auditkit.model.gradient import differentiate
 from auditkit.model.session import Session
 from auditkit.model.signature import to_probabilities
 
-LEAST_PROB = 1e-12
+LEAST_PROB = 1e-12  # a gradient is divided by the probability; this avoids a division by 0
 
 
 @dataclass(frozen=True)
 class Sloped:
-    """What the model says of some rows, and how that changes with what it is differentiated by."""
+    """Scores of some rows, and their gradients with respect to the image or a layer."""
 
     scores: Array  # [N, numbers]
     gradients: Array  # [N, ...]
-    tensor: Array | None  # [N, ...], the layer that it was differentiated by; None: the image
+    tensor: Array | None  # [N, ...], the layer that the gradients are with respect to; None: the image
 
 
 class Slopes:
@@ -30,16 +30,15 @@ class Slopes:
 
     def __init__(self, model: OnnxClassifier, layer: str | None = None) -> None:
         self.signature, self.layer = model.signature, layer
-        found = differentiate(model, layer)
-        self.surrogate, self.check = found.surrogate, found.check
-        self.session = Session(found.model, model.settings, found.weights)
+        derived = differentiate(model, layer)
+        self.surrogate, self.check = derived.surrogate, derived.check
+        self.session = Session(derived.model, model.settings, derived.weights)
         self.rows = model.signature.own_batch or model.device.gradient_batch
 
     def of(self, shown: Array, labels: Array) -> Sloped:
-        """For each row as the network takes it, the gradient of its label's logit, or of its log-probability.
+        """For each preprocessed row, the gradient of its label's logit, or of its log-probability.
 
-        Which of the two depends on what the file returns; before the softmax is better, behind it the logarithm undoes
-        the worst of it.
+        The logit is better; where the file returns probabilities, the logarithm undoes most of the softmax.
         """
         parts: list[tuple[Array, ...]] = []
         start = 0
@@ -63,8 +62,8 @@ class Slopes:
             return tuple(np.concatenate([column[:1] for column in columns]) for columns in zip(*rows, strict=True))
         short = self.rows - len(shown)
         filled = np.concatenate([shown, shown[:1].repeat(short, axis=0)]) if short else shown
-        found = self._batch(filled, np.concatenate([labels, labels[:1].repeat(short)]))
-        return tuple(column[: len(shown)] for column in found)
+        columns = self._batch(filled, np.concatenate([labels, labels[:1].repeat(short)]))
+        return tuple(column[: len(shown)] for column in columns)
 
     def _batch(self, shown: Array, labels: Array) -> tuple[Array, ...]:
         signature = self.signature
@@ -85,7 +84,7 @@ _SLOPES: "WeakKeyDictionary[OnnxClassifier, dict[str | None, Slopes]]" = WeakKey
 
 
 def slopes(model: AnyClassifier, layer: str | None = None) -> Slopes:
-    """The classifier with its gradient, made when first asked for."""
+    """The classifier with its gradient, created once for each layer."""
     if not model.can_differentiate:
         raise BadInput("a function has no gradient to follow; use --gradient differences.")
     by_layer = _SLOPES.setdefault(model, {})

@@ -47,9 +47,9 @@ class OnnxOverBanks:
     """An ONNX classifier whose input is composed from banks and rows of integers, by a head in front of its graph."""
 
     def __init__(self, model: OnnxClassifier, head: Head, columns: int, *behind: str) -> None:
-        """Pictures are held as they are behind the graph's first step if that is one of the operators `behind`.
+        """If the graph's first operator is one of `behind`, it runs once per picture, not once per row.
 
-        On CUDA a cast to float16 always is; on a CPU the runtime leaves it out.
+        On CUDA a cast to float16 always counts as one; on a CPU the runtime removes it.
         """
         signature, graph = model.signature, model.graph
         ends = hard_masks.Ends(
@@ -68,11 +68,11 @@ class OnnxOverBanks:
         graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
         self._batch = signature.own_batch or model.settings.batch
-        # Shared by all who run rows: the next of them has its batches waiting when one comes to its end.
+        # Shared by all callers of `run`: the next has its batches waiting when one finishes.
         self._pool = ThreadPoolExecutor(self.device.batches_in_flight)
 
     def batch(self, banks: Banks) -> int:
-        """Rows run at once: the graph's own, as set, or found by measurement over these banks."""
+        """Rows run at once: the graph's own number, the one in the settings, or measured with these banks."""
         if self._batch is None:
             row = np.zeros((1, self._columns), np.int32)
             self._batch = measured_batch(
@@ -81,14 +81,14 @@ class OnnxOverBanks:
         return self._batch
 
     def upload(self, pictures: Array) -> Banks:
-        """The pictures in the device's memory, as long as someone holds them."""
-        held = self._entered(pictures)
-        return self.session.upload(held.transpose(0, 2, 3, 1) if self._turned else held)
+        """The pictures in the device's memory, for as long as the result is referenced."""
+        entered = self._entered(pictures)
+        return self.session.upload(entered.transpose(0, 2, 3, 1) if self._turned else entered)
 
     def _entered(self, pictures: Array) -> Array:
-        """The pictures as the graph takes them, behind its first step where that is left out."""
-        given = pictures.astype(self.signature.dtype, copy=False)
-        return given if self._step is None else self._step.run({self.signature.input: given})[0]
+        """The pictures as the graph takes them, after its first step where that was split off."""
+        pictures = pictures.astype(self.signature.dtype, copy=False)
+        return pictures if self._step is None else self._step.run({self.signature.input: pictures})[0]
 
     def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
@@ -114,7 +114,7 @@ class OnnxOverBanks:
                 future.exception()
 
     def _smaller(self, part: slice, waiting: "deque[tuple[slice, Future[Array]]]", batch: int) -> int:
-        """Halve the batch, drop what was under way, and say from which row to go on."""
+        """Halve the batch, drop the batches in flight, and return the row to resume from."""
         if batch == 1 or self.signature.own_batch is not None:
             raise OutOfMemory("not even one batch fits into memory; use a device with more, or smaller banks.")
         self._batch = batch // 2
@@ -123,7 +123,7 @@ class OnnxOverBanks:
         return int(part.start)
 
     def _padded(self, rows: Array, banks: Banks) -> Array:
-        """A short batch is filled up where another size is not taken, or costs: CUDA sets every change up anew."""
+        """The rows, filled up to a full batch where the graph or the device needs a fixed batch size."""
         fixed = self.signature.own_batch is not None or self.device.fixed_batch
         short = self.batch(banks) - len(rows) if fixed else 0
         return np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows
@@ -137,11 +137,11 @@ class OnnxOverBanks:
         return self._scored(self._feeds(rows, banks), len(rows))
 
     def _feeds(self, rows: Array, banks: Banks) -> Feeds:
-        """What the graph takes for some rows."""
+        """The graph's inputs for some rows."""
         raise NotImplementedError
 
     def _scored(self, feeds: Feeds, count: int) -> Array:
-        """Probabilities of the first so many rows that were fed."""
+        """Probabilities of the first `count` rows."""
         return self.session.run(feeds, [PROBABILITIES])[0][:count]
 
 
@@ -152,7 +152,7 @@ class OnnxMasked(OnnxOverBanks):
         super().__init__(model, head, 4, *behind)
 
     def load(self, pictures: Array, ranks: Array) -> Banks:
-        """Both banks in the device's memory, as long as someone holds them."""
+        """Both banks in the device's memory, for as long as the result is referenced."""
         order = ranks.astype(np.int32, copy=False)
         return {PICTURES: self.upload(pictures), RANKS: self.session.upload(order)}
 
@@ -161,13 +161,13 @@ class OnnxMasked(OnnxOverBanks):
 
 
 class OnnxMaskedOnHost(OnnxMasked):
-    """The same with masks composed on the host, where that is also where the graph runs."""
+    """The masks of an ONNX classifier on the CPU, composed outside the graph."""
 
     def __init__(self, model: OnnxClassifier) -> None:
         super().__init__(model, lambda graph, ends, **_: hard_masks.scored(graph, ends), input_rounding.TO_INTEGERS)
 
     def load(self, pictures: Array, ranks: Array) -> Banks:
-        """Both banks as they are."""
+        """Both banks in main memory."""
         return Composer(self._entered(pictures), ranks, self.signature.layout, turns=self.device.batches_in_flight + 1)
 
     def _feeds(self, rows: Array, banks: Banks) -> Feeds:
@@ -197,7 +197,7 @@ class HostMasked(HostOverBanks):
         super().__init__(model, lambda rows, composer, _layout: composer(rows))
 
     def load(self, pictures: Array, ranks: Array) -> Banks:
-        """Both banks as they are."""
+        """Both banks in main memory."""
         return (Composer(pictures, ranks, self.model.signature.layout),)
 
 

@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime, the only file that imports it: devices, precision, buffers, batch size, out of memory."""
+"""Sessions of onnxruntime: devices, precision, buffers, batch size and memory. No other file imports the runtime."""
 
 import functools
 import re
@@ -46,7 +46,7 @@ Feeds = Mapping[str, Array | DeviceArray]  # by the name of the input
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is run; all of it is recorded with the results."""
+    """How a model is run. All of it is recorded with the results."""
 
     device: Device = "auto"
     precision: Precision = "auto"
@@ -73,7 +73,7 @@ class Settings:
 
 @functools.cache
 def _runtime() -> Any:
-    """onnxruntime, imported late and with its own log silenced: what matters is raised or asked for."""
+    """onnxruntime, imported late and with its log silenced: errors are raised as exceptions."""
     import onnxruntime  # noqa: PLC0415
 
     onnxruntime.set_default_logger_severity(4)
@@ -102,7 +102,7 @@ def cuda_problem() -> str | None:
 
 
 def resolved(settings: Settings) -> Settings:
-    """The settings with each `auto` decided; asking for what is not there is an error."""
+    """The settings with each `auto` decided; a device or precision that is not available is an error."""
     device, precision = settings.device, settings.precision
     if device != "cpu":
         problem = cuda_problem()
@@ -186,7 +186,7 @@ class Session:
             raise _failure(error, "the device cannot take the data") from None
 
     def run(self, feeds: Feeds, wanted: list[str] | None = None) -> list[Array]:
-        """The named outputs (all, unless told) for one batch of inputs, which are arrays or uploaded values."""
+        """The named outputs (by default all) for one batch of inputs, which are arrays or uploaded values."""
         binding = self._session.io_binding()
         try:
             for name, fed in feeds.items():
@@ -202,7 +202,7 @@ class Session:
 
 
 class Stepper:
-    """A graph that goes on from what it gave the time before, which stays on the device in two sets of buffers."""
+    """A graph whose outputs become its next inputs. They stay on the device, in two sets of buffers."""
 
     def __init__(
         self, session: Session, links: Mapping[str, str], start: Mapping[str, Array], feeds: Feeds,
@@ -240,7 +240,7 @@ class Stepper:
             raise _failure(error, "the runtime failed while running the model") from None
 
     def state(self) -> dict[str, Array]:
-        """What the last run gave."""
+        """The state after the last run."""
         return {name: np.array(value.numpy()) for name, value in self._turns[1][1].items()}
 
 
@@ -277,7 +277,7 @@ def in_batches(run: Callable[[Array], Array], rows: Array, batch: int, *, pad: b
 
 
 def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], float] = time.perf_counter) -> int:
-    """The smallest power of two whose rate is within 5 % of the best; doubling ends when it stops to help."""
+    """The smallest power of two whose rate is within 5 % of the best. Doubling ends when it no longer helps."""
     rates: dict[int, float] = {}
     size = 1
     while size <= most:
@@ -300,7 +300,8 @@ def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], 
 def folded(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
     """The graph after the runtime's basic simplifications: constants folded, normalisations merged, standard operators.
 
-    As it is where it has weights apart (they would not fit one file) or where the result would need other operators.
+    The graph is returned unchanged if its weights are kept apart (they would not fit into one file) or if the result
+    would need operators outside the standard.
     """
     if weights:
         return model
@@ -315,6 +316,6 @@ def folded(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelPr
             runtime.InferenceSession(model.SerializeToString(), options, providers=[CPU.provider])
         except Exception as error:
             raise _failure(error, "the runtime cannot load the model", LoadFailure) from None
-        found = onnx.load(target)
-    standard = all(node.domain in ("", "ai.onnx") for node in found.graph.node)
-    return found if standard else model
+        simplified = onnx.load(target)
+    standard = all(node.domain in ("", "ai.onnx") for node in simplified.graph.node)
+    return simplified if standard else model

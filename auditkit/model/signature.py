@@ -32,7 +32,7 @@ LINEAR = frozenset({"GlobalAveragePool", "AveragePool", "ReduceMean", "Add", "Su
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the auditor says instead of what would be guessed."""
+    """Facts that the auditor states; they replace guesses."""
 
     input: str | None = None
     output: str | None = None
@@ -40,7 +40,7 @@ class Overrides:
     kind: Kind | None = None
     size: tuple[int, int] | None = None  # height, width
     classes: int | None = None
-    gradient_output: str | None = None  # of a file that brings its gradient along under another name
+    gradient_output: str | None = None  # of a file that contains its gradient under another name
 
     def __post_init__(self) -> None:
         for name, value, allowed in (("layout", self.layout, get_args(Layout)), ("kind", self.kind, get_args(Kind))):
@@ -50,7 +50,7 @@ class Overrides:
 
 @dataclass(frozen=True)
 class Signature:
-    """What was found out about a classifier, and which of it was guessed."""
+    """What a classifier takes and returns, and which of these facts were guessed."""
 
     input: str
     layout: Layout
@@ -91,7 +91,7 @@ class Signature:
 
 
 def score_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
-    """Tensors that may hold the scores and how each was come by: outputs, and what feeds a final ZipMap or ArgMax."""
+    """Tensors that may hold the scores: outputs, and inputs of a final ZipMap or ArgMax, whose name comes second."""
     made_by = edit.producers(proto.graph)
     seen: set[str] = set()
     for value in proto.graph.output:
@@ -131,7 +131,7 @@ def per_image(scores: Array, rows: int) -> Array | None:
 
 
 def kind_by_graph(proto: onnx.ModelProto, output: str) -> str | None:
-    """What the last operator before the scores says they are; None when it says nothing."""
+    """The kind of scores that the last operator implies; None when it implies none."""
     made_by = edit.producers(proto.graph)
     node = made_by.get(output)
     for _ in proto.graph.node:  # a damaged graph may run in a circle
@@ -163,7 +163,7 @@ def _unbounded(made_by: dict[str, onnx.NodeProto], last: onnx.NodeProto) -> bool
 
 
 def kind_by_values(scores: Array, tolerance: float = 1e-3) -> Kind:
-    """What scores of a few noise images, [rows, numbers], show themselves to be."""
+    """The kind of scores that the values for a few noise images, [rows, numbers], imply."""
     values = scores.astype(np.float64)
     if values.shape[1] == 1:
         return "sigmoid" if values.min() >= 0 and values.max() <= 1 else "logits"
@@ -195,8 +195,8 @@ def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]
     # Eight-bit or half-precision probabilities miss a sum of 1 by more than float32 ones do.
     if kind_by_values(scores, tolerance=0.1) == by_graph:
         return kind_by_values(scores, tolerance=0.1), ()
-    said = f"the graph ends like {by_graph}, but on noise the numbers are {by_values}; the numbers are believed."
-    return by_values, (said,)
+    warning = f"the graph ends like {by_graph}, but on noise the numbers are {by_values}; the numbers are believed."
+    return by_values, (warning,)
 
 
 def multi_label(sign: str) -> BadInput:

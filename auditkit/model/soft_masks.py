@@ -27,7 +27,7 @@ class Mixed(Protocol):
         """A bank of these pictures (as the network takes them), to be loaded with any masks."""
 
     def load(self, pictures: Banks, grids: Array, down: Array, across: Array) -> Banks:
-        """Banks to run rows over: uploaded pictures, and masks in the form that graph.mixing describes."""
+        """Banks to run rows over: uploaded pictures, and masks in the form that graph.soft_masks describes."""
 
     def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         """Probabilities [n, classes] for int32 rows [N, 5] (top, bottom, grid, down, across), in order, in parts."""
@@ -40,7 +40,7 @@ class OnnxMixed(OnnxOverBanks):
         super().__init__(model, soft_masks.mixed, len(soft_masks.COLUMNS))
 
     def load(self, pictures: Banks, grids: Array, down: Array, across: Array) -> Banks:
-        """All banks in the device's memory, as long as someone holds them."""
+        """All banks in the device's memory, for as long as the result is referenced."""
         masks = {GRIDS: grids, DOWN: down, ACROSS: across}
         uploaded = {name: self.session.upload(bank.astype(np.float32, copy=False)) for name, bank in masks.items()}
         return {PICTURES: pictures, **uploaded}
