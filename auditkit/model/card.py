@@ -49,7 +49,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Card:
-    """Preprocessing, names and gray value of one model."""
+    """Preprocessing, class names and gray value of one model."""
 
     size: tuple[int, int]  # height, width
     resize: int | tuple[int, int] | None  # shorter side, or both sides, or not at all
@@ -70,7 +70,7 @@ class Card:
         return np.stack([(pixels * self.scale - m) / s for m, s in zip(self.mean, self.std, strict=True)])
 
     def prepares_like(self, other: "Card") -> bool:
-        """Whether both make the same input of a picture."""
+        """Whether both cards turn a picture into the same input."""
         return replace(self, gray=other.gray, names=other.names, origin=other.origin, warnings=other.warnings) == other
 
     def to_json(self) -> dict[str, object]:
@@ -85,7 +85,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Preset:
-    """A common recipe, before it is fitted to a model."""
+    """A common recipe, before it is adapted to a model."""
 
     about: str
     channels: str
@@ -113,7 +113,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def from_preset(name: str, signature: Signature) -> Card:
-    """The card that a preset gives for a model of that signature."""
+    """The card of a preset for a model with that signature."""
     if name not in PRESETS:
         raise BadInput(f"there is no preset '{name}'; the presets are {', '.join(PRESETS)}.")
     preset = PRESETS[name]
@@ -169,7 +169,7 @@ def parse(path: Path) -> Mapping[str, object]:
 
 
 def _text(path: Path) -> str:
-    """Text of a card: it may be a vendor's too, so neither a pipe nor an endless file is read."""
+    """Text of a card. It may come from a vendor, so pipes and huge files are refused."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
         raise OSError(f"it is no regular file of at most {MOST_BYTES:,} bytes")
@@ -192,7 +192,7 @@ def _check_keys(table: Mapping[str, object], keys: set[str], where: str) -> None
 
 
 def overrides_in(data: Mapping[str, object], path: Path) -> Overrides:
-    """What a card says about the model's inputs and outputs."""
+    """The facts that a card states about the model's inputs and outputs."""
     where = path.name
     signature = _table(data, "signature", where)
     names = _names(_table(data, "classes", where), path)

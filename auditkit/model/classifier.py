@@ -23,7 +23,7 @@ from auditkit.model.session import Session, Settings, in_batches, in_precision, 
 from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
-AT_ONCE = 64  # so many images are run without measuring first
+AT_ONCE = 64  # images that are run without measuring the batch size first
 
 
 class _WithCard:
@@ -34,22 +34,22 @@ class _WithCard:
     device: DeviceProfile
 
     def _takes_and_gives(self) -> str:
-        taken = self.signature
-        return f"input {taken.height}x{taken.width}x{taken.channels}, {taken.classes} classes"
+        signature = self.signature
+        return f"input {signature.height}x{signature.width}x{signature.channels}, {signature.classes} classes"
 
     def preprocess(self, images: Images) -> Array:
         """The network's input for pictures: files, Pillow images or uint8 arrays [height, width, 3]."""
-        listed = [images] if isinstance(images, str | Path | Image.Image) else list(images)
-        seen = [
+        pictures = [images] if isinstance(images, str | Path | Image.Image) else list(images)
+        pixels = [
             preprocessing.pixels(self.card, preprocessing.opened(image) if isinstance(image, str | Path) else image)
-            for image in listed
+            for image in pictures
         ]
-        if not seen:
+        if not pixels:
             return np.zeros(self.signature.array_shape(0), self.signature.dtype)
-        return preprocessing.normalised(self.card, np.stack(seen), self.signature.layout, self.signature.dtype)
+        return preprocessing.normalised(self.card, np.stack(pixels), self.signature.layout, self.signature.dtype)
 
     def _input(self, images: Images) -> Array:
-        """An array of the network's own input as it is; anything else is preprocessed."""
+        """Float arrays unchanged, as they count as preprocessed; anything else preprocessed."""
         if isinstance(images, np.ndarray) and images.dtype.kind == "f":
             expected = self.signature.array_shape(len(images))
             if images.shape != expected:
@@ -113,7 +113,7 @@ class OnnxClassifier(_WithCard):
         return self.file.identity
 
     def reference(self) -> "OnnxClassifier":
-        """The same file on the CPU in strict float32, to measure others against; itself if that is what it is."""
+        """The same file on the CPU in strict float32, to compare with; the classifier itself if it already runs so."""
         if self.device is CPU and self.settings.precision == "strict":
             return self
         if self._reference is None:
@@ -124,7 +124,7 @@ class OnnxClassifier(_WithCard):
 
     @property
     def batch(self) -> int:
-        """Images run at once: as set, or found by measurement the first time it is asked for."""
+        """Images run at once: as set, or measured at the first use."""
         if self._batch is None:
             self._batch = measured_batch(lambda rows: self._run(self._blank(rows)), self.device.largest_batch)
         return self._batch
@@ -185,7 +185,7 @@ class CallableClassifier(_WithCard):
 
 @dataclass(frozen=True)
 class Opening:
-    """How a file is to be opened: what is known about it, and what may be spent on it."""
+    """How to open a file: its card or preset, stated facts, and limits."""
 
     card: Path | None = None  # None: the one beside the model, if there is one
     preset: str | None = None
@@ -205,10 +205,10 @@ def load(
 
     `size` is the height and width of the pictures, where the file leaves them open or a function takes them.
     """
-    said = overrides or Overrides()
+    overrides = overrides or Overrides()
     if size is not None:
-        said = replace(said, size=_checked_size(size))
-    opening = Opening(Path(card) if card else None, preset, said, limits or Limits())
+        overrides = replace(overrides, size=_checked_size(size))
+    opening = Opening(Path(card) if card else None, preset, overrides, limits or Limits())
     if callable(model):
         return _from_callable(model, opening, settings or Settings())
     if not isinstance(model, str | os.PathLike):
@@ -225,7 +225,7 @@ def _checked_size(size: object) -> tuple[int, int]:
 
 def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifier:
     """The classifier in an ONNX file, tried in a guarded child process first."""
-    file_size(path, opening.limits)  # a folder or a missing file is told before its card is looked for
+    file_size(path, opening.limits)  # a folder or a missing file is an error before its card is
     data, card_path = _card_data(path, opening)
     outcome = sandbox.attempt(path, merged(opening.overrides, data, card_path), opening.limits)
     file = outcome.reopened(path, opening.limits)
@@ -249,12 +249,12 @@ def _card_data(path: Path, opening: Opening) -> tuple[Mapping[str, object] | Non
 
 
 def merged(overrides: Overrides, data: Mapping[str, object] | None, card_path: Path) -> Overrides:
-    """Overrides of the caller, then those of the card."""
+    """The caller's overrides; the card supplies what they leave open."""
     if data is None:
         return overrides
-    said = cards.overrides_in(data, card_path)
+    of_card = cards.overrides_in(data, card_path)
     keys = ("input", "output", "layout", "kind", "size", "classes")
-    return replace(overrides, **{key: getattr(overrides, key) or getattr(said, key) for key in keys})
+    return replace(overrides, **{key: getattr(overrides, key) or getattr(of_card, key) for key in keys})
 
 
 def default_preset(signature: Signature) -> str:

@@ -1,4 +1,4 @@
-"""Tensors whose bytes lie outside the file, found wherever the format lets them hide, and put in place."""
+"""Tensors whose bytes lie in other files: found in every part of a model, and read into place."""
 
 import math
 import re
@@ -15,6 +15,7 @@ from auditkit.model import external_files
 
 # Stands where a detached weight's file name stood: the runtime is given the array, and no file of that name exists.
 HELD_IN_MEMORY = "auditkit-holds-this-weight-in-memory"
+SMALL_BYTES = 4096  # weights up to this size stay in the graph
 
 
 def _tensors(message: Message) -> Iterator[tuple[onnx.TensorProto, bool]]:
@@ -42,7 +43,7 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 
 
 def refuse_doubles(proto: onnx.ModelProto, weights: Mapping[str, Array], name: str) -> None:
-    """Of two weights with one name, one would be handed over and the other looked for in a file by the runtime."""
+    """Refuse two weights of one name: the runtime would get one array and look for the other in a file."""
     seen: set[str] = set()
     for tensor in proto.graph.initializer:
         if tensor.name in seen and tensor.name in weights:
@@ -79,7 +80,7 @@ def bring_in(
             if location not in digests:
                 digests[location] = data.sha256()
         del tensor.external_data[:]
-        if apart and is_weight and len(content) > 4096 and tensor.data_type in NATIVE:
+        if apart and is_weight and len(content) > SMALL_BYTES and tensor.data_type in NATIVE:
             weights[tensor.name] = np.frombuffer(content, NATIVE[tensor.data_type]).reshape(tuple(tensor.dims))
             tensor.external_data.add(key="location", value=HELD_IN_MEMORY)
         else:
@@ -90,10 +91,10 @@ def bring_in(
 
 def all_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, bool]]:
     """Every tensor of a model, and whether it is a plain weight of the main graph."""
-    found = list(_tensors(proto.graph))
+    tensors = list(_tensors(proto.graph))
     for part in (*proto.functions, *proto.training_info):
-        found += [(tensor, False) for tensor, _ in _tensors(part)]
-    return found
+        tensors += [(tensor, False) for tensor, _ in _tensors(part)]
+    return tensors
 
 
 NATIVE: dict[int, type[np.generic]] = {

@@ -24,12 +24,12 @@ from auditkit.model.signature import Layout, Overrides, Signature
 LABEL_TYPES: dict[int, str] = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
 ONE_HOT_TYPES: dict[int, str] = {onnx.TensorProto.FLOAT: "float32"}
 BATCH = 16  # rows run at once where the file takes any number
-TOLERANCE = 1e-4  # by which a mask may differ alone and in company
+TOLERANCE = 1e-4  # relative: a mask may differ by this alone and in a batch
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """What the masking network will be shown: pictures of a classifier with so many classes."""
+    """The pictures that a masking network will be given, and the number of classes of their classifier."""
 
     size: tuple[int, int]
     channels: int
@@ -45,7 +45,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class MaskerSignature:
-    """What was found out about a masking network."""
+    """What a masking network takes and returns."""
 
     input: str
     layout: Layout
@@ -60,7 +60,7 @@ class MaskerSignature:
 
 
 class Masker:
-    """A masking network that has passed its trial, ready to run."""
+    """A masking network that the sandbox has examined, ready to run."""
 
     def __init__(self, file: OnnxFile, signature: MaskerSignature, pictures: Pictures, settings: Settings) -> None:
         self.file, self.signature, self.pictures = file, signature, pictures
@@ -69,19 +69,19 @@ class Masker:
     def masks(self, shown: Array, layout: Layout, labels: Array) -> Array:
         """Masks [N, maps, height, width] at the network's own resolution, for pictures and a label each."""
         rows = _laid_out(shown, layout, self.signature.layout).astype(self.signature.dtype, copy=False)
-        at = np.arange(len(rows))
-        own = self.signature.rows
+        positions = np.arange(len(rows))
+        batch = self.signature.rows
 
         def run(part: Array) -> Array:
             return _run(self.session, self.signature, rows[part], labels[part], self.pictures.classes)
 
-        if own is not None:
-            return np.concatenate([run(at[i : i + 1].repeat(own))[:1] for i in at])
-        return in_batches(run, at, BATCH, pad=self.session.device.fixed_batch)[0]
+        if batch is not None:
+            return np.concatenate([run(positions[i : i + 1].repeat(batch))[:1] for i in positions])
+        return in_batches(run, positions, BATCH, pad=self.session.device.fixed_batch)[0]
 
 
 def open_masker(path: Path, pictures: Pictures, settings: Settings, limits: Limits | None = None) -> Masker:
-    """The masking network in an ONNX file, tried in a guarded child process first."""
+    """The masking network in an ONNX file, examined in a guarded child process first."""
     limits = limits or Limits()
     outcome = sandbox.guarded(path, "masking network", asdict(pictures), limits, MaskerSignature)
     return Masker(outcome.reopened(path, limits), outcome.signature, pictures, settings)
@@ -105,7 +105,7 @@ def examine(file: OnnxFile, pictures: Pictures) -> MaskerSignature:
     if not np.isfinite(masks).all():
         raise BadInput(f"the masks '{found.output}' are NaN or infinite on noise images; the file is damaged.")
     found = replace(found, maps=masks.shape[1])
-    if image.batch is None and _heeds_company(session, found, noise, labels, masks, pictures.classes):
+    if image.batch is None and _depends_on_batch(session, found, noise, labels, masks, pictures.classes):
         return replace(found, rows=1)
     return found
 
@@ -128,7 +128,7 @@ def _label_input(proto: onnx.ModelProto) -> tuple[str, str, str] | None:
 
 
 def _image_input(proto: onnx.ModelProto, label: tuple[str, str, str] | None, pictures: Pictures) -> ImageInput:
-    """The input that takes the image, checked against the pictures that it will be shown."""
+    """The input that takes the image, checked against the pictures."""
     others = edit.copy(proto)
     kept = [value for value in others.graph.input if label is None or value.name != label[0]]
     del others.graph.input[:]
@@ -171,7 +171,7 @@ def _output(proto: onnx.ModelProto, pictures: Pictures) -> str:
 
 
 def _run(session: Session, signature: MaskerSignature, rows: Array, labels: Array, classes: int) -> Array:
-    """Masks [N, maps, height, width] in float32, or a sentence on what came instead."""
+    """Masks [N, maps, height, width] in float32; raises BadInput if the network returns anything else."""
     feeds = {signature.input: rows}
     if signature.label is not None:
         fed = np.eye(classes)[labels] if signature.label_form == "one-hot" else labels
@@ -196,7 +196,7 @@ def _with_maps(masks: Array, layout: Layout) -> Array:
     return masks.transpose(0, 3, 1, 2) if masks.ndim == 4 and layout == "NHWC" else masks
 
 
-def _heeds_company(
+def _depends_on_batch(
     session: Session, signature: MaskerSignature, noise: Array, labels: Array, masks: Array, classes: int
 ) -> bool:
     alone = _run(session, signature, noise[:1], labels[:1], classes)
