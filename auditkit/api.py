@@ -1,4 +1,4 @@
-"""What Python users call: evaluate, explain and audit, with their arguments in any of the usual forms."""
+"""The functions that Python users call, with their arguments in any of the usual forms."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,35 +8,33 @@ from typing import Any
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier, load
-from auditkit.runs import evaluate as runs
+from auditkit.runs import evaluate as evaluating
+from auditkit.runs import explain as explaining
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation
-from auditkit.runs.explain import explain as made
 from auditkit.runs.summary.summarise import Summary
-from auditkit.verdict.audit import Asked
-from auditkit.verdict.audit import audit as whole
+from auditkit.verdict import audit as auditing
 from auditkit.verdict.policy_file import read_policy
 
-Model = AnyClassifier | str | Path | Callable[[Any], Any]
-Pictures = Dataset | np.ndarray[Any, Any] | str | Path | Sequence[str | Path]
-Labels = str | int | Sequence[int] | np.ndarray[Any, Any] | None
-Maps = Bundle | HeatmapSet | str | Path
-OPENED = OnnxClassifier | CallableClassifier
-LISTS = (tuple, list, np.ndarray)  # in which a height and a width, or a range, may come
-WHOLE, NUMBERS = ("seed", "draws", "tie_orders"), ("eps1", "eps2", "confidence")  # settings by their types
-FLAGS = ("renormalise", "controls", "deletion")
+PathLike = str | Path
+Model = AnyClassifier | PathLike | Callable[[Array], Any]
+Images = Dataset | Array | PathLike | Sequence[PathLike]
+Labels = str | int | Sequence[int] | Array | None
+Maps = Bundle | HeatmapSet | PathLike
+Heatmaps = Maps | Sequence[Maps] | Mapping[str, Maps]
+Size = tuple[int, int]
 
 
 def evaluate(
-    model: Model, images: Pictures, heatmaps: "Maps | Sequence[Maps] | Mapping[str, Maps]" = (), *,
-    out: "str | Path | None" = None, pool: "Pictures | None" = None, steps: "str | int | None" = None,
-    size: tuple[int, int] | None = None, preset: str | None = None, **settings: Any,
+    model: Model, images: Images, heatmaps: Heatmaps = (), *, out: PathLike | None = None, pool: Images | None = None,
+    steps: str | int | None = None, size: Size | None = None, preset: str | None = None, **settings: Any,
 ) -> Summary:  # fmt: skip
     """Metrics of heatmaps on images, with intervals and controls; prints well in a terminal and in a notebook.
 
@@ -45,158 +43,184 @@ def evaluate(
     labels, renormalise, protocol, infill, range, eps1, eps2, ties, tie_orders, seed, draws, controls, deletion,
     saliency, confidence, interval.
     """
-    asked = Evaluation(steps=None if steps is None else parse_steps(str(steps)), **_settings(settings))
-    bundles, classifier = bundles_of(heatmaps), _opened(model, size, preset)
-    chosen, others = images_of(classifier, images), None if pool is None else images_of(classifier, pool)
-    return runs.evaluate(classifier, chosen, bundles, asked, None if out is None else Path(out), pool=others)
+    request = Evaluation(steps=None if steps is None else parse_steps(str(steps)), **_check_settings(settings))
+    bundles = _open_bundles(heatmaps)
+    classifier, dataset, infill_pool = _open(model, images, pool, size, preset)
+    folder = None if out is None else Path(out)
+    return evaluating.evaluate(classifier, dataset, bundles, request, folder, pool=infill_pool)
 
 
 def explain(
-    model: Model, images: Pictures, out: "str | Path", method: str = "mask", *, labels: Labels = None,
-    pool: "Pictures | None" = None, seed: int = 0, gradient: str = "auto",
-    size: tuple[int, int] | float | None = None, preset: str | None = None, **options: Any,
+    model: Model, images: Images, out: PathLike, method: str = "mask", *, labels: Labels = None,
+    pool: Images | None = None, seed: int = 0, gradient: str = "auto", size: Size | float | None = None,
+    preset: str | None = None, **options: Any,
 ) -> HeatmapSet:  # fmt: skip
-    """Heatmaps for every label of every image, in the bundle `out`; those it has already are kept.
+    """Heatmaps for every label of every image, in the bundle `out`; maps that it already has are kept.
 
-    `model` is an opened classifier, an ONNX file, or a function that takes preprocessed [N, 3, height, width] float32
-    and gives [N, classes]; `size` is then the height and width of its pictures, as of a file that leaves them open.
-    `options` are those of the method, as is a `size` that is one number.
+    `model` is an open classifier, an ONNX file, or a function that takes preprocessed [N, 3, height, width] float32
+    and returns [N, classes]. `size` is the height and width of the function's images, or of a file that leaves them
+    open. `options` are those of the method; so is a `size` that is one number.
     """
-    of_pictures, more = _two_sizes(model, size)
-    given = tuple((name, str(value)) for name, value in (options | more).items())
-    what = Explanation(method, None if labels is None else _label_set(labels), given, _whole("seed", seed), gradient)
-    classifier = _opened(model, of_pictures, preset)
-    chosen, others = images_of(classifier, images), None if pool is None else images_of(classifier, pool)
-    return made(classifier, chosen, what, Path(out), others)
+    image_size, method_options = _split_size(model, size, options)
+    label_set = None if labels is None else _label_set("labels", labels)
+    request = Explanation(method, label_set, method_options, _whole_number("seed", seed), gradient)
+    classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
+    return explaining.explain(classifier, dataset, request, Path(out), infill_pool)
 
 
 def audit(
-    model: "AnyClassifier | str | Path", images: Any, out: "str | Path",
-    heatmaps: "Maps | Sequence[Maps] | Mapping[str, Maps]" = (), *, method: str | None = None,
-    policy: "str | Path" = "standard", pool: Any = None, baseline: "str | Path | None" = None,
-    fail_on: str | None = None, **options: Any,
+    model: Model, images: Images, out: PathLike, heatmaps: Heatmaps = (), *, method: str | None = None,
+    policy: PathLike = "standard", pool: Images | None = None, baseline: PathLike | None = None,
+    fail_on: str | None = None, size: Size | float | None = None, preset: str | None = None, **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """The object of results.json with checks and verdict; report and all that it rests on are in the folder `out`.
+    """The object of results.json with checks and verdict; the report and all evidence are in the folder `out`.
 
-    Without `heatmaps`, maps are made by `method` (mask, unless given), whose options are `options`. `policy` is the
-    name of one that comes with auditkit (explore, standard, strict) or a TOML file.
+    `model`, `size` and `preset` are as in `explain`. Without `heatmaps`, maps are made by `method` (mask by default)
+    with its `options`. `policy` is the name of one that comes with auditkit (explore, standard, strict) or a TOML file.
     """
-    rules, bundles = read_policy(policy), bundles_of(heatmaps)
-    given = tuple((name, str(value)) for name, value in options.items())
-    if bundles and (method or given):
-        said = method or f"option {given[0][0]}"
-        raise BadInput(f"give heatmaps or {said}, not both: supplied maps are not made again.")
-    what = None if bundles else Explanation(method or "mask", None, given, rules.seed)
-    asked = Asked(rules, what, fail_on, None if baseline is None else Path(baseline))
-    opened = load(model) if isinstance(model, str | Path) else model
-    others = None if pool is None else images_of(opened, pool)
-    return whole(opened, images_of(opened, images), asked, Path(out), bundles, others)
+    rules, bundles = read_policy(policy), _open_bundles(heatmaps)
+    image_size, method_options = _split_size(model, size, options)
+    if bundles and (method or method_options):
+        extra = method or f"option {method_options[0][0]}"
+        raise BadInput(f"give heatmaps or {extra}, not both: supplied maps are not made again.")
+    explanation = None if bundles else Explanation(method or "mask", None, method_options, rules.seed)
+    request = auditing.Asked(rules, explanation, fail_on, None if baseline is None else Path(baseline))
+    classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
+    return auditing.audit(classifier, dataset, request, Path(out), bundles, infill_pool)
 
 
-def _two_sizes(model: Any, size: Any) -> tuple[Any, dict[str, Any]]:
-    """The size of the pictures, if it is that, and the method's option of the same name, if it is that."""
-    if size is None or isinstance(size, LISTS):
-        return size, {}
-    if callable(model):
-        raise BadInput(
-            f"size {size!r} is not the height and width of the function's pictures, such as (224, 224); for a method's "
-            "own size, open the function with auditkit.load first."
-        )
-    return None, {"size": size}
+def _open(
+    model: Model, images: Images, pool: Images | None, size: Size | None, preset: str | None
+) -> tuple[AnyClassifier, Dataset, Dataset | None]:
+    """The classifier, its images and the images to fill in with."""
+    classifier = _open_model(model, size, preset)
+    return classifier, _open_images(classifier, images), None if pool is None else _open_images(classifier, pool)
 
 
-def _opened(model: Any, size: Any, preset: str | None) -> AnyClassifier:
-    """The classifier in any of the forms that Python users have it in."""
-    if not isinstance(model, OPENED):
+def _open_model(model: Model, size: Size | None, preset: str | None) -> AnyClassifier:
+    if not isinstance(model, OnnxClassifier | CallableClassifier):
         return load(model, preset=preset, size=size)
-    for name, given in (("size", size), ("preset", preset)):
-        if given is not None:
-            raise BadInput(f"{name} {given!r} comes too late for a classifier that is open; give it to auditkit.load.")
+    for name, value in (("size", size), ("preset", preset)):
+        if value is not None:
+            raise BadInput(f"{name} {value!r} comes too late for a classifier that is open; give it to auditkit.load.")
     return model
 
 
-def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an evaluation, each of its type."""
-    own = {field.name: field.default for field in fields(Evaluation)}
-    if unknown := set(given) - set(own):
-        raise BadInput(f"there is no setting '{min(unknown)}'; the settings are those of auditkit evaluate --help.")
-    return {name: None if value is None and own[name] is None else _typed(name, value) for name, value in given.items()}
+def _open_images(model: AnyClassifier, images: object) -> Dataset:
+    if isinstance(images, Dataset):
+        return images
+    if isinstance(images, np.ndarray):
+        return Dataset.from_array(images)
+    if isinstance(images, str | os.PathLike):
+        return Dataset.open(Path(images), model.signature.classes, model.card.names)
+    if not isinstance(images, list | tuple):
+        raise _wrong_images(images)
+    for file in images:
+        if not isinstance(file, str | os.PathLike):
+            raise _wrong_images(file)
+    return Dataset.from_files([Path(file) for file in images])
 
 
-def _typed(name: str, value: Any) -> Any:
-    """A setting's value as its type."""
-    if name == "labels":
-        return _label_set(value)
-    if name in WHOLE:
-        return _whole(name, value)
-    if name in NUMBERS:
-        return _number(name, value)
-    if name in FLAGS and not isinstance(value, bool | np.bool_):
-        raise BadInput(f"{name} {value!r} is neither True nor False.")
-    if name == "range":
-        if not isinstance(value, LISTS) or len(value) != 2:
-            raise BadInput(f"range {value!r} is not two kept fractions, such as (0.2, 0.6).")
-        return _number(name, value[0]), _number(name, value[1])
-    if name == "infill" and not isinstance(value, str):
-        if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
-            raise BadInput(f"infill {value!r} is neither the name of an infill, such as 'gray', nor a list of names.")
-        return tuple(value)
-    return value
+def _wrong_images(images: object) -> BadInput:
+    return BadInput(
+        f"images are given as {type(images).__name__}; give a folder, a CSV, an .npz, a list of image files or an "
+        "array uint8 [N, height, width, 3]."
+    )
 
 
-def _whole(name: str, value: Any) -> int:
+def _open_bundles(heatmaps: object) -> dict[str, HeatmapSet]:
+    """Bundles by name."""
+    if isinstance(heatmaps, Mapping):
+        return {str(name): _open_bundle(bundle) for name, bundle in heatmaps.items()}
+    if not isinstance(heatmaps, Iterable) or isinstance(heatmaps, HeatmapSet | str | np.ndarray):
+        heatmaps = [heatmaps]
+    return evaluating.open_bundles([_open_bundle(bundle).path for bundle in heatmaps])
+
+
+def _open_bundle(bundle: object) -> HeatmapSet:
+    if isinstance(bundle, HeatmapSet):
+        return bundle
+    if isinstance(bundle, Bundle):
+        return open_bundle(bundle.path)
+    if isinstance(bundle, str | os.PathLike):
+        return open_bundle(Path(bundle))
+    raise BadInput(
+        f"heatmaps are {type(bundle).__name__}; give a bundle or its folder (arrays become one with "
+        "auditkit.Bundle(folder, model).add(ids, labels, array))."
+    )
+
+
+def _split_size(
+    model: Model, size: Size | float | None, options: Mapping[str, object]
+) -> tuple[Size | None, tuple[tuple[str, str], ...]]:
+    """The size of the images, if `size` is a height and a width, and the method's options, one of which it may be."""
+    if size is not None and not isinstance(size, tuple | list | np.ndarray):
+        if callable(model):
+            raise BadInput(
+                f"size {size!r} is not the height and width of the function's pictures, such as (224, 224); for a "
+                "method's own size, open the function with auditkit.load first."
+            )
+        size, options = None, {**options, "size": size}
+    return size, tuple((name, str(value)) for name, value in options.items())
+
+
+def _whole_number(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise BadInput(f"{name} {value!r} is not a whole number, such as 7.")
     return int(value)
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise BadInput(f"{name} {value!r} is not a number, such as 0.5.")
     return float(value)
 
 
-def _label_set(labels: Any) -> str:
-    """The text of a label set: a text as it is, 3 or [3, 7] as a list of class indices."""
-    given = labels.tolist() if isinstance(labels, np.ndarray) else labels
-    listed = given if isinstance(given, Iterable) else [given]
-    text = given if isinstance(given, str) else ",".join(map(str, listed))
-    parse_labels(text)
-    return text
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise BadInput(f"{name} {value!r} is neither True nor False.")
+    return bool(value)
 
 
-def images_of(model: AnyClassifier, images: Any) -> Dataset:
-    """Images in any of the forms that Python users have them in."""
-    if isinstance(images, Dataset):
-        return images
-    if isinstance(images, np.ndarray):
-        return Dataset.from_array(images)
-    listed = images if isinstance(images, list | tuple) else [images]
-    if strange := [type(one).__name__ for one in listed if not isinstance(one, str | os.PathLike)]:
-        raise BadInput(
-            f"images are given as {strange[0]}; give a folder, a CSV, an .npz, a list of image files or an array uint8 "
-            "[N, height, width, 3]."
-        )
-    if listed is images:
-        return Dataset.from_files([Path(one) for one in images])
-    return Dataset.open(Path(images), model.signature.classes, model.card.names)
+def _kept_range(name: str, value: object) -> tuple[float, float]:
+    if not isinstance(value, tuple | list | np.ndarray) or len(value) != 2:
+        raise BadInput(f"{name} {value!r} is not two kept fractions, such as (0.2, 0.6).")
+    return _number(name, value[0]), _number(name, value[1])
 
 
-def bundles_of(heatmaps: Any) -> dict[str, HeatmapSet]:
-    """Bundles by name, in any of the forms that Python users have them in."""
-    if isinstance(heatmaps, Mapping):
-        return {str(name): _bundle(given) for name, given in heatmaps.items()}
-    several = isinstance(heatmaps, Iterable) and not isinstance(heatmaps, HeatmapSet | str | np.ndarray)
-    listed = list(heatmaps) if several else [heatmaps]
-    return runs.open_bundles([_bundle(given).path for given in listed])
+def _infills(name: str, value: object) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
+        raise BadInput(f"{name} {value!r} is neither the name of an infill, such as 'gray', nor a list of names.")
+    return tuple(value)
 
 
-def _bundle(given: Any) -> HeatmapSet:
-    if isinstance(given, HeatmapSet):
-        return given
-    if not isinstance(given, Bundle | str | os.PathLike):
-        raise BadInput(
-            f"heatmaps are {type(given).__name__}; give a bundle or its folder (arrays become one with "
-            "auditkit.Bundle(folder, model).add(ids, labels, array))."
-        )
-    return open_bundle(given.path if isinstance(given, Bundle) else Path(given))
+def _label_set(_name: str, value: object) -> str:
+    """The text of a label set: a text as it is; 3 or [3, 7] as a list of class indices."""
+    labels = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(labels, Iterable) and not isinstance(labels, str):
+        labels = ",".join(map(str, labels))
+    parse_labels(str(labels))
+    return str(labels)
+
+
+_CHECKS: dict[str, Callable[[str, object], object]] = {
+    **dict.fromkeys(("seed", "draws", "tie_orders"), _whole_number),
+    **dict.fromkeys(("eps1", "eps2", "confidence"), _number),
+    **dict.fromkeys(("renormalise", "controls", "deletion"), _flag),
+    "range": _kept_range, "infill": _infills, "labels": _label_set,
+}  # fmt: skip
+
+
+def _check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an evaluation, each checked and converted to its type; others are refused."""
+    defaults = {field.name: field.default for field in fields(Evaluation)}
+    checked = dict(settings)
+    for name, value in settings.items():
+        if name not in defaults:
+            raise BadInput(f"there is no setting '{name}'; the settings are those of auditkit evaluate --help.")
+        is_default = value is None and defaults[name] is None
+        if name in _CHECKS and not is_default:
+            checked[name] = _CHECKS[name](name, value)
+    return checked

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 
 import auditkit
-from auditkit.demo.planted import bundled
+from auditkit.demo.planted import bundled_model
 from benchmarks.reporting import origin
 
 ROWS, TURNS = 64, 15
@@ -51,6 +51,6 @@ def measure(path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    paths = [Path(name) for name in sys.argv[1:]] or [bundled("honest")]
+    paths = [Path(name) for name in sys.argv[1:]] or [bundled_model("honest")]
     results = {**origin("benchmarks.opening"), "results": [measure(path) for path in paths]}
     print(json.dumps(results, indent=2))

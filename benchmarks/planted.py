@@ -26,7 +26,7 @@ from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import Planted, draw
-from auditkit.demo.planted import MODELS, bundled
+from auditkit.demo.planted import MODELS, bundled_model
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
@@ -70,7 +70,7 @@ def planted(asked: argparse.Namespace) -> Figures:
     corners = drawn.tag_regions.any(axis=0) | others.tag_regions.any(axis=0)
     lines, settings = [], auditkit.Settings(device=asked.device, precision=asked.precision)
     for name in MODELS:
-        model = auditkit.load(bundled(name), settings=settings)
+        model = auditkit.load(bundled_model(name), settings=settings)
         for infill in asked.infill or ["gray"]:
             out = asked.out / f"masks-{name}-{infill}"
             hidden = {"untagged": (plain, "distractors")}.get(infill, (pool, infill))

@@ -233,6 +233,33 @@ def test_an_evaluation_takes_a_file_and_a_function(tmp_path: Path) -> None:
     assert found.settings.labels == expected.settings.labels
 
 
+def test_an_audit_takes_a_file_with_a_preset_and_a_function(tmp_path: Path) -> None:
+    path = _file(tmp_path)
+    more: dict[str, Any] = {"method": "occlusion", "policy": "explore"}
+    expected = auditkit.audit(path, _pictures(), tmp_path / "file", preset="unit", **more)
+    assert (expected["verdict"], expected["subject"]["card_origin"]["source"]) == ("measured", "preset unit")
+    function = auditkit.load(path, preset="unit").predict
+    results = auditkit.audit(function, _pictures(), tmp_path / "function", **more, **ASKED)
+    assert (results["verdict"], results["subject"]["model"]) == ("measured", "callable")
+    assert (tmp_path / "function" / "report.html").is_file()
+    for run in (expected, results):
+        assert len(run["metrics"]) > 10
+    names = [(metric["name"], metric["bundle"]) for metric in results["metrics"]]
+    assert names == [(metric["name"], metric["bundle"]) for metric in expected["metrics"]]
+    values = [metric["value"] for metric in expected["metrics"]]
+    assert [metric["value"] for metric in results["metrics"]] == pytest.approx(values, abs=1e-5)
+
+
+def test_an_audit_refuses_what_the_others_refuse(tmp_path: Path) -> None:
+    opened = auditkit.load(_scores, **ASKED)
+    out = tmp_path / "no"
+    _told(BadInput, "preset 'unit' comes too late", lambda: auditkit.audit(opened, _pictures(), out, preset="unit"))
+    _told(BadInput, "size 8 is not the height and width", lambda: auditkit.audit(_scores, _pictures(), out, size=8))
+    _told(BadInput, "images are given as NoneType", lambda: auditkit.audit(_scores, None, out, **ASKED))
+    _told(BadInput, "the model is int", lambda: auditkit.audit(3, _pictures(), out))
+    assert not out.exists()
+
+
 def test_a_prompt_shows_the_table_of_an_evaluation_and_a_line_of_a_classifier(tmp_path: Path) -> None:
     found = auditkit.evaluate(_scores, _pictures(), steps=3, **ASKED)
     assert repr(found) == str(found)

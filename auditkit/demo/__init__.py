@@ -1,1 +1,1 @@
-"""The planted truth: images whose object and tag this code put there itself."""
+"""A demo with planted truth: auditkit draws the images, so it knows where the object and the tag are."""

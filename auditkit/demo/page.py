@@ -1,9 +1,9 @@
-"""The demo's page: which of the two models reads the tag, and how that shows."""
+"""The demo's page: which of the two models reads the tag, and how one can tell."""
 
 import base64
 import io
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -13,63 +13,67 @@ from auditkit.arrays import Array
 from auditkit.data.bundles import open_bundle
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import CLASSES
-from auditkit.demo.planted import FIRST, Demo, Vendor
+from auditkit.demo.planted import TOP_PIXELS, Demo, Vendor
 from auditkit.metrics.localisation import kept_first
 from auditkit.metrics.statistics import Interval
 from auditkit.report.formatting import exact, last, percent
 from auditkit.report.html import page
 from auditkit.report.load_run import load
-from auditkit.report.sections import Fact
+from auditkit.report.sections import Fact, Results
 
-TEMPLATES = Path(__file__).parent / "templates"
-SHOWN = 6  # pictures whose masks are shown
-KEPT = 0.05
-ZOOM = 3
-GRAY = 128
+_TEMPLATES = Path(__file__).parent / "templates"
+_TILES = 6  # images whose masks are shown
+_KEPT_FRACTION = 0.05  # of the pixels of a tile
+_ZOOM = 3
+_GRAY = 128
 
 
 def render(demo: Demo) -> str:
-    """The page as one file."""
+    """The page as one HTML file."""
     runs = {vendor.model: load(demo.folder / vendor.model).results for vendor in demo.vendors}
-    pixels = demo.audited.images[0].shape[0] * demo.audited.images[0].shape[1]
+    images = demo.audited.images
     return page("demo.html", {
-        "version": __version__, "headline": headline(demo), "right": _right(demo), "first": FIRST,
-        "answered": demo.answered, "kept": percent(KEPT), "images": len(demo.audited.images),
-        "chance_object": f"{demo.audited.objects.mean():.0%}", "chance_tag": f"{FIRST / pixels:.0%}",
+        "version": __version__, "headline": headline(demo), "first": TOP_PIXELS, "answered": demo.answered,
+        "right": _distinct(f"{vendor.correct_when_agree:.0%}" for vendor in demo.vendors),
+        "kept": percent(_KEPT_FRACTION), "images": len(images), "chance_object": f"{demo.audited.objects.mean():.0%}",
+        "chance_tag": f"{TOP_PIXELS / images[0, ..., 0].size:.0%}",
         "vendors": [_vendor(vendor) for vendor in demo.vendors], "tiles": _tiles(demo),
-        "policies": _policies(runs), "origin": _origin(demo, runs),
-    }, TEMPLATES)  # fmt: skip
+        "policies": _distinct(str(run["policy"]["name"]) for run in runs.values()), "origin": _origin(demo, runs),
+    }, _TEMPLATES)  # fmt: skip
 
 
 def headline(demo: Demo) -> str:
     """The finding in a sentence."""
     if not demo.cheats:
         return "Neither model is caught reading the tag"
-    others = [vendor.model for vendor in demo.vendors if vendor.model not in demo.cheats]
-    rest = f"; {' and '.join(others)} looks at the shape" if others else ""
+    honest = [vendor.model for vendor in demo.vendors if not vendor.reads_the_tag]
+    rest = f"; {' and '.join(honest)} looks at the shape" if honest else ""
     return f"The model “{' and '.join(demo.cheats)}” reads the tag instead of the shape{rest}"
 
 
-def _policies(runs: dict[str, Any]) -> str:
-    """Names of the policies that the audits were judged by; one, unless somebody meddled."""
-    return " and ".join(dict.fromkeys(str(run["policy"]["name"]) for run in runs.values()))
+def _distinct(texts: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(texts))
 
 
-def _origin(demo: Demo, runs: dict[str, Any]) -> list[tuple[str, list[Fact]]]:
-    """Where the page comes from, in groups: itself, and the audit of each model."""
+def _origin(demo: Demo, runs: Mapping[str, Results]) -> list[tuple[str, list[Fact]]]:
+    """Where the page comes from, in groups: the demo itself, and the audit of each model."""
     drawn = f"{exact(len(demo.audited.images))} for the audits, {exact(demo.answered)} of each kind for the answers"
-    own = [
-        ("made by", f"auditkit {__version__}", False), ("pictures", drawn, False),
-        ("drawn", f"here, with the fixed seed {demo.seed}", False),
-        *dict.fromkeys(fact for run in runs.values() for fact in (
-            ("audited pictures, digest", str(run["subject"]["images"]["digest"]), True),
-            ("policy", f"{run['policy']['name']} (the demo's own policy.toml)", False),
-            ("policy, sha256", str(run["policy"]["sha256"]), True))),
+    digests = dict.fromkeys(("audited pictures, digest", str(run["subject"]["images"]["digest"]), True)
+                            for run in runs.values())  # fmt: skip
+    policies = dict[Fact, None]()
+    for run in runs.values():
+        policies[("policy", f"{run['policy']['name']} (the demo's own policy.toml)", False)] = None
+        policies[("policy, sha256", str(run["policy"]["sha256"]), True)] = None
+    return [
+        ("The demo", [
+            ("made by", f"auditkit {__version__}", False), ("pictures", drawn, False),
+            ("drawn", f"here, with the fixed seed {demo.seed}", False), *digests, *policies,
+        ]),
+        *((f"The audit of {name}", _audit(run)) for name, run in runs.items()),
     ]  # fmt: skip
-    return [("The demo", own), *((f"The audit of {name}", _audit(run)) for name, run in runs.items())]
 
 
-def _audit(run: dict[str, Any]) -> list[Fact]:
+def _audit(run: Results) -> list[Fact]:
     model = run["subject"]["model"]
     return [
         ("model file", last(model["path"]), True), ("sha256", str(model["sha256"]), True),
@@ -78,51 +82,52 @@ def _audit(run: dict[str, Any]) -> list[Fact]:
     ]  # fmt: skip
 
 
-def _right(demo: Demo) -> str:
-    return " and ".join(dict.fromkeys(f"{vendor.correct_when_agree:.0%}" for vendor in demo.vendors))
-
-
-def _vendor(vendor: Vendor) -> dict[str, Any]:
-    cheats = vendor.reads_the_tag
-    places = {"object": vendor.on_object, "tag": vendor.on_tag}
-    cells = {
-        "share on the shape": vendor.on_object.share, "share on the tag": vendor.on_tag.share,
-        "pointing game, shape": vendor.on_object.pointed, "pointing game, tag": vendor.on_tag.pointed,
-    }  # fmt: skip
+def _vendor(vendor: Vendor) -> dict[str, object]:
+    cheats, on_object, on_tag = vendor.reads_the_tag, vendor.on_object, vendor.on_tag
     return {
         "name": vendor.model, "tone": "fail" if cheats else "pass", "symbol": "✗" if cheats else "✓",
-        "says": "Its evidence lies on the tag." if cheats else "Its evidence lies on the shape.",
-        **{f"{name}_share": round(100 * place.share.value) for name, place in places.items()},
-        **{f"{name}_pointed": round(100 * place.pointed.value) for name, place in places.items()},
+        "says": f"Its evidence lies on the {'tag' if cheats else 'shape'}.",
+        "object_share": _percent(on_object.share), "tag_share": _percent(on_tag.share),
+        "object_pointed": _percent(on_object.pointing_game), "tag_pointed": _percent(on_tag.pointing_game),
         "disagree": f"{vendor.correct_when_disagree:.0%}",
         "follows": f", and {vendor.followed_tag:.0%} of its answers are what the tag says" if cheats else "",
-        "verdict": vendor.verdict, "cells": [(words, _cell(found)) for words, found in cells.items()],
+        "verdict": vendor.verdict,
+        "cells": [
+            ("share on the shape", _cell(on_object.share)), ("share on the tag", _cell(on_tag.share)),
+            ("pointing game, shape", _cell(on_object.pointing_game)),
+            ("pointing game, tag", _cell(on_tag.pointing_game)),
+        ],
     }  # fmt: skip
 
 
-def _cell(found: Interval) -> dict[str, str]:
-    bounds = "" if found.low is None or found.high is None else f"{found.low:.2f} to {found.high:.2f}, "
-    return {"value": f"{found.value:.2f}", "interval": f"{bounds}n = {found.n}"}
+def _percent(interval: Interval) -> int:
+    return round(100 * interval.value)
 
 
-def _tiles(demo: Demo) -> list[dict[str, Any]]:
-    """The first pictures, each with its most important pixels for the true label by each model's masks."""
-    maps = {vendor.model: open_bundle(demo.folder / vendor.model / "maps") for vendor in demo.vendors}
-    tiles = []
-    for index in range(min(SHOWN, len(demo.audited.images))):
-        picture, label = demo.audited.images[index], int(demo.audited.labels[index])
-        masks = [(name, _uri(_shown(picture, bundle.get(str(index), label)))) for name, bundle in maps.items()]
-        tiles.append({"shape": CLASSES[label], "image": _uri(picture), "masks": masks})
+def _cell(interval: Interval) -> dict[str, str]:
+    has_ends = interval.low is not None and interval.high is not None
+    ends = f"{interval.low:.2f} to {interval.high:.2f}, " if has_ends else ""
+    return {"value": f"{interval.value:.2f}", "interval": f"{ends}n = {interval.n}"}
+
+
+def _tiles(demo: Demo) -> list[dict[str, object]]:
+    """The first images, each with its most important pixels for the true label according to each model's masks."""
+    bundles = {vendor.model: open_bundle(demo.folder / vendor.model / "maps") for vendor in demo.vendors}
+    tiles = list[dict[str, object]]()
+    for index, image in enumerate(demo.audited.images[:_TILES]):
+        label = int(demo.audited.labels[index])
+        masks = [(name, _uri(_masked(image, maps.get(str(index), label)))) for name, maps in bundles.items()]
+        tiles.append({"shape": CLASSES[label], "image": _uri(image), "masks": masks})
     return tiles
 
 
-def _shown(picture: Array, values: Array) -> Array:
-    keep = kept_first(ranks(values, "first"), round(KEPT * values.size))
-    return np.where(keep[..., None], picture, np.uint8(GRAY))
+def _masked(image: Array, heatmap: Array) -> Array:
+    keep_mask = kept_first(ranks(heatmap, "first"), round(_KEPT_FRACTION * heatmap.size))
+    return np.where(keep_mask[..., None], image, np.uint8(_GRAY))
 
 
-def _uri(picture: Array) -> str:
+def _uri(image: Array) -> str:
     content = io.BytesIO()
-    big = picture.repeat(ZOOM, axis=0).repeat(ZOOM, axis=1)
-    Image.fromarray(big).save(content, "PNG", optimize=True)
+    zoomed = image.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)
+    Image.fromarray(zoomed).save(content, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

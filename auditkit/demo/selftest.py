@@ -1,19 +1,18 @@
-"""A two-second check that this installation computes what it should."""
+"""A two-second test of this installation: it opens a bundled model and counts correct answers."""
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from auditkit.demo.draw import draw
-from auditkit.demo.planted import bundled
+from auditkit.demo.planted import bundled_model
 from auditkit.errors import AuditError
 from auditkit.model.classifier import Opening, open_file
 from auditkit.model.session import Settings
 
-IMAGES = 100
-LEAST_CORRECT = 90  # of 100; the model is right on 97 or more
+_IMAGES = 100
+_MIN_CORRECT = 90  # the model is right on 97 or more
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,10 @@ class SelfTest:
     seconds: float
     reason: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain object for `doctor --json`."""
         return {
-            "passed": self.passed, "device": self.device, "correct": self.correct, "n": IMAGES,
+            "passed": self.passed, "device": self.device, "correct": self.correct, "n": _IMAGES,
             "seconds": round(self.seconds, 3), "reason": self.reason,
         }  # fmt: skip
 
@@ -38,16 +37,16 @@ class SelfTest:
         if self.reason:
             return f"FAILED: {self.reason}"
         verdict = "passed" if self.passed else "FAILED"
-        return f"{verdict} on {self.device}: {self.correct} of {IMAGES} drawn images right, {self.seconds:.1f} s"
+        return f"{verdict} on {self.device}: {self.correct} of {_IMAGES} drawn images right, {self.seconds:.1f} s"
 
 
 def run(settings: Settings) -> SelfTest:
-    """Open the bundled honest model as any vendor's file and ask it about images drawn here."""
+    """Open the bundled honest model as any vendor's file, and count its correct answers on drawn images."""
     start = time.perf_counter()
     try:
-        model = open_file(bundled("honest"), Opening(), settings)
-        planted = draw(IMAGES, seed=11, tags="random")
+        model = open_file(bundled_model("honest"), Opening(), settings)
+        planted = draw(_IMAGES, seed=11, tags="random")
         correct = int(np.sum(model.predict(planted.images).argmax(axis=1) == planted.labels))
     except AuditError as error:
         return SelfTest(False, settings.device, 0, time.perf_counter() - start, str(error))
-    return SelfTest(correct >= LEAST_CORRECT, model.settings.device, correct, time.perf_counter() - start)
+    return SelfTest(correct >= _MIN_CORRECT, model.settings.device, correct, time.perf_counter() - start)

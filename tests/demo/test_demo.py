@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auditkit.demo.planted import bundled
+from auditkit.demo.planted import bundled_model
 from tests.support.commands import auditkit_process
 
 README = Path(__file__).parents[2] / "README.md"
@@ -25,7 +25,7 @@ def _typed(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the demo was run, beside the bundled models."""
     made = tmp_path_factory.mktemp("newcomer")
-    (made / "models").symlink_to(bundled("honest").parent)
+    (made / "models").symlink_to(bundled_model("honest").parent)
     done = _typed("auditkit demo -o demo-output --count 20 --answered 60 --device cpu --json", made)
     assert (done.returncode, done.stderr) == (0, "")
     (made / "said.json").write_text(done.stdout)
@@ -73,7 +73,7 @@ def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
 
 def _few_images(folder: Path, elsewhere: Path) -> Path:
     """A folder in which the demo seems to have drawn only three of its images, which saves nine tenths of the time."""
-    (elsewhere / "models").symlink_to(bundled("honest").parent)
+    (elsewhere / "models").symlink_to(bundled_model("honest").parent)
     (elsewhere / "demo-output").mkdir()
     with np.load(folder / "demo-output" / "images.npz") as arrays:
         few = {name: array[:3] for name, array in arrays.items()}

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 import auditkit
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import draw
-from auditkit.demo.planted import bundled
+from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput
 from auditkit.graph import float_types, mask_step
 from auditkit.graph import mask_objective as names
@@ -297,7 +297,7 @@ def test_it_is_a_method_by_name() -> None:
 
 
 def test_maps_point_at_the_planted_object() -> None:
-    model = auditkit.load(bundled("honest"), settings=CPU)
+    model = auditkit.load(bundled_model("honest"), settings=CPU)
     drawn = draw(6, seed=3, tags="agree")
     shown = model.preprocess(drawn.images)
     labels = tuple((int(label),) for label in model.probabilities(shown).argmax(axis=1))

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 import auditkit
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import Planted, draw
-from auditkit.demo.planted import bundled
+from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph.mask_objective import Recipe
 from auditkit.methods.mask import batch as mask_batch
@@ -283,7 +283,7 @@ def test_requests_are_refused_with_one_sentence(model: OnnxClassifier) -> None:
 
 def planted(name: str, count: int, options: MaskOptions, seed: int = 3) -> tuple[Found, Planted]:
     """Masks for the label that the model predicts, tags naming a class by chance."""
-    model = auditkit.load(bundled(name), settings=CPU)
+    model = auditkit.load(bundled_model(name), settings=CPU)
     drawn, others = draw(count, seed=seed, tags="random"), draw(40, seed=seed + 1, tags="random")
     shown = model.preprocess(drawn.images)
     labels = model.probabilities(shown).argmax(axis=1)

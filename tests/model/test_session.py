@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 import auditkit
-from auditkit.demo.planted import bundled
+from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.model import cuda, session
 from auditkit.model.session import LEAST_MEMORY, Session, Settings, in_batches, measured_batch
@@ -116,7 +116,7 @@ def test_batches_too_large_for_the_memory_allowed_become_smaller() -> None:
     found = list[np.ndarray]()
     usual = Settings(device="cuda", precision="strict", batch=64)
     for settings in (replace(usual, batch=4096, memory_bytes=LEAST_MEMORY), usual):
-        found.append(auditkit.load(bundled("honest"), settings=settings).probabilities(rows))
+        found.append(auditkit.load(bundled_model("honest"), settings=settings).probabilities(rows))
     assert np.abs(found[0] - found[1]).max() < 1e-4
 
 

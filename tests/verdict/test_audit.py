@@ -20,7 +20,7 @@ from PIL import Image
 import auditkit
 from auditkit.data import dataset
 from auditkit.demo.draw import draw
-from auditkit.demo.planted import bundled
+from auditkit.demo.planted import bundled_model
 from auditkit.runs.folder import checksums, provenance
 from tests.support.commands import auditkit as command
 from tests.support.commands import auditkit_process, refused
@@ -73,8 +73,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _words(folder: Path, out: Path, *more: object) -> tuple[object, ...]:
     method = () if "--heatmaps" in more else ("--method", "gradient-input")
-    return ("audit", bundled("honest"), folder / "images.npz", *method, "--policy", folder / "policy.toml", "-o", out,
-            "--device", "cpu", *more)  # fmt: skip
+    return ("audit", bundled_model("honest"), folder / "images.npz", *method, "--policy", folder / "policy.toml", "-o",
+            out, "--device", "cpu", *more)  # fmt: skip
 
 
 def _results(run: Path) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_a_run_holds_all_that_is_filed(whole: Path) -> None:
 def test_every_result_says_where_it_comes_from(whole: Path, planted: Path) -> None:
     found = _results(whole)
     subject, run, settings = found["subject"], found["run"], found["settings"]
-    model, card = bundled("honest"), bundled("honest").with_suffix(".toml")
+    model, card = bundled_model("honest"), bundled_model("honest").with_suffix(".toml")
     digests = [subject["model"]["sha256"], subject["card_origin"]["sha256"], found["policy"]["sha256"]]
     assert digests == [_sha256(path) for path in (model, card, planted / "policy.toml")]
     assert (subject["model"]["path"], subject["card_origin"]["source"]) == (str(model), str(card))
@@ -170,7 +170,7 @@ def test_another_audit_does_not_go_into_the_same_folder(whole: Path, planted: Pa
 
 
 def test_python_gives_the_same(whole: Path, planted: Path, tmp_path: Path) -> None:
-    model = auditkit.load(bundled("honest"), settings=CPU)
+    model = auditkit.load(bundled_model("honest"), settings=CPU)
     found = auditkit.audit(model, planted / "images.npz", tmp_path / "run", method="gradient-input",
                            policy=planted / "policy.toml")  # fmt: skip
     assert found["verdict"] == "pass"
@@ -198,8 +198,8 @@ def test_verdicts_have_their_exit_codes(
 def test_what_fails_may_be_told_by_severity(planted: Path, whole: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY.replace("min = 0.1", "min = 0.999").replace("[randomisation]\nimages = 2\nstages = 2", ""))
-    found = auditkit.audit(auditkit.load(bundled("honest"), settings=CPU), planted / "images.npz", tmp_path / "run",
-                           whole / "maps", policy=policy, fail_on="critical")  # fmt: skip
+    found = auditkit.audit(auditkit.load(bundled_model("honest"), settings=CPU), planted / "images.npz",
+                           tmp_path / "run", whole / "maps", policy=policy, fail_on="critical")  # fmt: skip
     assert found["verdict"] == "measured"  # nothing is asked that is critical
     assert _status(found)["complete"] == "fail"
     assert found["run"]["fail_on"] == "critical"
@@ -228,9 +228,9 @@ def test_options_for_making_maps_are_not_for_supplied_ones(
 
 @pytest.mark.parametrize(("making", "named"), [({"method": "mask"}, "mask"), ({"steps": 3}, "option steps")])
 def test_nor_are_they_in_python(planted: Path, tmp_path: Path, making: dict[str, Any], named: str) -> None:
-    maps = _bundle(tmp_path / "maps", auditkit.load(bundled("honest"), settings=CPU).file.identity, [0])
+    maps = _bundle(tmp_path / "maps", auditkit.load(bundled_model("honest"), settings=CPU).file.identity, [0])
     with pytest.raises(auditkit.BadInput, match=f"heatmaps or {named}, not both"):
-        auditkit.audit(bundled("honest"), planted / "images.npz", tmp_path / "run", maps, **making)
+        auditkit.audit(bundled_model("honest"), planted / "images.npz", tmp_path / "run", maps, **making)
     assert not (tmp_path / "run").exists()
 
 
@@ -374,8 +374,8 @@ def test_a_broken_image_among_good_ones_is_counted_and_nothing_is_lost(planted: 
     for number, picture in enumerate(draw(IMAGES, seed=3, tags="random").images):
         Image.fromarray(picture).save(folder / f"{number:02}.png")
     (folder / "02.png").write_bytes(b"no picture")
-    words = ("audit", bundled("honest"), folder, "--method", "gradient-input", "--policy", planted / "policy.toml",
-             "-o", tmp_path / "run", "--device", "cpu")  # fmt: skip
+    words = ("audit", bundled_model("honest"), folder, "--method", "gradient-input", "--policy",
+             planted / "policy.toml", "-o", tmp_path / "run", "--device", "cpu")  # fmt: skip
     done = command(*words)
     assert done.returncode == 3  # one image fewer than the policy wants
     found = _results(tmp_path / "run")
@@ -424,7 +424,7 @@ def _bundle(folder: Path, model: str, labels: list[int]) -> Path:
 
 
 def test_maps_of_another_model_are_a_finding(planted: Path, tmp_path: Path) -> None:
-    maps = _bundle(tmp_path / "maps", str(bundled("shortcut")), list(range(10)))
+    maps = _bundle(tmp_path / "maps", str(bundled_model("shortcut")), list(range(10)))
     done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
     assert done.returncode == 1, done.stderr
     found = _results(tmp_path / "run")
@@ -435,7 +435,7 @@ def test_maps_of_another_model_are_a_finding(planted: Path, tmp_path: Path) -> N
 
 
 def test_maps_that_cannot_be_read_are_a_finding(planted: Path, tmp_path: Path) -> None:
-    maps = _bundle(tmp_path / "maps", str(bundled("honest")), list(range(10)))
+    maps = _bundle(tmp_path / "maps", str(bundled_model("honest")), list(range(10)))
     stack = next((maps / "maps").glob("*.npy"))
     np.save(stack, np.full((10, 64, 64), np.nan, np.float32))
     done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
@@ -456,7 +456,7 @@ def test_colour_pictures_are_refused_before_they_are_maps(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["stack", "png"])
 def test_colour_pictures_in_a_bundle_are_named(kind: str, planted: Path, tmp_path: Path) -> None:
-    maps = _bundle(tmp_path / "maps", str(bundled("honest")), list(range(10)))
+    maps = _bundle(tmp_path / "maps", str(bundled_model("honest")), list(range(10)))
     stack = next((maps / "maps").glob("*.npy"))
     jet = np.random.default_rng(0).integers(0, 256, (10, 64, 64, 3), np.uint8)
     if kind == "stack":
@@ -494,7 +494,7 @@ def test_a_baseline_whose_images_have_other_contents_loses_no_work(planted: Path
 
 
 def test_leaving_out_labels_leaves_the_verdict_open(planted: Path, tmp_path: Path) -> None:
-    maps = _bundle(tmp_path / "maps", str(bundled("honest")), [0])
+    maps = _bundle(tmp_path / "maps", str(bundled_model("honest")), [0])
     done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
     assert done.returncode in (1, 3)
     assert _status(_results(tmp_path / "run"))["complete"] == "not assessed"

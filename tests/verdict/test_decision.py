@@ -14,7 +14,7 @@ from scipy import ndimage
 
 import auditkit
 from auditkit.demo.draw import draw
-from auditkit.demo.planted import bundled
+from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput
 from auditkit.methods.controls import blurred_edges, centred_gaussian, edges
 from auditkit.metrics.statistics import mean_interval, paired_difference
@@ -1124,7 +1124,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Results
     """Results of maps for the images of the planted truth, by the policy's own settings."""
     folder = tmp_path_factory.mktemp("planted")
     images = draw(COUNT, seed=3, tags="random").images
-    model = auditkit.load(bundled("honest"), settings=auditkit.Settings(device="cpu"))
+    model = auditkit.load(bundled_model("honest"), settings=auditkit.Settings(device="cpu"))
     settings = PLANTED.evaluation()
 
     @functools.cache
@@ -1133,7 +1133,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Results
         if isinstance(make, str):
             auditkit.explain(model, images, folder / name, make, labels=settings.labels)
         else:
-            rng, bundle = np.random.default_rng(5), auditkit.Bundle(folder / name, model=str(bundled("honest")))
+            rng, bundle = np.random.default_rng(5), auditkit.Bundle(folder / name, model=str(bundled_model("honest")))
             for index, pixels in enumerate(images):
                 bundle.add([str(index)] * LABELS, list(range(LABELS)), make(rng, pixels).astype(np.float32))
         out = folder / f"run {name}"

@@ -1,0 +1,27 @@
+"""`auditkit schema`: print a JSON schema of the files that auditkit reads and writes."""
+
+from importlib import resources
+from typing import Annotated
+
+import typer
+
+from auditkit.errors import BadInput
+
+_FOLDER = resources.files("auditkit") / "schemas"
+_SUFFIX = ".schema.json"
+
+
+def schema(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False,
+                                        help="results, bundle, card or policy; TOML files as parsed objects.")],
+) -> None:  # fmt: skip
+    """Print the JSON schema of results.json, of a bundle's bundle.json, of a model's card or of a policy."""
+    print(read_schema(name), end="")
+
+
+def read_schema(name: str) -> str:
+    """The text of a JSON schema that comes with auditkit."""
+    names = sorted(file.name.removesuffix(_SUFFIX) for file in _FOLDER.iterdir() if file.name.endswith(_SUFFIX))
+    if name not in names:
+        raise BadInput(f"there is no schema '{name}'; the schemas are {', '.join(names)}.")
+    return (_FOLDER / f"{name}{_SUFFIX}").read_text("utf-8")

@@ -1,0 +1,148 @@
+"""The JSON schemas that come with auditkit describe the files that it reads and writes."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema
+import numpy as np
+import pytest
+
+import auditkit
+from auditkit.cli.schema import read_schema
+from auditkit.data.alignment import checked_frame
+from auditkit.errors import BadInput
+from auditkit.model import card, signature
+from auditkit.verdict import policy
+from auditkit.verdict.policy_file import parse_policy
+from tests.support.commands import auditkit as command
+from tests.support.commands import refused
+
+NAMES = ("bundle", "card", "policy")
+CARDS = sorted((Path(__file__).parents[2] / "models").glob("*.toml"))
+SUPPRESSION = """
+[[suppression]]
+check = "runtime-error"
+reason = "an old GPU"
+approver = "A. Auditor"
+expires = 2030-12-31
+"""
+
+
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    schema = json.loads(read_schema(name))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def _parsed(text: str) -> Any:
+    """A TOML text as the object that the schemas describe: dates are text."""
+    return json.loads(json.dumps(tomllib.loads(text), default=str))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_verb_prints_the_schema(name: str) -> None:
+    done = command("schema", name)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == json.loads(read_schema(name))
+
+
+def test_an_unknown_name_is_one_sentence_with_the_known_ones() -> None:
+    refused(command("schema", "reslts"), "there is no schema 'reslts'; the schemas are bundle, card, policy")
+
+
+@pytest.mark.parametrize("path", CARDS, ids=lambda path: path.name)
+def test_the_cards_of_the_models_fit(path: Path) -> None:
+    _validator("card").validate(_parsed(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("schema_version = 1", "schema_version = 2"),
+        ('crop = "none"', 'crop = "left"'),
+        ('crop = "none"', "crop_ = 3"),
+        ("mean =", "median ="),
+        ("size = [64, 64]", "size = [64]"),
+        ('kind = "logits"', 'kind = "scores"'),
+    ],
+)
+def test_a_card_that_auditkit_refuses_does_not_fit(old: str, new: str, tmp_path: Path) -> None:
+    text = CARDS[0].read_text()
+    assert old in text
+    path = tmp_path / "model.toml"
+    path.write_text(text.replace(old, new))
+    (tmp_path / "model.onnx").write_bytes(CARDS[0].with_suffix(".onnx").read_bytes())
+    with pytest.raises(BadInput):
+        auditkit.load(tmp_path / "model.onnx")
+    assert not _validator("card").is_valid(_parsed(path.read_text()))
+
+
+def test_the_choices_of_a_card_are_those_of_the_code() -> None:
+    tables = json.loads(read_schema("card"))["properties"]
+    keys = tables["preprocessing"]["properties"]
+    assert keys["preset"]["enum"] == list(card.PRESETS)
+    assert keys["interpolation"]["enum"] == list(card.INTERPOLATIONS)
+    assert keys["channels"]["enum"] == list(card.ORDERS)
+    assert keys["crop"]["enum"] == list(card.CROPS)
+    assert tables["signature"]["properties"]["layout"]["enum"] == list(get_args(signature.Layout))
+    assert tables["signature"]["properties"]["kind"]["enum"] == list(get_args(signature.Kind))
+
+
+@pytest.mark.parametrize("name", policy.SHIPPED)
+def test_the_policies_that_come_with_auditkit_fit(name: str) -> None:
+    _validator("policy").validate(_parsed(policy.shipped_text(name)))
+
+
+def test_a_suppression_fits() -> None:
+    text = policy.shipped_text("standard") + SUPPRESSION
+    parse_policy(text, "standard.toml")
+    _validator("policy").validate(_parsed(text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("schema_version = 1", "schema_version = 2"),
+        ('severity = "medium"', 'severity = "grave"'),
+        ('name = "standard"', 'title = "standard"'),
+        ("min = ", "least = "),
+        ("min = ", "max = 0.9\nmin = "),
+        ("minimum_images = ", "minimum_images = -"),
+        ("2030-12-31", "3"),
+    ],
+)
+def test_a_policy_that_auditkit_refuses_does_not_fit(old: str, new: str) -> None:
+    text = policy.shipped_text("standard") + SUPPRESSION
+    assert old in text
+    wrong = text.replace(old, new)
+    with pytest.raises(BadInput):
+        parse_policy(wrong, "standard.toml")
+    assert not _validator("policy").is_valid(_parsed(wrong))
+
+
+def test_the_choices_of_a_policy_are_those_of_the_code() -> None:
+    keys = json.loads(read_schema("policy"))["properties"]
+    check = keys["check"]["items"]["properties"]
+    assert check["metric"]["enum"] == list(policy.METRICS)
+    assert check["severity"]["enum"] == list(policy.SEVERITIES)
+    assert keys["fail_on"]["enum"] == list(policy.FAIL_ON)
+    assert keys["evaluation"]["properties"]["controls"]["anyOf"][1]["items"]["enum"] == list(policy.CONTROLS)
+    assert {"min", "max", "min_margin_over"} == set(policy.RULES) <= set(check)
+
+
+def test_a_bundle_written_by_auditkit_fits(tmp_path: Path) -> None:
+    bundle = auditkit.Bundle(tmp_path / "maps", method="mine")
+    bundle.add(["0", "1"], [3, 3], np.arange(32.0).reshape(2, 4, 4))
+    header = json.loads((tmp_path / "maps" / "bundle.json").read_text())
+    validator = _validator("bundle")
+    validator.validate(header)
+    assert set(header) == set(json.loads(read_schema("bundle"))["properties"])
+    for wrong in ({"frame": "photograph"}, {"schema_version": 2}, {"sign": "both"}, {"notes": [3]}, {"method": 3}):
+        (tmp_path / "maps" / "bundle.json").write_text(json.dumps(header | wrong))
+        with pytest.raises(BadInput):
+            auditkit.open_bundle(tmp_path / "maps")
+        assert not validator.is_valid(header | wrong)
+    for frame in json.loads(read_schema("bundle"))["properties"]["frame"]["enum"]:
+        assert checked_frame(frame) == frame
