@@ -36,7 +36,7 @@ def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     done = _typed("auditkit demo -o file", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "auditkit: file is not a folder; give a new one.\n"
+    assert done.stderr == "auditkit: file is not a folder; name a new one.\n"
     assert (tmp_path / "file").read_text() == "mine"
 
 
