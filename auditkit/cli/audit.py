@@ -2,13 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from auditkit.cli import console, options
 
 if TYPE_CHECKING:
+    from auditkit.report.sections import Results
     from auditkit.runs.explain import Explanation
 
 
@@ -74,7 +75,7 @@ def _explanation(
     return None
 
 
-def _print(results: dict[str, Any], out: Path) -> None:
+def _print(results: "Results", out: Path) -> None:
     from auditkit.report.wording import headline  # noqa: PLC0415
 
     checks = results["checks"]
@@ -93,7 +94,7 @@ def _print(results: dict[str, Any], out: Path) -> None:
     ])  # fmt: skip
 
 
-def _figure(check: dict[str, Any]) -> str:
+def _figure(check: "Results") -> str:
     if check["observed"] is None:
         return ""
     if check["low"] is None or check["high"] is None:
@@ -101,5 +102,5 @@ def _figure(check: dict[str, Any]) -> str:
     return f"{check['observed']:.3f} ({check['low']:.3f} to {check['high']:.3f})"
 
 
-def _limit(check: dict[str, Any]) -> str:
+def _limit(check: "Results") -> str:
     return "" if check["limit"] is None else f"{check['rule']} {check['limit']:g}"

@@ -111,12 +111,9 @@ def import_(
 
 
 def _problems(
-    maps: "HeatmapSet",
-    images: Path | None,
-    model: Path | None,
-    model_options: options.ModelOptions,
+    maps: "HeatmapSet", images: Path | None, model: Path | None, model_options: options.ModelOptions,
     progress: "Progress",
-) -> "list[Problem]":
+) -> "list[Problem]":  # fmt: skip
     """Problems of the bundle, checked against the images and the model if there are any."""
     from auditkit.data.bundle_check import check  # noqa: PLC0415
     from auditkit.data.dataset import Dataset  # noqa: PLC0415

@@ -118,10 +118,9 @@ def with_model_options(
             chosen = {parameter.name: values.pop(parameter.name) for parameter in parameters}
             verb(**values, model_options=ModelOptions(**chosen))
 
-        own = [
-            parameter for parameter in inspect.signature(verb).parameters.values() if parameter.name != "model_options"
-        ]
-        signature = inspect.Signature([*own, *parameters])
+        own = {**inspect.signature(verb).parameters}
+        del own["model_options"]
+        signature = inspect.Signature([*own.values(), *parameters])
         command.__signature__ = signature  # type: ignore[attr-defined]
         command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
         return command

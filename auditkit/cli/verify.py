@@ -43,9 +43,8 @@ def verify(
     from auditkit.verdict import verify as verifying  # noqa: PLC0415
 
     bundles = {name: Path(path) for name, path in options.parse_pairs(heatmaps, "--heatmaps", "NAME=PATH")}
-    originals = verifying.Originals(
-        model, images, bundles, pool, model_options.opening(), model_options.settings().device
-    )
+    device = model_options.settings().device
+    originals = verifying.Originals(model, images, bundles, pool, model_options.opening(), device)
     depth: Depth = "rows" if recompute else "digests"
     if run_only:
         depth = "run"

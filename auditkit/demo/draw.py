@@ -1,8 +1,8 @@
-"""Draws small pictures, a shape on a texture with a tag in a corner, and says where both lie.
+"""Draws small images, a shape on a texture with a tag in a corner, and records where both are.
 
-Pictures must come out the same everywhere, so that a published number can be checked. Hence nothing here
-leaves IEEE arithmetic: + - * / sqrt, floor, min, max and comparisons, and no call whose last bit may depend
-on a version (no sin, no exp, no matrix product, no drawing library).
+The images must be identical on every machine, so that a published number can be checked. This module therefore uses
+only IEEE arithmetic (+ - * / sqrt, floor, min, max and comparisons), and no function whose last bit may depend on a
+version (no sin, no exp, no matrix product, no drawing library).
 
 Coordinates are pixels, x to the right and y downwards; a pixel's centre is at (column, row) + 0.5.
 """
@@ -14,53 +14,53 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]  # float32 all over; numpy's type stubs forget that beside a number
+Floats = npt.NDArray[np.floating[Any]]  # float32 all over; numpy's type stubs lose that in arithmetic with a number
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Tags = Literal["agree", "disagree", "random"]
-Draws = dict[str, Floats]  # chance numbers by name, a row for each image
+Draws = dict[str, Floats]  # random numbers by name, one plane per image
 
 SIDE_PX = 64
 TAG_SIDE_PX = 10
 TAG_MARGIN_PX = 2
 MIN_RADIUS_PX = 13.0
 MAX_RADIUS_PX = 19.0
-CHUNK = 32  # images drawn at once: their planes stay in the processor's cache
+_CHUNK = 32  # images drawn at once: their planes stay in the processor's cache
 
 _X_PX: Floats = np.arange(SIDE_PX, dtype=np.float32) + np.float32(0.5)
 _Y_PX: Floats = _X_PX[:, None]
-_both, _either = np.maximum, np.minimum  # of the distances to two shapes: what they share, their union
+_both, _either = np.maximum, np.minimum  # of the distances to two shapes: to their intersection, to their union
 
 
 @dataclass(frozen=True)
 class Planted:
-    """Images with their truth: which class the shape is, which one the tag names, and where both lie."""
+    """Images with their truth: the class of the shape, the class that the tag names, and where both are."""
 
     images: npt.NDArray[np.uint8]  # [N, 64, 64, 3], RGB
     labels: Ints  # [N], class of the shape
     tags: Ints  # [N], class that the tag names
-    objects: Bools  # [N, 64, 64], true wherever the shape has a part in the pixel; a ring's hole is ring
+    objects: Bools  # [N, 64, 64], true where the shape covers part of the pixel; a ring's hole belongs to the ring
     tag_regions: Bools  # [N, 64, 64], true on the tag's square
 
 
 def draw(count: int, *, seed: int, tags: Tags) -> Planted:
-    """`count` planted images; image i depends on the seed and i alone, and its shape is of class i modulo 10.
+    """`count` images; image i depends only on the seed and on i, and its shape has class i modulo 10.
 
-    `tags` changes nothing but the pattern on the tag: it names the shape's own class ("agree"), always
-    another one ("disagree"), or any of the ten by chance ("random").
+    `tags` changes only the pattern on the tag: it names the class of the shape ("agree"), always another class
+    ("disagree"), or any of the ten at random ("random").
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, found {count}.")
     if tags not in ("agree", "disagree", "random"):
         raise ValueError(f'tags must be "agree", "disagree" or "random", found {tags!r}.')
-    starts = range(0, count, CHUNK)
-    chunks = [_draw_chunk(np.arange(count)[start : start + CHUNK], seed, tags) for start in starts]
+    starts = range(0, count, _CHUNK)
+    chunks = [_draw_chunk(np.arange(count)[start : start + _CHUNK], seed, tags) for start in starts]
     names = [field.name for field in fields(Planted)]
     return Planted(**{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names})
 
 
 def _draw_chunk(indices: Ints, seed: int, tags: Tags) -> Planted:
-    """The planted images of these indices."""
+    """The images with these indices."""
     draws = _draws(indices, seed)
     labels = indices % len(CLASSES)
     tag_classes = _tag_classes(labels, draws["tag"][:, 0, 0], tags)
@@ -78,7 +78,7 @@ def _draw_chunk(indices: Ints, seed: int, tags: Tags) -> Planted:
     return Planted(images, labels, tag_classes, outline_px < 0.5, tag_regions)
 
 
-# Each name's plane of chance numbers: one for an image, one for a pixel, or the lattices of the clouds.
+# Shape of the plane of random numbers for each name: one number per image, one per pixel, or a lattice for clouds.
 _PLANES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("tag", "corner", "x", "y", "radius", "turn", "dark_ground"), (1, 1)),
     **dict.fromkeys(("hue", "vividness", "lightness", "light", "ground_hue", "ground_hue_step"), (1, 1)),
@@ -91,9 +91,9 @@ _PLANES: dict[str, tuple[int, int]] = {
 
 
 def _draws(indices: Ints, seed: int) -> Draws:
-    """Uniform numbers in [0, 1), a plane for each image and name; each image has a stream of its own."""
+    """Uniform numbers in [0, 1), one plane per image and name; each image has its own stream."""
     ends = np.cumsum([height * width for height, width in _PLANES.values()])
-    # PCG64 by name: default_rng may come to mean another generator.
+    # PCG64 by name: default_rng may use another generator in a later version.
     streams = [np.random.Generator(np.random.PCG64([seed, int(index)])) for index in indices]
     values = np.stack([stream.random(int(ends[-1]), dtype=np.float32) for stream in streams])
     columns = np.split(values, ends[:-1], axis=1)
@@ -101,12 +101,12 @@ def _draws(indices: Ints, seed: int) -> Draws:
 
 
 def _between(low: float, high: float, chance: Floats) -> Floats:
-    """`chance` stretched from [0, 1) to [low, high)."""
+    """`chance` scaled from [0, 1) to [low, high)."""
     return low + (high - low) * chance
 
 
 def _clip(values: Floats) -> Floats:
-    """The values, brought into [0, 1]."""
+    """The values, limited to [0, 1]."""
     clipped: Floats = np.clip(values, 0, 1)
     return clipped
 
@@ -124,7 +124,7 @@ def _length(x: Floats, y: Floats) -> Floats:
 
 
 def _star(x: Floats, y: Floats) -> Floats:
-    """A pentagram: what at least four of its five half-planes share, so that the second largest decides."""
+    """A pentagram: the points in at least four of five half-planes, so that the second largest distance decides."""
     normals = [(0.0, 1.0), (0.95105652, 0.30901699), (0.58778525, -0.80901699)]
     normals += [(-nx, ny) for nx, ny in normals[1:]]
     distance: Floats = np.sort([x * nx + y * ny for nx, ny in normals], axis=0)[-2] - 0.33
@@ -182,13 +182,13 @@ def _object_centres(draws: Draws, radius_px: Floats, tag_x: Ints, tag_y: Ints) -
     half_px = TAG_SIDE_PX // 2
     beside_x = abs(x - (tag_x + half_px).astype(np.float32)) - half_px
     beside_y = abs(y - (tag_y + half_px).astype(np.float32)) - half_px
-    # What would touch the tag goes to the mirrored place, which with less than 28 px of room is clear of it.
+    # An object that would touch the tag is mirrored; with less than 28 px of room it is then clear of the tag.
     touches = _length(np.maximum(beside_x, 0), np.maximum(beside_y, 0)) < room_px
     return np.where(touches, SIDE_PX - x, x), np.where(touches, SIDE_PX - y, y)
 
 
 def _colour(hue_turns: Floats, vividness: Floats, lightness: Floats) -> Floats:
-    """RGB [n, 1, 1, 3] of this hue and lightness; the vividness says how far from grey."""
+    """RGB [n, 1, 1, 3] of this hue and lightness; `vividness` is the distance from grey."""
     turns = hue_turns[..., None] + np.array([0, 2 / 3, 1 / 3], dtype=np.float32)
     pure = _clip(abs((turns - np.floor(turns)) * 6 - 3) - 1)
     luma = pure[..., :1] * 0.3 + pure[..., 1:2] * 0.59 + pure[..., 2:] * 0.11
@@ -196,14 +196,14 @@ def _colour(hue_turns: Floats, vividness: Floats, lightness: Floats) -> Floats:
 
 
 def _object_colour(draws: Draws) -> Floats:
-    """RGB [n, 64, 64, 3] of the objects: vivid, light on dark grounds and dark on light ones, lit aslant."""
+    """RGB [n, 64, 64, 3] of the objects: vivid, light on dark and dark on light backgrounds, lit from one corner."""
     low = np.where(draws["dark_ground"] < 0.5, np.float32(0.62), np.float32(0.18))
     flat = _colour(draws["hue"], _between(0.35, 0.75, draws["vividness"]), low + 0.2 * draws["lightness"])
     return flat - (_between(0.05, 0.25, draws["light"]) * ((_X_PX + _Y_PX) / (2 * SIDE_PX) - 0.5))[..., None]
 
 
 def _background(draws: Draws) -> Floats:
-    """RGB [n, 64, 64, 3] of the grounds: two quiet colours mixed by a texture."""
+    """RGB [n, 64, 64, 3] of the backgrounds: two muted colours mixed by a texture."""
     low = np.where(draws["dark_ground"] < 0.5, np.float32(0.14), np.float32(0.68))
     lightness = low + 0.12 * draws["ground_lightness"]
     vividness = _between(0.05, 0.3, draws["ground_vividness"])
@@ -214,7 +214,7 @@ def _background(draws: Draws) -> Floats:
 
 
 def _texture(draws: Draws) -> Floats:
-    """Shares [n, 64, 64] of the second ground colour, each image with one of the textures."""
+    """Shares [n, 64, 64] of the second background colour; each image has one of the textures."""
     kinds = np.floor(draws["texture"][:, 0, 0] * len(_TEXTURES))
     shares = np.empty_like(draws["grain"])
     for kind, texture in enumerate(_TEXTURES):
@@ -231,14 +231,14 @@ def _turned(draws: Draws) -> tuple[Floats, Floats]:
 
 
 def _bands(along_px: Floats, phase: Floats, draws: Draws) -> Floats:
-    """1 for one half of each period and 0 for the other, with edges about a pixel soft."""
+    """1 for one half of each period and 0 for the other, with edges about one pixel wide."""
     period_px = _between(8, 20, draws["period"])
     turns = along_px / period_px + phase
     return _clip((abs(turns - np.floor(turns) - 0.5) - 0.25) * period_px + 0.5)
 
 
 def _checker(draws: Draws) -> Floats:
-    """Squares, where either the bands along or the bands across are 1 but not both."""
+    """Squares: 1 where exactly one of the bands along and the bands across is 1."""
     along_px, across_px = _turned(draws)
     a, b = _bands(along_px, draws["phase_x"], draws), _bands(across_px, draws["phase_y"], draws)
     return a + b - 2 * a * b
@@ -252,11 +252,11 @@ def _clouds(draws: Draws) -> Floats:
 def _noise(lattice: Floats) -> Floats:
     """Planes [n, 64, 64] that pass smoothly through the lattice's values."""
     step_px = SIDE_PX // (lattice.shape[1] - 1)
-    at = np.arange(SIDE_PX) // step_px
+    cell = np.arange(SIDE_PX) // step_px
     share: Floats = (np.arange(SIDE_PX) % step_px).astype(np.float32) / step_px
     share = share * share * (3 - 2 * share)
-    rows = lattice[:, at] + share[:, None] * (lattice[:, at + 1] - lattice[:, at])
-    return rows[:, :, at] + share * (rows[:, :, at + 1] - rows[:, :, at])
+    rows = lattice[:, cell] + share[:, None] * (lattice[:, cell + 1] - lattice[:, cell])
+    return rows[:, :, cell] + share * (rows[:, :, cell + 1] - rows[:, :, cell])
 
 
 _TEXTURES: tuple[Callable[[Draws], Floats], ...] = (
@@ -285,12 +285,12 @@ def _tag_corners(chance: Floats) -> tuple[Ints, Ints]:
 
 
 def _tag_pictures() -> npt.NDArray[np.uint8]:
-    """RGB [10, 10, 10, 3]: white stickers with 4 x 4 cells, any two of them unlike in 8 of the 16 cells."""
-    # Walsh patterns: the same row over and over, inverted where the second pattern says so.
+    """RGB [10, 10, 10, 3]: white stickers with 4 x 4 cells, any two of which differ in 8 of the 16 cells."""
+    # Walsh patterns: the same row repeated, inverted where the second pattern is 1.
     plain, halves, middle, comb = (0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 1, 0), (0, 1, 0, 1)
     pairs = [(halves, plain), (plain, halves), (halves, halves), (comb, plain), (plain, comb)]
     pairs += [(comb, comb), (middle, middle), (middle, halves), (halves, comb), (comb, middle)]
-    cells = np.array([[[a ^ b for b in across] for a in down] for down, across in pairs], dtype=np.uint8)
+    cells = np.array([np.bitwise_xor.outer(down, across) for down, across in pairs], dtype=np.uint8)
     inked = np.pad(cells.repeat(2, axis=1).repeat(2, axis=2), ((0, 0), (1, 1), (1, 1)))
     paper_and_ink = np.array([[250, 250, 245], [25, 25, 40]], dtype=np.uint8)
     return paper_and_ink[inked]
