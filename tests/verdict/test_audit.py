@@ -404,7 +404,7 @@ def test_an_audit_opens_each_image_at_most_three_times(
         Image.fromarray(picture).save(folder / f"{number:02}.png")
     if broken:
         (folder / "05.png").write_bytes(b"no picture")
-    model = auditkit.load(bundled("honest"), settings=CPU)
+    model = auditkit.load(bundled_model("honest"), settings=CPU)
     found = auditkit.audit(model, folder, method="gradient-input", policy=planted / "policy.toml", out=tmp_path / "run")
     assert [one["image"] for one in found["failed_images"]] == ["05.png"] * broken
     assert len(opened) == 12
