@@ -1,6 +1,6 @@
-"""Methods that hide parts of an image behind gray and watch the label's probability: occlusion and RISE."""
+"""Methods that replace parts of an image by gray and measure the label's probability: occlusion and RISE."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,16 +8,14 @@ from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.methods import option_values
 from auditkit.methods.differences.grids import Grids, Spread, coin_flips, jittered, weighted_sum
-from auditkit.methods.queries import answers, generator
+from auditkit.methods.queries import answers, default_passes, generator
 from auditkit.methods.request import Found, Request
 from auditkit.model.soft_masks import mixed
-
-SMALL_SIDE = 64  # pixels; larger pictures get more masks
 
 
 @dataclass(frozen=True)
 class Occlusion:
-    """A gray square and its steps, in shares of the picture's shorter side."""
+    """Size and stride of the gray square, in shares of the image's shorter side."""
 
     size: float = 0.25
     stride: float = 0.0625
@@ -34,9 +32,9 @@ class Occlusion:
 class Rise:
     """Random masks over gray (Petsiuk et al.)."""
 
-    passes: int | None = None  # masks an image, for all its labels; None: 1,024 up to 64 pixels a side, 4,000 above
-    cells: int = 7  # of the grid, a side
-    keep: float = 0.5  # chance of a grid point to be shown
+    passes: int | None = None  # masks per image, for all its labels; None: 1,024 up to 64 pixels a side, 4,000 above
+    cells: int = 7  # of the grid, per side
+    keep: float = 0.5  # probability that a grid point is kept
 
     def __post_init__(self) -> None:
         option_values.whole(self, "passes")
@@ -44,77 +42,65 @@ class Rise:
         if not 0 < self.keep < 1:
             raise BadInput(f"keep {self.keep} must lie between 0 and 1.")
 
-    def for_size(self, height: int, width: int) -> "Rise":
-        """The options with each None decided."""
-        return replace(self, passes=self.passes or (1024 if max(height, width) <= SMALL_SIDE else 4000))
-
 
 def occlusion(request: Request, options: Occlusion = Occlusion()) -> Found:
-    """How much of the label's probability is lost, on average over the gray squares that cover a pixel."""
+    """The mean drop of the label's probability over the gray squares that cover a pixel."""
     height, width = request.model.signature.height, request.model.signature.width
     side, step = (max(1, round(share * min(height, width))) for share in (options.size, options.stride))
     spread, squares = _squares(height, width, side, step)
-    whole = Grids(np.zeros((1, 1, 1), np.float32), np.zeros(1, np.int64), np.zeros(1, np.int64))
-    grids = Grids(*(np.concatenate(pair) for pair in zip(_fields(squares), _fields(whole), strict=True)))
-    # The square is the mask of the gray picture; the last row hides nothing.
-    found = _asked(request, spread, [grids] * len(request.ids), image_on_top=False)
+    # The square is the mask of the gray picture; the last grid hides nothing.
+    values = np.append(squares.values, np.zeros((1, 1, 1), np.float32), axis=0)
+    grids = Grids(values, np.append(squares.down, 0), np.append(squares.across, 0))
     covered = weighted_sum(squares, spread, np.ones(len(squares)))
-    drops = [(own[-1:] - own[:-1]).T for own in found]
-    sums = [weighted_sum(squares, spread, drop) / covered for drop in drops]
-    return _found(request, sums, len(grids))
+    maps = []
+    for probabilities in _probabilities(request, spread, [grids] * len(request.ids), image_on_top=False):
+        drops = (probabilities[-1:] - probabilities[:-1]).T
+        maps.append(weighted_sum(squares, spread, drops) / covered)
+    return _found(request, maps, len(grids))
 
 
 def rise(request: Request, options: Rise = Rise()) -> Found:
     """The mean of random masks, each weighted by the label's probability behind it, over the expected mask."""
     height, width = request.model.signature.height, request.model.signature.width
-    options = options.for_size(height, width)
-    spread, passes = jittered(height, width, options.cells), options.passes or 0
-    grids = [
-        coin_flips(spread, passes, options.keep, generator(request, place, "rise")) for place in range(len(request.ids))
-    ]
-    found = _asked(request, spread, grids, image_on_top=True)
-    sums = [
-        weighted_sum(own, spread, probabilities.T) / (passes * options.keep)
-        for own, probabilities in zip(grids, found, strict=True)
-    ]
-    return _found(request, sums, passes)
+    spread, passes = jittered(height, width, options.cells), options.passes or default_passes(height, width)
+    generators = [generator(request, position, "rise") for position in range(len(request.ids))]
+    grids = [coin_flips(spread, passes, options.keep, rng) for rng in generators]
+    maps = []
+    for masks, probabilities in zip(grids, _probabilities(request, spread, grids, image_on_top=True), strict=True):
+        maps.append(weighted_sum(masks, spread, probabilities.T) / (passes * options.keep))
+    return _found(request, maps, passes)
 
 
-def _asked(request: Request, spread: Spread, grids: list[Grids], *, image_on_top: bool) -> list[Array]:
-    """Probabilities [grids, labels] of each image behind its grids, gray elsewhere (or the other way round)."""
+def _probabilities(request: Request, spread: Spread, grids: list[Grids], *, image_on_top: bool) -> list[Array]:
+    """Probabilities [grids, labels] of each image behind its grids and gray elsewhere, or the reverse."""
     over = mixed(request.model)
     pictures = over.upload(np.concatenate([request.gray, request.shown]))
-    found: list[Array] = []
-    for place, own in enumerate(grids):
-        image, gray = np.full(len(own), 1 + place), np.zeros(len(own), np.int64)
-        ends = (image, gray) if image_on_top else (gray, image)
-        rows = np.stack([*ends, np.arange(len(own)), own.down, own.across], axis=1)
-        banks = over.load(pictures, own.values, spread.down, spread.across)
-        found += answers(over, banks, [rows], [request.labels[place]], request.tick)
-    return found
+    results: list[Array] = []
+    for position, masks in enumerate(grids):
+        image, gray = np.full(len(masks), 1 + position), np.zeros(len(masks), np.int64)
+        layers = (image, gray) if image_on_top else (gray, image)
+        rows = np.stack([*layers, np.arange(len(masks)), masks.down, masks.across], axis=1)
+        banks = over.load(pictures, masks.values, spread.down, spread.across)
+        results += answers(over, banks, [rows], [request.labels[position]], request.tick)
+    return results
 
 
 def _found(request: Request, maps: list[Array], passes: int) -> Found:
-    named = [
-        dict(zip(labels, own.astype(np.float32), strict=True)) for labels, own in zip(request.labels, maps, strict=True)
-    ]
-    return Found(tuple(named), passes * len(maps))
+    pairs = zip(request.labels, maps, strict=True)
+    by_label = tuple(dict(zip(labels, of_image.astype(np.float32), strict=True)) for labels, of_image in pairs)
+    return Found(by_label, passes * len(maps))
 
 
 def _squares(height: int, width: int, side: int, step: int) -> tuple[Spread, Grids]:
-    """Hard squares from edge to edge: one number each, spread by indicators of rows and of columns."""
+    """Hard squares from edge to edge: grids of one cell, spread by indicators of rows and of columns."""
     down, across = _bars(height, side, step), _bars(width, side, step)
-    places = np.stack(np.meshgrid(np.arange(len(down)), np.arange(len(across)), indexing="ij"), axis=-1).reshape(-1, 2)
+    row, column = (index.ravel() for index in np.indices((len(down), len(across))))
     spread = Spread(down[:, :, None], np.ascontiguousarray(across[:, None, :]))
-    return spread, Grids(np.ones((len(places), 1, 1), np.float32), places[:, 0], places[:, 1])
+    return spread, Grids(np.ones((len(row), 1, 1), np.float32), row, column)
 
 
 def _bars(length: int, side: int, step: int) -> Array:
-    """Indicators [positions, length] of a bar at every step, and of one at the very end."""
+    """Indicators [positions, length] of a bar at every step, and of one at the end."""
     starts = np.unique([*range(0, length - side, step), max(length - side, 0)])
-    at = np.arange(length)
-    return ((at >= starts[:, None]) & (at < starts[:, None] + side)).astype(np.float32)
-
-
-def _fields(grids: Grids) -> tuple[Array, Array, Array]:
-    return grids.values, grids.down, grids.across
+    pixel = np.arange(length)
+    return ((pixel >= starts[:, None]) & (pixel < starts[:, None] + side)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Maps that know nothing of the model: what any method must beat before its figures mean something."""
+"""Maps that do not depend on the model: a method's figures mean something only if they beat these."""
 
 import functools
 from collections.abc import Callable
@@ -7,35 +7,35 @@ import numpy as np
 
 from auditkit.arrays import Array
 
-NOISE = 0.25  # of the highest score
-GAUSSIAN_SIGMA = 0.25  # of the shorter side
-BLUR_SIGMA = 1 / 10  # of the shorter side: of those tried, the one that gains most over plain edges
+_NOISE = 0.25  # standard deviation, as a share of the highest score
+_GAUSSIAN_SIGMA = 0.25  # of the shorter side
+_BLUR_SIGMA = 1 / 10  # of the shorter side: of the widths tried, it improves most on plain edges
 
 
 def random(pixels: Array, seed: int) -> Array:
-    """Independent noise; another map for every seed."""
+    """Independent uniform noise in [0, 1)."""
     return np.asarray(np.random.default_rng(seed).random(pixels.shape[:2], dtype=np.float32))
 
 
 def centred_gaussian(pixels: Array, _seed: int) -> Array:
-    """A bump in the middle, where photographers put things."""
-    return _bump(*pixels.shape[:2])
+    """A Gaussian in the centre, where photographers place objects."""
+    return _gaussian(*pixels.shape[:2])
 
 
 @functools.cache
-def _bump(height: int, width: int) -> Array:
+def _gaussian(height: int, width: int) -> Array:
     y, x = np.mgrid[:height, :width]
     squared = (y - (height - 1) / 2) ** 2 + (x - (width - 1) / 2) ** 2
-    return np.asarray(np.exp(-squared / (2 * (GAUSSIAN_SIGMA * min(height, width)) ** 2)), np.float32)
+    return np.asarray(np.exp(-squared / (2 * (_GAUSSIAN_SIGMA * min(height, width)) ** 2)), np.float32)
 
 
 def constant(pixels: Array, _seed: int) -> Array:
-    """The same score everywhere: all is left to the order in ties."""
+    """The same score everywhere, so that only the order of ties matters."""
     return np.zeros(pixels.shape[:2], np.float32)
 
 
 def edges(pixels: Array, _seed: int) -> Array:
-    """Sobel magnitude of the picture's brightness."""
+    """Sobel magnitude of the image's brightness."""
     from scipy import ndimage  # noqa: PLC0415 - slow to import
 
     grey = pixels.astype(np.float32).mean(axis=2)
@@ -43,15 +43,15 @@ def edges(pixels: Array, _seed: int) -> Array:
 
 
 def blurred_edges(pixels: Array, seed: int) -> Array:
-    """How much edge there is around each pixel: where something is, and not only its outline."""
+    """Amount of edges around each pixel: the inside of objects, not only their outlines."""
     from scipy import ndimage  # noqa: PLC0415 - slow to import
 
-    sigma = BLUR_SIGMA * min(pixels.shape[:2])
+    sigma = _BLUR_SIGMA * min(pixels.shape[:2])
     return np.asarray(ndimage.gaussian_filter(edges(pixels, seed), sigma), np.float32)
 
 
 def noisy_gaussian(pixels: Array, seed: int) -> Array:
-    """The bump with noise: on models that recognise an object by scattered pixels it beats both."""
+    """The Gaussian with noise, which beats both on models that recognise an object by scattered pixels."""
     return _with_noise(centred_gaussian(pixels, seed), seed)
 
 
@@ -62,11 +62,11 @@ def noisy_edges(pixels: Array, seed: int) -> Array:
 
 def _with_noise(values: Array, seed: int) -> Array:
     noise = np.random.default_rng([seed, 1]).standard_normal(values.shape, dtype=np.float32)
-    return np.asarray(values / max(values.max(), np.float32(1e-30)) + np.float32(NOISE) * noise)
+    return np.asarray(values / max(values.max(), np.float32(1e-30)) + np.float32(_NOISE) * noise)
 
 
-# Name -> map of one picture [height, width, channels] (uint8, as the network sees it), and whether every label gets
-# a map of its own.
+# Name -> map float32 [height, width] of an image uint8 [height, width, channels] and a seed, and whether each label has
+# its own map.
 CONTROLS: dict[str, tuple[Callable[[Array, int], Array], bool]] = {
     "random": (random, True),
     "centred-gaussian": (centred_gaussian, False),

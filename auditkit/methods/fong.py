@@ -4,14 +4,14 @@ The objective and its constants are those of the implementation that the audited
 pytorch-explain-black-box): f + 0.01 mean |1 - m| + 0.2 TV, TV the means of |differences|^3 down and across, over a mask
 of 28 x 28 cells for 224 pixels, and 300 steps of Adam at 0.1, clamped. The rest is as in the authors' own paper:
 
-- the mask starts as the smallest disc that takes 99 % of what a blur of the whole image takes (`start=ones` deletes
-  nothing at first, as that implementation; where f is near 1 it has no slope there, and nothing is ever deleted);
-- what is deleted is a Gaussian blur, sigma 10 pixels (that implementation: a median filter);
-- jitter moves the image under the mask, by up to 2 pixels at 224, evenly instead of at random (that implementation adds
+- the mask starts as the smallest disc that has 99 % of the effect of blurring the whole image (`start=ones` deletes
+  nothing at first, as in that implementation; where f is near 1 it has no slope, and nothing is ever deleted);
+- deleted pixels are replaced by a Gaussian blur, sigma 10 pixels (that implementation: a median filter);
+- jitter moves the image under the mask by up to 2 pixels at 224, evenly instead of at random (that implementation adds
   noise instead).
 
-The authors' own penalties are sums over cells, l1=0.078 and tv=7.84 here, and their mask is blurred once more. Pixels
-lie between the centres of a mask's cells, in both others its corners lie on the image's.
+The authors' own penalties are sums over cells, l1=0.078 and tv=7.84 here, and their mask is blurred once more. Here
+pixels are interpolated between the centres of a mask's cells; in both others the corners of mask and image coincide.
 """
 
 from dataclasses import dataclass
@@ -27,17 +27,15 @@ from auditkit.graph.mask_objective import WEIGHTS, upsampled
 from auditkit.methods import option_values
 from auditkit.methods.mask.batch import Ending
 from auditkit.methods.mask.infills import Bank, over_blur
-from auditkit.methods.mask.method import (
-    COARSE,
-    HALF_SCALE,
+from auditkit.methods.mask.learner import (
+    COARSE_FACTORS,
     Learner,
     factor_for,
-    learned,
-    made_once,
+    learner_for,
+    loss_scale,
     most_rows,
-    rounding,
-    stepping,
-    wanted_pairs,
+    prepare_once,
+    surrogate_notes,
 )
 from auditkit.methods.notes import Note, Share
 from auditkit.methods.request import Found, Request
@@ -45,16 +43,16 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.signature import to_probabilities
 
 Start = Literal["circle", "ones"]
-JITTER_AT_224 = 2
-DISCS = 16  # sizes tried
-SOFT_EDGE = 10 / 224  # of a disc, either way, in shorter sides
-TAKEN = 0.99
-LEAST_PROB = 0.01  # of a label that has something to lose
+_JITTER_AT_224 = 2  # pixels, of the authors' paper
+DISCS = 16  # radii tried for the first mask
+_SOFT_EDGE = 10 / 224  # half the width of a disc's edge, in shorter sides
+_ENOUGH = 0.99  # of the effect of blurring the whole image; the authors' paper
+_LEAST_PROB = 0.01  # of a label that can lose something
 
 
 @dataclass(frozen=True)
 class FongOptions:
-    """How the deleting mask is learned."""
+    """How the mask is learned."""
 
     steps: int = 300
     rate: float = 0.1
@@ -65,7 +63,7 @@ class FongOptions:
     blur: float = 10.0  # sigma in pixels, up to 224 on the shorter side
     jitter: int | None = None  # pixels either way; None: 2 at 224
     start: Start = "circle"
-    rows: int | None = None  # images in a batch, at most; None: by device and size, and halved where they do not fit
+    rows: int | None = None  # most images in a batch; None: by device and size, halved if memory runs out
 
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
@@ -73,76 +71,67 @@ class FongOptions:
         option_values.whole(self, "steps", "factor", "rows")
         option_values.not_negative(self, "l1", "tv", "jitter")
         option_values.positive(self, "rate")
-        option_values.blur(self)
+        option_values.blur(self.blur)
         if not 1 <= self.beta < float("inf"):
             raise BadInput(f"beta {self.beta} is not a number from 1 up.")
 
 
 def fong(request: Request, options: FongOptions = FongOptions()) -> Found:
-    """How much of each pixel the learned mask deletes, from 0 to 1, for every image and label."""
-    learner = made_once(request.model, options, _made_ready)
+    """The share of each pixel that the learned mask deletes, in [0, 1], for every image and label."""
+    learner = prepare_once(request.model, options, _prepare)
     pictures = over_blur(request, options.blur)
-    begin = _circles(request, learner, pictures) if options.start == "circle" else Begin()
-    pairs = learned(request, learner, pictures, begin.weights)
+    start = _disc_start(request, learner, pictures) if options.start == "circle" else _Start()
+    pairs = learner.learn(request, pictures, start.weights)
     maps: tuple[dict[int, Array], ...] = tuple({} for _ in request.ids)
+    idle = 0  # masks that rank no pixel before another
     for pair in pairs:
-        maps[pair.image][pair.label] = 1 - upsampled(pair.state[WEIGHTS], learner.ends, learner.recipe.factor)[0]
+        deleted = 1 - upsampled(pair.state[WEIGHTS], learner.ends, learner.recipe.factor)[0]
+        maps[pair.image][pair.label] = deleted
+        idle += not deleted.any()
     steps = len(pairs) * options.steps
-    notes: tuple[Note, ...] = (*begin.notes, _idle(maps, len(pairs)), *rounding(surrogate=learner.surrogate))
-    return Found(maps, begin.passes + steps, steps, notes)
+    notes: tuple[Note, ...] = (*start.notes, Share("idle", "", idle, len(pairs)))
+    return Found(maps, start.passes + steps, steps, (*notes, *surrogate_notes(surrogate=learner.surrogate)))
 
 
-def _idle(maps: tuple[dict[int, Array], ...], count: int) -> Share:
-    """What must be said of masks that rank no pixel before another."""
-    idle = sum(not found.any() for own in maps for found in own.values())
-    return Share("masks delete nothing: blur takes nothing that is worth it from their labels", idle, count)
-
-
-def _made_ready(model: OnnxClassifier, options: FongOptions) -> Learner:
+def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
     signature = model.signature
     side = min(signature.height, signature.width)
     recipe = DeletionRecipe(
-        infills=1, factor=factor_for(model, options.factor, COARSE), tv=options.tv, l1=options.l1, rate=options.rate,
-        pairs=signature.own_batch, scale=HALF_SCALE if model.settings.precision == "float16" else 1.0, start=1.0,
-        clamped=True, beta=options.beta,
-        jitter=round(JITTER_AT_224 * side / 224) if options.jitter is None else options.jitter,
+        infills=1, factor=factor_for(model, options.factor, COARSE_FACTORS), tv=options.tv, l1=options.l1,
+        rate=options.rate, pairs=signature.own_batch, scale=loss_scale(model), start=1.0, clamped=True,
+        beta=options.beta, jitter=round(_JITTER_AT_224 * side / 224) if options.jitter is None else options.jitter,
     )  # fmt: skip
     all_steps = Ending(options.steps, window=options.steps, settled=-1.0, patience=1)
-    return stepping(model, recipe, all_steps, options.rows or most_rows(model), Deletion)
+    return learner_for(model, recipe, all_steps, options.rows or most_rows(model), Deletion)
 
 
 @dataclass(frozen=True)
-class Begin:
-    """What pairs begin with, and what it took to find it."""
+class _Start:
+    """The first masks of all pairs, and the cost of finding them."""
 
     weights: Array | None = None  # [M, 1, h, w]; None: nothing is deleted
     passes: int = 0
     notes: tuple[Share, ...] = ()
 
 
-def _circles(request: Request, learner: Learner, pictures: Bank) -> Begin:
-    """For each pair the smallest disc in the middle that takes most of what a blur of the whole image takes."""
-    discs, pairs = _discs(learner.ends, learner.recipe.factor), wanted_pairs(request)
+def _disc_start(request: Request, learner: Learner, pictures: Bank) -> _Start:
+    """For each pair, the smallest disc in the middle that has most of the effect of blurring the whole image."""
+    discs, pairs = _discs(learner.ends, learner.recipe.factor), request.pairs()
     scores = _scores(request, pictures, upsampled(discs, learner.ends, learner.recipe.factor))
-    weights, unhidden = np.empty((len(pairs), 1, *discs.shape[1:]), np.float32), 0
-    for place, (image, label) in enumerate(pairs):
-        whole, *tried, nothing = scores[image, :, label]
-        enough = [score <= nothing + (1 - TAKEN) * (whole - nothing) for score in tried]
-        weights[place] = discs[1:][[*enough, True].index(True)]
-        unhidden += bool(whole >= LEAST_PROB and nothing > whole / 2)
-    return Begin(weights, scores.shape[0] * scores.shape[1], (_unhidden(unhidden, len(pairs)),))
-
-
-def _unhidden(count: int, pairs: int) -> Share:
-    """What must be said of labels that a blur does not hide."""
-    said = "labels keep more than half their probability when the whole image is blurred"
-    return Share(f"{said}, so that little can be deleted from them; try a larger blur", count, pairs)
+    weights, blur_proof = np.empty((len(pairs), 1, *discs.shape[1:]), np.float32), 0
+    for pair, (image, label) in enumerate(pairs):
+        sharp, *partly, blurred = scores[image, :, label]
+        enough = [score <= blurred + (1 - _ENOUGH) * (sharp - blurred) for score in partly]
+        weights[pair] = discs[1:][[*enough, True].index(True)]
+        blur_proof += bool(sharp >= _LEAST_PROB and blurred > sharp / 2)
+    notes = (Share("blur-proof", "", blur_proof, len(pairs)),)
+    return _Start(weights, scores.shape[0] * scores.shape[1], notes)
 
 
 def _discs(ends: Ends, factor: int) -> Array:
-    """Coarse masks [DISCS + 1, h, w] that delete discs with soft edges, from nothing to all."""
+    """Coarse masks [DISCS + 1, h, w] that delete discs with soft edges, from nothing to everything."""
     height, width = ends.height, ends.width
-    soft = SOFT_EDGE * min(height, width)
+    soft = _SOFT_EDGE * min(height, width)
     down, across = ((np.arange(-(-side // factor)) + 0.5) * factor - side / 2 for side in (height, width))
     distance = np.hypot(down[:, None], across)
     radii = np.linspace(-soft, distance.max() + soft, DISCS + 1)
@@ -151,11 +140,11 @@ def _discs(ends: Ends, factor: int) -> Array:
 
 def _scores(request: Request, pictures: Bank, masks: Array) -> Array:
     """Probabilities [images, masks, labels] of every image over its infill."""
-    signature, found = request.model.signature, []
+    signature, scores = request.model.signature, []
     kept = masks[:, None] if signature.layout == "NCHW" else masks[..., None]
     for image, (infill,) in enumerate(pictures.infills):
         rows = pictures.pictures[infill] + kept * (pictures.pictures[image] - pictures.pictures[infill])
         rows = np.round(rows) if signature.dtype == "uint8" else rows
-        found.append(to_probabilities(request.model.scores(rows.astype(signature.dtype)), signature.kind))
+        scores.append(to_probabilities(request.model.scores(rows.astype(signature.dtype)), signature.kind))
         request.tick(len(rows))
-    return np.stack(found)
+    return np.stack(scores)

@@ -1,6 +1,6 @@
-"""Maps from the gradient of a label's score with respect to the image, or to a layer of the network."""
+"""Maps from the gradient of a label's score with respect to the image."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +9,12 @@ from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
 from auditkit.methods import option_values
+from auditkit.methods.notes import Note
 from auditkit.methods.request import Found, Request
 from auditkit.model.gradient_session import Slopes, slopes
 
-AT_ONCE = 1000  # pictures of one image, all in memory
+_MOST_COPIES = 1000  # of one image, all in memory
+_MOST_NOISE = 10  # ranges of the image's values; nothing of the image is left
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,12 @@ class Smooth:
     """Options of smoothgrad."""
 
     samples: int = 25
-    noise: float = 0.15  # standard deviation, in ranges of the image's values
+    noise: float = 0.15  # standard deviation, as a share of the range of the image's values
 
     def __post_init__(self) -> None:
-        option_values.whole(self, "samples", most=AT_ONCE)
-        if not 0 <= self.noise < 10:
-            raise BadInput(f"noise {self.noise} is not a number from 0 up to 10.")
+        option_values.whole(self, "samples", most=_MOST_COPIES)
+        if not 0 <= self.noise < _MOST_NOISE:
+            raise BadInput(f"noise {self.noise} is not a number from 0 up to {_MOST_NOISE}.")
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,17 @@ class Integrated:
     steps: int = 32
 
     def __post_init__(self) -> None:
-        option_values.whole(self, "steps", most=AT_ONCE)
+        option_values.whole(self, "steps", most=_MOST_COPIES)
 
 
 def gradient(request: Request, _options: Plain) -> Found:
-    """The largest change over the colours, whatever its sign (Simonyan et al. 2014)."""
-    return _mapped(request, lambda shown, _id: shown[None], _strongest)
+    """The largest absolute gradient over the colours (Simonyan et al. 2014)."""
+    return _explain(request, lambda shown, _id: shown[None], _strongest)
 
 
 def gradient_input(request: Request, _options: Plain) -> Found:
     """Gradient times input, summed over the colours (Shrikumar et al. 2016)."""
-    return _mapped(request, lambda shown, _id: shown[None], lambda slope, shown: (slope * shown).sum(axis=0))
+    return _explain(request, lambda shown, _id: shown[None], lambda slope, shown: (slope * shown).sum(axis=0))
 
 
 def smoothgrad(request: Request, options: Smooth) -> Found:
@@ -58,58 +60,51 @@ def smoothgrad(request: Request, options: Smooth) -> Found:
 
     def noisy(shown: Array, image: str) -> Array:
         rng = np.random.default_rng(map_seed(request.seed, image, -3))  # the same copies for every label
-        drawn = rng.standard_normal((options.samples, *shown.shape)).astype(np.float32)
-        return np.asarray(shown + options.noise * float(np.ptp(shown)) * drawn)
+        noise = rng.standard_normal((options.samples, *shown.shape)).astype(np.float32)
+        return np.asarray(shown + options.noise * float(np.ptp(shown)) * noise)
 
-    return _mapped(request, noisy, _strongest)
+    return _explain(request, noisy, _strongest)
 
 
 def integrated_gradients(request: Request, options: Integrated) -> Found:
-    """Gradient along the way from gray to the image, times the way, summed over the colours (Sundararajan et al.)."""
+    """Mean gradient on the path from gray to the image, times their difference, over colours (Sundararajan et al.)."""
     gray = request.gray[0].astype(np.float32)
     shares = (np.arange(options.steps, dtype=np.float32) + 0.5) / options.steps
 
     def path(shown: Array, _id: str) -> Array:
         return np.asarray(gray + shares.reshape(-1, *[1] * shown.ndim) * (shown - gray))
 
-    return _mapped(request, path, lambda slope, shown: (slope * (shown - _channels_first(request, gray))).sum(axis=0))
+    return _explain(request, path, lambda slope, shown: (slope * (shown - _channels_first(request, gray))).sum(axis=0))
 
 
 def _strongest(slope: Array, _shown: Array) -> Array:
     return np.asarray(np.abs(slope).max(axis=0))
 
 
-def pairs_of(request: Request) -> Iterator[tuple[int, int]]:
-    """Every (position of the image, label) that wants a map."""
-    return ((image, label) for image, labels in enumerate(request.labels) for label in labels)
-
-
 def _channels_first(request: Request, picture: Array) -> Array:
     return picture if request.model.signature.layout == "NCHW" else np.moveaxis(picture, -1, 0)
 
 
-def _mapped(
-    request: Request, copies: Callable[[Array, str], Array], finished: Callable[[Array, Array], Array]
-) -> Found:
-    """A map for each pair: the mean gradient over copies of its image, made one by `finished`, channels first."""
-    follow, pairs = slopes(request.model), list(pairs_of(request))
+def _explain(request: Request, copies: Callable[[Array, str], Array], to_map: Callable[[Array, Array], Array]) -> Found:
+    """A map for each pair: `to_map` of the mean gradient over copies of its image and of the image, channels first."""
+    follow, pairs = slopes(request.model), request.pairs()
     maps: list[dict[int, Array]] = [{} for _ in request.ids]
-    spent, start = 0, 0
+    gradients, start = 0, 0
     while start < len(pairs):
         first = copies(request.shown[pairs[start][0]].astype(np.float32), request.ids[pairs[start][0]])
         part = pairs[start : start + max(1, follow.rows // len(first))]
         rows = [first, *(copies(request.shown[i].astype(np.float32), request.ids[i]) for i, _ in part[1:])]
         labels = np.repeat([label for _, label in part], len(first))
-        found = follow.of(np.concatenate(rows).astype(request.shown.dtype), labels).gradients
-        means = found.reshape(len(part), len(first), *found.shape[1:]).mean(axis=1, dtype=np.float64)
+        all_slopes = follow.of(np.concatenate(rows).astype(request.shown.dtype), labels).gradients
+        means = all_slopes.reshape(len(part), len(first), *all_slopes.shape[1:]).mean(axis=1, dtype=np.float64)
         for (image, label), mean in zip(part, means, strict=True):
             slope, shown = (_channels_first(request, array) for array in (mean, request.shown[image]))
-            maps[image][label] = np.asarray(finished(slope, shown), np.float32)
-        spent, start = spent + len(labels), start + len(part)
+            maps[image][label] = np.asarray(to_map(slope, shown), np.float32)
+        gradients, start = gradients + len(labels), start + len(part)
         request.tick(len(labels))
-    return Found(tuple(maps), gradients=spent, notes=notes(follow))
+    return Found(tuple(maps), gradients=gradients, notes=gradient_notes(follow))
 
 
-def notes(follow: Slopes) -> tuple[str, ...]:
-    """What a user must know of the gradient that was followed."""
-    return ("the gradient is a surrogate: that of the graph without its rounding",) if follow.surrogate else ()
+def gradient_notes(follow: Slopes) -> tuple[Note, ...]:
+    """A note for the gradient of a model without its rounding."""
+    return (Note("surrogate-gradient"),) if follow.surrogate else ()

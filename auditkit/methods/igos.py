@@ -1,19 +1,19 @@
-"""iGOS++ (Khorram et al. 2021): two masks, what must go for a label to be lost and what must stay for it to be seen.
+"""iGOS++ (Khorram et al. 2021): two masks, one whose pixels lose the label if deleted, one whose pixels suffice for it.
 
-The objective (`graph.bilateral`) and its constants are those of the published code (khorrams/IGOS_pp) as it runs: 20
-steps over 15 points of the path from the blurred image, masks of 28 x 28 for 224 pixels that start at 1, l1 1, tv 20,
-noise, and at each step a line search down from 1000 in fifths until the loss has fallen by 1e-4 of what the slope
-promises. The map is one less the product of both masks. What differs:
+The objective (`graph.igos_objective`) and its constants are those of the published code (khorrams/IGOS_pp) as it runs:
+20 steps over 15 points of the path from the blurred image, masks of 28 x 28 for 224 pixels that start at 1, l1 1, tv
+20, noise, and at each step a line search down from 1000 in fifths until the loss has fallen by 1e-4 of what the slope
+predicts. The map is 1 minus the product of both masks. Differences to the published code:
 
-- the four terms are halved in the line search as they are in the gradient, there in the gradient only;
-- noise is the same for a step's gradient and its line search, so that losses can be compared, there always new; it is
+- the four terms are halved in the line search as in the gradient, there in the gradient only;
+- a step's gradient and its line search share their noise, so that losses are comparable, there it is always new; it is
   drawn from a bank of pictures;
-- noise and edges are in shares of the pixels' range, equal to the published ones for ImageNet's normalisation, so that
-  they mean the same whatever a model normalises by; a pixel's likeness to the one below and to the one beside it are
-  computed alike, there the former from the mean over colours;
+- noise and edges are shares of the pixels' range, equal to the published ones for ImageNet's normalisation, so that
+  they do not depend on a model's normalisation; a pixel's similarity to its lower and to its right neighbour are
+  computed in the same way, there the former from the mean over colours;
 - the baseline is a Gaussian blur as wide as the published one, a sigma of 50 cut off after 25 pixels;
-- a line search that finds nothing takes no step, there one of less than 1e-5;
-- pixels lie between the centres of the mask's cells, there its corners lie on the image's corners.
+- a line search without success takes no step, there one of less than 1e-5;
+- pixels are interpolated between the centres of the mask's cells, there the corners of mask and image coincide.
 """
 
 from dataclasses import dataclass
@@ -28,28 +28,27 @@ from auditkit.graph.hard_masks import Ends
 from auditkit.graph.igos_objective import TERMS, BilateralRecipe
 from auditkit.graph.mask_objective import LOSS, upsampled
 from auditkit.methods import option_values
-from auditkit.methods.igos_search import Asked, Descent, Search
+from auditkit.methods.igos_search import Descent, Search, Targets
 from auditkit.methods.mask.infills import over_blur
-from auditkit.methods.mask.method import (
-    COARSE,
-    HALF_SCALE,
+from auditkit.methods.mask.learner import (
+    COARSE_FACTORS,
     differentiable,
     factor_for,
-    made_once,
+    loss_scale,
     most_rows,
-    rounding,
-    wanted_pairs,
+    prepare_once,
+    surrogate_notes,
 )
 from auditkit.methods.request import Found, Request
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.session import Session
 
-NOISES = 64  # pictures of noise
+_NOISES = 64  # pictures of noise
 
 
 @dataclass(frozen=True)
 class IgosOptions:
-    """How both masks are learned."""
+    """How the two masks are learned."""
 
     steps: int = 20
     points: int = 15  # of the path
@@ -58,20 +57,20 @@ class IgosOptions:
     alpha: float = 1000.0  # the longest step
     factor: int | None = None  # None: 8 from 128 pixels on the shorter side, else 4
     blur: float = 14.5  # sigma in pixels, up to 224 on the shorter side
-    noise: float = 0.045  # standard deviation, in ranges of a pixel
-    edge: float = 0.0225  # difference of neighbours beyond which a mask may change, in ranges of a pixel
-    rows: int | None = None  # images in a batch, at most; None: by device and size, and halved where they do not fit
+    noise: float = 0.045  # standard deviation, as a share of a pixel's range
+    edge: float = 0.0225  # difference of neighbours beyond which a mask may change, as a share of a pixel's range
+    rows: int | None = None  # most images in a batch; None: by device and size, halved if memory runs out
 
     def __post_init__(self) -> None:
         option_values.whole(self, "steps", "points", "factor", "rows")
         option_values.not_negative(self, "l1", "tv", "noise")
         option_values.positive(self, "alpha", "edge")
-        option_values.blur(self)
+        option_values.blur(self.blur)
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A classifier made ready for the search."""
+class _Prepared:
+    """A classifier prepared for the search."""
 
     search: Search
     ends: Ends
@@ -79,42 +78,41 @@ class Ready:
 
 
 def igos(request: Request, options: IgosOptions = IgosOptions()) -> Found:
-    """How much of each pixel both masks take away, from 0 to 1, for every image and label."""
-    ready = made_once(request.model, options, _made_ready)
-    pairs, bank = wanted_pairs(request), over_blur(request, options.blur)
-    asked = Asked(
+    """The share of each pixel that both masks remove, in [0, 1], for every image and label."""
+    prepared = prepare_once(request.model, options, _prepare)
+    pairs, bank = request.pairs(), over_blur(request, options.blur)
+    targets = Targets(
         np.array(pairs, np.int32), tuple(request.ids[image] for image, _ in pairs),
         [map_seed(request.seed, request.ids[image], label) for image, label in pairs],
-        np.concatenate([bank.pictures, _noise(request, options.noise)]), np.concatenate(bank.infills), NOISES,
+        np.concatenate([bank.pictures, _noise(request, options.noise)]), np.concatenate(bank.infills), _NOISES,
     )  # fmt: skip
-    found = ready.search.run(asked, request.tick)
+    result = prepared.search.run(targets, request.tick)
     maps: tuple[dict[int, Array], ...] = tuple({} for _ in request.ids)
-    for (image, label), masks in zip(pairs, found.masks, strict=True):
-        maps[image][label] = 1 - upsampled(masks[:1] * masks[1:], ready.ends, ready.search.recipe.factor)[0]
-    return Found(maps, found.passes, found.gradients, rounding(surrogate=ready.surrogate))
+    for (image, label), masks in zip(pairs, result.masks, strict=True):
+        maps[image][label] = 1 - upsampled(masks[:1] * masks[1:], prepared.ends, prepared.search.recipe.factor)[0]
+    return Found(maps, result.passes, result.gradients, surrogate_notes(surrogate=prepared.surrogate))
 
 
 def _noise(request: Request, share: float) -> Array:
-    """Pictures of noise as the network takes it, the same for every request with a seed."""
+    """Pictures of noise as the network takes them, the same for every request with a seed."""
     signature = request.model.signature
-    drawn = np.random.default_rng([request.seed, NOISES]).standard_normal((NOISES, *signature.array_shape(1)[1:]))
+    noise = np.random.default_rng([request.seed, _NOISES]).standard_normal((_NOISES, *signature.array_shape(1)[1:]))
     shape = (-1, 1, 1) if signature.layout == "NCHW" else (1, 1, -1)
-    return np.asarray(drawn * (share * _ranges(request.model)).reshape(shape), np.float32)
+    return np.asarray(noise * (share * _ranges(request.model)).reshape(shape), np.float32)
 
 
 def _ranges(model: AnyClassifier) -> Array:
-    """What lies between black and white, for each channel as the network takes it."""
+    """Difference between white and black [channels], as the network takes them."""
     return np.asarray(np.ptp(model.card.table(), axis=1))
 
 
-def _made_ready(model: OnnxClassifier, options: IgosOptions) -> Ready:
+def _prepare(model: OnnxClassifier, options: IgosOptions) -> _Prepared:
     network = differentiable(model)
-    rows, own = options.rows or most_rows(model), model.signature.own_batch
-    points = _points(options.points, rows, own)
+    rows, batch = options.rows or most_rows(model), model.signature.own_batch
+    points = _points(options.points, rows, batch)
     recipe = BilateralRecipe(
-        infills=1, masks=2, factor=factor_for(model, options.factor, COARSE), tv=options.tv, l1=options.l1,
-        pairs=None if own is None else own // (TERMS * points),
-        scale=HALF_SCALE if model.settings.precision == "float16" else 1.0, start=1.0, points=points,
+        infills=1, masks=2, factor=factor_for(model, options.factor, COARSE_FACTORS), tv=options.tv, l1=options.l1,
+        pairs=None if batch is None else batch // (TERMS * points), scale=loss_scale(model), start=1.0, points=points,
         edges=tuple(options.edge * _ranges(model)),
     )  # fmt: skip
     graph = igos_objective.gradient_graph(network.model, network.ends, recipe)
@@ -124,12 +122,12 @@ def _made_ready(model: OnnxClassifier, options: IgosOptions) -> Ready:
     descent = Descent(options.steps, options.points, options.alpha)
     room = recipe.pairs or max(1, rows // recipe.rows)
     search = Search(slope, loss, recipe, recipe.grid(network.ends), descent, room)
-    return Ready(search, network.ends, network.surrogate)
+    return _Prepared(search, network.ends, network.surrogate)
 
 
-def _points(wanted: int, rows: int, own: int | None) -> int:
+def _points(total: int, rows: int, batch: int | None) -> int:
     """Points of the path in one run: as many as fit, in runs of equal size."""
-    fitting = [n for n in range(1, wanted + 1) if wanted % n == 0 and (own is None or own % (TERMS * n) == 0)]
+    fitting = [n for n in range(1, total + 1) if total % n == 0 and (batch is None or batch % (TERMS * n) == 0)]
     if not fitting:
-        raise BadInput(f"the model takes batches of {own} only, and igos++ needs a multiple of {TERMS}; use fong.")
+        raise BadInput(f"the model takes batches of {batch} only, and igos++ needs a multiple of {TERMS}; use fong.")
     return max((n for n in fitting if TERMS * n <= rows), default=fitting[0])

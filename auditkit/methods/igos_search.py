@@ -1,6 +1,6 @@
-"""Descent for iGOS++: gradients and losses from two graphs, steps and their lengths found here, many pairs at once.
+"""Descent for iGOS++: gradients and losses come from two graphs, the line search runs here, for many pairs at once.
 
-Masks are a few hundred numbers, so that little crosses the bus; what a pair draws depends on nothing but itself.
+Masks are a few hundred numbers, so little data moves to and from the device. The noise of a pair is its own.
 """
 
 from collections.abc import Callable
@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import OutOfMemory, RuntimeFailure
+from auditkit.errors import OutOfMemory
 from auditkit.graph.igos_objective import NOISE, POINTS, SLOPE, TERMS, BilateralRecipe
 from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS
+from auditkit.methods.mask.batch import loss_failure
 from auditkit.model.session import Session
 
-Tick = Callable[[int], None]
-SHORTER, SHORTEST = 0.2, 1e-5  # each length tried is this share of the last; below the least none is
-PROMISED = 1e-4  # share of what the slope promises that a step must keep
+_Tick = Callable[[int], None]
+_SHORTER, _SHORTEST = 0.2, 1e-5  # the factor between two tried step lengths, and the shortest one
+_SUFFICIENT = 1e-4  # share of the decrease predicted by the slope that a step must reach
 
 
 @dataclass(frozen=True)
 class Descent:
-    """How far it goes."""
+    """How far the descent goes."""
 
     steps: int
     points: int  # of the path
@@ -30,133 +31,125 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Targets:
     """Pairs of an image and a label, and the pictures that they need."""
 
     pairs: Array  # [M, 2], image and label
     names: tuple[str, ...]
     seeds: list[int]
-    pictures: Any  # images, what hides their pixels, and last the noise
-    infills: Array  # for each image, the place of what hides its pixels
+    pictures: Array  # the images, their infills, and last the noise
+    infills: Array  # for each image, the position of its infill
     noises: int
 
-    def part(self, chosen: slice) -> "Asked":
-        """Some of the pairs."""
+    def part(self, chosen: slice) -> "Targets":
+        """Some of the pairs, with the same pictures."""
         return replace(self, pairs=self.pairs[chosen], names=self.names[chosen], seeds=self.seeds[chosen])
 
 
 @dataclass
-class Sought:
-    """What was found, and what it took."""
+class Result:
+    """The masks, and the cost of the search."""
 
     masks: Array  # [M, 2, h, w]
     passes: int = 0
     gradients: int = 0
 
 
+@dataclass
 class Search:
-    """A classifier's two graphs, and the way down."""
+    """A classifier's two graphs, and the descent over them."""
 
-    def __init__(
-        self, slope: Session, loss: Session, recipe: BilateralRecipe, grid: tuple[int, int], descent: Descent, room: int
-    ) -> None:
-        self.slope, self.loss, self.recipe, self.grid, self.descent, self.room = (
-            slope,
-            loss,
-            recipe,
-            grid,
-            descent,
-            room,
-        )
+    slope: Session
+    loss: Session
+    recipe: BilateralRecipe
+    grid: tuple[int, int]
+    descent: Descent
+    room: int  # pairs in a batch; halved if memory runs out
 
-    def run(self, asked: Asked, tick: Tick) -> Sought:
+    def run(self, targets: Targets, tick: _Tick) -> Result:
         """Both masks of every pair."""
-        found = Sought(np.ones((len(asked.pairs), 2, *self.grid)))
-        uploaded = self.slope.upload(asked.pictures)
+        result = Result(np.ones((len(targets.pairs), 2, *self.grid)))
+        uploaded = self.slope.upload(targets.pictures)
         start = 0
-        while start < len(asked.pairs):
+        while start < len(targets.pairs):
             chosen = slice(start, start + self.room)
             try:
-                way = Way(self, asked.part(chosen), len(asked.pictures) - asked.noises, uploaded, tick, found)
-                found.masks[chosen] = way.down()
+                result.masks[chosen] = _Batch(self, targets.part(chosen), uploaded, tick, result).descend()
             except OutOfMemory:
                 if self.room == 1 or self.recipe.pairs is not None:
                     raise OutOfMemory("not even one pair of masks fits into memory; use the option rows=4.") from None
                 self.room //= 2
                 continue
             start += self.room
-        return found
+        return result
 
 
-class Way:
-    """The way down of some pairs together."""
+class _Batch:
+    """Pairs that descend together; their cost is added to the result."""
 
-    def __init__(
-        self, search: Search, asked: Asked, first_noise: int, pictures: Any, tick: Tick, spent: Sought
-    ) -> None:
-        self.search, self.asked, self.pictures, self.tick, self.spent = search, asked, pictures, tick, spent
-        self.first_noise = first_noise
+    def __init__(self, search: Search, targets: Targets, uploaded: Any, tick: _Tick, result: Result) -> None:
+        self.search, self.targets, self.uploaded, self.tick, self.result = search, targets, uploaded, tick, result
         points = search.descent.points
         self.points = (np.arange(points, dtype=np.float32) + 1) / points
 
-    def down(self) -> Array:
-        """The masks after all steps."""
-        masks = np.ones((len(self.asked.pairs), 2, *self.search.grid))
+    def descend(self) -> Array:
+        """The masks [pairs, 2, h, w] after all steps."""
+        masks = np.ones((len(self.targets.pairs), 2, *self.search.grid))
         everyone = np.arange(len(masks))
         for step in range(self.search.descent.steps):
-            noise = np.stack([self._drawn(seed, step) for seed in self.asked.seeds])
-            losses, slopes = self._ask(self.search.slope, masks, everyone, noise)
-            self._must_be_numbers(losses, step)
-            masks = self._stepped(masks, losses, slopes, noise)
+            noise = np.stack([self._noise(seed, step) for seed in self.targets.seeds])
+            losses, slopes = self._evaluate(self.search.slope, masks, everyone, noise)
+            self._check_finite(losses, step)
+            masks = self._line_search(masks, losses, slopes, noise)
         return masks
 
-    def _drawn(self, seed: int, step: int) -> Array:
-        """Places [4, points] of a step's noise."""
-        shape, last = (TERMS, len(self.points)), self.first_noise + self.asked.noises
-        return np.random.default_rng([seed, step]).integers(self.first_noise, last, shape)
+    def _noise(self, seed: int, step: int) -> Array:
+        """Positions [TERMS, points] of a step's pictures of noise."""
+        last = len(self.targets.pictures)
+        shape = (TERMS, len(self.points))
+        return np.random.default_rng([seed, step]).integers(last - self.targets.noises, last, shape)
 
-    def _must_be_numbers(self, losses: Array, step: int) -> None:
-        if len(wrong := np.flatnonzero(~np.isfinite(losses))):
-            name, label = self.asked.names[wrong[0]], self.asked.pairs[wrong[0], 1]
-            raise RuntimeFailure(
-                f"the loss of image '{name}' for label {label} is not a number after {step} steps; the model answers a "
-                f"mixture of images with NaN, or its gradient overflows. Try --precision strict."
-            )
+    def _check_finite(self, losses: Array, step: int) -> None:
+        bad = np.flatnonzero(~np.isfinite(losses))
+        if len(bad):
+            raise loss_failure(self.targets.names[bad[0]], self.targets.pairs[bad[0], 1], step)
 
-    def _stepped(self, masks: Array, losses: Array, slopes: Array, noise: Array) -> Array:
-        """Each pair's masks after the longest step that keeps its promise; where there is none, the same masks."""
-        promised = PROMISED * (slopes**2).sum(axis=(1, 2, 3))
+    def _line_search(self, masks: Array, losses: Array, slopes: Array, noise: Array) -> Array:
+        """Each pair's masks after the longest step with a sufficient decrease; the same masks if there is none."""
+        sufficient = _SUFFICIENT * (slopes**2).sum(axis=(1, 2, 3))
         new, left, length = masks.copy(), np.arange(len(masks)), self.search.descent.alpha
-        while len(left) and length >= SHORTEST:
-            tried = np.clip(masks[left] - length * slopes[left], 0, 1)
-            (reached,) = self._ask(self.search.loss, tried, left, noise)
-            kept = reached <= losses[left] - length * promised[left]
-            new[left[kept]] = tried[kept]
-            left, length = left[~kept], length * SHORTER
+        while len(left) and length >= _SHORTEST:
+            candidates = np.clip(masks[left] - length * slopes[left], 0, 1)
+            (candidate_losses,) = self._evaluate(self.search.loss, candidates, left, noise)
+            accepted = candidate_losses <= losses[left] - length * sufficient[left]
+            new[left[accepted]] = candidates[accepted]
+            left, length = left[~accepted], length * _SHORTER
         return new
 
-    def _ask(self, session: Session, masks: Array, who: Array, noise: Array) -> list[Array]:
-        """Losses, and slopes if the session has them, as means over the runs that the path is divided into."""
-        search, points = self.search, self.search.recipe.points
-        # On CUDA a run of another size costs more than what is saved by leaving out the pairs that are done.
-        pairs = len(self.asked.pairs) if session.device.fixed_batch else len(who)
-        filled = np.resize(who, search.recipe.pairs or pairs)
-        image, label = self.asked.pairs[filled].T
+    def _evaluate(self, session: Session, masks: Array, members: Array, noise: Array) -> list[Array]:
+        """Losses of some pairs, and slopes if the session has them, as means over the runs that cover the path."""
+        search, targets, points = self.search, self.targets, self.search.recipe.points
+        # On CUDA a run of another size costs more than is saved by leaving out the pairs that are done.
+        pairs = len(targets.pairs) if session.device.fixed_batch else len(members)
+        filled = np.resize(members, search.recipe.pairs or pairs)
+        image, label = targets.pairs[filled].T
         feeds = {
-            PICTURES: self.pictures, WEIGHTS: masks[np.resize(np.arange(len(who)), len(filled))].astype(np.float32),
-            IMAGE: image, LABEL: label, INFILLS: self.asked.infills[image][:, None].astype(np.int32),
+            PICTURES: self.uploaded, WEIGHTS: masks[np.resize(np.arange(len(members)), len(filled))].astype(np.float32),
+            IMAGE: image, LABEL: label, INFILLS: targets.infills[image][:, None].astype(np.int32),
         }  # fmt: skip
-        wanted, runs = [LOSS, *([SLOPE] if SLOPE in session.outputs else [])], range(0, len(self.points), points)
-        total = [np.zeros(1)] * len(wanted)
+        outputs, runs = [name for name in (LOSS, SLOPE) if name in session.outputs], range(0, len(self.points), points)
+        totals = [np.zeros(1)] * len(outputs)
         for start in runs:
             part = slice(start, start + points)
-            places = noise[filled][:, :, part].reshape(len(filled), -1).astype(np.int32)
-            found = session.run({**feeds, NOISE: places, POINTS: self.points[part]}, wanted)
-            total = [one + other[: len(who)].astype(np.float64) for one, other in zip(total, found, strict=True)]
-            self._count(len(who) * search.recipe.rows, differentiated=len(wanted) > 1)
-        return [array / len(runs) for array in total]
+            positions = noise[filled][:, :, part].reshape(len(filled), -1).astype(np.int32)
+            arrays = session.run({**feeds, NOISE: positions, POINTS: self.points[part]}, outputs)
+            totals = [
+                total + array[: len(members)].astype(np.float64) for total, array in zip(totals, arrays, strict=True)
+            ]
+            self._count(len(members) * search.recipe.rows, differentiated=len(outputs) > 1)
+        return [total / len(runs) for total in totals]
 
     def _count(self, rows: int, *, differentiated: bool) -> None:
-        self.spent.passes += rows
-        self.spent.gradients += rows * differentiated
+        self.result.passes += rows
+        self.result.gradients += rows * differentiated
         self.tick(rows)

@@ -1,66 +1,109 @@
-"""What must be known of maps, in a form in which the notes of many units of work become one."""
+"""Facts that users must know about maps: typed, so that the notes of many requests can be merged into one of each."""
 
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
+
+# Kind of note -> its sentence; a share's begins with "3 of 20", a range's ends with its values. {detail} is filled in.
+_SENTENCES = {
+    "surrogate-gradient": "the gradient is a surrogate: that of the graph without its rounding",
+    "surrogate-masks": "the model rounds; its masks were learned on the same model without rounding",
+    "layer": "grad-cam at '{detail}'",
+    "one-mask": "the masking network gives one mask an image, used for every label",
+    "refined": "masks refined with {detail} passes a label",
+    "unsettled": "masks had not settled after {detail} steps",
+    "idle": "masks delete nothing: blur takes nothing that is worth it from their labels",
+    "blur-proof": "labels keep more than half their probability when the whole image is blurred, so that little can be "
+    "deleted from them; try a larger blur",
+    "early": "images stopped early",
+    "passes": "passes an image",
+    "agreement": "split-half agreement of ranks",
+}
 
 
-@dataclass(frozen=True)
-class Share:
-    """Something that holds of so many among so many; where it is none, it counts but is not told."""
+class NoteJson(TypedDict, total=False):
+    """A note in a bundle's record; hits and total for a share, values for a range."""
 
-    words: str
+    kind: str
+    detail: str
     hits: int
     total: int
-
-    def __str__(self) -> str:
-        return f"{self.hits:,} of {self.total:,} {self.words}"
+    values: list[float]
 
 
 @dataclass(frozen=True)
-class Range:
-    """A figure that every image has."""
+class Note:
+    """Something that holds for all maps of a request."""
 
-    words: str
-    values: tuple[float, ...]
+    kind: str  # a key of _SENTENCES
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in _SENTENCES:
+            raise ValueError(f"there is no note '{self.kind}'")
+
+    def __str__(self) -> str:
+        return _SENTENCES[self.kind].format(detail=self.detail)
+
+    def merged(self, _other: "Note") -> "Note":
+        """This note and another of the same kind and detail."""
+        return self
+
+
+@dataclass(frozen=True)
+class Share(Note):
+    """Something that holds for some of the maps or images."""
+
+    hits: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.hits:,} of {self.total:,} {super().__str__()}"
+
+    def merged(self, other: Note) -> Note:
+        """The share over both."""
+        if not isinstance(other, Share):
+            return self
+        return Share(self.kind, self.detail, self.hits + other.hits, self.total + other.total)
+
+
+@dataclass(frozen=True)
+class Range(Note):
+    """A value that every image has."""
+
+    values: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         form = ",.0f" if all(float(value).is_integer() for value in self.values) else ".2f"
         low, high = f"{min(self.values):{form}}", f"{max(self.values):{form}}"
-        return f"{self.words}: " + (low if low == high else
-                                    f"{low} to {high}, median {statistics.median(self.values):{form}}")  # fmt: skip
+        spread = low if low == high else f"{low} to {high}, median {statistics.median(self.values):{form}}"
+        return f"{super().__str__()}: {spread}"
+
+    def merged(self, other: Note) -> Note:
+        """The values of both."""
+        return Range(self.kind, self.detail, self.values + other.values) if isinstance(other, Range) else self
 
 
-Note = str | Share | Range
-
-
-def told(notes: Iterable[Note]) -> tuple[str, ...]:
-    """Each of them once, in the order in which they came; under the same words, shares and ranges are joined."""
-    found: dict[str, Note] = {}
+def sentences(notes: Iterable[Note]) -> tuple[str, ...]:
+    """One sentence for each kind and detail, in order of first appearance; shares of none are left out."""
+    merged: dict[tuple[str, str], Note] = {}
     for note in notes:
-        words = note if isinstance(note, str) else note.words
-        found[words] = _joined(found[words], note) if words in found else note
-    return tuple(str(note) for note in found.values() if not isinstance(note, Share) or note.hits)
+        key = (note.kind, note.detail)
+        merged[key] = merged[key].merged(note) if key in merged else note
+    return tuple(str(note) for note in merged.values() if not isinstance(note, Share) or note.hits)
 
 
-def _joined(first: Note, second: Note) -> Note:
-    if isinstance(first, Share) and isinstance(second, Share):
-        return Share(first.words, first.hits + second.hits, first.total + second.total)
-    if isinstance(first, Range) and isinstance(second, Range):
-        return Range(first.words, first.values + second.values)
-    return first
+def to_json(note: Note) -> Mapping[str, object]:
+    """A note as `from_json` reads it."""
+    return asdict(note)
 
 
-def to_json(note: Note) -> str | dict[str, Any]:
-    """A note as it is written down."""
-    return note if isinstance(note, str) else asdict(note)
-
-
-def from_json(said: str | Mapping[str, Any]) -> Note:
-    """What `to_json` gave."""
-    if isinstance(said, str):
-        return said
-    if "values" in said:
-        return Range(str(said["words"]), tuple(float(value) for value in said["values"]))
-    return Share(str(said["words"]), int(said["hits"]), int(said["total"]))
+def from_json(data: NoteJson) -> Note:
+    """The note that `to_json` wrote."""
+    kind, detail = str(data["kind"]), str(data["detail"])
+    if "values" in data:
+        return Range(kind, detail, tuple(float(value) for value in data["values"]))
+    if "hits" in data:
+        return Share(kind, detail, int(data["hits"]), int(data["total"]))
+    return Note(kind, detail)

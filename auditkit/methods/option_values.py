@@ -1,39 +1,38 @@
-"""What options of methods may be, refused with one sentence."""
-
-from typing import Any
+"""Checks of the options of methods; each refuses a wrong value with one sentence."""
 
 from auditkit.errors import BadInput
 
-MOST = 1_000_000  # of anything: more would fill the memory before it is worth waiting for
-MOST_BLUR = 1000.0
-MOST_CELLS = 100  # a side of a grid
+_MOST = 1_000_000  # of anything: more would exhaust memory or patience
+_MOST_BLUR = 1000.0  # pixels; the kernel's reach costs memory and time
+MOST_CELLS = 100  # per side of a grid
 
 
-def whole(options: Any, *names: str, most: int = MOST) -> None:
-    """Whole numbers from 1 up to the most, or not set."""
+def whole(options: object, *names: str, most: int = _MOST) -> None:
+    """Refuse options that are not whole numbers from 1 to `most`; None is allowed."""
     for name in names:
         number = getattr(options, name)
         if number is not None and not (isinstance(number, int) and 1 <= number <= most):
             raise BadInput(f"{name} {number} is not a whole number from 1 to {most:,}.")
 
 
-def not_negative(options: Any, *names: str) -> None:
-    """Numbers from 0 up, or not set."""
+def not_negative(options: object, *names: str) -> None:
+    """Refuse options that are negative, infinite or NaN; None is allowed."""
     for name in names:
         number = getattr(options, name)
         if number is not None and not 0 <= number < float("inf"):
             raise BadInput(f"{name} {number} is not a number from 0 up.")
 
 
-def positive(options: Any, *names: str) -> None:
-    """Numbers above 0."""
+def positive(options: object, *names: str) -> None:
+    """Refuse options that are not finite numbers above 0."""
     for name in names:
         if not 0 < getattr(options, name) < float("inf"):
             raise BadInput(f"{name} {getattr(options, name)} is not a number above 0.")
 
 
-def blur(options: Any) -> None:
-    """The width of a blur, which takes memory and time by its reach."""
-    positive(options, "blur")
-    if options.blur > MOST_BLUR:
-        raise BadInput(f"blur {options.blur} is more than {MOST_BLUR:g} pixels; at a few hundred, one colour is left.")
+def blur(sigma: float) -> None:
+    """Refuse a blur that is not a width in pixels, or too wide to compute."""
+    if not 0 < sigma < float("inf"):
+        raise BadInput(f"blur {sigma} is not a number above 0.")
+    if sigma > _MOST_BLUR:
+        raise BadInput(f"blur {sigma} is more than {_MOST_BLUR:g} pixels; at a few hundred, one colour is left.")

@@ -1,4 +1,4 @@
-"""A model asked about mixtures of pictures: rows of many images run together, answers apart."""
+"""Probabilities of mixtures of two pictures, for the rows of many images in shared batches."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,41 +7,36 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
-from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.errors import RuntimeFailure
 from auditkit.methods.request import Request
 from auditkit.model.soft_masks import Mixed
 
-
-def generator(request: Request, place: int, purpose: str) -> np.random.Generator:
-    """Random numbers of one image, the same whatever else is in the request."""
-    return np.random.default_rng([map_seed(request.seed, request.ids[place], -1), *purpose.encode()])
+SMALL_SIDE = 64  # pixels; larger images need finer masks and more passes
 
 
-def others(request: Request, place: int) -> Array:
-    """Positions in the pool of pictures that may stand in for an image: not itself, by whatever name it is there."""
-    own, shown = request.shown[place], request.pool.shown
-    found = np.array([at for at in request.pool.without(request.ids[place]) if not np.array_equal(shown[at], own)], int)
-    if not len(found):
-        raise BadInput(
-            f"the pool has no picture but that of '{request.ids[place]}' itself; give more images or a --pool, "
-            f"or hide pixels behind gray."
-        )
-    return found
+def generator(request: Request, position: int, purpose: str) -> np.random.Generator:
+    """A random generator for one image, independent of the other images of the request."""
+    return np.random.default_rng([map_seed(request.seed, request.ids[position], -1), *purpose.encode()])
+
+
+def default_passes(height: int, width: int) -> int:
+    """Passes per image, for all its labels: 1,024 up to 64 pixels a side, 4,000 above."""
+    return 1024 if max(height, width) <= SMALL_SIDE else 4000
 
 
 def answers(
     over: Mixed, banks: Any, rows: Sequence[Array], labels: Sequence[Sequence[int]], tick: Callable[[int], None]
 ) -> list[Array]:
-    """For each image's rows, the probabilities [rows, labels] of its labels."""
-    ends = np.cumsum([len(own) for own in rows])
-    found = [np.empty((len(own), len(wanted)), np.float32) for own, wanted in zip(rows, labels, strict=True)]
+    """For each image's rows [N, 5], the probabilities [N, labels] of its labels."""
+    ends = np.cumsum([len(image_rows) for image_rows in rows])
+    results = [np.empty((len(r), len(targets)), np.float32) for r, targets in zip(rows, labels, strict=True)]
     for part, probabilities in over.run(np.concatenate(rows).astype(np.int32), banks):
         if not np.isfinite(probabilities).all():
-            raise RuntimeFailure("the model answered a mixture of two pictures with NaN or infinity.")
-        for place, (target, wanted) in enumerate(zip(found, labels, strict=True)):
-            first = int(ends[place]) - len(target)
-            low, high = max(part.start, first), min(part.stop, int(ends[place]))
+            raise RuntimeFailure("the model returned NaN or infinity for a mixture of two pictures.")
+        for end, result, targets in zip(ends.tolist(), results, labels, strict=True):
+            first = end - len(result)
+            low, high = max(part.start, first), min(part.stop, end)
             if low < high:
-                target[low - first : high - first] = probabilities[low - part.start : high - part.start, list(wanted)]
+                result[low - first : high - first] = probabilities[low - part.start : high - part.start, list(targets)]
         tick(part.stop - part.start)
-    return found
+    return results

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.methods import blackbox, cam, controls, fong, gradients, igos, masking_network
 from auditkit.methods.differences import method as differences
@@ -14,30 +15,31 @@ from auditkit.model.classifier import AnyClassifier
 
 @dataclass(frozen=True)
 class Method:
-    """A way to make maps."""
+    """A way to compute maps."""
 
     about: str
     run: Callable[[Request, Any], Found]
     options: type[Any] = gradients.Plain
     needs: Literal["gradient", "passes", "nothing"] = "gradient"
-    images: int = 16  # explained together; what is lost at most when a run is cut
+    images: int = 16  # per request, on a CPU; an interrupted run loses at most as many
     uses_pool: bool = False
-    learns: bool = False  # step by step, many masks at once: it takes more of them to fill a GPU
+    learns: bool = False  # by descent on many masks at once: a GPU needs more images per request
 
     def together(self, model: AnyClassifier) -> int:
-        """How many images of this model are explained together."""
+        """Images per request for this model."""
         return self.images * model.device.learning_factor if self.learns else self.images
 
 
-def _control(name: str) -> Callable[[Request, Any], Found]:
-    """A control as a method: it looks at the picture at most."""
-    draw, own = controls.CONTROLS[name]
+def _control(name: str) -> Callable[[Request, gradients.Plain], Found]:
+    """A control as a method; it depends on the image at most."""
+    draw, by_label = controls.CONTROLS[name]
 
     def run(request: Request, _options: gradients.Plain) -> Found:
-        return Found(tuple(
-            {label: draw(pixels, map_seed(request.seed, image, label if own else 0)) for label in labels}
-            for image, pixels, labels in zip(request.ids, request.pixels, request.labels, strict=True)
-        ))  # fmt: skip
+        maps: list[dict[int, Array]] = [{} for _ in request.ids]
+        for image, label in request.pairs():
+            seed = map_seed(request.seed, request.ids[image], label if by_label else 0)
+            maps[image][label] = draw(request.pixels[image], seed)
+        return Found(tuple(maps))
 
     return run
 
@@ -50,22 +52,22 @@ METHODS: dict[str, Method] = {
     "gradient": Method("strongest gradient over the colours", gradients.gradient),
     "gradient-input": Method("gradient times input", gradients.gradient_input),
     "smoothgrad": Method("mean gradient over noisy copies", gradients.smoothgrad, gradients.Smooth),
-    "integrated-gradients": Method("gradient along the way from gray", gradients.integrated_gradients,
+    "integrated-gradients": Method("mean gradient on the path from gray", gradients.integrated_gradients,
                                    gradients.Integrated),
-    "grad-cam": Method("channels of the last layer with a height and a width", cam.grad_cam, cam.Cam),
-    "fong": Method("the smallest smooth part that, blurred, loses the label", fong.fong, fong.FongOptions, images=4,
+    "grad-cam": Method("channels of the last spatial layer, weighted by their gradient", cam.grad_cam, cam.Cam),
+    "fong": Method("the smallest smooth region whose blur loses the label", fong.fong, fong.FongOptions, images=4,
                    learns=True),
-    "igos++": Method("masks for deletion and insertion along the way from a blur", igos.igos, igos.IgosOptions,
+    "igos++": Method("masks for deletion and insertion on the path from a blur", igos.igos, igos.IgosOptions,
                      images=4, learns=True),
-    "occlusion": Method("drop behind a sliding gray square", blackbox.occlusion, blackbox.Occlusion, "passes", 4),
-    "rise": Method("mean of random masks by what they show", blackbox.rise, blackbox.Rise, "passes", 4),
+    "occlusion": Method("drop under a sliding gray square", blackbox.occlusion, blackbox.Occlusion, "passes", 4),
+    "rise": Method("mean of random masks, weighted by the probability", blackbox.rise, blackbox.Rise, "passes", 4),
     "masker": Method("an exported masking network, path=FILE", masking_network.masker,
                      masking_network.MaskingNetwork, "passes"),
     "random": Method("noise, a control", _control("random"), needs="nothing"),
-    "centred-gaussian": Method("a bump in the middle, a control", _control("centred-gaussian"), needs="nothing"),
+    "centred-gaussian": Method("a Gaussian in the centre, a control", _control("centred-gaussian"), needs="nothing"),
     "constant": Method("the same everywhere, a control", _control("constant"), needs="nothing"),
-    "edges": Method("edges of the picture, a control", _control("edges"), needs="nothing"),
-    "blurred-edges": Method("the same, blurred; a control", _control("blurred-edges"), needs="nothing"),
-    "noisy-gaussian": Method("the bump with noise, a control", _control("noisy-gaussian"), needs="nothing"),
+    "edges": Method("edges of the image, a control", _control("edges"), needs="nothing"),
+    "blurred-edges": Method("blurred edges, a control", _control("blurred-edges"), needs="nothing"),
+    "noisy-gaussian": Method("the Gaussian with noise, a control", _control("noisy-gaussian"), needs="nothing"),
     "noisy-edges": Method("blurred edges with noise, a control", _control("noisy-edges"), needs="nothing"),
 }  # fmt: skip

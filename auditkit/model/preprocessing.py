@@ -111,9 +111,14 @@ def flat_picture(card: Card, signature: Signature, colour: Sequence[float]) -> A
 
 def blurred(shown: Array, signature: Signature, sigma: float | None = None) -> Array:
     """Gaussian blur of pictures, as the network takes them; sigma, unless given, in proportion to the shorter side."""
+    sigma = BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224 if sigma is None else sigma
+    smooth = gaussian_blur(shown, signature, sigma)
+    return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)
+
+
+def gaussian_blur(shown: Array, signature: Signature, sigma: float) -> Array:
+    """Gaussian blur of pictures in float64, not rounded; sigma is in pixels."""
     from scipy import ndimage  # noqa: PLC0415 - slow to import
 
-    sigma = BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224 if sigma is None else sigma
-    sigmas = (0, 0, sigma, sigma) if signature.layout == "NCHW" else (0, sigma, sigma, 0)
-    smooth = ndimage.gaussian_filter(shown.astype(np.float64), sigmas)
-    return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)
+    axes = (2, 3) if signature.layout == "NCHW" else (1, 2)
+    return np.asarray(ndimage.gaussian_filter(shown.astype(np.float64), sigma, axes=axes))

@@ -67,7 +67,7 @@ class Record:
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known of the maps, over all of them."""
-        return notes.told(notes.from_json(note) for one in self.spent.values() for note in one["notes"])
+        return notes.sentences(notes.from_json(note) for one in self.spent.values() for note in one["notes"])
 
     def with_more(self, request: Request, found: Found) -> "Record":
         """The same after some more maps; who is asked the same twice has spent it once."""

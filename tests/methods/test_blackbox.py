@@ -8,7 +8,7 @@ import pytest
 from auditkit.errors import BadInput
 from auditkit.methods.blackbox import Occlusion, Rise, occlusion, rise
 from auditkit.methods.differences.grids import coin_flips, jittered
-from auditkit.methods.queries import generator
+from auditkit.methods.queries import default_passes, generator
 from auditkit.methods.request import Request
 from auditkit.model.signature import to_probabilities
 from tests.support import method_requests
@@ -98,9 +98,8 @@ def test_every_pass_is_counted(method: Any, options: Any) -> None:
 
 
 def test_masks_grow_with_the_picture() -> None:
-    assert Rise().for_size(32, 32).passes == 1024
-    assert Rise().for_size(224, 224).passes == 4000
-    assert Rise(passes=7).for_size(224, 224).passes == 7
+    assert default_passes(32, 32) == 1024
+    assert default_passes(224, 224) == 4000
 
 
 @pytest.mark.parametrize(("options", "given", "said"), [

@@ -13,7 +13,7 @@ from auditkit.methods.differences import refinement, regression
 from auditkit.methods.differences.grids import coin_flips, jittered, stretched
 from auditkit.methods.differences.method import Differences, differences
 from auditkit.methods.differences.regression import Cosines, Prior
-from auditkit.methods.notes import told
+from auditkit.methods.notes import sentences
 from auditkit.methods.request import Pool, Request
 from tests.support import method_requests, onnx_models
 
@@ -68,7 +68,7 @@ def test_leave_one_out_is_what_leaving_one_out_gives() -> None:
     scaled = features[:, kept] * factors
     rows = np.stack([scaled, -scaled], axis=1).reshape(24, -1)
     answers = responses.reshape(24, 2)
-    for noise, errors in regression.left_out(scaled, responses, (0.3, 10.0)).items():
+    for noise, errors in regression.left_out_errors(scaled, responses, (0.3, 10.0)).items():
         for out in range(24):
             rest = np.arange(24) != out
             system = rows[rest].T @ rows[rest] + noise * np.eye(rows.shape[1])
@@ -96,11 +96,13 @@ def test_the_chosen_prior_has_the_least_error_of_all() -> None:
     features, cosines, _ = _features()
     responses = np.random.default_rng(3).standard_normal((40, 2, 2)) + features[:, :1, None] * [[1], [-1]]
     lengths = (0.1, 0.2, 0.3)
-    for label, prior in enumerate(regression.chosen(features, responses, cosines, lengths)):
+    for label, prior in enumerate(regression.best_priors(features, responses, cosines, lengths)):
         every = {}
         for length in lengths:
             kept, factors = regression.scales(features, cosines, length)
-            for noise, errors in regression.left_out(features[:, kept] * factors, responses, regression.NOISES).items():
+            for noise, errors in regression.left_out_errors(
+                features[:, kept] * factors, responses, regression.NOISES
+            ).items():
                 every[length, noise] = np.mean(errors[:, :, label] ** 2)
         assert (prior.length, prior.noise) == min(every, key=lambda key: every[key])
 
@@ -110,7 +112,7 @@ def test_agreement_is_one_without_noise_and_near_none_with_nothing_else() -> Non
     signal = features @ np.random.default_rng(4).standard_normal(features.shape[1]) / 10
     noise = np.random.default_rng(5).standard_normal((400, 2))
     responses = np.stack([np.stack([signal, -signal], axis=1), noise], axis=2)
-    priors = regression.chosen(features, responses, cosines, (0.1, 0.2))
+    priors = regression.best_priors(features, responses, cosines, (0.1, 0.2))
     agreement = regression.split_half_agreement(features, responses, cosines, priors)
     assert agreement[0] > 0.95
     assert agreement[1] < 0.6
@@ -182,7 +184,7 @@ def test_every_pass_is_counted_once_and_all_labels_share_them() -> None:
     request = method_requests.request(model, SIZE, labels=(0, 1, 2), count=ticked.append)
     found = differences(request, Differences(most_passes=100, tolerance=0.0))
     assert found.passes == sum(ticked) == sum(seen) == 2 * 100
-    assert "passes an image: 100" in told(found.notes)
+    assert "passes an image: 100" in sentences(found.notes)
 
 
 def test_an_image_whose_halves_agree_is_done_early() -> None:
@@ -190,7 +192,7 @@ def test_an_image_whose_halves_agree_is_done_early() -> None:
     found = differences(method_requests.request(_two_patches(), SIZE, ("a",)), Differences(most_passes=512))
     assert 128 <= found.passes < 512
     assert found.passes % 64 == 0
-    assert "1 of 1 images stopped early" in told(found.notes)
+    assert "1 of 1 images stopped early" in sentences(found.notes)
     for least in (64, 128, 192):
         lax = Differences(most_passes=512, least_passes=least, tolerance=0.5)
         assert differences(method_requests.request(_two_patches(), SIZE, ("a",)), lax).passes == least
@@ -227,7 +229,7 @@ def test_never_the_image_itself_behind_it() -> None:
         alone = Request(
             base.model, base.ids, base.pixels, base.shown, base.labels, base.gray, Pool((name,), base.shown)
         )
-        with pytest.raises(BadInput, match="hide pixels behind gray"):
+        with pytest.raises(BadInput, match="use gray as infill"):
             differences(alone, FEW)
     assert differences(alone, Differences(most_passes=64, hide="gray")).passes == 64
 
@@ -297,7 +299,7 @@ def test_refinement_gives_a_mask_with_a_lower_objective() -> None:
     for passes in (32, 320, 1280):
         found = differences(request, Differences(most_passes=64, refine=passes, l1=0.02))
         assert found.passes == 64 + passes
-        assert f"{passes} passes a label" in told(found.notes)[-1]
+        assert f"{passes} passes a label" in sentences(found.notes)[-1]
         mask = found.maps[0][0]
         assert mask.min() >= 0
         assert mask.max() <= 1

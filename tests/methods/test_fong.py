@@ -21,7 +21,7 @@ from auditkit.graph import mask_objective as names
 from auditkit.graph.fong_objective import EVENLY, Deletion, DeletionRecipe
 from auditkit.graph.hard_masks import Ends
 from auditkit.methods.fong import DISCS, FongOptions, _discs, fong
-from auditkit.methods.notes import from_json, to_json, told
+from auditkit.methods.notes import from_json, sentences, to_json
 from auditkit.methods.request import Pool, Request
 from auditkit.metrics.localisation import share_inside
 from auditkit.model.classifier import OnnxClassifier
@@ -217,14 +217,16 @@ def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     request = replace(lit(model, labels=(0, 1, 2)), tick=ticks.append)
     found = fong(request, replace(QUICK, start="ones"))
     assert found.passes == found.gradients == sum(ticks) == 2 * 3 * 40
-    assert told(found.notes) == ("2 of 6 masks delete nothing: blur takes nothing that is worth it from their labels",)
+    assert sentences(found.notes) == (
+        "2 of 6 masks delete nothing: blur takes nothing that is worth it from their labels",
+    )
     assert not found.maps[0][0].any()
     ticks.clear()
     found = fong(request, QUICK)
     assert found.gradients == 2 * 3 * 40
     assert found.passes == sum(ticks) == 2 * 3 * 40 + 2 * (DISCS + 1)
     blurred = fong(request, replace(QUICK, blur=0.01, steps=1)).notes
-    said, *_ = told(from_json(json.loads(json.dumps(to_json(note)))) for note in blurred)
+    said, *_ = sentences(from_json(json.loads(json.dumps(to_json(note)))) for note in blurred)
     assert said.startswith("6 of 6 labels keep more than half their probability when the whole image is blurred")
 
 
@@ -282,9 +284,9 @@ def test_coarse_masks_by_the_images_size(model: OnnxClassifier) -> None:
     ],
 )
 def test_options_are_refused_with_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as error:
         FongOptions(**wrong)
-    assert str(told.value) == sentence
+    assert str(error.value) == sentence
 
 
 def test_it_is_a_method_by_name() -> None:

@@ -18,7 +18,7 @@ from auditkit.graph.hard_masks import Ends
 from auditkit.graph.igos_objective import BilateralRecipe
 from auditkit.methods.fong import fong
 from auditkit.methods.igos import IgosOptions, _points, igos
-from auditkit.methods.igos_search import Asked, Descent, Search
+from auditkit.methods.igos_search import Descent, Search, Targets
 from auditkit.methods.request import Pool, Request
 from auditkit.model import device
 from auditkit.model.classifier import OnnxClassifier
@@ -160,10 +160,12 @@ class Bowl:
         return [found[name] for name in wanted]
 
 
-def over_bowls(steep: list[float], descent: Descent, recipe: BilateralRecipe = BASE) -> tuple[Search, Asked]:
+def over_bowls(steep: list[float], descent: Descent, recipe: BilateralRecipe = BASE) -> tuple[Search, Targets]:
     slope, loss = (Bowl([names.LOSS, *more], np.array(steep)) for more in ([igos_objective.SLOPE], []))
     pairs = np.array([[place, 0] for place in range(len(steep))], np.int32)
-    given = Asked(pairs, tuple("abcdef"[: len(steep)]), list(range(len(steep))), np.zeros(20), np.arange(len(steep)), 4)
+    given = Targets(
+        pairs, tuple("abcdef"[: len(steep)]), list(range(len(steep))), np.zeros(20), np.arange(len(steep)), 4
+    )
     return Search(slope, loss, recipe, (2, 2), descent, 8), given
 
 

@@ -19,7 +19,7 @@ from auditkit.graph.mask_objective import Recipe
 from auditkit.methods.mask import batch as mask_batch
 from auditkit.methods.mask.batch import Batch, Ending, width
 from auditkit.methods.mask.method import MaskOptions, mask
-from auditkit.methods.notes import told
+from auditkit.methods.notes import sentences
 from auditkit.methods.request import Found, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.model.classifier import OnnxClassifier
@@ -139,7 +139,7 @@ def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     short = replace(QUICK, steps=50, settled=0.0)  # the last window is a short one
     found = mask(replace(asked(model), tick=ticks.append), short)
     assert found.passes == found.gradients == sum(ticks) == 2 * 2 * 50 * 2
-    assert told(found.notes) == ("4 of 4 masks had not settled after 50 steps",)
+    assert sentences(found.notes) == ("4 of 4 masks had not settled after 50 steps",)
     assert mask(asked(model), replace(short, settled=-1.0)).notes == ()
 
 
@@ -148,7 +148,7 @@ def test_settled_masks_make_room_for_others(model: OnnxClassifier) -> None:
     options = replace(QUICK, infill="gray", steps=2000, settled=0.01, patience=4)
     found = mask(asked(model), options)
     assert 0 < found.passes < 4 * 600
-    assert told(found.notes) == ()
+    assert sentences(found.notes) == ()
     assert mask(asked(model), replace(options, rows=1)).passes == found.passes
     assert mask(asked(model), replace(options, settled=0.001)).passes > found.passes
 
@@ -263,9 +263,9 @@ def test_the_image_itself_never_hides_its_pixels(model: OnnxClassifier) -> None:
     ],
 )
 def test_options_are_refused_with_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BadInput) as told:
+    with pytest.raises(BadInput) as error:
         MaskOptions(**wrong)
-    assert str(told.value).startswith(sentence)
+    assert str(error.value).startswith(sentence)
 
 
 def test_requests_are_refused_with_one_sentence(model: OnnxClassifier) -> None:

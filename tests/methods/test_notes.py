@@ -1,25 +1,44 @@
+"""Notes about maps: merged over requests, written as sentences, stored as JSON."""
+
 import json
 
 import pytest
 
-from auditkit.methods.notes import Note, Range, Share, from_json, to_json, told
+from auditkit.methods.notes import Note, Range, Share, from_json, sentences, to_json
+
+IDLE = "masks delete nothing: blur takes nothing that is worth it from their labels"
 
 
-def test_notes_of_many_units_become_one_of_each_kind() -> None:
-    first: tuple[Note, ...] = ("grad-cam at 'r'", Share("masks idle", 0, 8), Range("passes", (64, 128)))
-    second: tuple[Note, ...] = ("grad-cam at 'r'", Share("masks idle", 3, 1992), Range("passes", (1024,)))
-    assert told((*first, *second)) == ("grad-cam at 'r'", "3 of 2,000 masks idle", "passes: 64 to 1,024, median 128")
+def test_notes_of_many_requests_become_one_of_each_kind() -> None:
+    first = (Note("layer", "r"), Share("idle", hits=0, total=8), Range("passes", values=(64, 128)))
+    second = (Note("layer", "r"), Share("idle", hits=3, total=1992), Range("passes", values=(1024,)))
+    expected = ("grad-cam at 'r'", f"3 of 2,000 {IDLE}", "passes an image: 64 to 1,024, median 128")
+    assert sentences((*first, *second)) == expected
 
 
-def test_what_holds_of_none_is_not_told() -> None:
-    assert told([Share("masks idle", 0, 8)]) == ()
+def test_notes_with_another_detail_are_kept_apart() -> None:
+    assert sentences([Note("layer", "r"), Note("layer", "s")]) == ("grad-cam at 'r'", "grad-cam at 's'")
 
 
-def test_a_figure_that_is_the_same_everywhere_is_told_once() -> None:
-    assert told([Range("passes", (100, 100))]) == ("passes: 100",)
-    assert told([Range("agreement", (0.5, 1.0))]) == ("agreement: 0.50 to 1.00, median 0.75",)
+def test_a_share_of_none_is_left_out() -> None:
+    assert sentences([Share("idle", hits=0, total=8)]) == ()
 
 
-@pytest.mark.parametrize("note", ["plain", Share("idle", 1, 2), Range("passes", (1.0, 2.5))])
-def test_notes_survive_being_written_down(note: Note) -> None:
+def test_a_value_that_is_the_same_everywhere_is_written_once() -> None:
+    assert sentences([Range("passes", values=(100, 100))]) == ("passes an image: 100",)
+    expected = "split-half agreement of ranks: 0.50 to 1.00, median 0.75"
+    assert sentences([Range("agreement", values=(0.5, 1.0))]) == (expected,)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no note 'other'"):
+        Note("other")
+
+
+@pytest.mark.parametrize(
+    "note",
+    [Note("layer", "r"), Share("idle", "", 1, 2), Range("passes", values=(1.0, 2.5))],
+    ids=lambda note: note.kind,
+)
+def test_notes_survive_json(note: Note) -> None:
     assert from_json(json.loads(json.dumps(to_json(note)))) == note

@@ -1,7 +1,7 @@
-"""Coarse grids of numbers and how they are spread over pixels, in the form that graph.mixing takes.
+"""Coarse grids of numbers, and their interpolation to pixels, in the form that `graph.soft_masks` takes.
 
-Weights are multiples of 1/1024. Sums and products of them are exact even in TensorFloat-32, so that a grid of ones
-shows the top picture bit for bit, and a mask is the same on every device.
+Interpolation weights are multiples of 1/1024. Their sums and products are exact even in TensorFloat-32, so that a grid
+of ones reproduces the top picture bit for bit, and a mask is the same on every device.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ WEIGHT_STEPS = 1024
 
 @dataclass(frozen=True)
 class Spread:
-    """The ways in which a grid may lie over the pixels: one matrix for each shift down and for each across."""
+    """Interpolation matrices from a grid to the pixels: one for each shift down and one for each shift across."""
 
     down: Array  # float32 [shifts, height, rows]
     across: Array  # float32 [shifts, columns, width]
@@ -28,7 +28,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Grids:
-    """Some grids, each with the place of its two matrices in a spread."""
+    """Some grids, each with the indices of its two matrices in a spread."""
 
     values: Array  # float32 [grids, rows, columns]
     down: Array  # int [grids]
@@ -38,61 +38,58 @@ class Grids:
         return len(self.values)
 
     def part(self, chosen: slice) -> "Grids":
-        """Some of them."""
+        """Some of the grids."""
         return Grids(self.values[chosen], self.down[chosen], self.across[chosen])
 
 
 def jittered(height: int, width: int, cells: int) -> Spread:
-    """Bilinear grids of that many cells a side, at every shift up to one cell by about a pixel."""
+    """Bilinear interpolation of grids of `cells` a side, at every shift up to one cell in steps of about a pixel."""
     return Spread(_shifted(height, cells), np.ascontiguousarray(_shifted(width, cells).transpose(0, 2, 1)))
 
 
 def _shifted(side: int, cells: int) -> Array:
     cell = side / cells
     shifts = np.arange(max(1, round(cell))) / max(1, round(cell))
-    at = (np.arange(side) + 0.5) / cell + shifts[:, None]
-    return _linear(at, cells + 2)
+    positions = (np.arange(side) + 0.5) / cell + shifts[:, None]
+    return _linear(positions, cells + 2)
 
 
 def stretched(height: int, width: int, rows: int, columns: int) -> Spread:
-    """A grid of numbers in the middles of its cells, bilinear between them and constant beyond."""
+    """Bilinear interpolation between the centres of a grid's cells, constant beyond the outermost."""
     return Spread(_stretched(height, rows), np.ascontiguousarray(_stretched(width, columns).transpose(0, 2, 1)))
 
 
 def _stretched(side: int, nodes: int) -> Array:
-    at = (np.arange(side) + 0.5) * nodes / side - 0.5
-    return _linear(np.clip(at, 0, nodes - 1)[None], nodes)
+    positions = (np.arange(side) + 0.5) * nodes / side - 0.5
+    return _linear(np.clip(positions, 0, nodes - 1)[None], nodes)
 
 
-def _linear(at: Array, nodes: int) -> Array:
-    """Weights [..., nodes] of linear interpolation between whole numbers, at positions [...]."""
-    before = np.minimum(np.floor(at).astype(np.int64), nodes - 1)
-    share = np.round((at - before) * WEIGHT_STEPS) / WEIGHT_STEPS
-    number = np.arange(nodes)
-    found = (number == before[..., None]) * (1 - share[..., None]) + (number == before[..., None] + 1) * share[
-        ..., None
-    ]
-    return np.asarray(found, np.float32)
+def _linear(positions: Array, nodes: int) -> Array:
+    """Weights [..., nodes] of linear interpolation between the integers, at positions [...]."""
+    before = np.minimum(np.floor(positions).astype(np.int64), nodes - 1)[..., None]
+    share = np.round((positions[..., None] - before) * WEIGHT_STEPS) / WEIGHT_STEPS
+    node = np.arange(nodes)
+    return np.asarray((node == before) * (1 - share) + (node == before + 1) * share, np.float32)
 
 
 def coin_flips(spread: Spread, count: int, keep: float, rng: np.random.Generator) -> Grids:
-    """Grids of zeros and of ones with that chance, at random shifts."""
+    """Grids of zeros and ones, ones with probability `keep`, at random shifts."""
     values = (rng.random((count, *spread.shape)) < keep).astype(np.float32)
     return Grids(values, rng.integers(0, len(spread.down), count), rng.integers(0, len(spread.across), count))
 
 
 def weighted_sum(grids: Grids, spread: Spread, weights: Array) -> Array:
-    """Sum over all grids of a weight times the mask, [..., height, width] for weights [..., grids].
+    """Weighted sums [..., height, width] of the masks of all grids, for weights [..., grids].
 
-    Grids at one shift are summed before they are spread, so that no mask is ever built.
+    Grids with the same shift are summed before the interpolation, so that no single mask is computed.
     """
     flat = weights.reshape(-1, len(grids)).astype(np.float64)
     (rows, columns), shifts = spread.shape, (len(spread.down), len(spread.across))
     down = spread.down.astype(np.float64).transpose(1, 0, 2).reshape(-1, shifts[0] * rows)
     across = spread.across.astype(np.float64).reshape(shifts[1] * columns, -1)
-    found = np.empty((len(flat), len(down), across.shape[1]))
-    for target, own in zip(found, flat, strict=True):
+    sums = np.empty((len(flat), len(down), across.shape[1]))
+    for target, factors in zip(sums, flat, strict=True):
         gathered = np.zeros((*shifts, rows, columns))
-        np.add.at(gathered, (grids.down, grids.across), own[:, None, None] * grids.values)
+        np.add.at(gathered, (grids.down, grids.across), factors[:, None, None] * grids.values)
         target[...] = down @ gathered.transpose(0, 2, 1, 3).reshape(down.shape[1], -1) @ across
-    return found.reshape(*weights.shape[:-1], *found.shape[1:])
+    return sums.reshape(*weights.shape[:-1], *sums.shape[1:])

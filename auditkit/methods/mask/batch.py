@@ -1,7 +1,7 @@
-"""Many masks learned at once: as many pairs of an image and a label as fit take steps together.
+"""Masks learned in batches: as many pairs of an image and a label as fit take steps together.
 
-Between windows of steps what was learned lies on the host, so that a pair that has settled makes room for the next,
-and a batch that did not fit into memory is tried again at half its size. A pair's draws depend on nothing but itself.
+Between windows of steps the state is on the host, so that a pair that has settled makes room for the next one, and a
+batch that did not fit into memory is repeated at half its size. The random draws of a pair do not depend on the others.
 """
 
 from collections import deque
@@ -21,8 +21,8 @@ from auditkit.methods.mask.infills import Bank
 from auditkit.methods.request import Request
 from auditkit.model.session import Session, Stepper
 
-Tick = Callable[[int], None]
-EIGHTH = 8
+_Tick = Callable[[int], None]
+_SIZES = 8  # batch sizes on CUDA, as parts of the largest: each new size is set up again, each unused row is wasted
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,26 @@ class Ending:
 
     steps: int  # at most
     window: int  # steps over which losses are averaged
-    settled: float  # share of the loss by which it must still fall
-    patience: int  # windows for which it need not
+    settled: float  # least decrease of the loss that counts, as a share of it; below 0: masks take all steps
+    patience: int  # windows without such a decrease after which a mask has settled
 
     def has_settled(self, averages: list[float]) -> bool:
-        """Whether the last windows brought the lowest loss down by too little."""
+        """Whether the last windows lowered the loss by too little."""
         if len(averages) <= self.patience:
             return False
-        before, lately = min(averages[: -self.patience]), min(averages[-self.patience :])
-        return lately >= before - self.settled * abs(before)
+        before, recent = min(averages[: -self.patience]), min(averages[-self.patience :])
+        return recent >= before - self.settled * abs(before)
 
 
 @dataclass(eq=False)
 class Pair:
-    """An image and a label, and what has been learned about them."""
+    """An image and a label, and the state of their mask."""
 
     image: int
     label: int
     name: str
     seed: int
-    infills: Array  # places in the bank
+    infills: Array  # positions in the bank
     state: dict[str, Array]  # without the axis of pairs
     losses: list[float] = field(default_factory=list)
     averages: list[float] = field(default_factory=list)
@@ -64,12 +64,12 @@ class Pair:
         return cls(image, label, name, map_seed(request.seed, name, label), bank.infills[image], state)
 
     def left(self, ending: Ending) -> int:
-        """Steps to the end of its window."""
+        """Steps to the end of the current window."""
         done = len(self.losses)
         return min(ending.window - done % ending.window, ending.steps - done)
 
-    def drawn(self, count: int, first: int, window: int) -> Array:
-        """Places [window, count] of the infills of the window that begins at a step; none twice where that can be."""
+    def draws(self, count: int, first: int, window: int) -> Array:
+        """Positions [window, count] of the infills in the window that starts at step `first`, distinct if possible."""
         if len(self.infills) == 1:
             return np.broadcast_to(self.infills, (window, count))
         rng = np.random.default_rng([self.seed, first])
@@ -78,8 +78,8 @@ class Pair:
         chances = rng.random((window, len(self.infills)), np.float32)
         return self.infills[np.sort(np.argpartition(chances, count - 1, axis=1)[:, :count], axis=1)]
 
-    def went_on(self, losses: Array, state: dict[str, Array], ending: Ending) -> bool:
-        """Take in some steps; true when it is done."""
+    def advance(self, losses: Array, state: dict[str, Array], ending: Ending) -> bool:
+        """Record the losses of some steps and the state after them; true when the mask is done."""
         self.state = state
         self.losses.extend(losses.tolist())
         done = len(self.losses)
@@ -87,14 +87,19 @@ class Pair:
             return False
         self.averages.append(float(np.mean(self.losses[(done - 1) // ending.window * ending.window :])))
         if not np.isfinite(self.averages[-1]):
-            raise RuntimeFailure(
-                f"the loss of image '{self.name}' for label {self.label} is not a number after {done} steps; the model "
-                f"answers a mixture of images with NaN, or its gradient overflows. Try --precision strict."
-            )
+            raise loss_failure(self.name, self.label, done)
         if self.averages[-1] <= min(self.averages):
             self.best = state[WEIGHTS]
         self.settled = ending.has_settled(self.averages)
         return self.settled or done >= ending.steps
+
+
+def loss_failure(image: str, label: int, steps: int) -> RuntimeFailure:
+    """The error of a loss that is NaN or infinite."""
+    return RuntimeFailure(
+        f"the loss of image '{image}' for label {label} is not a number after {steps} steps; the model answers a "
+        f"mixture of images with NaN, or its gradient overflows. Try --precision strict."
+    )
 
 
 class Batch:
@@ -104,8 +109,8 @@ class Batch:
         self.session, self.recipe, self.ending = session, recipe, ending
         self.room = recipe.pairs or max(1, rows // recipe.rows)
 
-    def learn(self, pairs: list[Pair], bank: Bank, tick: Tick) -> None:
-        """Steps for all pairs until each is done."""
+    def learn(self, pairs: list[Pair], bank: Bank, tick: _Tick) -> None:
+        """Take steps for all pairs until each is done."""
         pictures = self.session.upload(bank.pictures)
         waiting, active = deque(pairs), list[Pair]()
         while waiting or active:
@@ -125,8 +130,8 @@ class Batch:
             raise OutOfMemory("not even one mask fits into memory; use fewer distractors, or a device with more.")
         self.room //= 2
 
-    def _window(self, pairs: list[Pair], pictures: Any, tick: Tick) -> list[Pair]:
-        """Steps to the end of the first window that ends; returns the pairs that are done."""
+    def _window(self, pairs: list[Pair], pictures: Any, tick: _Tick) -> list[Pair]:
+        """Take steps until the first window ends; returns the pairs that are done."""
         count = min(pair.left(self.ending) for pair in pairs)
         filled = pairs + pairs[-1:] * (self._width(len(pairs)) - len(pairs))
         draws = np.stack([self._draws(pair, count) for pair in filled], axis=1).astype(np.int32)
@@ -142,37 +147,38 @@ class Batch:
         for step in range(count):
             (losses[step],) = stepper.step({INFILLS: draws[step]})
             tick(len(pairs) * self.recipe.rows)
-        state = stepper.state()
-        own = [{name: array[place] for name, array in state.items()} for place in range(len(pairs))]
-        return [p for p, s, column in zip(pairs, own, losses.T, strict=False) if p.went_on(column, s, self.ending)]
+        states = _split(stepper.state(), len(pairs))
+        results = zip(pairs, states, losses.T[: len(pairs)], strict=True)
+        return [pair for pair, state, column in results if pair.advance(column, state, self.ending)]
 
     def _width(self, pairs: int) -> int:
-        """Pairs in a run: the graph's own number, else as many as there are, and a few more where they end apart."""
+        """Pairs in a run: the graph's fixed number, else all pairs, padded on CUDA if they end at different steps."""
         if self.recipe.pairs is not None:
             return self.recipe.pairs
         together = self.ending.settled < 0 or not self.session.device.fixed_batch
         return pairs if together else width(pairs, self.room)
 
     def _draws(self, pair: Pair, count: int) -> Array:
-        into = len(pair.losses) % self.ending.window
-        table = pair.drawn(self.recipe.infills, len(pair.losses) - into, self.ending.window)
-        return table[into : into + count]
+        offset = len(pair.losses) % self.ending.window
+        table = pair.draws(self.recipe.infills, len(pair.losses) - offset, self.ending.window)
+        return table[offset : offset + count]
 
 
 def width(pairs: int, room: int) -> int:
-    """Pairs in a run on CUDA, which sets every size up anew, where they end one after the other: one of a few sizes.
-
-    Those are eighths of the room, and below the first of them its halves: little is run in vain, and little set up.
-    """
-    eighth = max(1, room // EIGHTH)
-    if pairs > eighth:
-        return min(-(-pairs // eighth) * eighth, room)
-    while eighth // 2 >= pairs:
-        eighth //= 2
-    return eighth
+    """Pairs in a run on CUDA, rounded up to one of a few sizes: eighths of the room, or halves of the first eighth."""
+    size = max(1, room // _SIZES)
+    if pairs > size:
+        return min(-(-pairs // size) * size, room)
+    while size // 2 >= pairs:
+        size //= 2
+    return size
 
 
 def fresh_states(count: int, ends: Ends, recipe: Recipe) -> list[dict[str, Array]]:
-    """The state of so many pairs before their first step."""
-    state = initial_state(count, ends, recipe)
-    return [{name: array[place] for name, array in state.items()} for place in range(count)]
+    """The states of `count` pairs before their first step."""
+    return _split(initial_state(count, ends, recipe), count)
+
+
+def _split(state: dict[str, Array], count: int) -> list[dict[str, Array]]:
+    """The states of the first pairs, without the axis of pairs."""
+    return [{name: array[pair] for name, array in state.items()} for pair in range(count)]
