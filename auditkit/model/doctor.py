@@ -3,7 +3,7 @@
 import os
 import platform
 from importlib import metadata
-from typing import Any
+from typing import TypedDict
 
 from auditkit import __version__
 from auditkit.model import cuda, session
@@ -11,7 +11,26 @@ from auditkit.model import cuda, session
 DISTRIBUTION = "onnx-auditkit"  # on the package index, where another project holds the name auditkit
 
 
-def describe() -> dict[str, Any]:
+class CudaFacts(TypedDict):
+    """Whether the runtime can use CUDA."""
+
+    built_for: str
+    problem: str | None
+    devices: list[str]
+
+
+class MachineFacts(TypedDict):
+    """Versions, devices and memory of a machine."""
+
+    versions: dict[str, str]
+    system: str
+    cores: int
+    memory_bytes: int
+    providers: list[str]
+    cuda: CudaFacts
+
+
+def describe() -> MachineFacts:
     """Facts for `doctor` and for the provenance of results."""
     problem = session.cuda_problem()
     return {

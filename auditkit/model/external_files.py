@@ -82,7 +82,7 @@ def _open_inside(folder: Path, parts: list[str]) -> int:
     for position, part in enumerate(parts):
         last = position == len(parts) - 1
         try:
-            # O_DIRECTORY on a link gives ENOTDIR, which would be told as "missing": look first, open after.
+            # O_DIRECTORY on a link gives ENOTDIR, which would be reported as "missing", so links are looked for first.
             if stat.S_ISLNK(os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             child = os.open(part, plain if last else plain | os.O_DIRECTORY, dir_fd=parent)
@@ -94,7 +94,7 @@ def _open_inside(folder: Path, parts: list[str]) -> int:
 
 @contextmanager
 def opened(folder: Path, location: str, what: str) -> Iterator[ExternalFile]:
-    """The file `location` beneath `folder` that holds `what`, or one sentence that says why it is refused."""
+    """The file `location` beneath `folder` that holds `what`; raises BadInput with the reason if it is refused."""
     parts = _parts(location, what)
     try:
         descriptor = _open_inside(folder, parts)

@@ -1,4 +1,4 @@
-"""From an opened classifier to a model that also returns its gradient, checked."""
+"""A model that returns a classifier's scores and their gradient, checked on noise."""
 
 import hashlib
 import itertools
@@ -24,9 +24,9 @@ from auditkit.model.session import Session, folded
 
 ROWS = 4  # points of a line that are run at once; a backward pass takes memory
 SCHEMA_VERSION = 1
-# How far scores may be off that were computed in another order, or in single precision instead of half.
+# Relative difference of scores computed in another order, or in single precision instead of half.
 SAME_SCORES = {"float16": 5e-2, "float32": 1e-3, "float64": 1e-3}
-WITHOUT_ROUNDING = 0.5
+WITHOUT_ROUNDING = 0.5  # the same, where a quantised graph is compared without its rounding
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Ready:
     model: onnx.ModelProto
     weights: Mapping[str, Array]
     facts: Facts
-    surrogate: bool  # it rounds, and the gradient is that of the graph without rounding
+    surrogate: bool  # the graph rounds, so the gradient is that of the graph without rounding
 
 
 @dataclass(frozen=True)
 class Differentiated:
-    """A model in the form of gradient files, and what is known of it."""
+    """A model in the form of gradient files, with its record."""
 
     model: onnx.ModelProto
     weights: Mapping[str, Array]
@@ -52,7 +52,7 @@ class Differentiated:
     surrogate: bool
     vendors_own: bool
     check: Check
-    scores_were: str | None  # the type of the model's scores, where the file's are of another
+    scores_were: str | None  # the type of the model's scores, where the gradient file's differs
 
     def to_json(self) -> dict[str, object]:
         """What `differentiate --json` prints."""
@@ -65,7 +65,7 @@ class Differentiated:
 
 @dataclass(frozen=True)
 class Trusted:
-    """A graph made ready, and the same with its gradient, which was checked."""
+    """A graph ready to be differentiated, and the same graph with its checked gradient."""
 
     base: Ready
     joined: onnx.ModelProto
@@ -73,7 +73,7 @@ class Trusted:
 
 
 def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
-    """The classifier's graph made ready to be differentiated."""
+    """The classifier's graph in the form that is differentiated."""
     signature, outputs = classifier.signature, _outputs(classifier, wrt)
     if signature.input not in edit.ancestors(classifier.graph.graph, [signature.output]):
         unreached(signature.input, [signature.output])
@@ -148,7 +148,7 @@ def differentiate(
     if base.surrogate and target == image:
         model = export.beside(canonical.raised(classifier.graph), model, image)
         weights = {export.STAND_IN + name: array for name, array in weights.items()} | dict(classifier.weights)
-    return _told(classifier, model, weights, base, target, found.check)
+    return _recorded(classifier, model, weights, base, target, found.check)
 
 
 def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> Trusted:
@@ -168,8 +168,8 @@ def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> Trusted:
 
 def _nodes(model: onnx.ModelProto) -> str:
     """Digest of a graph without its weights: which operators read and write what."""
-    listed = [(node.op_type, list(node.input), list(node.output)) for node in model.graph.node]
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    nodes = [(node.op_type, list(node.input), list(node.output)) for node in model.graph.node]
+    return hashlib.sha256(json.dumps(nodes).encode()).hexdigest()
 
 
 def _kind(classifier: OnnxClassifier) -> int:
@@ -183,13 +183,13 @@ def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differen
     facts = Facts({signature.input: (signature.own_batch, *signature.array_shape(1)[1:])}, {})
     base = Ready(classifier.graph, weights, facts, surrogate=False)
     checked = _checked(classifier, base, joined, signature.input, "the gradient that the file brings along")
-    return _told(classifier, model, classifier.file.weights, base, signature.input, checked, vendors_own=True)
+    return _recorded(classifier, model, classifier.file.weights, base, signature.input, checked, vendors_own=True)
 
 
 def _checked(
     classifier: OnnxClassifier, base: Ready, joined: onnx.ModelProto, wrt: str, what: str = "the gradient"
 ) -> Check:
-    """The gradient against changes of scores; a wrong one is not handed on."""
+    """The check of a gradient against changes of scores; raises RuntimeFailure if it is wrong."""
     settings = replace(classifier.settings, precision="strict")  # TF32 is not fine enough
     session = Session(export.nudged(joined, base.facts, wrt), settings, base.weights)
     _compare_scores(classifier, session, base, wrt)
@@ -203,7 +203,7 @@ def _checked(
 
 
 def _compare_scores(classifier: OnnxClassifier, session: Session, base: Ready, wrt: str) -> None:
-    """Refuse a graph that lost the vendor's scores on its way; one without rounding may be off by more."""
+    """Refuse a graph whose scores differ from the vendor's; without rounding they may differ by more."""
     signature = classifier.signature
     rows = signature.own_batch or ROWS
     image = noise(classifier, rows, seed=0)
@@ -237,7 +237,7 @@ def _line_error(classifier: OnnxClassifier, session: Session, facts: Facts, wrt:
         return [array[: len(moves)] for array in session.run(feeds, wanted)]
 
     def at(moves: Array) -> tuple[Array, Array]:
-        # Rows that heed each other are moved one at a time, in a batch of rows that stay.
+        # Rows that depend on each other are moved singly, in a batch of rows that stay.
         portion = 1 if signature.rows == "dependent" else signature.own_batch or ROWS
         parts = [
             run(moves[start : start + portion], [signature.output, export.GRADIENT])
@@ -246,15 +246,15 @@ def _line_error(classifier: OnnxClassifier, session: Session, facts: Facts, wrt:
         scores, gradients = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return scores.reshape(len(moves), -1), gradients
 
-    there = image if wrt == signature.input else run(np.zeros((1, *shape)), [wrt])[0]
-    return line_error(at, shape, float(np.linalg.norm(there)), seed, rng)
+    start = image if wrt == signature.input else run(np.zeros((1, *shape)), [wrt])[0]
+    return line_error(at, shape, float(np.linalg.norm(start)), seed, rng)
 
 
-def _told(
+def _recorded(
     classifier: OnnxClassifier, model: onnx.ModelProto, weights: Mapping[str, Array], base: Ready, wrt: str,
     checked: Check, *, vendors_own: bool = False,
 ) -> Differentiated:  # fmt: skip
-    """The model with its record, which travels in the file."""
+    """The model with its record, which is stored in the file's metadata."""
     record = {
         "schema_version": SCHEMA_VERSION, "tool": f"auditkit {__version__}", "model_sha256": classifier.file.identity,
         "output": classifier.signature.output, "wrt": wrt, "surrogate": base.surrogate, "vendors_own": vendors_own,
@@ -273,7 +273,7 @@ def _told(
 
 
 def _score_type(model: onnx.ModelProto, output: str) -> str | None:
-    """The type that the file declares its scores to be of."""
+    """The type that the file declares for its scores."""
     kind = next(value.type.tensor_type.elem_type for value in model.graph.output if value.name == output)
     return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
 
@@ -287,7 +287,7 @@ def write(found: Differentiated, path: Path) -> None:
     beside = path.with_name(f"{path.name}.data")
     try:
         if found.weights:
-            beside.unlink(missing_ok=True)  # onnx would write behind what it holds
+            beside.unlink(missing_ok=True)  # onnx would append to it
         onnx.save(model, path, save_as_external_data=bool(found.weights), location=beside.name)
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}.") from None

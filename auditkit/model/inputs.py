@@ -1,6 +1,6 @@
 """Which input of a model takes the image, and in which layout.
 
-Shapes written in files are often wrong or missing; what is read here from the graph is tried out by `probe`.
+Shapes declared in files are often wrong or missing, so `probe` runs what is read here from the graph.
 """
 
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class ImageInput:
 
 
 def find_image(proto: onnx.ModelProto, wanted: Overrides) -> ImageInput:
-    """The image input of a model, or a sentence that says what the file takes instead."""
+    """The image input of a model; raises BadInput with what the file takes instead."""
     inputs = edit.real_inputs(proto.graph)
     candidates = [value for value in inputs if _may_be_image(value)]
     if wanted.input is not None:

@@ -1,6 +1,6 @@
 """Which output of a model holds the class scores.
 
-What is decided here is decided on the scores of a few noise images, and told as a guess where it is one.
+The choice rests on the scores of a few noise images, and is reported as a guess where it is one.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Output:
 def choose_output(
     proto: onnx.ModelProto, outputs: dict[str, str], arrays: dict[str, Array], rows: int, wanted: Overrides
 ) -> Output:
-    """The tensor of one vector of class scores an image, or a sentence that says what the model gives instead."""
+    """The tensor with one vector of class scores per image; raises BadInput with what the model returns instead."""
     fitting = {
         name: scores
         for name, array in arrays.items()

@@ -1,4 +1,4 @@
-"""The first load and the first runs of a model, on noise: what it truly takes and gives.
+"""The first load and runs of a model, on noise: what it really takes and returns.
 
 This runs in a guarded child process (`sandbox`); a crash of the runtime ends the child and nothing else.
 """
@@ -101,7 +101,7 @@ def _one_number(chosen: Output, kind: Kind) -> tuple[str, ...]:
 
 
 def _noise(image: ImageInput, rows: int, height: int, width: int) -> Array:
-    """Noise images; the second is far stronger (in bytes: weaker), so that a row that heeds its neighbours shows it."""
+    """Noise images. The second is far stronger (in bytes: weaker), which shows rows that depend on their neighbours."""
     rng = np.random.default_rng(20221128)
     shape = tuple(int(size) for size in image.dims(rows, height, width))
     if image.dtype == "uint8":
@@ -215,7 +215,7 @@ def _batching(trial: Trial, plain: Session, output: str) -> Batching:
 def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) -> Batching:
     declared = trial.image.batch
     alone, steady = _reference(trial, plain, output)
-    _refuse_moods(trial, plain, output, alone)
+    _refuse_random(trial, plain, output, alone)
     if declared is None:
         agreement = _agreement(trial, plain, output, alone)
         if agreement in ("bitwise", "close"):
@@ -240,10 +240,10 @@ def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) 
     return Batching(trial.own, "bitwise", warnings=(warning,))
 
 
-def _refuse_moods(trial: Trial, session: Session, output: str, alone: Array) -> None:
+def _refuse_random(trial: Trial, session: Session, output: str, alone: Array) -> None:
     """Refuse a graph that answers the same image differently each time.
 
-    Every noise image is asked again: over few features, a dropped-out answer may come twice by chance.
+    Every noise image is run again: with few features, dropout may give the same scores twice by chance.
     """
     if _compared(_alone(trial, session, output), alone) == "dependent":
         raise BadInput(

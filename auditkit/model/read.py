@@ -1,8 +1,7 @@
-"""An untrusted ONNX file becomes a checked model in memory, or one sentence that says why not.
+"""Reads an untrusted ONNX file into a checked model in memory, or raises BadInput with the reason.
 
-What is returned names no other file any more: external tensors, wherever the format lets them hide (weights,
-attributes, sparse tensors, subgraphs, functions, training info), have been read through `external` and put in place.
-The runtime is only ever given these bytes, never the path.
+The model refers to no other file: external tensors of weights, attributes, sparse tensors, subgraphs, functions and
+training info are read through `external_tensors`. The runtime gets these bytes, never the path.
 """
 
 import hashlib
@@ -46,7 +45,7 @@ FOREIGN_FILES: tuple[tuple[int, bytes, str], ...] = (
 
 @dataclass(frozen=True)
 class Limits:
-    """What an unknown file may cost before it is refused."""
+    """Limits beyond which an unknown file is refused."""
 
     file_bytes: int = 2**31 - 1  # what protobuf itself can hold
     external_bytes: int = 64 * 2**30
@@ -68,7 +67,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """A checked model: the graph, its large weights if they had to stay apart, and where it came from."""
+    """A checked model: its graph, large weights that are kept apart, and where it was read."""
 
     path: Path
     sha256: str
@@ -79,7 +78,7 @@ class OnnxFile:
 
     @property
     def opset(self) -> int:
-        """Version of the standard operators the file asks for."""
+        """Version of the standard operator set that the file imports."""
         return opset_of(self.proto)
 
     @property
@@ -103,7 +102,7 @@ def opset_of(proto: onnx.ModelProto) -> int:
 
 
 def read(path: Path, limits: Limits | None = None, announce: Callable[[int], None] = lambda _size: None) -> OnnxFile:
-    """The model in `path`, checked and self-contained; `announce` is told its whole size before its data is read."""
+    """The model in `path`, checked and self-contained; `announce` gets its total size before its data is read."""
     limits = limits or Limits()
     content = _bytes_of(path, limits)
     proto = _parse(content, path.name)
@@ -166,7 +165,7 @@ def _parse(content: bytes, name: str) -> onnx.ModelProto:
         proto.ParseFromString(content)
     except DecodeError:
         raise BadInput(f"{name} is not an ONNX file, or it is cut short or damaged; ask for the file again.") from None
-    # A field that this reader does not know cannot have been checked, so the runtime shall not see it either.
+    # Fields that this reader does not know were not checked, so the runtime must not see them.
     proto.DiscardUnknownFields()
     if not proto.graph.node or not proto.opset_import:
         raise BadInput(f"{name} holds no ONNX graph (no nodes or no operator set); ask for the file again.")
