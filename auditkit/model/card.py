@@ -23,12 +23,12 @@ SCHEMA_VERSION = 1
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box")
 ORDERS = ("RGB", "BGR", "L")
 CROPS = ("center", "none")
-MOST_BYTES = 1 << 20  # of a card or a list of names
-CROP_SHARE = 0.875  # the usual recipe: the network sees the middle 7/8 of the resized picture
-SMALLEST_WITH_MARGIN = 96  # smaller networks are trained on pictures of just their size
+_MOST_BYTES = 1 << 20  # of a card or a list of names
+_CROP_SHARE = 0.875  # the usual recipe: the network sees the middle 7/8 of the resized picture
+_SMALLEST_WITH_MARGIN = 96  # smaller networks are trained on pictures of just their size
 
-MID_RANGE = 127.5  # of pixel values 0 to 255
-MOST_SIDE = 65536  # pixels of a side that a card may ask for
+_MID_RANGE = 127.5  # of pixel values 0 to 255
+_MOST_SIDE = 65536  # pixels of a side that a card may ask for
 
 Numbers = tuple[float, ...]
 
@@ -118,12 +118,12 @@ def from_preset(name: str, signature: Signature) -> Card:
         raise BadInput(f"there is no preset '{name}'; the presets are {', '.join(PRESETS)}.")
     preset = PRESETS[name]
     size = (signature.height, signature.width)
-    margin = preset.margin and min(size) >= SMALLEST_WITH_MARGIN
+    margin = preset.margin and min(size) >= _SMALLEST_WITH_MARGIN
     grey = signature.channels == 1
     # A network with one channel takes the preset's average over colours.
     mean, std = ((float(np.mean(preset.mean)),), (float(np.mean(preset.std)),)) if grey else (preset.mean, preset.std)
     card = Card(
-        size=size, resize=round(min(size) / CROP_SHARE) if margin else min(size), crop="center",
+        size=size, resize=round(min(size) / _CROP_SHARE) if margin else min(size), crop="center",
         interpolation="bicubic", channels="L" if grey else preset.channels, scale=preset.scale, mean=mean, std=std,
         gray=(), names=signature.class_names, origin=Origin(preset=name),
     )  # fmt: skip
@@ -140,7 +140,7 @@ def _with_gray(card: Card, gray: Numbers | None) -> Card:
     warning = (
         "the card subtracts no mean, so gray is mid-range (127.5); name 'gray' before comparing figures with others."
     )
-    return replace(card, gray=(MID_RANGE,) * len(card.mean), warnings=(*card.warnings, warning))
+    return replace(card, gray=(_MID_RANGE,) * len(card.mean), warnings=(*card.warnings, warning))
 
 
 def path_beside(model: Path) -> Path:
@@ -171,8 +171,8 @@ def parse(path: Path) -> Mapping[str, object]:
 def _text(path: Path) -> str:
     """Text of a card. It may come from a vendor, so pipes and huge files are refused."""
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-        raise OSError(f"it is no regular file of at most {MOST_BYTES:,} bytes")
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+        raise OSError(f"it is no regular file of at most {_MOST_BYTES:,} bytes")
     return path.read_text("utf-8")
 
 
@@ -237,7 +237,7 @@ def from_data(data: Mapping[str, object], path: Path, signature: Signature) -> C
 
 def _size(value: object, where: str) -> tuple[int, int]:
     pair = [value, value] if isinstance(value, int) else value
-    if isinstance(pair, list) and len(pair) == 2 and all(type(v) is int and 0 < v <= MOST_SIDE for v in pair):
+    if isinstance(pair, list) and len(pair) == 2 and all(type(v) is int and 0 < v <= _MOST_SIDE for v in pair):
         return pair[0], pair[1]
     raise BadInput(f"{where}: size is {value!r}, expected [height, width] in pixels.")
 
@@ -245,7 +245,7 @@ def _size(value: object, where: str) -> tuple[int, int]:
 def _resize(value: object, where: str) -> int | tuple[int, int] | None:
     if value is None or value == "none":
         return None
-    if type(value) is int and 0 < value <= MOST_SIDE:
+    if type(value) is int and 0 < value <= _MOST_SIDE:
         return value
     if isinstance(value, list):
         return _size(value, where)
@@ -271,7 +271,7 @@ def _names(table: Mapping[str, object], path: Path) -> tuple[str, ...]:
         try:
             # A vendor's card may name any file of the reader's machine, just as a tensor may.
             with external_files.opened(path.parent, listed, f"the list of class names of {path.name}") as data:
-                text = data.read(0, min(data.size, MOST_BYTES)).decode("utf-8")
+                text = data.read(0, min(data.size, _MOST_BYTES)).decode("utf-8")
         except UnicodeDecodeError as error:
             raise BadInput(f"{path.name}: the class names file {listed} cannot be read: {error}.") from None
         return tuple(line.strip() for line in text.splitlines() if line.strip())

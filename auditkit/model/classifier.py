@@ -23,7 +23,7 @@ from auditkit.model.session import Session, Settings, in_batches, in_precision, 
 from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
-AT_ONCE = 64  # images that are run without measuring the batch size first
+_AT_ONCE = 64  # images that are run without measuring the batch size first
 
 
 class _WithCard:
@@ -134,8 +134,8 @@ class OnnxClassifier(_WithCard):
         own = self.signature.own_batch
         if own is not None:
             return self._at_own_size(rows, own)
-        few = min(self.settings.batch or AT_ONCE, self.device.first_batch or len(rows))
-        size = batch or (few if len(rows) <= AT_ONCE else self.batch)
+        few = min(self.settings.batch or _AT_ONCE, self.device.first_batch or len(rows))
+        size = batch or (few if len(rows) <= _AT_ONCE else self.batch)
         scores, worked = in_batches(self._run, rows, size, pad=self.device.fixed_batch)
         if worked < size:
             self._batch = worked
@@ -227,7 +227,7 @@ def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifie
     """The classifier in an ONNX file, tried in a guarded child process first."""
     file_size(path, opening.limits)  # a folder or a missing file is an error before its card is
     data, card_path = _card_data(path, opening)
-    outcome = sandbox.attempt(path, merged(opening.overrides, data, card_path), opening.limits)
+    outcome = sandbox.attempt(path, _merged(opening.overrides, data, card_path), opening.limits)
     file = outcome.reopened(path, opening.limits)
     return OnnxClassifier(file, outcome.signature, _card(data, card_path, opening, outcome.signature), settings)
 
@@ -248,7 +248,7 @@ def _card_data(path: Path, opening: Opening) -> tuple[Mapping[str, object] | Non
     return cards.parse(card_path), card_path
 
 
-def merged(overrides: Overrides, data: Mapping[str, object] | None, card_path: Path) -> Overrides:
+def _merged(overrides: Overrides, data: Mapping[str, object] | None, card_path: Path) -> Overrides:
     """The caller's overrides; the card supplies what they leave open."""
     if data is None:
         return overrides
@@ -257,7 +257,7 @@ def merged(overrides: Overrides, data: Mapping[str, object] | None, card_path: P
     return replace(overrides, **{key: getattr(overrides, key) or getattr(of_card, key) for key in keys})
 
 
-def default_preset(signature: Signature) -> str:
+def _default_preset(signature: Signature) -> str:
     """The preset that is assumed for a model without a card."""
     if signature.dtype == "uint8":
         return "none"
@@ -271,7 +271,7 @@ def _card(data: Mapping[str, object] | None, card_path: Path, opening: Opening, 
         card = cards.from_preset(opening.preset, signature)
         cards.check_fits(card, signature, f"preset {opening.preset}")
         return card
-    assumed = default_preset(signature)
+    assumed = _default_preset(signature)
     warning = f"there is no card; preset '{assumed}' is assumed. Write one with: auditkit inspect MODEL --write-card"
     card = cards.from_preset(assumed, signature)
     origin = cards.Origin(preset=assumed, assumed="assumed")
@@ -281,7 +281,7 @@ def _card(data: Mapping[str, object] | None, card_path: Path, opening: Opening, 
 def _from_callable(function: Classify, opening: Opening, settings: Settings) -> CallableClassifier:
     data = cards.parse(opening.card) if opening.card else None
     where = opening.card or Path("card")
-    wanted = merged(opening.overrides, data, where)
+    wanted = _merged(opening.overrides, data, where)
     if wanted.size is None:
         raise BadInput("a classifier function needs the size of its pictures: give size=(height, width).")
     layout = wanted.layout or "NCHW"

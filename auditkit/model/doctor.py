@@ -8,7 +8,7 @@ from typing import TypedDict
 from auditkit import __version__
 from auditkit.model import cuda, session
 
-DISTRIBUTION = "onnx-auditkit"  # on the package index, where another project holds the name auditkit
+_DISTRIBUTION = "onnx-auditkit"  # on the package index, where another project holds the name auditkit
 
 
 class CudaFacts(TypedDict):
@@ -53,12 +53,12 @@ def describe() -> MachineFacts:
 def name_clash() -> str | None:
     """A warning if another installed distribution provides the package `auditkit`; None if there is none."""
     providers = metadata.packages_distributions().get("auditkit", [])
-    others = sorted(name for name in set(providers) if name and name != DISTRIBUTION)
+    others = sorted(name for name in set(providers) if name and name != _DISTRIBUTION)
     if not others:
         return None
     return (
         f"the distribution {others[0]} also provides the package auditkit, so that one may hide the other; "
-        f"uninstall it, or install {DISTRIBUTION} into an environment of its own."
+        f"uninstall it, or install {_DISTRIBUTION} into an environment of its own."
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path, PureWindowsPath
 
 from auditkit.errors import BadInput
 
-CHUNK_BYTES = 1 << 24
+_CHUNK_BYTES = 1 << 24
 
 
 class ExternalFile:
@@ -30,7 +30,7 @@ class ExternalFile:
         """The bytes [offset, offset + length); the range must lie inside the file."""
         pieces: list[bytes] = []
         while length > 0:
-            piece = os.pread(self._descriptor, min(length, CHUNK_BYTES), offset)
+            piece = os.pread(self._descriptor, min(length, _CHUNK_BYTES), offset)
             if not piece:
                 raise BadInput(f"external data file '{self.location}' shrank while it was read; try again.")
             pieces.append(piece)
@@ -41,8 +41,8 @@ class ExternalFile:
     def sha256(self) -> str:
         """Digest of the whole file."""
         digest = hashlib.sha256()
-        for offset in range(0, self.size, CHUNK_BYTES):
-            digest.update(self.read(offset, min(CHUNK_BYTES, self.size - offset)))
+        for offset in range(0, self.size, _CHUNK_BYTES):
+            digest.update(self.read(offset, min(_CHUNK_BYTES, self.size - offset)))
         return digest.hexdigest()
 
 

@@ -15,7 +15,7 @@ from auditkit.model import external_files
 
 # Stands where a detached weight's file name stood: the runtime is given the array, and no file of that name exists.
 HELD_IN_MEMORY = "auditkit-holds-this-weight-in-memory"
-SMALL_BYTES = 4096  # weights up to this size stay in the graph
+_SMALL_BYTES = 4096  # weights up to this size stay in the graph
 
 
 def _tensors(message: Message) -> Iterator[tuple[onnx.TensorProto, bool]]:
@@ -80,8 +80,8 @@ def bring_in(
             if location not in digests:
                 digests[location] = data.sha256()
         del tensor.external_data[:]
-        if apart and is_weight and len(content) > SMALL_BYTES and tensor.data_type in NATIVE:
-            weights[tensor.name] = np.frombuffer(content, NATIVE[tensor.data_type]).reshape(tuple(tensor.dims))
+        if apart and is_weight and len(content) > _SMALL_BYTES and tensor.data_type in _NATIVE:
+            weights[tensor.name] = np.frombuffer(content, _NATIVE[tensor.data_type]).reshape(tuple(tensor.dims))
             tensor.external_data.add(key="location", value=HELD_IN_MEMORY)
         else:
             tensor.data_location = onnx.TensorProto.DEFAULT
@@ -97,12 +97,12 @@ def all_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, bool]]:
     return tensors
 
 
-NATIVE: dict[int, type[np.generic]] = {
+_NATIVE: dict[int, type[np.generic]] = {
     onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64, onnx.TensorProto.FLOAT16: np.float16,
     onnx.TensorProto.INT8: np.int8, onnx.TensorProto.UINT8: np.uint8, onnx.TensorProto.INT64: np.int64,
     onnx.TensorProto.INT32: np.int32,
 }  # fmt: skip
-BITS: dict[int, int] = {
+_BITS: dict[int, int] = {
     onnx.TensorProto.FLOAT: 32, onnx.TensorProto.UINT8: 8, onnx.TensorProto.INT8: 8, onnx.TensorProto.UINT16: 16,
     onnx.TensorProto.INT16: 16, onnx.TensorProto.INT32: 32, onnx.TensorProto.INT64: 64, onnx.TensorProto.BOOL: 8,
     onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.DOUBLE: 64, onnx.TensorProto.UINT32: 32,
@@ -115,9 +115,9 @@ BITS: dict[int, int] = {
 
 def _size_of(tensor: onnx.TensorProto, name: str) -> int:
     """Bytes that a tensor's shape and type ask for."""
-    if any(dim < 0 for dim in tensor.dims) or tensor.data_type not in BITS:
+    if any(dim < 0 for dim in tensor.dims) or tensor.data_type not in _BITS:
         raise BadInput(f"{name}: external tensor '{tensor.name}' has an impossible shape or type; the file is damaged.")
-    return (int(math.prod(tensor.dims)) * BITS[tensor.data_type] + 7) // 8
+    return (int(math.prod(tensor.dims)) * _BITS[tensor.data_type] + 7) // 8
 
 
 def _range_of(data: external_files.ExternalFile, tensor: onnx.TensorProto, entries: dict[str, str], name: str) -> bytes:

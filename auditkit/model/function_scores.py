@@ -11,8 +11,8 @@ from auditkit.model.signature import Kind
 
 Classify = Callable[[Array], ArrayLike]  # preprocessed images in, one row of scores for each out
 
-ROUNDING = 1e-5  # a probability may lie outside 0 to 1 by this much
-MESSAGE_CHARACTERS = 300  # quoted of an exception that the function raised
+_ROUNDING = 1e-5  # a probability may lie outside 0 to 1 by this much
+_MESSAGE_CHARACTERS = 300  # quoted of an exception that the function raised
 
 
 def function_scores(function: Classify, rows: Array, numbers: int | None) -> Array:
@@ -41,7 +41,7 @@ def function_scores(function: Classify, rows: Array, numbers: int | None) -> Arr
 
 def _summary(error: Exception) -> str:
     """An exception's type and text in one line."""
-    text = " ".join(str(error)[:MESSAGE_CHARACTERS].split()).removesuffix(".")
+    text = " ".join(str(error)[:_MESSAGE_CHARACTERS].split()).removesuffix(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -56,7 +56,7 @@ def _check_finite(scores: Array) -> None:
 
 def check_range(scores: Array, kind: Kind) -> None:
     """Refuse scores outside 0 to 1 where the function is taken to return probabilities."""
-    outside = (scores < -ROUNDING) | (scores > 1 + ROUNDING)
+    outside = (scores < -_ROUNDING) | (scores > 1 + _ROUNDING)
     if kind in ("probabilities", "sigmoid") and outside.any():
         raise RuntimeFailure(
             f"the classifier function gave {scores[outside][0]:g}, but its scores were taken for probabilities (kind "

@@ -25,8 +25,8 @@ from auditkit.model.session import Session, folded
 ROWS = 4  # points of a line that are run at once; a backward pass takes memory
 SCHEMA_VERSION = 1
 # Relative difference of scores computed in another order, or in single precision instead of half.
-SAME_SCORES = {"float16": 5e-2, "float32": 1e-3, "float64": 1e-3}
-WITHOUT_ROUNDING = 0.5  # the same, where a quantised graph is compared without its rounding
+_SAME_SCORES = {"float16": 5e-2, "float32": 1e-3, "float64": 1e-3}
+_WITHOUT_ROUNDING = 0.5  # the same, where a quantised graph is compared without its rounding
 
 
 @dataclass(frozen=True)
@@ -212,9 +212,9 @@ def _compare_scores(classifier: OnnxClassifier, session: Session, base: Ready, w
     found = session.run(feeds, [signature.output])[0].reshape(rows, -1)
     half = classifier.settings.precision == "float16"  # its graph has other weights than the reference's
     expected = (classifier if half else classifier.reference()).scores(image.astype(signature.dtype))
-    same = SAME_SCORES["float16" if half else str(expected.dtype)]
+    same = _SAME_SCORES["float16" if half else str(expected.dtype)]
     difference = float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-6))
-    if not difference <= (WITHOUT_ROUNDING if base.surrogate else same):
+    if not difference <= (_WITHOUT_ROUNDING if base.surrogate else same):
         raise RuntimeFailure(
             f"the graph made ready for its gradient gives other scores than the model, by {100 * difference:.2g} %; it "
             f"is not used. Use --gradient differences, and please report the model."

@@ -23,11 +23,11 @@ POINTS = 14
 # Length of the line as a share of that of x: short enough for kinks, long enough for float32. Longer ones are for
 # scores that are saturated.
 STEPS = (1e-4, 1e-3, 1e-2)
-RESOLVED = 3e-4  # a change of scores that float32 holds to 0.03 %, as a share of the scores
+_RESOLVED = 3e-4  # a change of scores that float32 holds to 0.03 %, as a share of the scores
 LIMIT = 5e-4  # half of the error that must be found
-SURE = 3.3  # standard errors
-MOST_DOUBT = 1e-2  # right gradients of some 290 nets, real ones among them, left 0.16 % and less
-FEWEST, MOST = 4, 16  # lines
+_SURE = 3.3  # standard errors
+_MOST_DOUBT = 1e-2  # right gradients of some 290 nets, real ones among them, left 0.16 % and less
+_FEWEST, _MOST = 4, 16  # lines
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Check:
     @property
     def doubt(self) -> float:
         """The largest error that kinks and rounding alone may have caused."""
-        return SURE * self.uncertainty
+        return _SURE * self.uncertainty
 
     @property
     def passed(self) -> bool:
         """Whether the error is none, as far as can be told, and whether enough can be told."""
-        return self.error <= max(LIMIT, self.doubt) and self.doubt <= MOST_DOUBT
+        return self.error <= max(LIMIT, self.doubt) and self.doubt <= _MOST_DOUBT
 
     def to_json(self) -> dict[str, object]:
         """As it is recorded in the file."""
@@ -58,11 +58,11 @@ def check(errors: Iterable[float | None]) -> Check:
     told: list[float] = []
     for number, error in enumerate(errors, start=1):
         told += [] if error is None else [error]
-        if len(told) >= FEWEST and (found := _judged(told)).passed and found.doubt <= LIMIT:
+        if len(told) >= _FEWEST and (found := _judged(told)).passed and found.doubt <= LIMIT:
             return found
-        if number == MOST:
+        if number == _MOST:
             break
-    if len(told) < FEWEST:
+    if len(told) < _FEWEST:
         raise RuntimeFailure(
             "the gradient cannot be checked: on noise images the scores hardly change. Use --gradient differences."
         )
@@ -89,7 +89,7 @@ def line_error(at: At, shape: tuple[int, ...], length: float, seed: Array, rng: 
     for step in STEPS:
         scores, gradients = at(places * step * direction)
         values = (scores.astype(np.float64) * seed).sum(axis=1)
-        if abs(values[-1] - values[0]) > RESOLVED * np.abs(scores * seed).max():
+        if abs(values[-1] - values[0]) > _RESOLVED * np.abs(scores * seed).max():
             slopes = step * (gradients.astype(np.float64) * direction).reshape(POINTS + 2, -1).sum(axis=1)
             return float(weights @ slopes[1:-1] / 2 / (values[-1] - values[0]) - 1)
     return None

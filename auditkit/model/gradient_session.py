@@ -13,7 +13,7 @@ from auditkit.model.gradient import differentiate
 from auditkit.model.session import Session
 from auditkit.model.signature import to_probabilities
 
-LEAST_PROB = 1e-12  # a gradient is divided by the probability; this avoids a division by 0
+_LEAST_PROB = 1e-12  # a gradient is divided by the probability; this avoids a division by 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Slopes:
         scores, gradients, *tensor = self.session.run({signature.input: shown, SEED: seeds}, wanted)
         if signature.kind in ("probabilities", "sigmoid"):
             prob = to_probabilities(scores.reshape(len(shown), -1), signature.kind)[np.arange(len(shown)), labels]
-            gradients = gradients / np.maximum(prob, LEAST_PROB).reshape(-1, *[1] * (gradients.ndim - 1))
+            gradients = gradients / np.maximum(prob, _LEAST_PROB).reshape(-1, *[1] * (gradients.ndim - 1))
         return scores, gradients.astype(np.float32), *tensor
 
 

@@ -23,7 +23,7 @@ from auditkit.model.host_masks import Composer
 from auditkit.model.session import Feeds, Session, Settings, measured_batch
 from auditkit.model.signature import to_probabilities
 
-ELEMENTS = {
+_ELEMENTS = {
     "float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "float64": onnx.TensorProto.DOUBLE,
     "uint8": onnx.TensorProto.UINT8,
 }  # fmt: skip
@@ -53,7 +53,7 @@ class OnnxOverBanks:
         """
         signature, graph = model.signature, model.graph
         ends = hard_masks.Ends(
-            signature.input, ELEMENTS[signature.dtype], signature.layout == "NHWC", signature.height, signature.width,
+            signature.input, _ELEMENTS[signature.dtype], signature.layout == "NHWC", signature.height, signature.width,
             signature.channels, signature.output, signature.outputs, signature.kind,
         )  # fmt: skip
         self.signature, self.device, self._columns = signature, model.device, columns

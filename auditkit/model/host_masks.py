@@ -11,8 +11,8 @@ from auditkit.arrays import Array
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
 
 Row = tuple[int, int, int]  # top, bottom, map
-FEW = 8  # one pixel in so many: where more change, all are looked at
-REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again
+_FEW = 8  # one pixel in so many: where more change, all are looked at
+_REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again
 
 
 class Composer:
@@ -41,7 +41,7 @@ class Composer:
     def _room(self, count: int) -> Array:
         """Memory for so many images; none that is remembered lies in it."""
         shape, place = (count, *self.pictures.shape[1:]), self._turn % max(len(self._buffers), 1)
-        oldest = self._turn - (len(self._buffers) or REMEMBERED)
+        oldest = self._turn - (len(self._buffers) or _REMEMBERED)
         self._known = {kind: held for kind, held in self._known.items() if held[0] > oldest}
         if not self._buffers:
             return np.empty(shape, self.pictures.dtype)
@@ -53,7 +53,7 @@ class Composer:
     def _compose(self, image: Array, kind: Row, keep: int) -> None:
         top, bottom, place = kind
         _, before, kept = self._known.get(kind, (0, self.pictures[bottom], 0))
-        if abs(keep - kept) * FEW > self._pixels:
+        if abs(keep - kept) * _FEW > self._pixels:
             shown = (self.ranks[place] < keep).reshape(image.shape[:2] if self._last else image.shape[1:])
             image[...] = self.pictures[bottom]
             np.copyto(image, self.pictures[top], where=shown[..., None] if self._last else shown)

@@ -11,15 +11,15 @@ from auditkit.errors import BadInput
 from auditkit.graph import edit
 from auditkit.model.signature import Layout, Overrides
 
-DTYPES: dict[int, str] = {
+_DTYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16",
     onnx.TensorProto.DOUBLE: "float64", onnx.TensorProto.UINT8: "uint8",
 }  # fmt: skip
-TYPE_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
-TEXT_DTYPES = {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.STRING}
-WEIGHT_INPUT = {"Conv": 1, "ConvInteger": 1, "FusedConv": 1, "QLinearConv": 3}
+_TYPE_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+_TEXT_DTYPES = {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.STRING}
+_WEIGHT_INPUT = {"Conv": 1, "ConvInteger": 1, "FusedConv": 1, "QLinearConv": 3}
 # What stands between an image and the first convolution in files that carry their own normalisation.
-LEADING = edit.PASS_THROUGH - {"Transpose", "Reshape", "Flatten"} | {
+_LEADING = edit.PASS_THROUGH - {"Transpose", "Reshape", "Flatten"} | {
     "Sub", "Add", "Mul", "Div", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Clip",
     "BatchNormalization", "Pad", "Gather", "Split", "Concat", "Resize",
 }  # fmt: skip
@@ -87,7 +87,7 @@ def _shown_dims(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
 
 def _may_be_image(value: onnx.ValueInfoProto) -> bool:
     dims = _dims(value)
-    return value.type.tensor_type.elem_type in DTYPES and (dims is None or len(dims) == 4)
+    return value.type.tensor_type.elem_type in _DTYPES and (dims is None or len(dims) == 4)
 
 
 def _is_switch(value: onnx.ValueInfoProto) -> bool:
@@ -96,7 +96,7 @@ def _is_switch(value: onnx.ValueInfoProto) -> bool:
 
 def _listed(values: list[onnx.ValueInfoProto]) -> str:
     names = [
-        f"'{v.name}' {TYPE_NAMES.get(v.type.tensor_type.elem_type, 'of an unknown type ')}"
+        f"'{v.name}' {_TYPE_NAMES.get(v.type.tensor_type.elem_type, 'of an unknown type ')}"
         f"[{','.join(map(str, _shown_dims(v)))}]"
         for v in values[:6]
     ]
@@ -106,7 +106,7 @@ def _listed(values: list[onnx.ValueInfoProto]) -> str:
 def _no_image_sentence(inputs: list[onnx.ValueInfoProto]) -> str:
     if not inputs:
         return "the model takes no input at all; it is not a classifier."
-    if any(v.type.tensor_type.elem_type in TEXT_DTYPES and len(_dims(v) or []) != 4 for v in inputs):
+    if any(v.type.tensor_type.elem_type in _TEXT_DTYPES and len(_dims(v) or []) != 4 for v in inputs):
         return (
             f"the model takes {_listed(inputs)}: tokens or table rows, not images; auditkit audits image classifiers."
         )
@@ -117,7 +117,7 @@ def _no_image_sentence(inputs: list[onnx.ValueInfoProto]) -> str:
 
 
 def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, wanted: Overrides) -> ImageInput:
-    if value.type.tensor_type.elem_type not in DTYPES or len(_dims(value) or [0] * 4) != 4:
+    if value.type.tensor_type.elem_type not in _DTYPES or len(_dims(value) or [0] * 4) != 4:
         raise BadInput(f"input {_listed([value])} is not a batch of images in float32, float16, float64 or uint8.")
     dims = _dims(value) or [None] * 4
     hint = _layout_hint(graph, value.name)
@@ -129,7 +129,7 @@ def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, wanted: Overr
             f"(colour) or 1 (grey). If the layout is guessed wrong, give --layout NCHW or NHWC."
         )
     return ImageInput(
-        name=value.name, layout=layout, dtype=DTYPES[value.type.tensor_type.elem_type], channels=channels,
+        name=value.name, layout=layout, dtype=_DTYPES[value.type.tensor_type.elem_type], channels=channels,
         height=height, width=width, batch=dims[0], shape=_shown_dims(value), guesses=said,
     )  # fmt: skip
 
@@ -169,9 +169,9 @@ def _layout_hint(graph: onnx.GraphProto, name: str) -> tuple[Layout, int] | None
             if perm == [0, 3, 1, 2]:
                 layout = "NHWC"
             reached.update(node.output)
-        elif node.op_type in WEIGHT_INPUT and len(weights.get(node.input[WEIGHT_INPUT[node.op_type]], ())) == 4:
+        elif node.op_type in _WEIGHT_INPUT and len(weights.get(node.input[_WEIGHT_INPUT[node.op_type]], ())) == 4:
             group = next((a.i for a in node.attribute if a.name == "group"), 1)
-            return layout, weights[node.input[WEIGHT_INPUT[node.op_type]]][1] * group
-        elif node.op_type in LEADING:
+            return layout, weights[node.input[_WEIGHT_INPUT[node.op_type]]][1] * group
+        elif node.op_type in _LEADING:
             reached.update(node.output)
     return None

@@ -21,10 +21,10 @@ from auditkit.model.read import Limits, OnnxFile
 from auditkit.model.session import Session, Settings, in_batches
 from auditkit.model.signature import Layout, Overrides, Signature
 
-LABEL_TYPES: dict[int, str] = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
-ONE_HOT_TYPES: dict[int, str] = {onnx.TensorProto.FLOAT: "float32"}
-BATCH = 16  # rows run at once where the file takes any number
-TOLERANCE = 1e-4  # relative: a mask may differ by this alone and in a batch
+_LABEL_TYPES: dict[int, str] = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
+_ONE_HOT_TYPES: dict[int, str] = {onnx.TensorProto.FLOAT: "float32"}
+_BATCH = 16  # rows run at once where the file takes any number
+_TOLERANCE = 1e-4  # relative: a mask may differ by this alone and in a batch
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Masker:
 
         if batch is not None:
             return np.concatenate([run(positions[i : i + 1].repeat(batch))[:1] for i in positions])
-        return in_batches(run, positions, BATCH, pad=self.session.device.fixed_batch)[0]
+        return in_batches(run, positions, _BATCH, pad=self.session.device.fixed_batch)[0]
 
 
 def open_masker(path: Path, pictures: Pictures, settings: Settings, limits: Limits | None = None) -> Masker:
@@ -120,10 +120,10 @@ def _label_input(proto: onnx.ModelProto) -> tuple[str, str, str] | None:
     for value in edit.real_inputs(proto.graph):
         kind = value.type.tensor_type.elem_type
         dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        if kind in LABEL_TYPES and len(dims) in (1, 2):
-            return value.name, "flat" if len(dims) == 1 else "column", LABEL_TYPES[kind]
-        if kind in ONE_HOT_TYPES and len(dims) == 2:
-            return value.name, "one-hot", ONE_HOT_TYPES[kind]
+        if kind in _LABEL_TYPES and len(dims) in (1, 2):
+            return value.name, "flat" if len(dims) == 1 else "column", _LABEL_TYPES[kind]
+        if kind in _ONE_HOT_TYPES and len(dims) == 2:
+            return value.name, "one-hot", _ONE_HOT_TYPES[kind]
     return None
 
 
@@ -200,7 +200,7 @@ def _depends_on_batch(
     session: Session, signature: MaskerSignature, noise: Array, labels: Array, masks: Array, classes: int
 ) -> bool:
     alone = _run(session, signature, noise[:1], labels[:1], classes)
-    return bool(np.abs(alone - masks[:1]).max() > TOLERANCE * max(float(np.abs(alone).max()), 1e-6))
+    return bool(np.abs(alone - masks[:1]).max() > _TOLERANCE * max(float(np.abs(alone).max()), 1e-6))
 
 
 def _laid_out(shown: Array, layout: Layout, wanted: Layout) -> Array:

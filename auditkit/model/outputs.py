@@ -14,8 +14,8 @@ from auditkit.errors import BadInput
 from auditkit.graph import edit
 from auditkit.model.signature import Kind, Overrides, kind_by_graph, multi_label, per_image, to_probabilities, unit_rows
 
-FEATURE_NAMES = ("feature", "embed", "hidden", "pooled")
-BOX_NAMES = ("box", "bbox", "detection", "rois", "anchors")
+_FEATURE_NAMES = ("feature", "embed", "hidden", "pooled")
+_BOX_NAMES = ("box", "bbox", "detection", "rois", "anchors")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _refuse_sigmoids(proto: onnx.ModelProto, fitting: dict[str, Array]) -> None:
 def _last_of(proto: onnx.ModelProto, fitting: dict[str, Array], kept: list[str]) -> str:
     """The candidate computed last: an auxiliary head sits lower. Of different numbers of classes none is chosen."""
     kept = [name for name in kept if not unit_rows(fitting[name])] or kept
-    kept = [name for name in kept if not any(word in name.lower() for word in FEATURE_NAMES)] or kept
+    kept = [name for name in kept if not any(word in name.lower() for word in _FEATURE_NAMES)] or kept
     if len({fitting[name].shape[1] for name in kept}) > 1:
         shown = ", ".join(f"'{name}' [{len(fitting[name])}, {fitting[name].shape[1]}]" for name in kept[:6])
         raise BadInput(f"several outputs could be the class scores: {shown}; name one with --output.")
@@ -96,7 +96,7 @@ def _only_softmax_between(scores: Array, its_scores: Array, kind: str | None) ->
 
 def _refuse_detectors(proto: onnx.ModelProto, others: list[str]) -> None:
     suppression = any(node.op_type in ("NonMaxSuppression", "EfficientNMS_TRT") for node in proto.graph.node)
-    named = [name for name in others if any(word in name.lower() for word in BOX_NAMES)]
+    named = [name for name in others if any(word in name.lower() for word in _BOX_NAMES)]
     if suppression or named:
         sign = "a NonMaxSuppression node" if suppression else f"the output '{named[0]}'"
         raise BadInput(

@@ -11,10 +11,10 @@ from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.signature import Layout, Signature
 
-BLUR_SIGMA_AT_224 = 5.0
-SIXTEEN_BITS = ("PNG", "PPM")  # formats whose wide grey is that, and comes as 32 bits
-MOST_PIXELS = 2**27  # a thin strip of a few bytes may be gigabytes after a resize
-FILTERS = {
+_BLUR_SIGMA_AT_224 = 5.0
+_SIXTEEN_BITS = ("PNG", "PPM")  # formats whose wide grey is that, and comes as 32 bits
+_MOST_PIXELS = 2**27  # a thin strip of a few bytes may be gigabytes after a resize
+_FILTERS = {
     "bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR, "box": Image.Resampling.BOX,
     "nearest": Image.Resampling.NEAREST, "lanczos": Image.Resampling.LANCZOS,
 }  # fmt: skip
@@ -39,7 +39,7 @@ def as_picture(image: "Image.Image | Array", channels: int) -> Image.Image:
                 f"an image is {array.dtype}{list(array.shape)}, expected uint8 [height, width, 3] with pixels 0..255."
             )
         image = Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
-    if image.mode == "F" or (image.mode == "I" and image.format not in SIXTEEN_BITS):
+    if image.mode == "F" or (image.mode == "I" and image.format not in _SIXTEEN_BITS):
         raise BadInput(
             f"an image has {'floating-point' if image.mode == 'F' else '32-bit'} pixels, of which nobody says what is "
             "white; save it with 8 or 16 bits."
@@ -78,13 +78,13 @@ def pixels(card: Card, image: "Image.Image | Array") -> Array:
     """What the network sees of one image: uint8 [height, width, channels], RGB or grey."""
     picture = as_picture(image, len(card.mean))
     height, width = resized_size(card, picture.height, picture.width)
-    if height * width > MOST_PIXELS:
+    if height * width > _MOST_PIXELS:
         raise BadInput(
             f"a picture of {picture.height}x{picture.width} pixels would have {height}x{width} after the card's "
-            f"resize, more than {MOST_PIXELS:,}; crop it before."
+            f"resize, more than {_MOST_PIXELS:,}; crop it before."
         )
     if (height, width) != (picture.height, picture.width):
-        picture = picture.resize((width, height), FILTERS[card.interpolation])
+        picture = picture.resize((width, height), _FILTERS[card.interpolation])
     seen = np.asarray(picture.crop(crop_box(card, height, width)))
     return seen[..., None] if seen.ndim == 2 else seen
 
@@ -111,7 +111,7 @@ def flat_picture(card: Card, signature: Signature, colour: Sequence[float]) -> A
 
 def blurred(shown: Array, signature: Signature, sigma: float | None = None) -> Array:
     """Gaussian blur of pictures, as the network takes them; sigma, unless given, in proportion to the shorter side."""
-    sigma = BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224 if sigma is None else sigma
+    sigma = _BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224 if sigma is None else sigma
     smooth = gaussian_blur(shown, signature, sigma)
     return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)
 

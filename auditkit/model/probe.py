@@ -29,10 +29,10 @@ from auditkit.model.signature import (
 )
 
 # Sizes to try, likeliest first, when the file leaves height and width open.
-COMMON_SIZES = (224, 32, 299, 256, 384, 64, 28, 227, 96, 112, 128, 160, 192, 240, 260, 300, 320, 380, 448, 512)
+_COMMON_SIZES = (224, 32, 299, 256, 384, 64, 28, 227, 96, 112, 128, 160, 192, 240, 260, 300, 320, 380, 448, 512)
 ROWS = 4  # images in a trial batch
 # Rows that differ by less than this share of the largest score differ by rounding only.
-CLOSE = {"float16": 5e-3, "float32": 1e-4, "float64": 1e-9}
+_CLOSE = {"float16": 5e-3, "float32": 1e-4, "float64": 1e-9}
 
 
 class Trial:
@@ -122,7 +122,7 @@ def _sizes(image: ImageInput, wanted: Overrides) -> Iterator[tuple[int, int]]:
     elif image.height is not None or image.width is not None:
         yield image.height or image.width or 0, image.width or image.height or 0
     else:
-        yield from ((size, size) for size in COMMON_SIZES)
+        yield from ((size, size) for size in _COMMON_SIZES)
 
 
 def _first_run(
@@ -153,8 +153,8 @@ def _first_run(
         return trial, session, outputs, dict(zip(outputs, arrays, strict=True)), said
     if wanted.size is None and image.height is None and image.width is None and not isinstance(first, LoadFailure):
         raise BadInput(
-            f"the file leaves its input size open and runs at none of {len(COMMON_SIZES)} common ones; give it with "
-            f"--size. At {COMMON_SIZES[0]}x{COMMON_SIZES[0]}: {first}."
+            f"the file leaves its input size open and runs at none of {len(_COMMON_SIZES)} common ones; give it with "
+            f"--size. At {_COMMON_SIZES[0]}x{_COMMON_SIZES[0]}: {first}."
         )
     raise BadInput(f"{first}. Ask the vendor whether the file runs in their own onnxruntime.")
 
@@ -292,4 +292,4 @@ def _compared(rows: Array, alone: Array) -> Agreement:
         return "bitwise"
     scale = max(float(np.abs(alone.astype(np.float64)).max()), 1e-6)
     difference = float(np.abs(rows.astype(np.float64) - alone.astype(np.float64)).max())
-    return "close" if difference <= CLOSE[str(alone.dtype)] * scale else "dependent"
+    return "close" if difference <= _CLOSE[str(alone.dtype)] * scale else "dependent"

@@ -20,16 +20,16 @@ from auditkit.model import external_tensors
 
 Graph = onnx.GraphProto | onnx.FunctionProto
 
-OLDEST_OPSET = 7
+_OLDEST_OPSET = 7
 # Domains whose operators ship inside onnxruntime; any other needs a library of the vendor's, which is never loaded.
-RUNTIME_DOMAINS = frozenset({
+_RUNTIME_DOMAINS = frozenset({
     "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training",
     "com.microsoft", "com.microsoft.nchwc", "com.microsoft.experimental",
 })  # fmt: skip
 # EPContext names a file with a compiled blob for a vendor's accelerator; the Python operators run code.
-REFUSED_OPERATORS = frozenset({"EPContext", "PyOp", "PythonOp", "ATen", "TritonOp", "ExternalModel"})
+_REFUSED_OPERATORS = frozenset({"EPContext", "PyOp", "PythonOp", "ATen", "TritonOp", "ExternalModel"})
 
-FOREIGN_FILES: tuple[tuple[int, bytes, str], ...] = (
+_FOREIGN_FILES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"PK\x03\x04", "a zip archive (perhaps a PyTorch .pt or a Keras .keras file)"),
     (0, b"\x89HDF\r\n", "an HDF5 file (perhaps Keras weights)"),
     (0, b"\x80\x02", "a Python pickle (perhaps a PyTorch checkpoint)"),
@@ -79,7 +79,7 @@ class OnnxFile:
     @property
     def opset(self) -> int:
         """Version of the standard operator set that the file imports."""
-        return opset_of(self.proto)
+        return _opset_of(self.proto)
 
     @property
     def producer(self) -> str:
@@ -96,7 +96,7 @@ class OnnxFile:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def opset_of(proto: onnx.ModelProto) -> int:
+def _opset_of(proto: onnx.ModelProto) -> int:
     """Version of the standard operator set that a model imports (0 when it imports none)."""
     return max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
 
@@ -157,7 +157,7 @@ def _bytes_of(path: Path, limits: Limits) -> bytes:
 
 
 def _parse(content: bytes, name: str) -> onnx.ModelProto:
-    for offset, magic, what in FOREIGN_FILES:
+    for offset, magic, what in _FOREIGN_FILES:
         if content[offset : offset + len(magic)] == magic:
             raise BadInput(f"{name} is {what}, not ONNX; export the model to ONNX first.")
     proto = onnx.ModelProto()
@@ -169,10 +169,10 @@ def _parse(content: bytes, name: str) -> onnx.ModelProto:
     proto.DiscardUnknownFields()
     if not proto.graph.node or not proto.opset_import:
         raise BadInput(f"{name} holds no ONNX graph (no nodes or no operator set); ask for the file again.")
-    opset = opset_of(proto)
-    if opset < OLDEST_OPSET:
+    opset = _opset_of(proto)
+    if opset < _OLDEST_OPSET:
         raise BadInput(
-            f"{name} uses operator set {opset}; the runtime supports {OLDEST_OPSET} and newer. "
+            f"{name} uses operator set {opset}; the runtime supports {_OLDEST_OPSET} and newer. "
             f"Ask the vendor for a newer export."
         )
     return proto
@@ -200,12 +200,12 @@ def _check_operators(proto: onnx.ModelProto, name: str, limits: Limits) -> None:
         if depth > limits.nesting:
             raise BadInput(f"{name} nests graphs more than {limits.nesting} deep, which no classifier needs; refused.")
         for node in graph.node:
-            if node.op_type in REFUSED_OPERATORS:
+            if node.op_type in _REFUSED_OPERATORS:
                 raise BadInput(
                     f"{name} contains the operator {node.op_type} (node '{node.name}'), which runs code or reads files "
                     f"of its own; refused. Ask the vendor for an export with standard operators."
                 )
-            if node.domain not in RUNTIME_DOMAINS and (node.domain, node.op_type) not in local:
+            if node.domain not in _RUNTIME_DOMAINS and (node.domain, node.op_type) not in local:
                 foreign.setdefault(f"{node.domain}::{node.op_type}", []).append(node.name or "unnamed")
     if foreign:
         listed = ", ".join(f"{op} ({len(n)}x, first '{n[0]}')" for op, n in sorted(foreign.items())[:4])

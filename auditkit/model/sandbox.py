@@ -22,9 +22,9 @@ from auditkit.model.signature import Overrides, Signature
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.sandbox_child import main; main()"
 REPLY = "auditkit-trial:"  # begins the child's reply; libraries may print other lines
 # Each thread of a numerical library reserves memory, and dozens of them reserve more than the limit.
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-GRACE_SECONDS = 5  # beyond the child's own alarm, for a child that cannot set one
-MOST_FILES = 10_000  # of a folder whose size is estimated
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_GRACE_SECONDS = 5  # beyond the child's own alarm, for a child that cannot set one
+_MOST_FILES = 10_000  # of a folder whose size is estimated
 
 T = TypeVar("T")
 
@@ -75,11 +75,11 @@ def guarded(
     size = file_size(path, limits)
     request = Request(path=str(path), bytes=size, examiner=examiner, expected=expected, limits=asdict(limits))
     command = [sys.executable, "-I", "-c", START, json.dumps(_import_path())]
-    seconds = limits.seconds_for(size + _beside(path)) + GRACE_SECONDS
+    seconds = limits.seconds_for(size + _beside(path)) + _GRACE_SECONDS
     try:
         child = subprocess.run(
             command, input=json.dumps(request), capture_output=True, text=True, errors="replace", timeout=seconds,
-            check=False, env={**os.environ, **ONE_THREAD},
+            check=False, env={**os.environ, **_ONE_THREAD},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise BadInput(_too_slow(path.name, seconds)) from None
@@ -102,7 +102,7 @@ def _beside(path: Path) -> int:
     """Bytes of the plain files in the model's folder: about as much as its external data can be."""
     try:
         with os.scandir(path.parent) as entries:
-            files = [entry for entry in itertools.islice(entries, MOST_FILES) if entry.is_file(follow_symlinks=False)]
+            files = [entry for entry in itertools.islice(entries, _MOST_FILES) if entry.is_file(follow_symlinks=False)]
         return sum(entry.stat(follow_symlinks=False).st_size for entry in files)
     except OSError:  # a folder that may not be listed, or a file that has just gone
         return 0

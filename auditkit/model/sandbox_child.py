@@ -12,7 +12,7 @@ from auditkit.model.read import Limits, OnnxFile, read
 from auditkit.model.sandbox import REPLY, Reply, Request, from_fields
 from auditkit.model.signature import Overrides
 
-UNCOUNTED = 192 * 2**20  # bytes that the limit does not see: the parent, and the code of the libraries
+_UNCOUNTED = 192 * 2**20  # bytes that the limit does not see: the parent, and the code of the libraries
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def _guard(limits: Limits, model_bytes: int) -> None:
     except ImportError:
         return
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = limits.memory_for(model_bytes) - UNCOUNTED
+    limit = limits.memory_for(model_bytes) - _UNCOUNTED
     if hard_limit != resource.RLIM_INFINITY:
         limit = min(limit, hard_limit)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))

@@ -22,12 +22,12 @@ Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["auto", "strict", "tf32", "float16"]
 
 # Of the memory allowed: CUDA's own libraries and the banks of images took up to 1.6 GiB beside the sessions' (H200).
-OUTSIDE_SESSIONS = 7 * 2**28
-SESSIONS = 2  # of a model at once: its own, and the one over masks
+_OUTSIDE_SESSIONS = 7 * 2**28
+_SESSIONS = 2  # of a model at once: its own, and the one over masks
 LEAST_MEMORY = 13 * 2**28  # a ResNet-50's sessions run in 0.75 GiB each and not in 0.5
-NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory), use a device with more, or another model."
-ALLOCATION = r"fail\w* to allocate|bad_alloc|ALLOC_FAILED|smaller than requested bytes"  # the last: an arena's limit
-OUT_OF_MEMORY = re.compile(rf"{ALLOCATION}|out of memory|CUDA (failure|error) 2\b", re.I)
+_NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory), use a device with more, or another model."
+_ALLOCATION = r"fail\w* to allocate|bad_alloc|ALLOC_FAILED|smaller than requested bytes"  # the last: an arena's limit
+_OUT_OF_MEMORY = re.compile(rf"{_ALLOCATION}|out of memory|CUDA (failure|error) 2\b", re.I)
 
 
 class DeviceArray(Protocol):
@@ -116,7 +116,7 @@ def resolved(settings: Settings) -> Settings:
     if device == "cuda" and settings.memory_bytes is not None and settings.memory_bytes < LEAST_MEMORY:
         raise BadInput(
             f"--memory {settings.memory_bytes / 2**30:g} is too little for a CUDA device, whose own libraries take up "
-            f"to {OUTSIDE_SESSIONS / 2**30:g} GiB of it; give {LEAST_MEMORY / 2**30:g} or more, or --device cpu."
+            f"to {_OUTSIDE_SESSIONS / 2**30:g} GiB of it; give {LEAST_MEMORY / 2**30:g} or more, or --device cpu."
         )
     return replace(settings, device=device, precision=precision)
 
@@ -171,7 +171,7 @@ class Session:
             "prefer_nhwc": "1" if self.settings.channels_last else "0",
         }
         if self.settings.memory_bytes is not None:
-            options["gpu_mem_limit"] = str((self.settings.memory_bytes - OUTSIDE_SESSIONS) // SESSIONS)
+            options["gpu_mem_limit"] = str((self.settings.memory_bytes - _OUTSIDE_SESSIONS) // _SESSIONS)
             options["arena_extend_strategy"] = "kSameAsRequested"
         return [(self.device.provider, options), CPU.provider]
 
@@ -250,7 +250,7 @@ def _failure(error: Exception, what: str, kind: type[RuntimeFailure] = RuntimeFa
     text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"(/[\w./+-]+|\w:\\[\w.\\]+):\d+ [^ ]+(\(.*?\))? ", "", text)
     text = text if len(text) <= 300 else text[:297] + "..."
-    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):  # the whole: the reason comes last
+    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):  # the whole: the reason comes last
         return OutOfMemory(f"{what}: out of memory ({text})")
     return kind(f"{what}: {text}")
 
@@ -269,7 +269,7 @@ def in_batches(run: Callable[[Array], Array], rows: Array, batch: int, *, pad: b
             done.append(run(np.concatenate([part, part[:1].repeat(short, axis=0)]) if short else part)[: len(part)])
         except OutOfMemory:
             if batch == 1:
-                raise OutOfMemory(NO_IMAGE_FITS) from None
+                raise OutOfMemory(_NO_IMAGE_FITS) from None
             batch = max(1, (batch if pad else len(part)) // 2)
             continue
         start += len(part)
@@ -292,7 +292,7 @@ def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], 
             break
         size *= 2
     if not rates:
-        raise OutOfMemory(NO_IMAGE_FITS)
+        raise OutOfMemory(_NO_IMAGE_FITS)
     best = max(rates.values())
     return min(size for size, rate in rates.items() if rate >= 0.95 * best)
 

@@ -17,8 +17,8 @@ from auditkit.graph import build, edit
 from auditkit.graph.gradient import Facts
 from auditkit.model.session import Session, Settings
 
-WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
-MOST_NUMBERS = 4096  # no operand of shape arithmetic is larger
+_WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
+_MOST_NUMBERS = 4096  # no operand of shape arithmetic is larger
 
 
 def probe(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list[dict[str, Array]]) -> Facts:
@@ -26,7 +26,7 @@ def probe(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list[dict
     kinds, lists = _kinds(model)
     made = [name for node in model.graph.node for name in node.output if name and name not in lists]
     scales = {name for node in model.graph.node if node.op_type == "Resize" for name in node.input[1:]}
-    steady = _independent(model.graph, set(feeds[0])) & ({n for n in made if kinds.get(n) in WHOLE} | scales)
+    steady = _independent(model.graph, set(feeds[0])) & ({n for n in made if kinds.get(n) in _WHOLE} | scales)
     asked, shape_of = _with_shapes(model, made, sorted(steady))
     session = Session(asked, Settings(device="cpu", arena=False), weights)
     seen = [dict(zip(session.outputs, session.run(feed), strict=True)) for feed in feeds]
@@ -91,5 +91,5 @@ def _agreed(runs: list[dict[str, Array]]) -> dict[str, Array]:
     return {
         name: value
         for name, value in runs[0].items()
-        if value.size <= MOST_NUMBERS and all(np.array_equal(value, run[name]) for run in runs)
+        if value.size <= _MOST_NUMBERS and all(np.array_equal(value, run[name]) for run in runs)
     }

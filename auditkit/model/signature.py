@@ -15,19 +15,19 @@ Layout = Literal["NCHW", "NHWC"]
 Kind = Literal["logits", "probabilities", "log-probabilities", "sigmoid"]
 Agreement = Literal["bitwise", "close", "dependent"]
 
-POST_PROCESSING = ("ZipMap", "ArgMax", "TopK")
-QUANTISATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
-KIND_OF_LAST = {
+_POST_PROCESSING = ("ZipMap", "ArgMax", "TopK")
+_QUANTISATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_KIND_OF_LAST = {
     "Softmax": "probabilities", "QLinearSoftmax": "probabilities", "LogSoftmax": "log-probabilities",
     "Sigmoid": "sigmoid", "QLinearSigmoid": "sigmoid",
 }  # fmt: skip
 # What these give is not confined to [0, 1], even where on a few noise images it happens to lie there; nor is it after
 # averages, a bias or a temperature.
-UNBOUNDED = frozenset({
+_UNBOUNDED = frozenset({
     "Gemm", "MatMul", "Conv", "FusedGemm", "FusedMatMul", "FusedConv", "MatMulInteger", "ConvInteger", "QGemm",
     "QLinearMatMul", "QLinearConv", "Relu",
 })  # fmt: skip
-LINEAR = frozenset({"GlobalAveragePool", "AveragePool", "ReduceMean", "Add", "Sub", "Mul", "Div"})
+_LINEAR = frozenset({"GlobalAveragePool", "AveragePool", "ReduceMean", "Add", "Sub", "Mul", "Div"})
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ def score_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
         name, via = value.name, ""
         node = made_by.get(name)
         for _ in proto.graph.node:  # not `while`: a damaged graph may run in a circle
-            if node is None or node.op_type not in (*POST_PROCESSING, *edit.PASS_THROUGH):
+            if node is None or node.op_type not in (*_POST_PROCESSING, *edit.PASS_THROUGH):
                 break
-            if node.op_type in POST_PROCESSING and node.input:
+            if node.op_type in _POST_PROCESSING and node.input:
                 name, via = node.input[0], node.op_type
             node = made_by.get(node.input[0]) if node.input else None
         # Tensors of text crash the runtime's bindings (1.31), and hold no scores anyway.
@@ -135,7 +135,7 @@ def kind_by_graph(proto: onnx.ModelProto, output: str) -> str | None:
     made_by = edit.producers(proto.graph)
     node = made_by.get(output)
     for _ in proto.graph.node:  # a damaged graph may run in a circle
-        if node is None or not node.input or node.op_type not in edit.PASS_THROUGH | QUANTISATION:
+        if node is None or not node.input or node.op_type not in edit.PASS_THROUGH | _QUANTISATION:
             break
         node = made_by.get(node.input[0])
     if node is None:
@@ -143,7 +143,7 @@ def kind_by_graph(proto: onnx.ModelProto, output: str) -> str | None:
     before = made_by.get(node.input[0]) if node.input else None
     if node.op_type == "Log" and before is not None and before.op_type == "Softmax":
         return "log-probabilities"
-    return KIND_OF_LAST.get(node.op_type, "logits" if _unbounded(made_by, node) else None)
+    return _KIND_OF_LAST.get(node.op_type, "logits" if _unbounded(made_by, node) else None)
 
 
 def _unbounded(made_by: dict[str, onnx.NodeProto], last: onnx.NodeProto) -> bool:
@@ -151,9 +151,9 @@ def _unbounded(made_by: dict[str, onnx.NodeProto], last: onnx.NodeProto) -> bool
     waiting, seen = [last], set[str]()
     while waiting:
         node = waiting.pop()
-        if node.op_type in UNBOUNDED:
+        if node.op_type in _UNBOUNDED:
             return True
-        if node.op_type not in LINEAR | edit.PASS_THROUGH | QUANTISATION:
+        if node.op_type not in _LINEAR | edit.PASS_THROUGH | _QUANTISATION:
             continue
         for name in node.input[: 2 if node.op_type in ("Add", "Sub", "Mul") else 1]:
             if name in made_by and name not in seen:
