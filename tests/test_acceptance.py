@@ -21,7 +21,7 @@ PHOTOGRAPHS, CIFAR = "images/nips17_150", "images/cifar10_test_1000.npz"
 KNOWN = {
     "resnet50.onnx": ("caffe", PHOTOGRAPHS, 132, 0),
     "deit_tiny_patch16_224.onnx": ("imagenet", PHOTOGRAPHS, 131, 0),
-    "mobilenet_v2_int8_qdq.onnx": ("imagenet", PHOTOGRAPHS, 121, 0),
+    "mobilenet_v2_int8_qdq.onnx": ("imagenet", PHOTOGRAPHS, 124, 0),
     "cifar10_resnet20.onnx": ("imagenet", CIFAR, 914, 0),
     "cifar10_resnet56.onnx": ("imagenet", CIFAR, 926, 0),
     "variants/cifar10_resnet20_external_data.onnx": ("imagenet", CIFAR, 914, 0),

@@ -70,7 +70,8 @@ def crop_box(card: Card, height: int, width: int) -> tuple[int, int, int, int]:
             f"a picture has {height}x{width} pixels after the resize, but the network takes {wanted_height}x"
             f"{wanted_width}; set resize and crop in the card."
         )
-    top, left = (height - wanted_height) // 2, (width - wanted_width) // 2
+    # Half to even, as torchvision does.
+    top, left = round((height - wanted_height) / 2), round((width - wanted_width) / 2)
     return left, top, left + wanted_width, top + wanted_height
 
 
@@ -121,4 +122,4 @@ def gaussian_blur(shown: Array, signature: Signature, sigma: float) -> Array:
     from scipy import ndimage  # noqa: PLC0415 - slow to import
 
     axes = (2, 3) if signature.layout == "NCHW" else (1, 2)
-    return np.asarray(ndimage.gaussian_filter(shown.astype(np.float64), sigma, axes=axes))
+    return np.asarray(ndimage.gaussian_filter(shown.astype(np.float64), sigma, axes=axes, mode="reflect"))

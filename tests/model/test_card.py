@@ -136,6 +136,29 @@ def test_resize_takes_the_shorter_side_and_the_crop_the_middle() -> None:
     assert preprocessing.resized_size(replace(card, resize=256), 500, 375) == (341, 256)
 
 
+@pytest.mark.parametrize(("margin", "offset"), [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 2), (7, 4), (35, 18)])
+def test_the_crops_offset_is_half_the_margin_rounded_to_even(margin: int, offset: int) -> None:
+    """As in torchvision: int(round(margin / 2.0))."""
+    card = replace(cards.from_preset("none", SIGNATURE), size=(4, 4), resize=None)
+    assert preprocessing.crop_box(card, 4 + margin, 4) == (0, offset, 4, offset + 4)
+    assert preprocessing.crop_box(card, 4, 4 + margin) == (offset, 0, offset + 4, 4)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_blur_reflects_the_picture_at_its_borders(layout: str) -> None:
+    """Against a convolution of the mirrored picture, whose first row comes before itself, kernel cut at 4 sigma."""
+    signature = replace(SIGNATURE, layout=layout, height=9, width=7)
+    picture = np.random.default_rng(0).standard_normal((9, 7, 3)).astype(np.float32)
+    offsets = np.arange(-6, 7)
+    kernel = np.exp(-(offsets**2) / (2 * 1.5**2))
+    wide = np.pad(picture.astype(np.float64), ((6, 6), (6, 6), (0, 0)), mode="symmetric")
+    down = sum(weight * wide[6 + at : 15 + at] for at, weight in zip(offsets, kernel / kernel.sum(), strict=True))
+    both = sum(weight * down[:, 6 + at : 13 + at] for at, weight in zip(offsets, kernel / kernel.sum(), strict=True))
+    shown = picture[None] if layout == "NHWC" else picture.transpose(2, 0, 1)[None]
+    expected = both[None] if layout == "NHWC" else both.transpose(2, 0, 1)[None]
+    np.testing.assert_allclose(preprocessing.blurred(shown, signature, 1.5), expected, atol=1e-6)
+
+
 def test_a_picture_too_small_for_the_crop_is_refused() -> None:
     card = replace(cards.from_preset("none", SIGNATURE), resize=None)
     with pytest.raises(BadInput, match=r"100x100.*224x224"):

@@ -177,7 +177,8 @@ def test_settings_that_do_not_compare_are_refused_all_at_once(made: Callable[...
 def test_every_setting_is_either_refused_or_noted_or_changes_no_figure(made: Callable[..., Path], name: str) -> None:
     harmless = {"tie_orders", "controls", "deletion", "saliency", "draws"}  # draws: nothing here is drawn
     changed: dict[str, Any] = {"labels": "0,1", "protocol": "rise", "infill": ["blur"], "steps": "9", "ties": "last",
-                               "range": [0.0, 0.5], "eps1": 0.1, "eps2": 0.1, "interval": "bca"}  # fmt: skip
+                               "range": [0.0, 0.5], "eps1": 0.1, "eps2": 0.1, "interval": "bca",
+                               "conventions": {"crop_offset": "rounded down"}}  # fmt: skip
     value = synthetic_runs.SETTINGS[name]
     other = changed.get(name, not value if isinstance(value, bool) else value * 0.9 if value == 0.95 else "none")
     a = made(rows(range(3), plus(0.0)))

@@ -146,10 +146,10 @@ def test_a_mask_goes_before_a_box(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_regions_are_resized_and_cropped_with_the_photograph(tmp_path: Path, masked: bool) -> None:
-    """48x40 becomes 24x20, of which the network sees 6x9 in the middle: rows 9 to 14, columns 5 to 13."""
+    """48x40 becomes 24x20, of which the network sees 6x9 in the middle: rows 9 to 14, columns 6 to 14."""
     images, maps = photographs(4, (48, 40)), all_maps(4)
     over = [(14, 20, 22, 28), (0, 0, 40, 48), (0, 0, 8, 8), (24, 10, 40, 26)]
-    seen = [(2, 1, 6, 5), (0, 0, 9, 6), None, (7, 0, 9, 4)]  # the third is cropped away
+    seen = [(1, 1, 5, 5), (0, 0, 9, 6), None, (6, 0, 9, 4)]  # the third is cropped away
     model = loaded(three, tmp_path, more='resize = 20\ncrop = "center"\n')
     boxes = np.array(over, float)
     said = {"masks": np.stack([region(box, (48, 40)) for box in over])} if masked else {"boxes": boxes}

@@ -495,6 +495,12 @@ def test_the_command_takes_them_all(tmp_path: Path, files: tuple[Path, Path]) ->
         "labels": "0,2", "renormalise": True, "protocol": None, "infill": ["gray", "blur"], "steps": "3",
         "range": [0.2, 0.6], "eps1": 0.1, "eps2": 0.2, "ties": "last", "tie_orders": 2, "seed": 5, "draws": 2,
         "controls": True, "deletion": False, "saliency": "both", "confidence": 0.9, "interval": "bca",
+        "conventions": {
+            "blur_borders": "reflected", "deletion_area": "mean over 1 to n deleted pixels",
+            "saliency_component": "4-connected, bicubic crop", "saliency_tuned": "bilinear crop",
+            "shorter_side": "rounded down", "crop_offset": "rounded half to even",
+            "gradient_map": "largest absolute value over channels",
+        },
     }  # fmt: skip
 
 

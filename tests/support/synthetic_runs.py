@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from auditkit.cli.main import main
+from auditkit.runs.evaluation.settings import CONVENTIONS
 from auditkit.runs.folder.parquet import COLUMNS
 from auditkit.runs.folder.store import Store
 
@@ -18,6 +19,7 @@ SETTINGS = {
     "labels": "all", "renormalise": False, "protocol": None, "infill": ["gray"], "steps": "16", "range": [0.0, 1.0],
     "eps1": 0.01, "eps2": 0.001, "ties": "random", "tie_orders": 0, "seed": 0, "draws": 4, "controls": True,
     "deletion": True, "saliency": "component", "confidence": 0.95, "interval": "expanded",
+    "conventions": CONVENTIONS,
 }  # fmt: skip
 CARD = {"size": [8, 8], "resize": None, "crop": "none", "interpolation": "bicubic", "channels": "RGB",
         "gray": [127.5, 127.5, 127.5], "class_names": 3}  # fmt: skip

@@ -1,12 +1,12 @@
 """Whether figures of two runs are of the same kind, on which images, and what must be said beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from auditkit.errors import BadInput
-from auditkit.runs.evaluation.settings import CONTROL, IMAGE_PREFIX
+from auditkit.runs.evaluation.settings import CONTROL, CONVENTIONS, IMAGE_PREFIX
 
 if TYPE_CHECKING:
     from auditkit.runs.comparison.compare import Run
@@ -86,6 +86,7 @@ def doubts(a: "Run", b: "Run", shared: list[str]) -> list[str]:
     """What a reader of the differences must know."""
     first, second = a.results, b.results
     cards, settings = [run["subject"]["card"] for run in (first, second)], (first["settings"], second["settings"])
+    conventions = settings[0].get("conventions") or {}, settings[1].get("conventions") or {}
     policies = [run.get("policy") or {} for run in (first, second)]
     grays = _apart(cards[0], cards[1], ("gray",)) if "gray" in settings[0]["infill"] else []
     said = (
@@ -93,6 +94,7 @@ def doubts(a: "Run", b: "Run", shared: list[str]) -> list[str]:
          _model(first) != _model(second)),
         ("the gray infill is another colour: {}", grays),
         ("computed differently: {}", _apart(first["environment"], second["environment"], COMPUTED)),
+        ("measured by other conventions: {}", _apart(*conventions, CONVENTIONS)),
         ("ties and draws differ by chance: {}", _apart(*settings, ("seed",))),
         ("intervals are made as in the first run: {}", _apart(*settings, INTERVALS)),
         ("judged by different policies: checks of the same name may ask different things",
@@ -116,7 +118,7 @@ def _model(results: Mapping[str, Any]) -> Any:
     return model["identity"] if isinstance(model, dict) else model
 
 
-def _apart(mine: Mapping[str, Any], theirs: Mapping[str, Any], names: tuple[str, ...]) -> list[str]:
+def _apart(mine: Mapping[str, Any], theirs: Mapping[str, Any], names: Iterable[str]) -> list[str]:
     """Each name with both values, where they differ."""
     return [f"{name} {_both(mine.get(name), theirs.get(name))}" for name in names if mine.get(name) != theirs.get(name)]
 

@@ -55,7 +55,7 @@ def prepare(plan: EvaluationPlan, unit: range) -> Batch:
     def crop_probabilities(inputs: Array, positions: Array) -> Array:
         return renormalised(probabilities(model, inputs), None if label_set is None else label_set[positions])
 
-    crops = measure_crops(images, maps.uses, model.card, model.signature, crop_probabilities)
+    crops = measure_crops(images, maps.uses, model.card, model.signature, settings.saliency, crop_probabilities)
     requests = {}
     for (rule, image, ranks), watched in _watched_labels(maps.uses, plan.curve_rules).items():
         requests[rule, image, ranks] = CurveRequest(

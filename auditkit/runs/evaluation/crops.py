@@ -16,6 +16,10 @@ from auditkit.runs.evaluation.maps import MapUse
 
 LEAST_PROB = 1e-12  # a label that a crop rules out would have an infinite metric, which no mean survives
 CHUNK = 64  # crops classified at once
+# How crops are resized: as Phang et al. do for the largest component, and the usual way for tuned thresholds.
+COMPONENT, TUNED = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
+
+_Cut = tuple[int, tuple[int, int, int, int], Image.Resampling]  # the image, the box in it, how its crop is resized
 
 
 @dataclass(frozen=True)
@@ -27,28 +31,36 @@ class Crop:
 
 
 def measure_crops(
-    images: UnitImages, uses: Sequence[MapUse], card: Card, signature: Signature,
+    images: UnitImages, uses: Sequence[MapUse], card: Card, signature: Signature, saliency: str,
     probabilities: Callable[[Array, Array], Array],
 ) -> dict[int, tuple[Crop, ...]]:  # fmt: skip
-    """The metric of each use's boxes, by position of the use; equal boxes of an image are classified once.
+    """The metric of each use's boxes, by position of the use; equal crops of an image are classified once.
 
-    `probabilities` takes rows as the network takes them, and the positions of their images.
+    `saliency` is the setting that chose the boxes. `probabilities` takes rows as the network takes them, and the
+    positions of their images.
     """
-    distinct: dict[tuple[int, tuple[int, int, int, int]], None] = {}
+    distinct: dict[_Cut, None] = {}
     for use in uses:
-        distinct |= dict.fromkeys((use.image, box.corners) for box in use.boxes)
+        distinct |= dict.fromkeys(_cuts(use, saliency))
     cuts = list(distinct)
-    prob: dict[tuple[int, tuple[int, int, int, int]], Array] = {}
+    prob: dict[_Cut, Array] = {}
     for start in range(0, len(cuts), CHUNK):
         chunk = cuts[start : start + CHUNK]
-        pixels = np.stack([_crop(images.pixels[image], corners) for image, corners in chunk])
+        pixels = np.stack([_crop(images.pixels[image], corners, resizing) for image, corners, resizing in chunk])
         inputs = preprocessing.normalised(card, pixels, signature.layout, signature.dtype)
-        positions = np.array([image for image, _ in chunk])
+        positions = np.array([image for image, *_ in chunk])
         prob |= dict(zip(chunk, probabilities(inputs, positions), strict=True))
     return {
-        position: _crops(use, [prob[use.image, box.corners][use.label] for box in use.boxes])
+        position: _crops(use, [prob[cut][use.label] for cut in _cuts(use, saliency)])
         for position, use in enumerate(uses) if use.boxes
     }  # fmt: skip
+
+
+def _cuts(use: MapUse, saliency: str) -> list[_Cut]:
+    """The crop of each box of a use; the largest component's box comes first, where the setting asks for it."""
+    first = COMPONENT if saliency in ("component", "both") else TUNED
+    resizings = [first, *[TUNED] * len(use.boxes)]
+    return [(use.image, box.corners, resizing) for box, resizing in zip(use.boxes, resizings, strict=False)]
 
 
 def _crops(use: MapUse, prob: list[float]) -> tuple[Crop, ...]:
@@ -56,10 +68,10 @@ def _crops(use: MapUse, prob: list[float]) -> tuple[Crop, ...]:
     return tuple(Crop(box, float(value)) for box, value in zip(use.boxes, values, strict=True))
 
 
-def _crop(pixels: Array, corners: tuple[int, int, int, int]) -> Array:
-    """Part of a picture [height, width, channels], stretched to its whole size, bilinear."""
+def _crop(pixels: Array, corners: tuple[int, int, int, int], resizing: Image.Resampling) -> Array:
+    """Part of a picture [height, width, channels], stretched to its whole size."""
     height, width, channels = pixels.shape
     picture = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
     # Crop first: with resize(box=) the pixels around the box would bleed into its border.
-    stretched = picture.crop(corners).resize((width, height), Image.Resampling.BILINEAR)
+    stretched = picture.crop(corners).resize((width, height), resizing)
     return np.asarray(stretched).reshape(pixels.shape)

@@ -19,7 +19,18 @@ NO_LABEL = "no label of the image is in the label set"
 MOST_SIGMA = 1000.0  # pixels: a blur wider than any image is a plain colour
 TOLERANCE = 5e-3  # of an area, up to which curves are refined
 
-SettingValue = bool | int | float | str | list[str] | list[float] | None
+# What the definitions leave open and other tools decide otherwise. A change here changes figures, so results record it.
+CONVENTIONS = {
+    "blur_borders": "reflected",
+    "deletion_area": "mean over 1 to n deleted pixels",
+    "saliency_component": "4-connected, bicubic crop",
+    "saliency_tuned": "bilinear crop",
+    "shorter_side": "rounded down",
+    "crop_offset": "rounded half to even",
+    "gradient_map": "largest absolute value over channels",
+}
+
+SettingValue = bool | int | float | str | list[str] | list[float] | dict[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,7 @@ class Evaluation:
             "infill": list(self.infills), "steps": str(self.steps), "range": list(self.range), "eps1": self.eps1,
             "eps2": self.eps2, "ties": self.ties, "tie_orders": self.tie_orders, "seed": self.seed,
             "draws": self.draws, "controls": self.controls, "deletion": self.deletion, "saliency": self.saliency,
-            "confidence": self.confidence, "interval": self.interval,
+            "confidence": self.confidence, "interval": self.interval, "conventions": dict(CONVENTIONS),
         }  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def _keys(about: Mapping[str, Any], card: Card) -> dict[range, str]:
 
 def _asked(said: Mapping[str, Any]) -> Evaluation:
     own = OF_THE_PROTOCOL if said["protocol"] is not None else ()
-    given: dict[str, Any] = {name: value for name, value in said.items() if name not in own}
+    given: dict[str, Any] = {name: value for name, value in said.items() if name not in (*own, "conventions")}
     given |= {"steps": parse_steps(said["steps"]), "range": tuple(said["range"])}
     if "infill" in given:
         given["infill"] = tuple(given["infill"])
