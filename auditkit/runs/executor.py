@@ -69,12 +69,16 @@ def execute(units: Sequence[Unit], stages: Stages[Unit, Batch, Result], limits: 
     def process(unit: Unit) -> None:
         if stop.is_set():
             return
-        batch = stages.prepare(unit)
-        with device:
-            if stop.is_set():
-                return
-            result = stages.run(batch)
-        stages.keep(unit, result)
+        try:
+            batch = stages.prepare(unit)
+            with device:
+                if stop.is_set():
+                    return
+                result = stages.run(batch)
+            stages.keep(unit, result)
+        except BaseException:
+            stop.set()
+            raise
 
     with _quick_handover(), ThreadPoolExecutor(limits.running + limits.ahead) as threads:
         try:

@@ -1,33 +1,44 @@
-"""Heatmaps made for a set of images, some images at a time, into a bundle that grows and is gone on with."""
+"""Makes heatmaps for a dataset, some images at a time, into a bundle; an interrupted run can be resumed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
+from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset, left_out
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
 from auditkit.methods.registry import METHODS, Method
-from auditkit.methods.request import Pool, Request
+from auditkit.methods.request import Found, Pool, Request
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
-from auditkit.runs import explain_record
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
-from auditkit.runs.executor import Progress, silent
+from auditkit.runs.executor import Progress, Stages, Tick, execute, silent
+from auditkit.runs.explain_record import RecordedBundle, picture_digest
 
-MOST_POOL = 64  # images that stand in for hidden pixels; more of them change nothing and fill the memory
+MOST_POOL = 64  # images behind hidden pixels; more of them change nothing and fill the memory
 GRADIENTS = ("auto", "graph", "differences")
+OptionValue = bool | int | float | str | None
+
+
+class ExplanationRecord(TypedDict):
+    """An explanation as results.json has it."""
+
+    method: str
+    labels: str | None
+    options: dict[str, str]
+    seed: int
+    gradient: str
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is to be made."""
+    """Which maps are made, and how."""
 
     method: str
     labels: str | None = None  # as in an evaluation
@@ -46,22 +57,22 @@ class Explanation:
             raise BadInput(f"seed {self.seed} is negative.")
 
     def chosen(self) -> tuple[Method, Any]:
-        """The method and its options, those given in the place of its own."""
+        """The method and its options; each option that is not given has its default."""
         method = METHODS[self.method]
-        kinds = {entry.name: entry for entry in fields(method.options)}
-        given: dict[str, Any] = {}
+        known = {entry.name: entry for entry in fields(method.options)}
+        values: dict[str, OptionValue] = {}
         for name, text in self.options:
-            if name not in kinds:
-                have = f"it has {', '.join(kinds)}" if kinds else "it has none"
-                raise BadInput(f"{self.method} has no option '{name}'; {have}.")
-            given[name] = _typed(name, text, str(kinds[name].type))
-        for name, kind in kinds.items():
-            if name not in given and kind.default is MISSING:
+            if name not in known:
+                names = f"it has {', '.join(known)}" if known else "it has none"
+                raise BadInput(f"{self.method} has no option '{name}'; {names}.")
+            values[name] = _parse_option(name, text, str(known[name].type))
+        for name, entry in known.items():
+            if name not in values and entry.default is MISSING:
                 raise BadInput(f"{self.method} needs the option {name}, as in {name}=VALUE.")
-        return method, method.options(**given)
+        return method, method.options(**values)
 
     def fitting(self, model: AnyClassifier) -> "Explanation":
-        """The same for this model: where it has no gradient to learn a mask by, differences of its answers do."""
+        """The same for this model: without a gradient, a mask is learned from differences of the model's answers."""
         if self.method != "mask" or self.gradient == "graph":
             return self
         if self.gradient == "differences" or not model.can_differentiate:
@@ -71,24 +82,29 @@ class Explanation:
         return replace(self, method="differences") if lacking else self
 
     def name(self) -> str:
-        """The method with all its options: maps made in another way do not go into the same bundle."""
-        said = {**asdict(self.chosen()[1]), "seed": self.seed}
-        return f"{self.method}({', '.join(f'{name}={value}' for name, value in said.items())})"
+        """The method with all its options: maps made with others do not go into the same bundle."""
+        options = {**asdict(self.chosen()[1]), "seed": self.seed}
+        return f"{self.method}({', '.join(f'{name}={value}' for name, value in options.items())})"
 
-    def to_json(self) -> dict[str, Any]:
-        """What was asked for, so that the same can be asked for again."""
-        return asdict(self) | {"options": dict(self.options)}
+    def to_json(self) -> ExplanationRecord:
+        """The settings, so that the same maps can be made again."""
+        return {
+            "method": self.method,
+            "labels": self.labels,
+            "options": dict(self.options),
+            "seed": self.seed,
+            "gradient": self.gradient,
+        }
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "Explanation":
-        """What `to_json` gave."""
-        given = {entry.name: said[entry.name] for entry in fields(cls)}
-        options = tuple((str(name), str(text)) for name, text in given.pop("options").items())
-        return cls(options=options, **given)
+    def from_json(cls, record: ExplanationRecord) -> "Explanation":
+        """The settings that `to_json` gave."""
+        options = tuple((str(name), str(text)) for name, text in record["options"].items())
+        return cls(record["method"], record["labels"], options, record["seed"], record["gradient"])
 
 
-def _typed(name: str, text: str, kind: str) -> Any:
-    """A text as the option's type."""
+def _parse_option(name: str, text: str, kind: str) -> OptionValue:
+    """The text as a value of the option's type."""
     if "None" in kind and text.lower() == "none":
         return None
     try:
@@ -109,52 +125,84 @@ def explain(
     model: AnyClassifier, images: Dataset, what: Explanation, out: Path, pool: Dataset | None = None,
     progress: Progress = silent,
 ) -> HeatmapSet:  # fmt: skip
-    """The bundle in `out` with a map for every label of every image; maps that it has already are kept.
+    """The bundle in `out` with a map for every label of every image; maps that it already has are kept.
 
-    Those must be the ones that were made, and in the end all are looked at once more (runs.made).
+    A bundle with a map that was not made here, or was changed since, is refused (see explain_record).
     """
     what = what.fitting(model)
     method, options = what.chosen()
     images, failed = images.usable(model.card)
-    pool = None if pool is None else pool.usable(model.card)[0]
-    bundle = Bundle(out, model=model.identity, method=what.name())
-    record = explain_record.Record.of(out)
-    done: Mapping[str, tuple[int, ...]] = {}
-    if len(bundle):
-        record.check(kept := open_bundle(out))
-        done = kept.labels
-    rule = what.labels or str(default_labels(model.signature.classes))
-    drawn = (
-        drawn_pool(model, images if pool is None else pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
-    )
-    infill = explain_record.digest(_gray(model), drawn.shown)
+    pool = images if pool is None else pool.usable(model.card)[0]
+    bundle = RecordedBundle(Bundle(out, model=model.identity, method=what.name()))
+    drawn = drawn_pool(model, pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
     tick = progress(len(images))
-    together = method.together(model)
-    for start in range(0, len(images), together):
-        unit = range(start, min(start + together, len(images)))
-        seen = load_images(unit, images, model.card, model.signature)
-        _same_images(seen, record.images, out)
-        _same_infill(infill, record.infill, out)
-        labels = choose_labels(probabilities(model, seen.inputs), rule)
-        missing = [tuple(int(k) for k in own if int(k) not in done.get(image, ()))
-                   for image, own in zip(seen.ids, labels, strict=True)]  # fmt: skip
-        if any(missing):
-            request = request_for(model, seen, missing, drawn, what.seed, lambda rows: tick(0, rows))
-            record = explain_record.add(bundle, replace(record, infill=infill), request, method.run(request, options))
+    maps = _MissingMaps(model, images, what, drawn, bundle, tick)
+
+    def run(request: Request | None) -> tuple[Request, Found] | None:
+        return None if request is None else (request, method.run(request, options))
+
+    def keep(unit: range, result: tuple[Request, Found] | None) -> None:
+        if result is not None:
+            bundle.add(*result, infill=maps.infill)
         tick(len(unit))
-    record.check(whole := open_bundle(out))
-    return replace(whole, notes=(*whole.notes, *left_out(failed, len(images))))
+
+    size = method.together(model)
+    units = [range(start, min(start + size, len(images))) for start in range(0, len(images), size)]
+    execute(units, Stages(maps.request, run, keep))
+    maps_made = bundle.checked()
+    return replace(maps_made, notes=(*maps_made.notes, *left_out(failed, len(images))))
+
+
+class _MissingMaps:
+    """Finds the maps that a bundle lacks."""
+
+    def __init__(
+        self, model: AnyClassifier, images: Dataset, what: Explanation, pool: Pool, bundle: RecordedBundle, tick: Tick
+    ) -> None:
+        self.model, self.images, self.pool, self.bundle, self.tick = model, images, pool, bundle, tick
+        self.seed, self.labels = what.seed, what.labels or str(default_labels(model.signature.classes))
+        self.infill = picture_digest(_gray(model), pool.shown)
+        self.existing = bundle.labels()
+
+    def request(self, unit: range) -> Request | None:
+        """The request for the missing maps of a unit; None where nothing is missing."""
+        loaded = load_images(unit, self.images, self.model.card, self.model.signature)
+        self._check_same(loaded)
+        labels = choose_labels(probabilities(self.model, loaded.inputs), self.labels)
+        missing = [self._missing(image, own) for image, own in zip(loaded.ids, labels, strict=True)]
+        if not any(missing):
+            return None
+        return request_for(self.model, loaded, missing, self.pool, self.seed, lambda rows: self.tick(0, rows))
+
+    def _missing(self, image: str, labels: Array) -> tuple[int, ...]:
+        existing = self.existing.get(image, ())
+        return tuple(label for label in labels.tolist() if label not in existing)
+
+    def _check_same(self, loaded: UnitImages) -> None:
+        """Refuse images and infills other than those that the bundle's maps were made with."""
+        record, path = self.bundle.record, self.bundle.path
+        for image, shown in zip(loaded.ids, loaded.inputs, strict=True):
+            if image in record.images and record.images[image] != picture_digest(shown):
+                raise BadInput(
+                    f"image '{image}' is another picture, or prepared otherwise, than the one that {path} has maps "
+                    "for; use a new bundle."
+                )
+        if record.infill and record.infill != self.infill:
+            raise BadInput(
+                f"{path} has maps for which pixels were hidden behind another gray or other pictures; give the same "
+                "card and --pool (or images), or use a new bundle."
+            )
 
 
 def request_for(
-    model: AnyClassifier, seen: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, seed: int,
+    model: AnyClassifier, images: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, seed: int,
     tick: Callable[[int], None],
 ) -> Request:  # fmt: skip
-    """What is missing; images that lack nothing are left out."""
-    some = [place for place, own in enumerate(labels) if own]
+    """The request for maps of these labels of each image; images without labels are left out."""
+    kept = [position for position, own in enumerate(labels) if own]
     return Request(
-        model, tuple(seen.ids[place] for place in some), seen.pixels[some], seen.inputs[some],
-        tuple(labels[place] for place in some), _gray(model), pool, seed, tick,
+        model, tuple(images.ids[position] for position in kept), images.pixels[kept], images.inputs[kept],
+        tuple(labels[position] for position in kept), _gray(model), pool, seed, tick,
     )  # fmt: skip
 
 
@@ -169,20 +217,3 @@ def drawn_pool(model: AnyClassifier, images: Dataset, seed: int) -> Pool:
     seen = np.stack([images.decode(int(index), model.card).pixels for index in chosen])
     shown = preprocessing.normalised(model.card, seen, model.signature.layout, model.signature.dtype)
     return Pool(tuple(images.ids[int(index)] for index in chosen), shown)
-
-
-def _same_images(seen: UnitImages, known: dict[str, str], out: Path) -> None:
-    for place, image in enumerate(seen.ids):
-        if known.get(image, digest := explain_record.digest(seen.inputs[place])) != digest:
-            raise BadInput(
-                f"image '{image}' is another picture, or prepared otherwise, than the one that {out} has maps for; use "
-                "a new bundle."
-            )
-
-
-def _same_infill(digest: str, known: str, out: Path) -> None:
-    if known and known != digest:
-        raise BadInput(
-            f"{out} has maps for which pixels were hidden behind another gray or other pictures; give the same card "
-            "and --pool (or images), or use a new bundle."
-        )

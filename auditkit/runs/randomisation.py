@@ -1,9 +1,9 @@
-"""Whether maps depend on what the model has learned: the same method, asked about the model with layers re-initialised.
+"""Whether maps depend on what the model has learned: the same method, applied to the model with layers re-initialised.
 
-Layers go from the last to the first (graph.randomise). At each stage maps for the label that the true model predicts
-are made anew, with the same seed, and set beside those of the true model. Pixels are ranked as the maps stand, with
-their sign, since that is the order in which an evaluation shows them; `absolute` ranks them by size, which also tells
-of maps that keep their outline and turn their sign. A map that stays does not depend on the model; one that changes may
+Layers are re-initialised from the last to the first (graph.randomise). At each stage maps for the label that the true
+model predicts are made again, with the same seed, and compared with those of the true model. Pixels are ranked by their
+scores, sign included, since an evaluation shows them in that order; `absolute` ranks them by size, which also reveals
+maps that keep their outline and turn their sign. A map that stays does not depend on the model; one that changes may
 still be unfaithful.
 """
 
@@ -14,37 +14,123 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict
 
 import numpy as np
 import onnx
 
 from auditkit.arrays import Array
-from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
+from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import map_seed
 from auditkit.errors import AuditError, BadInput, OutOfMemory
 from auditkit.graph import edit
 from auditkit.graph.randomise import Layer, layers, parameters, randomised
+from auditkit.methods.registry import Method
 from auditkit.methods.request import Found, Pool, Request
 from auditkit.metrics.reliability import spearman
 from auditkit.metrics.statistics import mean_interval
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
-from auditkit.runs import explain_record
 from auditkit.runs.evaluation.images import load_images, probabilities
-from auditkit.runs.executor import Progress, Tick, silent
+from auditkit.runs.executor import Progress, Stages, Tick, execute, silent
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
+from auditkit.runs.explain_record import RecordedBundle
 
 VERSION = 1  # of the way in which layers are found and drawn
-LEAST_SHARE = 0.5  # of the parameters that must be known before anything is said
-LOOKED_AT = 16  # images asked about together while they are chosen
+LEAST_SHARE = 0.5  # of the parameters must be weights that can be re-initialised; with fewer, most of the model stays
+CHUNK = 16  # images classified together while they are chosen
+ORDER_SEED = -4  # stands where a label would: the order in which images are chosen
 NO_MAP = "no map for the predicted label"
 CONSTANT = "the true model's map is constant and ranks no pixel before another"
 
 
+Cause = Literal["function", "supplied", "other-maps", "few-parameters", "no-maps", "no-stage"]
+_SENTENCES: dict[Cause, str] = {
+    "function": "a function has no layers that could be re-initialised",
+    "supplied": "the maps were supplied, so they cannot be made again for a re-initialised model",
+    "other-maps": "the maps are not those that {detail} made for this model, so that they cannot be made again for a "
+    "changed one",
+    "few-parameters": "{detail} parameters are weights of layers that can be re-initialised, which is too few",
+    "no-maps": "{detail}",
+    "no-stage": "{detail}",
+}
+
+
+class StageFigures(TypedDict):
+    """The rank correlation of a stage's maps with the true model's, over the images."""
+
+    spearman: float
+    low: float | None
+    high: float | None
+    n: int
+    absolute: float
+    constant: int  # maps that rank no pixel before another
+
+
+class StageRecord(StageFigures):
+    """A stage in results.json."""
+
+    stage: int
+    layers: list[str]
+    share: float  # of the parameters
+
+
+class RandomisationRecord(TypedDict):
+    """The entry of results.json."""
+
+    method: str
+    images: int
+    label: str
+    seed: int
+    layers: int
+    confidence: float
+    series: list[StageRecord]
+    notes: list[str]
+
+
 @dataclass(frozen=True)
-class Original:
+class NotAssessed:
+    """Why nothing is known about the dependence on the model."""
+
+    cause: Cause
+    detail: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """The entry of results.json."""
+        return {"not_assessed": _SENTENCES[self.cause].format(detail=self.detail)}
+
+
+@dataclass(frozen=True)
+class Randomisation:
+    """How alike the maps of the true model and of re-initialised ones are, stage by stage."""
+
+    method: str
+    images: int
+    seed: int
+    layers: int
+    confidence: float
+    series: tuple[StageRecord, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> RandomisationRecord:
+        """The entry of results.json."""
+        return {
+            "method": self.method,
+            "images": self.images,
+            "label": "predicted",
+            "seed": self.seed,
+            "layers": self.layers,
+            "confidence": self.confidence,
+            "series": list(self.series),
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class _Original:
     """An image, the label that the true model predicts, and its map."""
 
     position: int
@@ -54,7 +140,7 @@ class Original:
 
 
 @dataclass(frozen=True)
-class Check:
+class _Check:
     """What all stages share."""
 
     model: OnnxClassifier
@@ -62,30 +148,31 @@ class Check:
     images: Dataset
     what: Explanation
     pool: Pool
-    originals: tuple[Original, ...]
+    originals: tuple[_Original, ...]
     layers: tuple[Layer, ...]  # the last one first
     parameters: int  # of the whole graph
     confidence: float  # of the intervals
 
-    def key(self, some: Sequence[Layer]) -> str:
-        """Digest of all that can change a stage's maps; it stands for the changed model."""
-        said = [VERSION, self.model.file.identity, self.what.seed, [name for layer in some for name in layer.tensors],
-                [(one.image, one.label) for one in self.originals]]  # fmt: skip
-        found = hashlib.sha256(json.dumps(said).encode())
-        for one in self.originals:
-            found.update(np.ascontiguousarray(one.values).data)
-        return found.hexdigest()
+    def key(self, changed: Sequence[Layer]) -> str:
+        """Digest of all that can change a stage's maps; it identifies the changed model."""
+        tensors = list(chain.from_iterable(layer.tensors for layer in changed))
+        pairs = [(original.image, original.label) for original in self.originals]
+        facts = [VERSION, self.model.file.identity, self.what.seed, tensors, pairs]
+        digest = hashlib.sha256(json.dumps(facts).encode())
+        for original in self.originals:
+            digest.update(np.ascontiguousarray(original.values).data)
+        return digest.hexdigest()
 
-    def changed(self, some: Sequence[Layer]) -> OnnxClassifier:
-        """The classifier with these layers re-initialised; what it has learned no longer keeps it within float16.
+    def reinitialised(self, changed: Sequence[Layer]) -> OnnxClassifier:
+        """The classifier with these layers re-initialised; random weights no longer keep it within float16.
 
-        Its gradient is not checked anew: rules and their order are checked, and the graph has the nodes of the true
+        Its gradient is not checked again: rules and their order are checked, and the graph has the nodes of the true
         model's, whose check it shares (model.gradient.trusted).
         """
         model, file = self.model, self.model.file
-        proto, weights = randomised(self.graph, some, self.what.seed, file.weights)
+        proto, weights = randomised(self.graph, changed, self.what.seed, file.weights)
         precision = "strict" if model.settings.precision == "float16" else model.settings.precision
-        fresh = replace(file, proto=proto, weights=weights, sha256=self.key(some), external={})
+        fresh = replace(file, proto=proto, weights=weights, sha256=self.key(changed), external={})
         return OnnxClassifier(fresh, model.signature, model.card, replace(model.settings, precision=precision),
                               model.gradient_checks)  # fmt: skip
 
@@ -93,164 +180,180 @@ class Check:
 def randomisation(
     model: AnyClassifier, images: Dataset, what: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
     images_wanted: int, stages: int, confidence: float = 0.95, out: Path | None = None, progress: Progress = silent,
-) -> dict[str, Any]:  # fmt: skip
-    """How alike the maps of `bundle` and those of re-initialised models are, stage by stage; or why that is not known.
+) -> Randomisation | NotAssessed:  # fmt: skip
+    """How alike the maps of `bundle` and those of re-initialised models are, stage by stage.
 
-    With `out` the maps of each stage are kept there, and those that are there already are not made again.
+    With `out` the maps of each stage are kept there, and a later call does not make them again.
     """
     if images_wanted < 1 or stages < 1:
         raise BadInput(f"{images_wanted} images and {stages} stages are to be looked at; each must be 1 or more.")
     what = what.fitting(model)
     if model.file is None:
-        return {"not_assessed": "a function has no layers that could be re-initialised"}
+        return NotAssessed("function")
     if bundle.header.model != model.identity or bundle.header.method != what.name():
-        return {"not_assessed": f"the maps are not those that {what.name()} made for this model, so that they cannot "
-                                f"be made again for a changed one"}  # fmt: skip
+        return NotAssessed("other-maps", what.name())
     output = model.signature.output
     graph = edit.with_outputs(edit.inlined(model.file.proto), [output])
-    found, whole = tuple(layers(graph, output)), parameters(graph, output)
-    known = sum(layer.parameters for layer in found)
-    if not found or known < LEAST_SHARE * whole:
-        return {"not_assessed": f"{known:,} of the model's {whole:,} parameters are weights of layers that can be "
-                                f"re-initialised, which is too few"}  # fmt: skip
+    found, total = tuple(layers(graph, output)), parameters(graph, output)
+    weights = sum(layer.parameters for layer in found)
+    if not found or weights < LEAST_SHARE * total:
+        return NotAssessed("few-parameters", f"{weights:,} of the model's {total:,}")
     originals, notes = _originals(model, images, bundle, what.seed, images_wanted)
     if not originals:
-        return {"not_assessed": "; ".join(notes) or "there is no map for any of the images"}
-    others = _others(model, images if pool is None else pool, what)
-    check = Check(model, graph, images, what, others, originals, found, whole, confidence)
+        return NotAssessed("no-maps", "; ".join(notes) or "there is no map for any of the images")
+    infills = _infill_pool(model, images if pool is None else pool, what)
+    check = _Check(model, graph, images, what, infills, originals, found, total, confidence)
     with nullcontext(out) if out else tempfile.TemporaryDirectory() as folder:
-        series, more = _series(check, _counts(len(found), stages), Path(folder), progress)
+        series, stage_notes = _series(check, _layer_counts(len(found), stages), Path(folder), progress)
     if not series:
-        return {"not_assessed": more[-1]}
-    return {"method": what.name(), "images": len(originals), "label": "predicted", "seed": what.seed,
-            "layers": len(found), "confidence": confidence, "series": series, "notes": notes + more}  # fmt: skip
+        return NotAssessed("no-stage", stage_notes[-1])
+    return Randomisation(what.name(), len(originals), what.seed, len(found), confidence, tuple(series),
+                         (*notes, *stage_notes))  # fmt: skip
 
 
 def _originals(
-    model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed: int, wanted: int
-) -> tuple[tuple[Original, ...], list[str]]:
-    """The first images that serve, and how many did not and why."""
-    found: list[Original] = []
+    model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed: int, count: int
+) -> tuple[tuple[_Original, ...], list[str]]:
+    """The first images that serve, and notes on those that do not."""
+    originals: list[_Original] = []
     left_out: Counter[str] = Counter()
-    for one in _candidates(model, images, bundle, seed):
-        if isinstance(one, str):
-            left_out[one] += 1
+    for candidate in _candidates(model, images, bundle, seed):
+        if isinstance(candidate, str):
+            left_out[candidate] += 1
             continue
-        found.append(one)
-        if len(found) == wanted:
+        originals.append(candidate)
+        if len(originals) == count:
             break
-    return tuple(found), [f"{count} image{'s' * (count > 1)} left out: {why}" for why, count in left_out.items()]
+    notes = [f"{number} image{'s' * (number > 1)} left out: {reason}" for reason, number in left_out.items()]
+    return tuple(originals), notes
 
 
-def _candidates(model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed: int) -> Iterator[Original | str]:
+def _candidates(model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed: int) -> Iterator[_Original | str]:
     """Images that have maps, ordered by their names and the seed alone; for one that does not serve, the reason."""
     mapped = [position for position, image in enumerate(images.ids) if image in bundle.labels]
-    mapped.sort(key=lambda position: map_seed(seed, images.ids[position], -4))
-    for start in range(0, len(mapped), LOOKED_AT):
-        seen = load_images(mapped[start : start + LOOKED_AT], images, model.card, model.signature)
-        labels = probabilities(model, seen.inputs).argmax(axis=1).tolist()
-        for position, image, label in zip(mapped[start:], seen.ids, labels, strict=False):
+    mapped.sort(key=lambda position: map_seed(seed, images.ids[position], ORDER_SEED))
+    for start in range(0, len(mapped), CHUNK):
+        chunk = mapped[start : start + CHUNK]
+        loaded = load_images(chunk, images, model.card, model.signature)
+        labels = probabilities(model, loaded.inputs).argmax(axis=1).tolist()
+        for position, image, label in zip(chunk, loaded.ids, labels, strict=True):
             if label not in bundle.labels[image]:
                 yield NO_MAP
                 continue
             values = bundle.get(image, label)
-            yield CONSTANT if _is_constant(values) else Original(position, image, label, values)
+            yield CONSTANT if _is_constant(values) else _Original(position, image, label, values)
 
 
-def _others(model: OnnxClassifier, images: Dataset, what: Explanation) -> Pool:
-    """The pictures behind hidden pixels, the same that the true model's maps were made with."""
+def _infill_pool(model: OnnxClassifier, images: Dataset, what: Explanation) -> Pool:
+    """The pictures behind hidden pixels: the same that the true model's maps were made with."""
     method, _ = what.chosen()
     return drawn_pool(model, images.usable(model.card)[0], what.seed) if method.uses_pool else Pool((), np.zeros(0))
 
 
-def _counts(layers_found: int, stages: int) -> list[int]:
+def _layer_counts(total: int, stages: int) -> list[int]:
     """How many layers are re-initialised at each stage: one, evenly more, and in the end all."""
     if stages == 1:
-        return [layers_found]
-    return sorted({round(count) for count in np.linspace(1, layers_found, stages).tolist()})
+        return [total]
+    return sorted({round(count) for count in np.linspace(1, total, stages).tolist()})
 
 
 def _series(
-    check: Check, counts: Sequence[int], folder: Path, progress: Progress
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The figures of each stage that has some, and what must be known of the stages."""
+    check: _Check, counts: Sequence[int], folder: Path, progress: Progress
+) -> tuple[list[StageRecord], list[str]]:
+    """The figures of each stage that has some, and notes on the stages."""
     tick = progress(len(counts) * len(check.originals))
-    series: list[dict[str, Any]] = []
+    series: list[StageRecord] = []
     notes: list[str] = []
     for stage, count in enumerate(counts, start=1):
-        some = check.layers[:count]
-        maps, failure = _maps(check, some, folder / f"stage-{stage}", tick)
-        if failure:
-            notes.append(f"stage {stage}, {count} of {len(check.layers)} layers, has no figure: {failure}")
+        changed = check.layers[:count]
+        try:
+            maps = _stage_maps(check, changed, folder / f"stage-{stage}", tick)
+        except _NoMaps as error:
+            notes.append(f"stage {stage}, {count} of {len(check.layers)} layers, has no figure: {error}")
             continue
-        share = sum(layer.parameters for layer in some) / check.parameters
-        series.append({"stage": stage, "layers": [layer.name for layer in some], "share": share,
-                       **figures([one.values for one in check.originals], maps, check.confidence)})  # fmt: skip
-        if constant := series[-1]["constant"]:
-            notes.append(f"stage {stage}: {constant} of {len(maps)} maps are constant; they have no ranks and count as "
-                         f"a correlation of 0")  # fmt: skip
+        measured = figures([original.values for original in check.originals], maps, check.confidence)
+        share = sum(layer.parameters for layer in changed) / check.parameters
+        series.append({"stage": stage, "layers": [layer.name for layer in changed], "share": share, **measured})
+        if measured["constant"]:
+            notes.append(
+                f"stage {stage}: {measured['constant']} of {len(maps)} maps are constant; they have no ranks and count "
+                "as a correlation of 0"
+            )
     return series, notes
 
 
-def _maps(check: Check, some: Sequence[Layer], out: Path, tick: Tick) -> tuple[list[Array], str]:
-    """The maps of a stage, in the order of the originals; or why the changed model gives none.
+class _NoMaps(Exception):
+    """The method finds no maps of a changed model."""
 
-    Maps that are there already must be the ones that were made (runs.made), here as for the true model.
+
+def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) -> list[Array]:
+    """The maps of a stage, in the order of the originals; _NoMaps where the changed model gives none.
+
+    Existing maps must be the ones that were made (see explain_record), here as for the true model.
     """
-    method, _ = check.what.chosen()
-    bundle = Bundle(out, model=check.key(some), method=check.what.name())
-    changed: OnnxClassifier | None = None
-    record, done = explain_record.Record.of(out), set[str]()
-    if len(bundle):
-        record.check(there := open_bundle(out))
-        done = set(there.labels)
-    together = method.together(check.model)
-    for start in range(0, len(check.originals), together):
-        part = check.originals[start : start + together]
-        missing = [one for one in part if one.image not in done]
-        if missing:
-            changed = changed or check.changed(some)
-            seen = load_images([one.position for one in missing], check.images, changed.card, changed.signature)
-            labels = [(one.label,) for one in missing]
-            request = request_for(changed, seen, labels, check.pool, check.what.seed, lambda rows: tick(0, rows))
-            found, failure = _asked(check.what, request)
-            if found is None:
-                return [], failure
-            record = explain_record.add(bundle, record, request, found)
-        tick(len(part))
-    record.check(kept := open_bundle(out))
-    return [kept.get(one.image, one.label) for one in check.originals], ""
+    method, options = check.what.chosen()
+    bundle = RecordedBundle(Bundle(out, model=check.key(changed), method=check.what.name()))
+    existing = bundle.labels()
+    model = cache(lambda: check.reinitialised(changed))  # not made where no map is missing
+
+    def prepare(originals: Sequence[_Original]) -> Request | None:
+        missing = [original for original in originals if original.image not in existing]
+        if not missing:
+            return None
+        positions = [original.position for original in missing]
+        loaded = load_images(positions, check.images, check.model.card, check.model.signature)
+        labels = [(original.label,) for original in missing]
+        return request_for(model(), loaded, labels, check.pool, check.what.seed, lambda rows: tick(0, rows))
+
+    def run(request: Request | None) -> tuple[Request, Found] | None:
+        return None if request is None else (request, _maps(method, options, request))
+
+    def keep(originals: Sequence[_Original], result: tuple[Request, Found] | None) -> None:
+        if result is not None:
+            bundle.add(*result)
+        tick(len(originals))
+
+    size = method.together(check.model)
+    units = [check.originals[start : start + size] for start in range(0, len(check.originals), size)]
+    execute(units, Stages(prepare, run, keep))
+    maps = bundle.checked()
+    return [maps.get(original.image, original.label) for original in check.originals]
 
 
-def _asked(what: Explanation, request: Request) -> tuple[Found | None, str]:
-    """What the method finds, or why it finds nothing: a network of random numbers may overflow, or hardly answer."""
-    method, options = what.chosen()
+def _maps(method: Method, options: object, request: Request) -> Found:
+    """The method's maps; _NoMaps where it finds none: a network of random numbers may overflow, or hardly answer."""
     try:
         with np.errstate(all="ignore"):
             found = method.run(request, options)
     except OutOfMemory:
         raise
     except AuditError as error:
-        return None, str(error).removesuffix(".")
-    if not all(np.isfinite(values).all() for own in found.maps for values in own.values()):
-        return None, "its maps hold NaN or infinity"
-    return found, ""
+        raise _NoMaps(str(error).removesuffix(".")) from None
+    every = chain.from_iterable(by_label.values() for by_label in found.maps)
+    if not all(np.isfinite(values).all() for values in every):
+        raise _NoMaps("its maps hold NaN or infinity")
+    return found
 
 
-def figures(originals: Sequence[Array], maps: Sequence[Array], confidence: float) -> dict[str, Any]:
+def figures(originals: Sequence[Array], maps: Sequence[Array], confidence: float) -> StageFigures:
     """Mean rank correlation over the images, with its interval; a constant map has no ranks and counts as 0."""
     pairs = list(zip(originals, maps, strict=True))
-    ranks = [_correlation(first, second) for first, second in pairs]
-    mean = mean_interval(ranks, confidence=confidence, bounds=(-1.0, 1.0))
-    by_size = np.mean([_correlation(abs(first), abs(second)) for first, second in pairs])
-    constant = sum(map(_is_constant, maps))
-    return {"spearman": mean.value, "low": mean.low, "high": mean.high, "n": mean.n, "absolute": float(by_size),
-            "constant": constant}  # fmt: skip
+    correlations = [_correlation(first, second) for first, second in pairs]
+    mean = mean_interval(correlations, confidence=confidence, bounds=(-1.0, 1.0))
+    absolute = np.mean([_correlation(abs(first), abs(second)) for first, second in pairs])
+    return {
+        "spearman": mean.value,
+        "low": mean.low,
+        "high": mean.high,
+        "n": mean.n,
+        "absolute": float(absolute),
+        "constant": sum(map(_is_constant, maps)),
+    }
 
 
 def _correlation(first: Array, second: Array) -> float:
-    found = float(spearman(np.stack([first.ravel(), second.ravel()], axis=1))[0, 1])
-    return 0.0 if np.isnan(found) else found
+    correlation = float(spearman(np.stack([first.ravel(), second.ravel()], axis=1))[0, 1])
+    return 0.0 if np.isnan(correlation) else correlation
 
 
 def _is_constant(values: Array) -> bool:

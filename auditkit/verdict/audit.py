@@ -27,7 +27,7 @@ from auditkit.runs.explain_record import Record
 from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
-from auditkit.runs.randomisation import randomisation
+from auditkit.runs.randomisation import NotAssessed, randomisation
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import deciding
@@ -230,10 +230,11 @@ def _randomised(
     if wanted is None:
         return None
     if what is None:
-        return {"not_assessed": "the maps were supplied, so they cannot be made again for a re-initialised model"}
+        return dict(NotAssessed("supplied").to_json())
     maps = next(iter(given.good.values()))
     with phase("randomising") as progress:
-        return randomisation(
+        found = randomisation(
             model, images, what, pool, maps, images_wanted=wanted.images, stages=wanted.stages,
             confidence=asked.policy.evaluation().confidence, out=store.folder / RANDOMISED, progress=progress,
         )  # fmt: skip
+        return dict(found.to_json())

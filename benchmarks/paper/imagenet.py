@@ -83,9 +83,10 @@ def forgotten(study: Study, count: int, stages: int) -> dict[str, Any]:
     some = first(study.images, count)
     maps = study.made("ours", "mask", "top2")
     what = Explanation("mask", "top2", (("steps", str(study.steps)),))
-    told = randomisation(study.model, some, what, study.pool, maps, images_wanted=count, stages=stages,
-                         out=study.out / "forgotten")  # fmt: skip
-    return {"claims": claims.of_forgetting(told), "randomisation": told}
+    found = randomisation(study.model, some, what, study.pool, maps, images_wanted=count, stages=stages,
+                          out=study.out / "forgotten")  # fmt: skip
+    record = dict(found.to_json())
+    return {"claims": claims.of_forgetting(record), "randomisation": record}
 
 
 def ensembles(study: Study, count: int) -> dict[str, Any]:

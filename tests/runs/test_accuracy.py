@@ -49,10 +49,10 @@ def test_the_best_preset_is_found_and_others_are_given_up(count: int) -> None:
         shares = dict(zip(cards.PRESETS, rng.choice([0, 0.02, 0.4, 0.5, 0.9, 1], len(cards.PRESETS)), strict=True))
         right = {name: rng.random(count) < share for name, share in shares.items()}
         model, ticks = Told(right, str(rng.choice(list(cards.PRESETS)))), list[int]()
-        sample = accuracy.sampled(model, images(count), ticks.append)  # type: ignore[arg-type]
-        better = None if sample.better is None else (sample.better[0], sample.better[1].correct)
+        sample = accuracy.accuracy_on_sample(model, images(count), ticks.append)  # type: ignore[arg-type]
+        better = None if sample.better_preset is None else (sample.better_preset[0], sample.better_preset[1].correct)
         assert better == slowly(model, sample.positions)
-        assert sample.own.correct == right[model.card.origin.preset][sample.positions].sum()
+        assert sample.accuracy.correct == right[model.card.origin.preset][sample.positions].sum()
         assert sum(ticks) == len(sample.positions) * (1 + len(cards.PRESETS))
         assert model.asked <= len(sample.positions) * len(cards.PRESETS)
         found.append(better is not None)
@@ -62,8 +62,8 @@ def test_the_best_preset_is_found_and_others_are_given_up(count: int) -> None:
 def test_a_good_card_leaves_no_question() -> None:
     right = {name: np.full(64, name == "tf") for name in cards.PRESETS}
     model = Told(right, "tf")
-    assert accuracy.sampled(model, images(64), lambda _: None).better is None  # type: ignore[arg-type]
+    assert accuracy.accuracy_on_sample(model, images(64), lambda _: None).better_preset is None  # type: ignore[arg-type]
     assert model.asked == 64
     right["tf"][:6] = False
-    assert accuracy.sampled(model, images(64), lambda _: None).better is None  # type: ignore[arg-type]
-    assert model.asked == 2 * 64 + (len(cards.PRESETS) - 1) * accuracy.HOPE
+    assert accuracy.accuracy_on_sample(model, images(64), lambda _: None).better_preset is None  # type: ignore[arg-type]
+    assert model.asked == 2 * 64 + (len(cards.PRESETS) - 1) * accuracy.GIVE_UP_AFTER

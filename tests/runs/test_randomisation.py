@@ -253,7 +253,8 @@ def measured(
     given: tuple[OnnxClassifier, Dataset], bundle: HeatmapSet, out: Path | None = None, images: int = 12,
     stages: int = 2, what: Explanation | None = None, pool: Dataset | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    return checking.randomisation(*given, what or asked(), pool, bundle, images_wanted=images, stages=stages, out=out)
+    found = checking.randomisation(*given, what or asked(), pool, bundle, images_wanted=images, stages=stages, out=out)
+    return dict(found.to_json())
 
 
 def test_the_figure_is_the_rank_correlation_of_the_two_maps(linear: Any, tmp_path: Path) -> None:
@@ -322,7 +323,7 @@ def test_images_are_chosen_by_seed_and_name_alone(linear: Any, tmp_path: Path) -
     (8, 5, [1, 3, 4, 6, 8]), (20, 2, [1, 20]), (20, 1, [20]), (3, 9, [1, 2, 3]), (1, 4, [1]),
 ])  # fmt: skip
 def test_stages_go_from_one_layer_to_all(found: int, stages: int, counts: list[int]) -> None:
-    assert checking._counts(found, stages) == counts
+    assert checking._layer_counts(found, stages) == counts
 
 
 def test_the_gradient_is_checked_once_for_the_model_and_all_its_stages(

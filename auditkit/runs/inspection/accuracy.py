@@ -1,8 +1,7 @@
-"""How often a classifier is right on labelled images, and whether another preprocessing would make it righter."""
+"""Accuracy of a classifier on labelled images, and whether another preprocessing would raise it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -11,17 +10,17 @@ from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.model import card as cards
 from auditkit.model.card import Card
-from auditkit.model.classifier import CallableClassifier, OnnxClassifier
+from auditkit.model.classifier import AnyClassifier
 
-CHUNK = 64
+CHUNK = 64  # images classified at once
 SAMPLE = 64  # images on which the other presets are tried
-HOPE = 16  # images of it after which a preset is given up that cannot be good enough any more
+GIVE_UP_AFTER = 16  # images: how often a preset is checked for whether it can still be good enough
 FAR_BETTER = 0.05  # difference in accuracy from which a preset is worth a warning, beyond chance
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Correct answers among n labelled images."""
+    """Correct predictions among n labelled images."""
 
     correct: int
     correct_in_five: int
@@ -38,75 +37,76 @@ class Accuracy:
         return self.correct_in_five / self.n
 
     def __add__(self, other: "Accuracy") -> "Accuracy":
-        """That on both sets of images together."""
+        """Accuracy on both sets of images together."""
         return Accuracy(self.correct + other.correct, self.correct_in_five + other.correct_in_five, self.n + other.n)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, float]:
         """Plain object for `inspect --json`."""
         return {"top1": self.top1, "top5": self.top5, "correct": self.correct, "n": self.n}
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """Some of the images, how often the model is right on them, and a preset with which it is so far more often."""
+class SampleAccuracy:
+    """How often the model is right on some of the images, and a preset with which it is right far more often."""
 
     positions: Array
-    own: Accuracy
-    better: tuple[str, Accuracy] | None
+    accuracy: Accuracy
+    better_preset: tuple[str, Accuracy] | None
 
 
-def with_card(
-    model: "OnnxClassifier | CallableClassifier", card: Card, images: Dataset, positions: Array,
-    tick: Callable[[int], None],
-) -> Accuracy:  # fmt: skip
-    """Accuracy on the chosen images when pictures are prepared as `card` says."""
+def accuracy_with_card(
+    model: AnyClassifier, card: Card, images: Dataset, positions: Array, tick: Callable[[int], None]
+) -> Accuracy:
+    """Accuracy on the images at these positions when they are preprocessed as `card` says."""
     if images.labels is None:
         raise BadInput(
             f"{images.source} has no labels: give class folders, a CSV with a label column, or an .npz with labels."
         )
     before, model.card = model.card, card
-    found = Accuracy(0, 0, 0)
+    accuracy = Accuracy(0, 0, 0)
     try:
         for start in range(0, len(positions), CHUNK):
-            part = positions[start : start + CHUNK]
-            found += _right(model.probabilities([images.read(int(index)) for index in part]), images.labels[part])
-            tick(len(part))
+            chunk = positions[start : start + CHUNK]
+            prob = model.probabilities([images.read(int(position)) for position in chunk])
+            accuracy += _accuracy(prob, images.labels[chunk])
+            tick(len(chunk))
     finally:
         model.card = before
-    return found
+    return accuracy
 
 
-def sampled(model: "OnnxClassifier | CallableClassifier", images: Dataset, tick: Callable[[int], None]) -> Sampled:
-    """How the model's card does on some of the images, and whether a preset does far better."""
+def accuracy_on_sample(model: AnyClassifier, images: Dataset, tick: Callable[[int], None]) -> SampleAccuracy:
+    """Accuracy of the model's card on some of the images, and whether a preset does far better."""
     positions = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
-    own = with_card(model, model.card, images, positions, tick)
-    chance = 2 * np.sqrt(max(own.top1 * (1 - own.top1), 1 / own.n) / own.n)
-    bar = own.top1 + max(FAR_BETTER, chance)
-    least = sum(count / own.n <= bar for count in range(own.n + 1))  # images that a better preset gets right
-    better: tuple[str, Accuracy] | None = None
+    accuracy = accuracy_with_card(model, model.card, images, positions, tick)
+    chance = 2 * np.sqrt(max(accuracy.top1 * (1 - accuracy.top1), 1 / accuracy.n) / accuracy.n)
+    bar = accuracy.top1 + max(FAR_BETTER, chance)
+    least = sum(count / accuracy.n <= bar for count in range(accuracy.n + 1))  # images a better preset gets right
+    better_preset: tuple[str, Accuracy] | None = None
     for name in cards.PRESETS:
         card = replace(cards.from_preset(name, model.signature), size=model.card.size)
         if (model.signature.dtype == "uint8" and name != "none") or card.prepares_like(model.card):
-            tick(own.n)
-        elif found := _at_least(least, model, card, images, positions, tick):
-            better, least = (name, found), found.correct + 1
-    return Sampled(positions, own, better)
+            tick(accuracy.n)
+            continue
+        candidate = _at_least(least, model, card, images, positions, tick)
+        if candidate is not None:
+            better_preset, least = (name, candidate), candidate.correct + 1
+    return SampleAccuracy(positions, accuracy, better_preset)
 
 
 def _at_least(
-    least: int, model: "OnnxClassifier | CallableClassifier", card: Card, images: Dataset, positions: Array,
-    tick: Callable[[int], None],
-) -> Accuracy | None:  # fmt: skip
-    """Accuracy with that card, unless fewer are right; no more is asked when that is certain."""
-    found = Accuracy(0, 0, 0)
-    for start in range(0, len(positions), HOPE):
-        if found.correct + len(positions) - start < least:
+    least: int, model: AnyClassifier, card: Card, images: Dataset, positions: Array, tick: Callable[[int], None]
+) -> Accuracy | None:
+    """Accuracy with that card, or None as soon as fewer than `least` images can be right."""
+    accuracy = Accuracy(0, 0, 0)
+    for start in range(0, len(positions), GIVE_UP_AFTER):
+        if accuracy.correct + len(positions) - start < least:
             tick(len(positions) - start)
             return None
-        found += with_card(model, card, images, positions[start : start + HOPE], tick)
-    return found if found.correct >= least else None
+        accuracy += accuracy_with_card(model, card, images, positions[start : start + GIVE_UP_AFTER], tick)
+    return accuracy if accuracy.correct >= least else None
 
 
-def _right(probabilities: Array, truth: Array) -> Accuracy:
+def _accuracy(probabilities: Array, truth: Array) -> Accuracy:
     rank = (probabilities > probabilities[np.arange(len(truth)), truth][:, None]).sum(axis=1)
     return Accuracy(int((probabilities.argmax(axis=1) == truth).sum()), int((rank < 5).sum()), len(truth))

@@ -1,4 +1,4 @@
-"""All that can be said about a model file before any heatmap: what `auditkit inspect` shows."""
+"""Facts about a model file before any heatmap is made: what `auditkit inspect` shows."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,14 +14,14 @@ from auditkit.model import card as cards
 from auditkit.model.card_text import to_toml
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
-from auditkit.runs.inspection.accuracy import SAMPLE, Accuracy, sampled, with_card
+from auditkit.runs.inspection.accuracy import SAMPLE, Accuracy, accuracy_on_sample, accuracy_with_card
 
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model with what was found out about it."""
+    """A model and facts about it."""
 
     model: OnnxClassifier
     accuracy: Accuracy | None
@@ -71,8 +71,8 @@ def inspect(
     if images is not None:
         labelled = Dataset.open(images, model.signature.classes, model.card.names)
         guesses += labelled.notes
-        accuracy, said = _accuracy(model, labelled, progress, assumed=bool(model.card.origin.assumed))
-        warnings += said
+        accuracy, notices = _accuracy(model, labelled, progress, assumed=bool(model.card.origin.assumed))
+        warnings += notices
     missing = tuple(missing_rules(model.file.proto, model.signature.input, model.signature.output))
     return Inspection(model, accuracy, missing, guesses, (*warnings, *model.card.warnings))
 
@@ -81,22 +81,22 @@ def _accuracy(
     model: OnnxClassifier, images: Dataset, progress: Callable[[int], Callable[[int], None]], *, assumed: bool
 ) -> tuple[Accuracy, tuple[str, ...]]:
     tick = progress(len(images) + min(SAMPLE, len(images)) * len(cards.PRESETS))
-    sample = sampled(model, images, tick)
-    known, said = sample.own, tuple[str, ...]()
-    if sample.better is not None:
-        name, theirs = sample.better
-        figures = f"{theirs.correct} of {theirs.n} right with preset '{name}', {known.correct} with"
+    sample = accuracy_on_sample(model, images, tick)
+    accuracy, warnings = sample.accuracy, tuple[str, ...]()
+    if sample.better_preset is not None:
+        name, better = sample.better_preset
+        figures = f"{better.correct} of {better.n} right with preset '{name}', {accuracy.correct} with"
         if assumed:
-            chosen = cards.from_preset(name, model.signature)
-            model.card, known = (
-                replace(chosen, origin=cards.Origin(preset=name, assumed="assumed, by accuracy")),
-                theirs,
+            card = cards.from_preset(name, model.signature)
+            origin = cards.Origin(preset=name, assumed="assumed, by accuracy")
+            model.card, accuracy = replace(card, origin=origin), better
+            warnings = (
+                f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it.",
             )
-            said = (f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it.",)
         else:
-            said = (f"the card is probably wrong: {figures} {model.card.origin}.",)
-    others = np.setdiff1d(np.arange(len(images)), sample.positions)
-    return known + with_card(model, model.card, images, others, tick), said
+            warnings = (f"the card is probably wrong: {figures} {model.card.origin}.",)
+    rest = np.setdiff1d(np.arange(len(images)), sample.positions)
+    return accuracy + accuracy_with_card(model, model.card, images, rest, tick), warnings
 
 
 def write_card(inspection: Inspection, target: Path, *, force: bool) -> None:
