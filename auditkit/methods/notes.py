@@ -1,8 +1,8 @@
 """Facts that users must know about maps: typed, so that the notes of many requests can be merged into one of each."""
 
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypedDict
 
 # Kind of note -> its sentence; a share's begins with "3 of 20", a range's ends with its values. {detail} is filled in.
@@ -94,9 +94,14 @@ def sentences(notes: Iterable[Note]) -> tuple[str, ...]:
     return tuple(str(note) for note in merged.values() if not isinstance(note, Share) or note.hits)
 
 
-def to_json(note: Note) -> Mapping[str, object]:
+def to_json(note: Note) -> NoteJson:
     """A note as `from_json` reads it."""
-    return asdict(note)
+    data: NoteJson = {"kind": note.kind, "detail": note.detail}
+    if isinstance(note, Share):
+        data |= {"hits": note.hits, "total": note.total}
+    if isinstance(note, Range):
+        data["values"] = list(note.values)
+    return data
 
 
 def from_json(data: NoteJson) -> Note:

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Cost(TypedDict):
     passes: int
     gradients: int
     computed: str  # device and precision
-    notes: list[str | dict[str, Any]]
+    notes: list[notes.NoteJson]
 
 
 class RecordFile(TypedDict):
