@@ -27,7 +27,8 @@ from auditkit.runs.explain_record import Record
 from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
-from auditkit.runs.randomisation import NotAssessed, randomisation
+from auditkit.runs.randomisation import randomisation
+from auditkit.runs.randomisation_record import NotAssessed
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import deciding
