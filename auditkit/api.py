@@ -19,6 +19,7 @@ from auditkit.runs import evaluate as evaluating
 from auditkit.runs import explain as explaining
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation
+from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict import audit as auditing
 from auditkit.verdict.policy_file import read_policy
@@ -72,8 +73,8 @@ def audit(
     model: Model, images: Images, out: PathLike, heatmaps: Heatmaps = (), *, method: str | None = None,
     policy: PathLike = "standard", pool: Images | None = None, baseline: PathLike | None = None,
     fail_on: str | None = None, size: Size | float | None = None, preset: str | None = None, **options: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """The object of results.json with checks and verdict; the report and all evidence are in the folder `out`.
+) -> Results:  # fmt: skip
+    """The results with checks and verdict; the report and all evidence are in the folder `out`.
 
     `model`, `size` and `preset` are as in `explain`. Without `heatmaps`, maps are made by `method` (mask by default)
     with its `options`. `policy` is the name of one that comes with auditkit (explore, standard, strict) or a TOML file.

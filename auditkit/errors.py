@@ -13,6 +13,10 @@ class BadInput(AuditError):
     exit_code = 2
 
 
+class ColourPicture(BadInput):
+    """A picture of a heatmap was given in place of its numbers."""
+
+
 class RuntimeFailure(AuditError):
     """The input was fine, but the machine or the runtime could not do the work."""
 

@@ -9,8 +9,8 @@ import typer
 from auditkit.cli import console, options
 
 if TYPE_CHECKING:
-    from auditkit.report.sections import Results
     from auditkit.runs.explain import Explanation
+    from auditkit.runs.folder.results import CheckResult, Results
 
 
 @options.with_model_options()
@@ -52,11 +52,11 @@ def audit(
     infill_pool = options.open_dataset(pool, classifier) if pool else None
     results = audits.audit(classifier, dataset, request, out, bundles, infill_pool, console.progress)
     if as_json:
-        console.print_json(results, sort_keys=True)
+        console.print_json(results.to_json(), sort_keys=True)
     else:
         _print(results, out)
     if not exit_zero:
-        raise typer.Exit(audits.EXIT_CODES[results["verdict"]])
+        raise typer.Exit(audits.EXIT_CODES[results.verdict or "inconclusive"])
 
 
 def _explanation(
@@ -76,31 +76,32 @@ def _explanation(
 
 
 def _print(results: "Results", out: Path) -> None:
+    from auditkit.report.sections import flags  # noqa: PLC0415
     from auditkit.report.wording import headline  # noqa: PLC0415
 
-    checks = results["checks"]
+    checks = results.checks
     if checks:
-        rows = [[check["id"], check["status"], _figure(check), _limit(check), check["severity"]] for check in checks]
+        rows = [[check.id, check.status, _figure(check), _limit(check), check.severity] for check in checks]
         console.print_table(["check", "status", "observed", "limit", "severity"], rows)
-    open_checks = [check for check in checks if check["status"] != "pass" and check["reason"]]
+    open_checks = [check for check in checks if check.status != "pass" and check.reason]
     word, comma, aside = headline(results).word.partition(",")
     console.print_fields([
         ("verdict", f"{word.upper()}{comma}{aside}"),
-        ("because", results["verdict_reason"]),
-        *((check["status"], f"{check['id']}: {check['reason']}") for check in open_checks),
-        *(("flag", text) for text in results["flags"]),
+        ("because", results.verdict_reason),
+        *((check.status, f"{check.id}: {check.reason}") for check in open_checks),
+        *(("flag", text) for text in flags(results)),
         ("report", str(out / "report.html")),
         ("results", str(out / "results.json")),
     ])  # fmt: skip
 
 
-def _figure(check: "Results") -> str:
-    if check["observed"] is None:
+def _figure(check: "CheckResult") -> str:
+    if check.observed is None:
         return ""
-    if check["low"] is None or check["high"] is None:
-        return f"{check['observed']:.3g}"
-    return f"{check['observed']:.3f} ({check['low']:.3f} to {check['high']:.3f})"
+    if check.low is None or check.high is None:
+        return f"{check.observed:.3g}"
+    return f"{check.observed:.3f} ({check.low:.3f} to {check.high:.3f})"
 
 
-def _limit(check: "Results") -> str:
-    return "" if check["limit"] is None else f"{check['rule']} {check['limit']:g}"
+def _limit(check: "CheckResult") -> str:
+    return "" if check.limit is None else f"{check.rule} {check.limit:g}"

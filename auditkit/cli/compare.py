@@ -9,7 +9,7 @@ import typer
 from auditkit.cli import console, options
 
 if TYPE_CHECKING:
-    from auditkit.runs.comparison.compare import Comparison, Difference
+    from auditkit.runs.folder.results import Comparison, DifferenceResult, RunIdentity
 
 
 def compare(
@@ -25,10 +25,11 @@ def compare(
     """
     from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
     from auditkit.errors import BadInput  # noqa: PLC0415
+    from auditkit.records import to_json  # noqa: PLC0415
     from auditkit.runs.comparison.compare import compare  # noqa: PLC0415
 
     comparison = compare(run_a, run_b)
-    text = json.dumps(comparison.to_json(), indent=2, allow_nan=False)
+    text = json.dumps(to_json(comparison), indent=2, allow_nan=False)
     if out is not None:
         try:
             write_whole(out, f"{text}\n".encode())
@@ -55,45 +56,48 @@ def _print(comparison: "Comparison") -> None:
 
 
 def _check_fields(comparison: "Comparison") -> list[tuple[str, str]]:
-    changed = [check for check in comparison.checks if check["before"] != check["after"]]
+    changed = [check for check in comparison.checks if check.before != check.after]
     if comparison.checks and not changed:
         return [("checks", f"none of {len(comparison.checks)} changed")]
-    return [("check", f"{check['id']}: {_status(check, 'before')} → {_status(check, 'after')}") for check in changed]
+    return [
+        ("check", f"{check.id}: {_status(check.id, check.before)} → {_status(check.id, check.after)}")
+        for check in changed
+    ]
 
 
-def _status(check: dict[str, str | None], when: str) -> str:
+def _status(name: str, status: str | None) -> str:
     """Status of a check in one of the runs, or what it means that the run does not have it."""
     from auditkit.verdict.flags import is_named  # noqa: PLC0415
 
-    return check[when] or ("no such finding" if is_named(str(check["id"])) else "not in the policy")
+    return status or ("no such finding" if is_named(name) else "not in the policy")
 
 
-def _run(identity: "dict[str, object]") -> str:
-    model = identity["model"]
-    file = f"{Path(model['path']).name} {model['sha256'][:12]}" if isinstance(model, dict) else str(model)
-    text, suppressed = f"{identity['run']}: {file}", identity["suppressed"]
-    if identity["verdict"]:
-        text += f", verdict {identity['verdict']}"
-        if isinstance(suppressed, list) and suppressed:
-            text += f" with {', '.join(suppressed)} suppressed"
+def _run(identity: "RunIdentity") -> str:
+    model = identity.model
+    file = model if isinstance(model, str) else f"{Path(model.path).name} {model.sha256[:12]}"
+    text = f"{identity.run}: {file}"
+    if identity.verdict:
+        text += f", verdict {identity.verdict}"
+        if identity.suppressed:
+            text += f" with {', '.join(identity.suppressed)} suppressed"
     return text
 
 
-def _row(difference: "Difference", by_infill: bool) -> list[str]:
+def _row(difference: "DifferenceResult", by_infill: bool) -> list[str]:
     maps = difference.bundle_b
     if difference.bundle_a != difference.bundle_b:
         maps = f"{difference.bundle_a} → {difference.bundle_b}"
-    interval = difference.interval
-    ends = "" if interval.low is None or interval.high is None else f" ({interval.low:+.4f} to {interval.high:+.4f})"
+    low, high = difference.low, difference.high
+    ends = "" if low is None or high is None else f" ({low:+.4f} to {high:+.4f})"
     return [
         difference.name.replace("_", " "), maps or "", *([difference.infill] if by_infill else []),
-        f"{difference.value_a:.4f}", f"{difference.value_b:.4f}", f"{interval.value:+.4f}{ends}", str(interval.n),
+        f"{difference.value_a:.4f}", f"{difference.value_b:.4f}", f"{difference.value:+.4f}{ends}", str(difference.n),
         _reading(difference),
     ]  # fmt: skip
 
 
-def _reading(difference: "Difference") -> str:
+def _reading(difference: "DifferenceResult") -> str:
     """Better or worse if the interval excludes 0; otherwise nothing is known."""
     if difference.better is None:
         return "no difference shown"
-    return f"{'↑' if difference.interval.value > 0 else '↓'} {'better' if difference.better else 'worse'}"
+    return f"{'↑' if difference.value > 0 else '↓'} {'better' if difference.better else 'worse'}"

@@ -81,8 +81,8 @@ def list_(as_json: options.AsJson = False) -> None:
 
 
 def _to_json(policy: "Policy") -> dict[str, Any]:
-    entry, randomisation = policy.to_json(), policy.randomisation
-    del entry["text"]
+    entry = {key: value for key, value in vars(policy.to_record()).items() if key != "text"}
+    randomisation = policy.randomisation
     return entry | {
         "evaluation": policy.evaluation().to_json(), "max_failed_images": policy.max_failed_images,
         "controls": list(policy.controls),
@@ -90,7 +90,7 @@ def _to_json(policy: "Policy") -> dict[str, Any]:
         "checks": [{"id": check.id, "title": check.title, "metric": check.metric, "rule": check.said,
                     "limit": check.limit, "severity": check.severity, "required": check.required}
                    for check in policy.checks],
-        "suppressions": [{"check": each.check, **each.to_json()} for each in policy.suppressions],
+        "suppressions": [{"check": each.check, **vars(each.to_record())} for each in policy.suppressions],
     }  # fmt: skip
 
 

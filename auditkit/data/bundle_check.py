@@ -12,7 +12,7 @@ from auditkit.data.bundle_files import Entry
 from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.dataset_files import size_of
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, ColourPicture
 from auditkit.model.card import Card
 
 Progress = Callable[[int], Callable[[int], None]]
@@ -25,6 +25,7 @@ class Problem:
     severity: str  # error or warning
     file: str
     message: str
+    kind: str = "other"  # or colour-picture
 
     def to_json(self) -> dict[str, str]:
         """Plain object for `bundle check --json`."""
@@ -94,7 +95,9 @@ def _map_problems(
             values, kind = bundle.read_typed(entry)
             alignment.check_size((values.shape[0], values.shape[1]), frame, card, picture_size(entry.image))
         except BadInput as error:
-            yield Problem("error", entry.heatmap, f"image '{entry.image}', label {entry.label}: {error}".rstrip("."))
+            kind = "colour-picture" if isinstance(error, ColourPicture) else "other"
+            text = f"image '{entry.image}', label {entry.label}: {error}".rstrip(".")
+            yield Problem("error", entry.heatmap, text, kind)
             continue
         if (values == values[0, 0]).all():
             constant.append(entry)

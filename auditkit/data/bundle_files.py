@@ -21,7 +21,7 @@ from PIL import Image
 
 from auditkit.arrays import Array
 from auditkit.data.alignment import checked_frame
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, ColourPicture
 from auditkit.untrusted import UntrustedObject
 
 SCHEMA_VERSION = 1
@@ -186,7 +186,7 @@ def read_map(folder: Path, heatmap: str) -> tuple[Array, str]:
         if stored.ndim == 3 and position is None and len(stored) == 1:
             position = 0
         if stored.ndim == (3 if position is None else 4) and stored.shape[-1] in _COLOUR_CHANNELS:
-            raise BadInput(f"{folder / file}, {stored.dtype}{list(stored.shape)}, is {COLOUR_PICTURE}")
+            raise ColourPicture(f"{folder / file}, {stored.dtype}{list(stored.shape)}, is {COLOUR_PICTURE}")
         if stored.ndim != (2 if position is None else 3):
             expected = "[height, width]" if position is None else "[maps, height, width]"
             raise BadInput(f"{folder / file} holds {list(stored.shape)}, but '{heatmap}' needs {expected}.")
@@ -212,7 +212,7 @@ def map_array(stream: BinaryIO, name: str) -> Array:
         raise BadInput(f"{name} is .npy of version {version}, which plain numbers do not need; refused.") from None
     except (ValueError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError) as error:
         if _is_coloured(stream):
-            raise BadInput(f"{name} is {COLOUR_PICTURE}") from None
+            raise ColourPicture(f"{name} is {COLOUR_PICTURE}") from None
         raise BadInput(f"{name} is not an .npy file of numbers: {error}.") from None
     if dtype.kind not in "fiub":
         raise BadInput(f"{name} holds {dtype}, not real numbers.")

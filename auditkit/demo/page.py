@@ -19,7 +19,8 @@ from auditkit.metrics.statistics import Interval
 from auditkit.report.formatting import exact, last, percent
 from auditkit.report.html import page
 from auditkit.report.load_run import load
-from auditkit.report.sections import Fact, Results
+from auditkit.report.sections import Fact
+from auditkit.runs.folder.results import RecordedPolicy, Results
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _TILES = 6  # images whose masks are shown
@@ -38,7 +39,7 @@ def render(demo: Demo) -> str:
         "kept": percent(_KEPT_FRACTION), "images": len(images), "chance_object": f"{demo.audited.objects.mean():.0%}",
         "chance_tag": f"{TOP_PIXELS / images[0, ..., 0].size:.0%}",
         "vendors": [_vendor(vendor) for vendor in demo.vendors], "tiles": _tiles(demo),
-        "policies": _distinct(str(run["policy"]["name"]) for run in runs.values()), "origin": _origin(demo, runs),
+        "policies": _distinct(_policy(run).name for run in runs.values()), "origin": _origin(demo, runs),
     }, _TEMPLATES)  # fmt: skip
 
 
@@ -58,12 +59,12 @@ def _distinct(texts: Iterable[str]) -> str:
 def _origin(demo: Demo, runs: Mapping[str, Results]) -> list[tuple[str, list[Fact]]]:
     """Where the page comes from, in groups: the demo itself, and the audit of each model."""
     drawn = f"{exact(len(demo.audited.images))} for the audits, {exact(demo.answered)} of each kind for the answers"
-    digests = dict.fromkeys(("audited pictures, digest", str(run["subject"]["images"]["digest"]), True)
+    digests = dict.fromkeys(("audited pictures, digest", run.subject.images.digest, True)
                             for run in runs.values())  # fmt: skip
     policies = dict[Fact, None]()
     for run in runs.values():
-        policies[("policy", f"{run['policy']['name']} (the demo's own policy.toml)", False)] = None
-        policies[("policy, sha256", str(run["policy"]["sha256"]), True)] = None
+        policies[("policy", f"{_policy(run).name} (the demo's own policy.toml)", False)] = None
+        policies[("policy, sha256", _policy(run).sha256, True)] = None
     return [
         ("The demo", [
             ("made by", f"auditkit {__version__}", False), ("pictures", drawn, False),
@@ -73,12 +74,18 @@ def _origin(demo: Demo, runs: Mapping[str, Results]) -> list[tuple[str, list[Fac
     ]  # fmt: skip
 
 
+def _policy(run: Results) -> RecordedPolicy:
+    if run.policy is None:
+        raise ValueError("the demo's audits have a policy")
+    return run.policy
+
+
 def _audit(run: Results) -> list[Fact]:
-    model = run["subject"]["model"]
+    model = run.subject.model
+    file = [] if isinstance(model, str) else [("model file", last(model.path), True), ("sha256", model.sha256, True)]
     return [
-        ("model file", last(model["path"]), True), ("sha256", str(model["sha256"]), True),
-        ("audited with", f"{run['tool']['name']} {run['tool']['version']}", False),
-        ("ended", str(run["run"].get("ended") or "not recorded"), False),
+        *file, ("audited with", f"{run.tool.name} {run.tool.version}", False),
+        ("ended", run.run.ended or "not recorded", False),
     ]  # fmt: skip
 
 

@@ -140,7 +140,7 @@ def _audit(
     misled = _answers(model, disagreeing)
     return Vendor(
         model=name,
-        verdict=results["verdict"],
+        verdict=results.verdict or "measured",
         correct_when_agree=float(np.mean(_answers(model, agreeing) == agreeing.labels)),
         correct_when_disagree=float(np.mean(misled == disagreeing.labels)),
         followed_tag=float(np.mean(misled == disagreeing.tags)),

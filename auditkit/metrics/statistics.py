@@ -24,6 +24,7 @@ import numpy.typing as npt
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.metrics.checks import finite_rows, grouped
+from auditkit.metrics.values import Note
 
 Method = Literal["percentile", "bca", "expanded"]
 METHODS: tuple[Method, ...] = ("percentile", "bca", "expanded")
@@ -31,7 +32,6 @@ _DRAWS = 2000  # resamples; the coverage above was measured with as many
 _LEAST_DRAWS = 100  # fewer do not determine the 2.5 % quantiles
 _CHUNK = 1 << 17  # resampled images in memory at once
 _NEAR = 1e-12  # relative difference that rounding makes between equal means
-SAME = "all images have the same value"  # the note of such an interval begins with this
 Bounds = tuple[float, float]  # the least and the greatest possible value
 
 
@@ -45,7 +45,7 @@ class Interval:
     confidence: float  # in (0, 1)
     n: int  # images
     method: str
-    note: str = ""  # why the ends are missing or say little
+    note: Note | None = None  # why the ends are missing or say little
 
 
 def mean_interval(
@@ -63,8 +63,7 @@ def mean_interval(
     sums, counts = _per_image(rows, image_index)
     value = float(rows[0]) if np.ptp(rows) == 0 else float(rows.mean())
     if len(sums) == 1:
-        note = "one image shows no spread, so there is no interval"
-        return Interval(value, None, None, confidence, 1, method, note)
+        return Interval(value, None, None, confidence, 1, method, Note("one-image"))
     if _all_equal(sums, counts, value):
         return _equal_values_interval(Interval(value, value, value, confidence, len(sums), method), bounds)
     means = _resampled_means(sums, counts, draws, seed)
@@ -108,11 +107,10 @@ def _equal_values_interval(point: Interval, bounds: Bounds | None) -> Interval:
     of all images differs, where (1 - p)^n is the chance of seeing none of those; they could have any value in bounds.
     """
     if bounds is None:
-        return replace(point, note=f"{SAME}, so the bootstrap sees no spread")
+        return replace(point, note=Note("no-spread"))
     share = 1 - ((1 - point.confidence) / 2) ** (1 / point.n)
     low, high = point.value - share * (point.value - bounds[0]), point.value + share * (bounds[1] - point.value)
-    note = f"{SAME}; the interval allows for {share:.1%} of images that differ"
-    return replace(point, low=low, high=high, note=note)
+    return replace(point, low=low, high=high, note=Note("equal-values", value=share))
 
 
 def _resampled_means(sums: Array, counts: Array, draws: int, seed: int) -> Array:

@@ -10,8 +10,8 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.settings import CONTROL
-from auditkit.runs.summary.per_image import Group, Values, image_means
 from auditkit.runs.summary.row_table import Items
+from auditkit.runs.summary.source_rows import image_means
 
 GRID = np.linspace(0, 1, 51)  # kept shares that every curve is read at
 BAND = (0.1, 0.9)  # of the images
@@ -62,8 +62,7 @@ class Rows:
 
     def per_image(self, source: str) -> dict[str, Array]:
         """Each metric's value by number of the image; NaN where an image has none."""
-        found = Group(self.items, self.at(source)).metrics()
-        return {one.name: image_means(one, len(self.items.images)) for one in found if isinstance(one, Values)}
+        return image_means(self.items, source)
 
     @cached_property
     def curves(self) -> dict[tuple[str, bool], Curve]:
@@ -80,8 +79,8 @@ class Rows:
         return {key: _summed(np.stack(curves)) for key, curves in held.items()}
 
     def _pixels(self, counts: Array) -> int:
-        size = self.loaded.results["subject"].get("card", {}).get("size")
-        return int(np.prod(size)) if size else int(counts.max())
+        size = self.loaded.results.subject.card.get("size")
+        return int(np.prod(size)) if isinstance(size, tuple) else int(counts.max())
 
 
 class _Lists:

@@ -26,9 +26,6 @@ SECTIONS = {
 }  # fmt: skip
 
 
-RANDOMISED = {"method": "the method", "images": None, "label": None, "seed": None, "series": (), "not_assessed": ""}
-
-
 def render_html(loaded: Loaded) -> str:
     """The report; the same run gives the same bytes."""
     return page("report.html", _context(loaded))
@@ -55,29 +52,29 @@ def _context(loaded: Loaded) -> dict[str, Any]:
     results, rows = loaded.results, rows_of(loaded)
     known = tables.names(results, loaded.gallery)
     shown, left_out = cards(loaded, known)
-    failed = results["failed_images"]
+    failed, randomisation = results.failed_images, results.randomisation
     infill = sections.first_infill(results)
-    randomised = RANDOMISED | (results["randomisation"] or {})
+    series = (randomisation.series if randomisation else None) or ()
     return {
         "results": results, "story": wording, "sections": SECTIONS,
         "numbers": {key: place for place, key in enumerate(SECTIONS, start=1)},
-        "verdict": wording.headline(results), "ended": results["run"].get("ended"),
-        "policy": {"name": "", "text": ""} | (results["policy"] or {}),
-        "subject": sections.subject_line(results), "images": count(results["subject"]["images"]["count"], "image"),
+        "verdict": wording.headline(results), "ended": results.run.ended,
+        "policy": results.policy, "flags": sections.flags(results),
+        "subject": sections.subject_line(results), "images": count(results.subject.images.count, "image"),
         "key_figures": sections.key_figures(results),
         "more_bundles": max(0, len(sections.bundles(results)) - sections.MOST_KEY_BUNDLES), "infill": infill,
-        "confidence": exact(results["settings"].get("confidence", 0.95) * 100),
+        "confidence": exact(results.settings.confidence * 100),
         "checks": sections.checks(results), "tally": sections.tally(results), "beside": sections.beside(results),
         "identity": sections.identity(results, loaded.digest),
-        "figures": tables.figures(results), "reliability": tables.reliability(results),
-        "plane": plots.plane([*results["metrics"], *results["controls"]], rows, infill),
+        "figures": tables.figures(results), "gaps": sections.not_assessed(results),
+        "reliability": tables.reliability(results),
+        "plane": plots.plane([*results.metrics, *results.controls], rows, infill),
         "curves": _each(rows, plots.curves, "curve"), "spread": _each(rows, plots.histograms, "spread"),
         "areas": _each(rows, plots.areas, "area"), "undrawn": _undrawn(rows),
         "effort": tables.effort(results), "classes": tables.classes(results, known),
         "cards": shown, "cards_left_out": left_out, "roles": ROLES, "chosen_by": _chosen_by(loaded),
-        "stages": tables.stages(results), "randomised": randomised,
-        "series": plots.randomisation(randomised["series"], tables.randomisation_limit(results))
-        if randomised["series"] else None,
+        "stages": tables.stages(results), "randomised": randomisation,
+        "series": plots.randomisation(series, tables.randomisation_limit(results)) if series else None,
         "failed": failed[: tables.MOST_FAILED], "failed_left_out": max(0, len(failed) - tables.MOST_FAILED),
         "baseline": tables.baseline(results),
         **{key: wording.evidence(items, sections.there(results, gallery=bool(shown)))

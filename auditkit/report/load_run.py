@@ -13,17 +13,12 @@ from typing import Any
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
-from auditkit.runs.folder.results_schema import well_formed
+from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import RESULTS, Store
 from auditkit.runs.summary.row_table import Items
 
 GALLERY = "gallery"  # folder of a run
 PICTURES = {".jpg": ("image/jpeg", b"\xff\xd8\xff"), ".png": ("image/png", b"\x89PNG\r\n\x1a\n")}
-ABSENT: dict[str, Any] = {  # what an evaluation without a policy does not write
-    "policy": None, "checks": [], "verdict": None, "verdict_reason": "", "randomisation": None, "failed_images": [],
-    "explained": None, "baseline": None, "runtime": None, "flags": [], "limitations": [], "metrics": [], "controls": [],
-    "comparisons": [], "classes": [], "reliability": [],
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,7 @@ class Loaded:
     """A finished run."""
 
     folder: Path
-    results: dict[str, Any]  # every key of the contract is there; null or empty where the run wrote none
+    results: Results
     gallery: dict[str, Any] | None  # what gallery.json says; None where none was kept
 
     @cached_property
@@ -40,7 +35,7 @@ class Loaded:
         if not Store(self.folder).keys():
             return None
         items = Items(self.tables(), named=self._named)
-        expected = self.results["run"].get("rows", len(items))
+        expected = self.results.run.rows
         if len(items) != expected:
             raise IntegrityFailure(
                 f"{self.folder / 'items'} holds {len(items)} of the run's {expected} rows; `auditkit verify "
@@ -55,8 +50,8 @@ class Loaded:
 
     @property
     def _named(self) -> bool:
-        settings = self.results["settings"]
-        return parse_labels(settings["labels"]).listed is not None and not settings.get("renormalise")
+        settings = self.results.settings
+        return parse_labels(settings.labels).listed is not None and not settings.renormalise
 
     def tables(self) -> Iterator[Any]:
         """The rows with their curves, one unit's pyarrow.Table at a time."""
@@ -79,9 +74,7 @@ def load(run: "str | Path") -> Loaded:
     folder = Path(run)
     if not folder.is_dir():
         raise BadInput(f"there is no run {folder}; give the folder that audit or evaluate wrote.")
-    results = Store(folder).results()
-    well_formed(results, folder / RESULTS)
-    return Loaded(folder, ABSENT | results, _gallery(folder / GALLERY / "gallery.json"))
+    return Loaded(folder, Store(folder).results(), _gallery(folder / GALLERY / "gallery.json"))
 
 
 def _gallery(path: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import Any
 from auditkit.report import sections, tables, wording
 from auditkit.report.formatting import exact, last, name, visible
 from auditkit.report.load_run import Loaded
+from auditkit.runs.folder.results import ModelFile, Results
 
 # What Markdown, HTML, a link or the beginning of a list could be made of.
 MARKS = re.compile(r"[\\`*_{}\[\]<>#|~!&$^]|^[-+=](?![\d.])|(?<=www)\.|:(?=//)")
@@ -36,20 +37,20 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], shown: Callable[[A
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _head(results: sections.Results) -> str:
+def _head(results: Results) -> str:
     said = wording.headline(results)
-    model = results["subject"]["model"]
-    subject = last(model["path"]) if isinstance(model, dict) else "a function"
-    reason = results["verdict_reason"] or said.means
+    model = results.subject.model
+    subject = last(model.path) if isinstance(model, ModelFile) else "a function"
+    reason = results.verdict_reason or said.means
     lines = [
-        f"# {'Audit' if results['policy'] else 'Evaluation'} of {plain(subject)}",
+        f"# {'Audit' if results.policy else 'Evaluation'} of {plain(subject)}",
         f"**{said.symbol} {plain(said.word)}.** {plain(reason)}",
         *_baseline(results),
     ]
     return "\n\n".join([*lines, table(("Of", "Which"), sections.subject_line(results))])
 
 
-def _baseline(results: sections.Results) -> list[str]:
+def _baseline(results: Results) -> list[str]:
     """That an earlier run was compared, and how that had ended."""
     told = tables.baseline(results)
     if told is None:
@@ -59,8 +60,8 @@ def _baseline(results: sections.Results) -> list[str]:
     return [plain(f"Baseline: {run}{verdict}{'; ' if told['said'] else ''}{told['said']}.")]
 
 
-def _checks(results: sections.Results) -> str:
-    if not results["checks"]:
+def _checks(results: Results) -> str:
+    if not results.checks:
         return "## Checks\n\nNo policy was applied, or it asks nothing."
     head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "n", "Reason")
     rows = [(f"{told['status'].symbol} {told['status'].word}{'' if told['counts'] else ' (not counted)'}",
@@ -72,22 +73,21 @@ def _checks(results: sections.Results) -> str:
 
 
 def _reason(told: dict[str, Any]) -> str:
-    held = told["suppression"]
-    if not held:
+    suppression = told["suppression"]
+    if not suppression:
         return str(told["reason"])
-    until = f" until {held['expires']}" if held.get("expires") else ""
     without = f" Without that: {told['would_be'].word}. {told['reason']}" if told["would_be"] else ""
-    return f"Suppressed by {held['approver']}{until}: {held['reason']}.{without}"
+    return f"Suppressed by {suppression.approver} until {suppression.expires}: {suppression.reason}.{without}"
 
 
-def _figures(results: sections.Results) -> list[str]:
+def _figures(results: Results) -> list[str]:
     found = []
     for made in tables.figures(results):
         rows = [(f"{name} ({which})", *map(_figure, cells), _images(cells)) for name, which, cells in made.rows]
         found.append(f"{plain(made.caption)}\n\n{table(('Metric', *made.head, 'Images'), rows)}")
-    about_model = [one for one in results["metrics"] if not one["bundle"]]
+    about_model = [one for one in results.metrics if not one.bundle]
     if about_model:
-        rows = [(one["name"], _figure(sections.figure(one)), one["n"]) for one in about_model]
+        rows = [(one.name, _figure(sections.figure(one)), str(one.n)) for one in about_model]
         found.append(f"Of the model itself\n\n{table(('Metric', 'Value', 'Images'), rows)}")
     return ["## Figures beside the controls", *found, *_reasons(results)] if found else []
 
@@ -103,11 +103,10 @@ def _images(cells: Iterable[dict[str, Any] | None]) -> str:
     return ", ".join(dict.fromkeys(cell["n"] for cell in cells if cell and cell["assessed"]))
 
 
-def _reasons(results: sections.Results) -> list[str]:
+def _reasons(results: Results) -> list[str]:
     """Why figures of the maps are not assessed."""
-    found = {f"{one['bundle']}: {one['name'].replace('_', ' ')} is not assessed: {one.get('reason')}": None
-             for one in results["metrics"] if one["bundle"] and one["value"] is None}  # fmt: skip
-    return [_listed(found)] if found else []
+    gaps = sections.not_assessed(results)
+    return [_listed(f"{bundle}: {metric} is not assessed: {reason}" for bundle, metric, reason in gaps)] if gaps else []
 
 
 def _classes(loaded: Loaded) -> list[str]:
@@ -119,12 +118,12 @@ def _classes(loaded: Loaded) -> list[str]:
     return ["## By class", *found] if found else []
 
 
-def _randomisation(results: sections.Results) -> list[str]:
-    told, stages = results["randomisation"] or {}, tables.stages(results)
+def _randomisation(results: Results) -> list[str]:
+    stages = tables.stages(results)
     if not stages:
-        why = told.get("not_assessed")
+        why = results.randomisation.not_assessed if results.randomisation else None
         return ["## Model randomisation", plain(f"Not assessed: {why}.")] if why else []
-    confidence = exact(results["settings"].get("confidence", 0.95) * 100)
+    confidence = exact(results.settings.confidence * 100)
     caption = f"Rank correlation (Spearman) with the maps of the whole model, {confidence} % intervals"
     head = ("Stage", "Re-initialised here", "Share of parameters so far", "Spearman", "Images")
     rows = [(one["stage"], _layers(one["layers"]), one["share"], _figure(one), one["n"]) for one in stages]
@@ -136,7 +135,7 @@ def _layers(layers: Sequence[str]) -> str:
     return f"{', '.join(layers[:MOST_LAYERS])}{more}"
 
 
-def _changes(results: sections.Results) -> list[str]:
+def _changes(results: Results) -> list[str]:
     told = tables.baseline(results)
     if told is None:
         return []
@@ -156,9 +155,9 @@ def _fact(text: str) -> str:
     return f"`{text}`" if tables.digest(text) else plain(text)
 
 
-def _flags(results: sections.Results) -> list[str]:
-    failed = [f"{one['image']} was left out: {one['reason']}" for one in results["failed_images"]]
-    said = [*results["flags"], *failed[: tables.MOST_FAILED]]
+def _flags(results: Results) -> list[str]:
+    failed = [f"{one.image} was left out: {one.reason}" for one in results.failed_images]
+    said = [*sections.flags(results), *failed[: tables.MOST_FAILED]]
     if len(failed) > tables.MOST_FAILED:
         said.append(f"and {len(failed) - tables.MOST_FAILED} more images were left out")
     return ["## Flags", _listed(said) if said else "None."]
@@ -170,8 +169,8 @@ def _provenance(loaded: Loaded) -> list[str]:
     return ["## Provenance", table(("Of", "What", "Value"), rows)]
 
 
-def _limits(results: sections.Results) -> str:
-    listed = _listed([*results["limitations"], *(f"It may not be claimed: {said}" for said in wording.MAY_NOT_CLAIM)])
+def _limits(results: Results) -> str:
+    listed = _listed([*results.limitations, *(f"It may not be claimed: {said}" for said in wording.MAY_NOT_CLAIM)])
     return f"## What the figures may not be used to claim\n\n{listed}"
 
 

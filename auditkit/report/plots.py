@@ -1,7 +1,7 @@
 """The report's charts: what is drawn, in which words, and what was left out."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -9,9 +9,9 @@ from markupsafe import Markup
 from auditkit.arrays import Array
 from auditkit.report.chart_data import BAND, GRID, SEED, Rows, some
 from auditkit.report.formatting import CONTROLS, DOWN, UP, count, exact, name, percent, source
-from auditkit.report.sections import NOT_BLIND
 from auditkit.report.svg import Axis, Panel, legend, nice_range
 from auditkit.runs.evaluation.settings import CONTROL
+from auditkit.runs.folder.results import ONE_MAP, MetricResult, RandomisationStage
 
 MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables
@@ -21,7 +21,6 @@ BUNDLE_SHAPES = ("disc", "square", "triangle", "diamond")
 SHAPES = dict(
     zip(CONTROLS, ("square", "triangle", "diamond", "saltire", "wedge", "bar", "pillar", "ring"), strict=True)
 )
-Metric = Mapping[str, Any]
 
 
 class Drawn(NamedTuple):
@@ -47,14 +46,14 @@ def _thinned(drawn: int, of: int, what: str) -> str:
     return f" Of {exact(of)} {what}, {exact(drawn)} are drawn, chosen at random with seed {SEED}."
 
 
-def plane(metrics: Iterable[Metric], rows: Rows | None, infill: str) -> Drawn | None:
+def plane(metrics: Iterable[MetricResult], rows: Rows | None, infill: str) -> Drawn | None:
     """Worst completeness against worst soundness: the maps and the controls."""
-    found: dict[str, dict[str, Metric]] = {}
+    found: dict[str, dict[str, MetricResult]] = {}
     for one in metrics:
-        if one["infill"] == infill and one["name"] in ("worst_completeness", "worst_soundness"):
-            found.setdefault(one["bundle"], {})[one["name"]] = one
+        if one.infill == infill and one.name in ("worst_completeness", "worst_soundness"):
+            found.setdefault(one.bundle or "", {})[one.name] = one
     pairs = {bundle: (two["worst_soundness"], two["worst_completeness"]) for bundle, two in found.items()
-             if len(two) == 2 and all(one["value"] is not None for one in two.values())}  # fmt: skip
+             if len(two) == 2 and all(one.value is not None for one in two.values())}  # fmt: skip
     if not pairs:
         return None
     bundles = [bundle for bundle in pairs if not bundle.startswith(CONTROL)]
@@ -68,7 +67,14 @@ def plane(metrics: Iterable[Metric], rows: Rows | None, infill: str) -> Drawn | 
     for panel in (whole, close):
         for bundle, (sound, complete) in reversed(pairs.items()):
             tone, shape = tone_of(bundle, bundles)
-            panel.marker(sound["value"], complete["value"], tone, shape, across=_ends(sound), up=_ends(complete))
+            panel.marker(
+                sound.value or 0.0,
+                complete.value or 0.0,
+                tone,
+                shape,
+                across=_ends(sound),
+                up=_ends(complete),
+            )
     keys = [(source(bundle), *tone_of(bundle, bundles)) for bundle in pairs]
     if drawn:
         keys.append(("one image", "b0", "dots"))
@@ -90,15 +96,15 @@ def _images(panel: Panel, rows: Rows | None, bundles: Sequence[str]) -> tuple[in
     return drawn, every
 
 
-def _ends(metric: Metric) -> tuple[float, float]:
-    value = metric["value"]
-    return (value if metric["low"] is None else metric["low"], value if metric["high"] is None else metric["high"])
+def _ends(metric: MetricResult) -> tuple[float, float]:
+    value = metric.value or 0.0
+    return value if metric.low is None else metric.low, value if metric.high is None else metric.high
 
 
 def curves(rows: Rows, bundle: str, key: str) -> Drawn:
     """Insertion curves of a bundle and of the controls, for predicted and for other labels."""
     panels, tone = [], tone_of(bundle, rows.bundles)[0]
-    blind = [control for control in rows.controls if not control.startswith(NOT_BLIND)]
+    blind = [control for control in rows.controls if not control.startswith(ONE_MAP)]
     named = _named(rows, blind)
     for predicted, title in ((True, "Predicted label"), (False, "Other labels")):
         mine = rows.curves.get((bundle, predicted))
@@ -130,7 +136,7 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
     )
     if len(blind) > 1:
         caption += " Of the controls, means are drawn; the best has the largest area for the predicted label."
-    if f"{NOT_BLIND}{bundle}" in rows.controls:
+    if f"{ONE_MAP}{bundle}" in rows.controls:
         caption += f" The control “{CONTROLS['one-map']}” is left out: for the predicted label it is the map itself."
     return Drawn(panels, legend(keys), caption)
 
@@ -238,21 +244,25 @@ def _beyond(probability: Array, axis: Axis) -> str:
     return f" In the close-up {count(below, 'pair')} {where}." if below else ""
 
 
-def randomisation(series: Sequence[Metric], limit: float | None) -> Drawn:
+def _stage_ends(stage: RandomisationStage) -> tuple[float, float]:
+    value = stage.spearman or 0.0
+    return value if stage.low is None else stage.low, value if stage.high is None else stage.high
+
+
+def randomisation(series: Sequence[RandomisationStage], limit: float | None) -> Drawn:
     """Rank correlation with the original maps while more and more of the model is re-initialised."""
-    low = min([0.0, *(one["low"] for one in series if one.get("low") is not None)])
+    low = min([0.0, *(one.low for one in series if one.low is not None)])
     said = "Spearman correlation of maps with the original maps by stage of re-initialisation"
-    last = max(one["stage"] for one in series)
+    last = max(one.stage for one in series)
     stages = Axis(0, last, "stage of re-initialisation", whole=True)
     panel = Panel("series", said, stages, Axis(float(np.floor(low * 5) / 5), 1, f"Spearman, {DOWN}"), (440, 280))
     if limit is not None:
         panel.line((0, last), (limit, limit), "guide")
         panel.note(0.99 * last, limit + 0.03, f"limit {exact(limit)}", "end")
-    panel.line([0, *(one["stage"] for one in series)], [1.0, *(one["spearman"] for one in series)], "b0")
+    panel.line([0, *(one.stage for one in series)], [1.0, *(one.spearman or 0.0 for one in series)], "b0")
     panel.marker(0, 1, "b0", "disc")
     for one in series:
-        ends = {"value": one["spearman"], "low": one.get("low"), "high": one.get("high")}
-        panel.marker(one["stage"], one["spearman"], "b0", "disc", up=_ends(ends))
+        panel.marker(one.stage, one.spearman or 0.0, "b0", "disc", up=_stage_ends(one))
     caption = ("At stage 0 the maps are the originals and the correlation is 1. The table says what each stage"
                " re-initialises; the stages differ in size.")  # fmt: skip
     return Drawn((("", panel.svg()),), Markup(""), caption)

@@ -1,7 +1,9 @@
 """What the report says in words: verdicts, definitions, limits, and where a regulator may file it."""
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from auditkit.runs.folder.results import Results
 
 
 class Word(NamedTuple):
@@ -32,12 +34,12 @@ def verdict(said: str | None) -> Word:
     return NO_VERDICT if said is None else VERDICTS.get(said, Word(said, "!", "fail", "This verdict is not known."))
 
 
-def headline(results: Mapping[str, Any]) -> Word:
+def headline(results: Results) -> Word:
     """The looks of a run's verdict; findings that were suppressed and could have changed it are counted in its name."""
-    word = verdict(results["verdict"])
-    held = [one["id"] for one in results["checks"] if one["status"] == "suppressed"]
-    count = sum(one["id"] in held and one.get("part_of") not in held for one in results["checks"])
-    if not count or results["verdict"] not in ("pass", "inconclusive"):
+    word = verdict(results.verdict)
+    held = [one.id for one in results.checks if one.status == "suppressed"]
+    count = sum(one.id in held and one.part_of not in held for one in results.checks)
+    if not count or results.verdict not in ("pass", "inconclusive"):
         return word
     return word._replace(word=f"{word.word}, with {count} finding{'' if count == 1 else 's'} suppressed")
 

@@ -14,10 +14,12 @@ from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
+from auditkit.records import from_json
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
-from auditkit.runs.comparison.comparability import infills
-from auditkit.runs.comparison.compare import compare, read
+from auditkit.runs.comparison.comparability import Conditions, common_infills
+from auditkit.runs.comparison.compare import compare
+from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, resolved
@@ -25,11 +27,13 @@ from auditkit.runs.executor import Progress, silent
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder import checksums, provenance
+from auditkit.runs.folder.results import Comparison, Explained, ExplanationRequest, Randomisation, Refusal, Results
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
 from auditkit.runs.randomisation import randomisation
 from auditkit.runs.randomisation_record import NotAssessed
-from auditkit.runs.summary.results import results, without_figures
+from auditkit.runs.summary.results import recorded_settings, without_figures
+from auditkit.runs.summary.results import results as run_results
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import deciding
 from auditkit.verdict.policy_file import Policy
@@ -62,7 +66,7 @@ class Given:
     """The maps of an audit: those that can be used, and what is wrong with each of the others."""
 
     good: Mapping[str, HeatmapSet]
-    refused: Mapping[str, tuple[str, ...]]
+    refused: Mapping[str, tuple[Refusal, ...]]
 
 
 def unwatched(_what: str) -> AbstractContextManager[Progress]:
@@ -73,8 +77,8 @@ def unwatched(_what: str) -> AbstractContextManager[Progress]:
 def audit(
     model: AnyClassifier, images: Dataset, asked: Asked, out: Path, bundles: Mapping[str, HeatmapSet],
     pool: Dataset | None = None, phase: Phase = unwatched,
-) -> dict[str, Any]:  # fmt: skip
-    """The object of results.json, verdict included; the same call goes on with a run that was cut short.
+) -> Results:  # fmt: skip
+    """The results, verdict included; the same call resumes a run that was interrupted.
 
     Whatever is finished is kept in `out` as it comes: maps, units of rows, stages of randomisation. The report and the
     list of digests are written last.
@@ -87,33 +91,34 @@ def audit(
     with Store.open(out, without_paths(about)) as store:
         began = _sitting(out, asked.command)
         write_whole(out / POLICY, asked.policy.text.encode())
-        found = _measured(model, images, asked, store, bundles, pool, phase)
-        found["run"] |= {"started": began, "ended": provenance.now(), "command": list(asked.command),
-                         "git_commit": provenance.commit(Path.cwd()), "fail_on": asked.fail_on}  # fmt: skip
-        found["software"] = provenance.facts(model)
-        found["policy"] = asked.policy.to_json()
-        today = asked.today or datetime.now(UTC).date()
-        found["checks"], found["verdict"], found["verdict_reason"] = judge(asked.policy, found, today, asked.fail_on)
-        found["baseline"] = None
-        store.finish(found)
-        apart = _since(asked.baseline, out, found)
-        store.finish(found)
+        results = _measured(model, images, asked, store, bundles, pool, phase)
+        run = replace(
+            results.run, started=began, ended=provenance.now(), command=asked.command,
+            git_commit=provenance.commit(Path.cwd()), fail_on=asked.fail_on,
+        )  # fmt: skip
+        results = replace(results, run=run, software=provenance.facts(model), policy=asked.policy.to_record())
+        judgement = judge(asked.policy, results, asked.today or datetime.now(UTC).date(), asked.fail_on)
+        results = replace(results, checks=judgement.checks, verdict=judgement.verdict, verdict_reason=judgement.reason)
+        store.finish(results)
+        baseline, problem = _since(asked.baseline, out)
+        store.finish(replace(results, baseline=baseline))
         write_whole(out / REPORT, render_html(load(out)).encode())
         checksums.write(out)
-        if apart:
-            raise BadInput(f"{apart} The run is finished in {out}, without a baseline.")
+        if problem:
+            raise BadInput(f"{problem} The run is finished in {out}, without a baseline.")
         return store.results()
 
 
-def _since(baseline: Path | None, out: Path, found: dict[str, Any]) -> str:
-    """Put in what changed since the baseline; or why that cannot be said."""
+def _since(baseline: Path | None, out: Path) -> tuple[Comparison | None, str]:
+    """What changed since the baseline; or why that cannot be said."""
     if baseline is None:
-        return ""
+        return None, ""
     try:
-        found["baseline"] = compare(baseline, out).as_baseline()
+        comparison = compare(baseline, out)
     except BadInput as error:
-        return str(error)
-    return ""
+        return None, str(error)
+    # The digest of the run itself is not known before its results are written.
+    return replace(comparison, b=replace(comparison.b, results=None)), ""
 
 
 def _about(
@@ -144,8 +149,9 @@ def _comparable(baseline: Path, out: Path, images: Dataset, about: Mapping[str, 
     """Refuse a baseline that will not compare, before the work."""
     if baseline.resolve() == out.resolve():
         raise BadInput(f"{baseline} cannot be its own baseline; give the folder of an earlier run.")
-    run = read(baseline)
-    infills(run.results, {"settings": settings.to_json(), "subject": about["subject"], "run": run.results["run"]})
+    run = read_run(baseline)
+    before = Conditions.of(run.results)
+    common_infills(before, replace(before, settings=recorded_settings(settings), classes=about["subject"]["classes"]))
     if not set(run.items.images) & set(images.ids):
         raise BadInput(f"{baseline} has none of these images, by their names; give a run on the same ones.")
 
@@ -169,7 +175,7 @@ def _sitting(out: Path, command: tuple[str, ...]) -> str:
 def _measured(
     model: AnyClassifier, images: Dataset, asked: Asked, store: Store, bundles: Mapping[str, HeatmapSet],
     pool: Dataset | None, phase: Phase,
-) -> dict[str, Any]:  # fmt: skip
+) -> Results:  # fmt: skip
     """The results before they are judged."""
     settings = asked.policy.evaluation()
     others = pool if "random" in settings.infills else None
@@ -181,61 +187,53 @@ def _measured(
             maps = explain(model, images, what, store.folder / MAPS, pool, progress)
         given, record = Given({what.method: maps}, {}), Record.of(store.folder / MAPS)
         request = what.to_json() | {"pool": None if pool is None else pool.digest()}
-        explained = {"method": what.name(), "request": request, "passes": record.passes,
-                     "gradients": record.gradients, "computed": list(record.computed),
-                     "notes": list(record.notes)}  # fmt: skip
+        explained = Explained(what.name(), from_json(ExplanationRequest, request, "request"), record.passes,
+                              record.gradients, tuple(record.computed), tuple(record.notes))  # fmt: skip
     if not given.good:
         about = subject(model, images.usable(model.card)[0])
-        found = without_figures(about, resolved(settings, model.signature.classes), environment(model))
+        results = without_figures(about, resolved(settings, model.signature.classes), environment(model))
     else:
         with phase("evaluating") as progress:
             summary = evaluate(model, images, given.good, settings, store, progress, others)
-        found = results(summary)
+        results = run_results(summary)
         showcase(model, images.usable(model.card)[0], given.good, summary, store.folder / GALLERY)
-    found["run"] |= _headers(bundles or given.good) | {
-        "refused_bundles": {k: list(v) for k, v in given.refused.items()}
-    }
-    found["run"]["bundle_paths"] = {name: str(bundle.path) for name, bundle in bundles.items()}  # of supplied ones
-    found["run"]["pool_path"] = None if pool is None else str(pool.source)
-    found["explained"] = explained
-    found["randomisation"] = _randomised(model, images, asked, store, given, pool, phase)
-    return found
+    headers = {name: bundle.header for name, bundle in (bundles or given.good).items()}
+    run = replace(
+        results.run, refused_bundles=given.refused,
+        bundle_models={name: header.model for name, header in headers.items()},
+        bundle_methods={name: header.method for name, header in headers.items()},
+        bundle_paths={name: str(bundle.path) for name, bundle in bundles.items()},  # of supplied ones
+        pool_path=None if pool is None else str(pool.source),
+    )  # fmt: skip
+    randomised = _randomised(model, images, asked, store, given, pool, phase)
+    return replace(results, run=run, explained=explained, randomisation=randomised)
 
 
 def _checked(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> Given:
     """Supplied maps, each read once: evidence that cannot be used is a finding of the audit, not the end of it."""
-    identity, classes = model.identity, model.signature.classes
-    problems = {
-        name: tuple(problem.message for problem in bundle_check.check(bundle, None, identity, classes)
-                    if problem.severity == "error")
-        for name, bundle in bundles.items()
-    }  # fmt: skip
-    refused = {name: found for name, found in problems.items() if found}
+    refused = {}
+    for name, bundle in bundles.items():
+        problems = bundle_check.check(bundle, None, model.identity, model.signature.classes)
+        errors = [Refusal(problem.kind, problem.message) for problem in problems if problem.severity == "error"]
+        if errors:
+            refused[name] = tuple(errors)
     return Given({name: bundle for name, bundle in bundles.items() if name not in refused}, refused)
-
-
-def _headers(bundles: Mapping[str, HeatmapSet]) -> dict[str, Any]:
-    """What the bundles say of themselves."""
-    return {
-        "bundle_models": {name: bundle.header.model for name, bundle in bundles.items()},
-        "bundle_methods": {name: bundle.header.method for name, bundle in bundles.items()},
-    }
 
 
 def _randomised(
     model: AnyClassifier, images: Dataset, asked: Asked, store: Store, given: Given, pool: Dataset | None,
     phase: Phase,
-) -> dict[str, Any] | None:  # fmt: skip
+) -> Randomisation | None:  # fmt: skip
     """How maps fare when the model forgets, where the policy wants to know and the maps were made here."""
     wanted, what = asked.policy.randomisation, asked.explanation
     if wanted is None:
         return None
     if what is None:
-        return dict(NotAssessed("supplied").to_json())
+        return from_json(Randomisation, NotAssessed("supplied").to_json(), "randomisation")
     maps = next(iter(given.good.values()))
     with phase("randomising") as progress:
-        found = randomisation(
+        stages = randomisation(
             model, images, what, pool, maps, images_wanted=wanted.images, stages=wanted.stages,
             confidence=asked.policy.evaluation().confidence, out=store.folder / RANDOMISED, progress=progress,
         )  # fmt: skip
-        return dict(found.to_json())
+    return from_json(Randomisation, stages.to_json(), "randomisation")

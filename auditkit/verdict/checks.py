@@ -2,25 +2,25 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
-from auditkit.runs.summary.per_image import FAITHFUL
+from auditkit.metrics.table import METRICS
+from auditkit.runs.folder.results import STATUSES, CheckResult, Severity, Status
 from auditkit.verdict.flags import oddities
-from auditkit.verdict.measurements import Figure, Measured, interval, largest, part
-from auditkit.verdict.policy import METRICS, Check, Policy, Suppression
+from auditkit.verdict.measurements import Figure, Measured
+from auditkit.verdict.policy import Check, Policy, Suppression
 
-STATUSES = ("fail", "error", "inconclusive", "not assessed", "suppressed", "pass")  # the worst first
 FEWEST = 30  # images that an interval needs to be worth its name, see metrics.statistics
 LEAST_ROOM = 0.05  # above a control, for maps that are no better than it to be told from maps that could not be
 NO_FIGURE = Figure("")
 
 
-class Status(NamedTuple):
+class Outcome(NamedTuple):
     """What became of one figure."""
 
-    word: str  # one of STATUSES
-    why: str = ""
+    status: Status
+    reason: str = ""
     by_nature: bool = False  # nobody could have supplied what it lacks
     no_room: bool = False  # it could not have come out otherwise
 
@@ -32,9 +32,9 @@ class Finding:
     id: str
     title: str
     metric: str
-    status: str  # one of STATUSES
-    severity: str
-    reason: str
+    status: Status
+    severity: Severity
+    sentences: tuple[str, ...]  # the figure beside what is asked, then what else must be known
     figure: Figure = NO_FIGURE
     limit: float | None = None
     rule: str = ""
@@ -42,21 +42,21 @@ class Finding:
     left_out: tuple[str, ...] = ()  # controls that could not be told from the maps, by the model's nature
     part_of: str = ""  # the policy's check that it is a detail of, and that stands for it in the verdict
     suppression: Suppression | None = None
-    would_be: str = ""
+    would_be: Status | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The entry of results.json."""
-        figure = self.figure
-        entry: dict[str, Any] = {
-            "id": self.id, "title": self.title, "metric": self.metric, "status": self.status, "observed": figure.value,
-            "low": figure.low, "high": figure.high, "n": figure.n, "limit": self.limit, "rule": self.rule,
-            "severity": self.severity, "required": self.required, "reason": self.reason,
-        }  # fmt: skip
-        if self.part_of:
-            entry["part_of"] = self.part_of
-        if self.suppression is None:
-            return entry
-        return entry | {"suppression": self.suppression.to_json(), "would_be": self.would_be}
+    @property
+    def reason(self) -> str:
+        """What became of the check, in words."""
+        return " ".join(self.sentences)
+
+    def to_record(self, *, counts: bool) -> CheckResult:
+        """The entry of results.json; `counts` says whether the verdict rests on it."""
+        figure, suppression = self.figure, self.suppression
+        return CheckResult(
+            self.id, self.title, self.metric, self.status, figure.value, figure.low, figure.high, figure.n, self.limit,
+            self.rule, self.severity, self.required, self.reason, counts, self.part_of or None,
+            None if suppression is None else suppression.to_record(), self.would_be,
+        )  # fmt: skip
 
 
 def judged(check: Check, policy: Policy, measured: Measured, allowed: Collection[str] = ()) -> Finding:
@@ -66,103 +66,119 @@ def judged(check: Check, policy: Policy, measured: Measured, allowed: Collection
     was picked by looking at the figures, so the intervals keep their meaning. `allowed` are the cheats that are
     suppressed by name.
     """
-    every = [(figure, _status(check, policy, figure)) for figure in _figures(check, policy, measured, allowed)]
-    kept = [(figure, status) for figure, status in every if not status.by_nature]
-    aside: dict[str, str] = {}
-    if len(check.over) > 1 and kept:
-        aside = {figure.of.rpartition(" over ")[2]: status.why for figure, status in every if status.by_nature}
+    outcomes = [(figure, _outcome(check, policy, figure)) for figure in _figures(check, policy, measured, allowed)]
+    assessable = [(figure, outcome) for figure, outcome in outcomes if not outcome.by_nature]
+    left_out: dict[str, str] = {}
+    if len(check.over) > 1 and assessable:
+        left_out = {figure.against: outcome.reason for figure, outcome in outcomes if outcome.by_nature}
     sign = -1 if check.rule == "max" else 1
-    found = [_finding(check, figure, status) for figure, status in (kept if aside else every)]
-    worst = min(found, key=lambda one: (STATUSES.index(one.status), not one.required, sign * (one.figure.value or 0)))
-    said = [worst.reason, *(f"{control} is left out: {why}." for control, why in aside.items())]
-    return replace(worst, reason=" ".join(said), left_out=tuple(aside))
+    findings = [_finding(check, figure, outcome) for figure, outcome in (assessable if left_out else outcomes)]
+    worst = min(findings, key=lambda finding: (
+        STATUSES.index(finding.status), not finding.required, sign * (finding.figure.value or 0)
+    ))  # fmt: skip
+    notes = (f"{control} is left out: {reason}." for control, reason in left_out.items())
+    return replace(worst, sentences=(*worst.sentences, *notes), left_out=tuple(left_out))
 
 
 def _figures(check: Check, policy: Policy, measured: Measured, allowed: Collection[str]) -> list[Figure]:
     if check.rule == "min_margin_over":
-        return [figure for control in check.over for figure in measured.margins(check.metric, control)]
-    special = {"runtime_error": _runtime, "randomisation": _randomised}
+        figures = []
+        for control in check.over:
+            figures += measured.margins(check.metric, control)
+        return figures
     if check.metric == "flags":
         return [_cheats(measured, allowed, check.limit)]
-    if check.metric in special:
-        return [special[check.metric](measured, policy)]
+    if check.metric == "runtime_error":
+        return [_runtime(measured)]
+    if check.metric == "randomisation":
+        return [_randomised(measured, policy)]
     return measured.figures(check.metric)
 
 
 def _cheats(measured: Measured, allowed: Collection[str], limit: float) -> Figure:
     """How many kinds of cheat were flagged; what may be one leaves it open, unless there are too many anyway."""
     of = "kinds of cheat"
-    if not isinstance(measured.results.get("flags"), list):
-        return Figure(of, reason="the results hold no flags")
     if not measured.bundles:
         return Figure(of, reason="no heatmaps were measured")
-    odd = [odd for odd in oddities(measured.results) if odd.id not in allowed]
-    found, maybe = [one.id for one in odd if one.cheat], [one.id for one in odd if one.open]
-    short = f"there may be one more: {', '.join(maybe)}" if maybe and len(found) <= limit else ""
-    return Figure(of, float(len(found)), exact=True, reason=", ".join(found), short=short)
+    results = measured.results
+    counted = [oddity for oddity in oddities(results.flags, results.subject.classes) if oddity.id not in allowed]
+    cheats = [oddity.id for oddity in counted if oddity.cheat]
+    possible = [oddity.id for oddity in counted if oddity.open]
+    short = f"there may be one more: {', '.join(possible)}" if possible and len(cheats) <= limit else ""
+    return Figure(of, float(len(cheats)), exact=True, reason=", ".join(cheats), short=short)
 
 
-def _runtime(measured: Measured, _policy: Policy) -> Figure:
+def _runtime(measured: Measured) -> Figure:
     """The largest mean change of a figure against strict float32 on the CPU."""
-    of, found = "the runtime", part(measured.results, "runtime")
-    if found.get("reference") is None:
-        why = "there is no file to run on the CPU as a reference" if found else "the runtime was not checked"
-        return Figure(of, reason=why)
-    value = largest(found.get(name) for name in ("insertion", "alpha", "beta"))
-    rows = found.get("rows")
-    if value is None:
-        return Figure(of, reason="its entry in the results is damaged", broken=True)
-    return Figure(of, value, n=rows if isinstance(rows, int) else 0, exact=True)
+    of, runtime = "the runtime", measured.results.runtime
+    if runtime is None:
+        return Figure(of, reason="the runtime was not checked")
+    if runtime.largest_change is None:
+        return Figure(of, reason="there is no file to run on the CPU as a reference")
+    return Figure(of, runtime.largest_change, n=runtime.rows, exact=True)
 
 
 def _randomised(measured: Measured, policy: Policy) -> Figure:
     """How alike the maps of the model and of the model that has forgotten most are."""
-    of, wanted = "rank correlation at the last stage", policy.randomisation
-    found = part(measured.results, "randomisation")
-    series = found.get("series")
-    if not isinstance(series, list) or not series or wanted is None:
-        return Figure(of, reason=str(found.get("not_assessed") or "the model was not randomised").removesuffix("."))
-    last = series[-1] if isinstance(series[-1], dict) else {}
-    figure = interval(of, last, "spearman")
+    of, wanted, randomisation = (
+        "rank correlation at the last stage",
+        policy.randomisation,
+        measured.results.randomisation,
+    )
+    if randomisation is None or not randomisation.series or wanted is None:
+        reason = None if randomisation is None else randomisation.not_assessed
+        return Figure(of, reason=(reason or "the model was not randomised").removesuffix("."))
+    last = randomisation.series[-1]
+    if last.spearman is None or last.low == last.high:
+        figure = Figure(of, last.spearman, n=last.n)
+    else:
+        figure = Figure(of, last.spearman, last.low, last.high, last.n)
     needed = min(wanted.images, policy.minimum_images)
-    if not figure.broken and figure.n < needed:
+    if figure.n < needed:
         return replace(figure, short=f"{needed} images are needed")
-    whole = isinstance(last.get("layers"), list) and len(last["layers"]) == found.get("layers")
-    if not figure.broken and len(series) < wanted.stages and not whole:
-        return replace(figure, short=f"{wanted.stages} stages are asked for, {len(series)} were run")
+    stages = len(randomisation.series)
+    if stages < wanted.stages and len(last.layers) != randomisation.layers:
+        return replace(figure, short=f"{wanted.stages} stages are asked for, {stages} were run")
     return figure
 
 
-def _finding(check: Check, figure: Figure, status: Status) -> Finding:
-    told, why = _told(check, figure), status.why
+def _finding(check: Check, figure: Figure, outcome: Outcome) -> Finding:
     # Completeness and soundness are missing for want of maps, unless the model's probabilities are the reason.
-    required = not status.no_room and (check.required or (check.metric in FAITHFUL and not status.by_nature))
-    reason = f"{told}: {why}." if figure.value is None else f"{told}.{f' {why[:1].upper()}{why[1:]}.' if why else ''}"
-    return Finding(check.id, check.title, check.metric, status.word, check.severity, reason, figure, check.limit,
-                   check.said, required or status.word != "not assessed")  # fmt: skip
+    for_want_of_maps = METRICS[check.metric].of_every_label and not outcome.by_nature
+    required = not outcome.no_room and (check.required or for_want_of_maps)
+    return Finding(check.id, check.title, check.metric, outcome.status, check.severity,
+                   _explain(check, figure, outcome.reason), figure, check.limit, check.said,
+                   required or outcome.status != "not assessed")  # fmt: skip
 
 
-def _status(check: Check, policy: Policy, figure: Figure) -> Status:
-    """The status, and what must be known beside the figure."""
-    if figure.broken:
-        return Status("error", figure.reason)
+def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
+    observed = _observed(check, figure)
     if figure.value is None:
-        return Status("not assessed", figure.reason, figure.by_nature)
+        return (f"{observed}: {reason}.",)
+    return (f"{observed}.", f"{reason[:1].upper()}{reason[1:]}.") if reason else (f"{observed}.",)
+
+
+def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
+    """The status, and what must be known beside the figure."""
+    if figure.value is None:
+        return Outcome("not assessed", figure.reason, figure.by_nature)
     if figure.short:
-        return Status("inconclusive", figure.short)
-    if why := _too_few(check, policy, figure):
-        few = bool(figure.resting_on) and figure.images >= policy.minimum_images  # by the model's probabilities
-        return Status("not assessed" if few else "inconclusive", why, few)
+        return Outcome("inconclusive", figure.short)
+    few = _too_few(check, policy, figure)
+    if few:
+        # On enough images, but on few of those that count: that is how the model's probabilities lie.
+        by_nature = bool(figure.resting_on) and figure.images >= policy.minimum_images
+        return Outcome("not assessed" if by_nature else "inconclusive", few, by_nature)
     if not figure.exact and (figure.low is None or figure.high is None):
-        return Status("inconclusive", figure.reason or "there is no interval")
-    side, full = _side(check, figure), _no_room(check, figure)
-    if full and side == "pass" and check.limit < 0:
-        return Status("not assessed", full, by_nature=True, no_room=True)
-    if full and side != "pass" and check.limit >= 0:
-        return Status("inconclusive" if check.required else "not assessed", full, by_nature=not check.required)
+        return Outcome("inconclusive", figure.reason or "there is no interval")
+    side, no_room = _side(check, figure), _no_room(check, figure)
+    if no_room and side == "pass" and check.limit < 0:
+        return Outcome("not assessed", no_room, by_nature=True, no_room=True)
+    if no_room and side != "pass" and check.limit >= 0:
+        return Outcome("inconclusive" if check.required else "not assessed", no_room, by_nature=not check.required)
     if figure.equal and side == "fail" and check.over:
-        return Status(side, "on every image it is that of the control")
-    return Status(side, figure.reason)
+        return Outcome(side, "on every image it is that of the control")
+    return Outcome(side, figure.reason)
 
 
 def _too_few(check: Check, policy: Policy, figure: Figure) -> str:
@@ -184,7 +200,7 @@ def _no_room(check: Check, figure: Figure) -> str:
     """
     if figure.control is None or figure.control.value is None or figure.control.low is None:
         return ""
-    (least, most), of, at = METRICS[check.metric], figure.control.of, figure.control.value
+    (least, most), of, at = METRICS[check.metric].limits, figure.control.of, figure.control.value
     if check.limit < 0 and figure.control.low + check.limit < least:
         return f"{of} is at {at:.3g} itself, so nothing can be shown to lie {-check.limit:g} below it"
     near = most - max(check.limit, LEAST_ROOM) - ROUNDING
@@ -193,7 +209,7 @@ def _no_room(check: Check, figure: Figure) -> str:
     return ""
 
 
-def _side(check: Check, figure: Figure) -> str:
+def _side(check: Check, figure: Figure) -> Status:
     """On which side of the limit the whole interval lies."""
     low, high, limit = figure.low, figure.high, check.limit
     if figure.exact or low is None or high is None:
@@ -204,7 +220,9 @@ def _side(check: Check, figure: Figure) -> str:
         good, bad = low >= limit, high < limit
     else:
         good, bad = low > limit + ROUNDING, high <= limit or (figure.equal and limit >= 0)
-    return "pass" if good else "fail" if bad else "inconclusive"
+    if good:
+        return "pass"
+    return "fail" if bad else "inconclusive"
 
 
 def _written(value: float) -> str:
@@ -212,7 +230,7 @@ def _written(value: float) -> str:
     return f"{value:.1g}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
-def _told(check: Check, figure: Figure) -> str:
+def _observed(check: Check, figure: Figure) -> str:
     """The figure beside what is asked."""
     if figure.value is None:
         return figure.of

@@ -5,37 +5,58 @@ says so. It does not fail the verdict by itself, since the check, which nobody a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
 
+from auditkit.metrics.table import METRICS
+from auditkit.runs.folder.results import CheckResult, Results, Severity, Verdict
 from auditkit.verdict.checks import FEWEST, Finding, judged
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Measured
 from auditkit.verdict.policy import Check, Policy, Suppression, at_least, deciding
-from auditkit.verdict.preconditions import CURVES, evidence
+from auditkit.verdict.preconditions import preconditions
 
 OF_OTHER_LABELS = ("soundness", "worst_soundness", "best_effort")  # metrics that other labels than the first decide
 
 
-def judge(
-    policy: Policy, results: Mapping[str, Any], today: date, fail_on: str | None = None
-) -> tuple[list[dict[str, Any]], str, str]:
+@dataclass(frozen=True)
+class Judgement:
+    """What a policy makes of results."""
+
+    checks: tuple[CheckResult, ...]
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict, and the findings it rests on."""
+
+    verdict: Verdict
+    because: tuple[Finding, ...] = ()  # that failed, are open, or were set aside
+    counted: int = 0  # findings that have a say
+    held: tuple[Finding, ...] = ()
+    of_policy: int = 0  # of the policy's own checks, those that hold
+    no_other_labels: bool = False  # nothing could be told of labels other than the prediction
+
+
+def judge(policy: Policy, results: Results, today: date, fail_on: str | None = None) -> Judgement:
     """The checks, the verdict and its reason; `fail_on` goes before the policy's."""
     level = deciding(fail_on or policy.fail_on)
     measured = Measured(results)
-    active = {one.check: one for one in policy.suppressions if today <= one.expires}
-    first = evidence(policy, measured)
-    open_points = [one.figure.value or 0.0 for one in first if (one.id, one.status) == ("points", "inconclusive")]
-    rough = max(open_points, default=0.0)
+    active = {suppression.check: suppression for suppression in policy.suppressions if today <= suppression.expires}
+    first = preconditions(policy, measured)
+    rough = max((finding.figure.value or 0.0 for finding in first
+                 if (finding.id, finding.status) == ("points", "inconclusive")), default=0.0)  # fmt: skip
     asked = [_suppressed(_weighed(judged(check, policy, measured, active), rough), active) for check in policy.checks]
     named = _odd(policy, measured, active) + _not_above(policy, measured, active, rough)
-    found = first + asked + named + _expired(policy, today)
-    verdict, reason = _verdict(found, asked, policy, level)
-    return [finding.to_json() | {"counts": _counts(finding, level)} for finding in found], verdict, reason
+    findings = first + asked + named + _expired(policy, today)
+    decision = decide(findings, asked, level)
+    checks = tuple(finding.to_record(counts=_counts(finding, level)) for finding in findings)
+    return Judgement(checks, decision.verdict, explain(decision, policy, asked, level))
 
 
-def _counts(finding: Finding, level: str) -> bool:
+def _counts(finding: Finding, level: Severity) -> bool:
     """Whether a finding has a say in the verdict: it weighs enough, and no other stands for it."""
     return at_least(finding.severity, level) and not finding.part_of
 
@@ -43,13 +64,14 @@ def _counts(finding: Finding, level: str) -> bool:
 def _weighed(finding: Finding, rough: float) -> Finding:
     """The finding, open where it failed by less than its curves may be off for want of points."""
     figure, limit = finding.figure, finding.limit
-    if finding.status != "fail" or finding.metric not in CURVES or figure.equal or figure.value is None:
+    if finding.status != "fail" or not METRICS[finding.metric].curve or figure.equal or figure.value is None:
         return finding
     low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
     beyond = low - (limit or 0.0) if finding.rule == "max" else (limit or 0.0) - high
     if beyond >= rough:
         return finding
-    return replace(finding, status="inconclusive", reason=f"{finding.reason} Its curves have too few points to tell.")
+    return replace(finding, status="inconclusive",
+                   sentences=(*finding.sentences, "Its curves have too few points to tell."))  # fmt: skip
 
 
 def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
@@ -58,20 +80,21 @@ def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
     if suppression is None:
         return finding
     if finding.status == "pass":
-        return replace(finding, reason=f"{finding.reason} Its suppression is not needed.")
+        return replace(finding, sentences=(*finding.sentences, "Its suppression is not needed."))
     return replace(finding, status="suppressed", would_be=finding.status, suppression=suppression)
 
 
 def _odd(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) -> list[Finding]:
     """Named findings of what is odd about the maps; what is or may be a cheat weighs what the check of flags weighs."""
-    check, found = next((check for check in policy.checks if check.metric == "flags"), None), list[Finding]()
-    for odd in oddities(measured.results):
-        parent = check if odd.cheat or odd.open else None
-        severity, name = (parent.severity, parent.id) if parent else ("info", "")
-        status = "fail" if odd.cheat else "inconclusive"
-        one = Finding(odd.id, odd.title, "flags", status, severity, odd.reason, part_of=name)
-        found.append(_suppressed(one, active))
-    return found
+    check = next((check for check in policy.checks if check.metric == "flags"), None)
+    findings = []
+    for oddity in oddities(measured.results.flags, measured.results.subject.classes):
+        finding = Finding(oddity.id, oddity.title, "flags", "fail" if oddity.cheat else "inconclusive", "info",
+                          (oddity.reason,))  # fmt: skip
+        if check is not None and (oddity.cheat or oddity.open):
+            finding = replace(finding, severity=check.severity, part_of=check.id)
+        findings.append(_suppressed(finding, active))
+    return findings
 
 
 def _not_above(policy: Policy, measured: Measured, active: Mapping[str, Suppression], rough: float) -> list[Finding]:
@@ -102,59 +125,93 @@ def _blind(policy: Policy, measured: Measured) -> list[Check]:
 
 
 def _expired(policy: Policy, today: date) -> list[Finding]:
+    expired = [suppression for suppression in policy.suppressions if suppression.expires < today]
     return [
-        Finding(f"suppression-expired:{one.check}", f"the suppression of {one.check} is in force", "suppression",
-                "inconclusive", "info", f"It expired on {one.expires} and is not applied: {one.check} counts again. "
-                f"{one.approver} approved it because: {one.reason.removesuffix('.')}.")
-        for one in policy.suppressions if one.expires < today
+        Finding(f"suppression-expired:{suppression.check}", f"the suppression of {suppression.check} is in force",
+                "suppression", "inconclusive", "info", (
+                    f"It expired on {suppression.expires} and is not applied: {suppression.check} counts again.",
+                    f"{suppression.approver} approved it because: {suppression.reason.removesuffix('.')}.",
+                ))
+        for suppression in expired
     ]  # fmt: skip
 
 
-def _verdict(found: Sequence[Finding], asked: Sequence[Finding], policy: Policy, level: str) -> tuple[str, str]:
+def decide(findings: Sequence[Finding], asked: Sequence[Finding], level: Severity) -> Decision:
     """Fails closed: what was asked and is not known to hold never passes."""
     weighed = [finding for finding in asked if at_least(finding.severity, level)]
     if not weighed:
-        about = f"asks nothing of severity {level} or above" if policy.checks else "asks for nothing"
-        return "measured", f"The policy {policy.name} {about}: the figures are there, and nobody judged them."
-    counted = [finding for finding in found if _counts(finding, level)]
-    failed = [finding for finding in counted if finding.status == "fail"]
-    open_ = [finding for finding in counted if finding.status in ("inconclusive", "error")
-             or (finding.status == "not assessed" and finding.required)]  # fmt: skip
-    held = [finding for finding in counted if finding.status == "pass"]
+        return Decision("measured")
+    counted = [finding for finding in findings if _counts(finding, level)]
+    failed = tuple(finding for finding in counted if finding.status == "fail")
     if failed:
-        return "fail", _because(f"{len(failed)} of {len(counted)} checks failed", failed)
-    if open_:
-        return "inconclusive", _because(f"{len(open_)} of {len(counted)} checks are open", open_)
-    by_name = [finding for finding in found if finding.suppression and finding.suppression.check == finding.id]
-    by_name.sort(key=lambda finding: finding.would_be != "fail")  # what would have failed comes first
-    aside = [*by_name, *(finding for finding in weighed if finding.status == "not assessed")]
-    own = sum(finding.status == "pass" for finding in weighed)
-    if not own:
-        return "inconclusive", _because("No check of the policy was judged", aside)
-    others = [finding for finding in weighed if finding.metric in OF_OTHER_LABELS]
+        return Decision("fail", failed, len(counted))
+    undecided = tuple(finding for finding in counted if _is_open(finding))
+    if undecided:
+        return Decision("inconclusive", undecided, len(counted))
+    aside = _set_aside(findings, weighed)
+    of_policy = sum(finding.status == "pass" for finding in weighed)
+    if not of_policy:
+        return Decision("inconclusive", aside)
+    others = tuple(finding for finding in weighed if finding.metric in OF_OTHER_LABELS)
     if others and all(finding.status == "not assessed" for finding in others):
-        return "inconclusive", _because("Nothing could be told of labels other than the prediction; images that leave "
-                                        "the model in doubt would tell", others)  # fmt: skip
-    which = f"{len(held)} checks hold, {own} of the policy and {len(held) - own} of the measurement itself"
-    said = f"All {which}." if not aside else _because(f"{which}; {len(aside)} suppressed or not assessed", aside)
+        return Decision("inconclusive", others, no_other_labels=True)
+    held = tuple(finding for finding in counted if finding.status == "pass")
+    return Decision("pass", aside, len(counted), held, of_policy)
+
+
+def _is_open(finding: Finding) -> bool:
+    return finding.status in ("inconclusive", "error") or (finding.status == "not assessed" and finding.required)
+
+
+def _set_aside(findings: Sequence[Finding], weighed: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What is suppressed by name, what would have failed first; then what was not assessed."""
+    by_name = [finding for finding in findings if finding.suppression and finding.suppression.check == finding.id]
+    by_name.sort(key=lambda finding: finding.would_be != "fail")
+    return (*by_name, *(finding for finding in weighed if finding.status == "not assessed"))
+
+
+def explain(decision: Decision, policy: Policy, asked: Sequence[Finding], level: Severity) -> str:
+    """The decision in words."""
+    because, counted = decision.because, decision.counted
+    if decision.verdict == "measured":
+        if policy.checks:
+            return f"The policy {policy.name} sets no limits of severity {level} or above, so there is no verdict."
+        return f"The policy {policy.name} sets no limits, so there is no verdict."
+    if decision.verdict == "fail":
+        return _because(f"{len(because)} of {counted} checks failed", because)
+    if decision.verdict == "pass":
+        return _explain_pass(decision, asked, level)
+    if decision.no_other_labels:
+        return _because("Nothing could be told of labels other than the prediction; images that leave the model in "
+                        "doubt would tell", because)  # fmt: skip
+    if not counted:
+        return _because("No check of the policy was judged", because)
+    return _because(f"{len(because)} of {counted} checks are open", because)
+
+
+def _explain_pass(decision: Decision, asked: Sequence[Finding], level: Severity) -> str:
+    held, aside = decision.held, decision.because
+    rest = len(held) - decision.of_policy
+    which = f"{len(held)} checks hold, {decision.of_policy} of the policy and {rest} of the measurement itself"
+    sentences = [_because(f"{which}; {len(aside)} suppressed or not assessed", aside) if aside else f"All {which}."]
     below = [finding.id for finding in asked if finding.status == "fail" and not at_least(finding.severity, level)]
-    more = f" Failed, but below the severity {level} that decides: {', '.join(below)}." if below else ""
-    for finding in held:
-        if finding.left_out:
-            more += f" In {finding.id}, {', '.join(finding.left_out)} was left out, not beaten."
-    return "pass", said + more
+    if below:
+        sentences.append(f"Failed, but below the severity {level} that decides: {', '.join(below)}.")
+    sentences += [f"In {finding.id}, {', '.join(finding.left_out)} was left out, not beaten."
+                  for finding in held if finding.left_out]  # fmt: skip
+    return " ".join(sentences)
 
 
 def _because(what: str, findings: Sequence[Finding]) -> str:
     """How many, which, and why the first; or who answers for each that would have failed."""
-    told = [finding for finding in findings if finding.would_be == "fail"] or findings[:1]
-    why = " ".join(f"Of {finding.id}: {_why(finding)}." for finding in told)
+    first = [finding for finding in findings if finding.would_be == "fail"] or findings[:1]
+    why = " ".join(f"Of {finding.id}: {_why(finding)}." for finding in first)
     return f"{what}: {', '.join(finding.id for finding in findings)}. {why}"
 
 
 def _why(finding: Finding) -> str:
     if finding.suppression is None:
-        said = finding.reason if finding.status == "not assessed" else finding.reason.partition(". ")[0]
-        return said.removesuffix(".")
+        reason = finding.reason if finding.status == "not assessed" else finding.sentences[0]
+        return reason.removesuffix(".")
     failed = "would have failed, " if finding.would_be == "fail" else ""
     return f"{failed}suppressed until {finding.suppression.expires} by {finding.suppression.approver}"

@@ -1,16 +1,17 @@
-"""What an evaluation found odd about maps: its sentences sorted into kinds, each with a name of its own."""
+"""Flags of an evaluation as findings: which are cheats, which happen to honest methods, and which leave it open."""
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from auditkit.runs.folder.results import Flag, FlagKind
+from auditkit.runs.summary.wording import flag_text
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of oddity: the word that an evaluation uses, the finding's name, and when it counts as a cheat."""
+    """One kind of flag about maps: its finding's name, and when it counts as a cheat."""
 
-    word: str
+    flag: FlagKind
     id: str
     title: str
     stray: float = 0.0  # share of the maps up to which it happens to honest methods; 1: it is never a cheat
@@ -29,78 +30,55 @@ KINDS = (
          "some-images-share-a-map"),
     Kind("constant", "cheat-constant", "maps tell pixels apart", 0.5, "some-constant-maps"),
     Kind("ties", "", "few of a map's pixels are tied", 1.0, "heavy-ties"),
+    Kind("tie-order-matters", "", "the order in ties moves nothing", 1.0, "tie-order-matters"),
+    Kind("maps-missing", "", "every map is there", 1.0, "maps-missing"),
 )  # fmt: skip
 CHEATS = tuple(name for kind in KINDS for name in (kind.id, kind.open_id) if name)  # and what may be one
-TWO_CLASSES = (
+_TWO_CLASSES = (
     "with two classes an unsigned gradient is the same for both labels; signed maps, or another method, would tell "
     "them apart"
 )
-_OF_MAPS = re.compile(
-    r"(?P<bundle>.*): (?P<word>[a-z-]+) \((?P<some>\d+) of (?P<all>\d+) maps(?: [a-z ]+)?\)", re.DOTALL
-)
-_OTHERS = (  # that say something of a bundle, and never that it cheats
-    (
-        "tie-order-matters",
-        "the order in ties moves nothing",
-        re.compile(r".*: the order in ties moves .*", re.DOTALL),
-    ),
-    ("maps-missing", "every map is there", re.compile(r".*: \d+ maps are missing", re.DOTALL)),
-)
-_LEFT_OUT = re.compile(r"(\d+) of \d+ images have no label in .* and are left out", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Oddity:
-    """Sentences of one kind."""
+    """The flags of one finding."""
 
     id: str
     title: str
     cheat: bool
-    sentences: tuple[str, ...]
-
-    @property
-    def open(self) -> bool:
-        """Whether it may be a cheat, and may not."""
-        return any(self.id == kind.open_id for kind in KINDS)
+    open: bool  # it may be a cheat, and may not
+    flags: tuple[Flag, ...]
 
     @property
     def reason(self) -> str:
         """What was seen and, where it is open, why."""
-        return "; ".join([*self.sentences, *([TWO_CLASSES] if self.open else [])]) + "."
+        sentences = [flag_text(flag) for flag in self.flags]
+        return "; ".join([*sentences, *([_TWO_CLASSES] if self.open else [])]) + "."
 
 
 def is_named(finding: str) -> bool:
-    """Whether it is a finding that is there only where something was found, unlike a policy's check."""
-    kinds = (name for kind in KINDS for name in (kind.id, kind.honest_id, kind.open_id))
-    return finding in (*kinds, *(name for name, _, _ in _OTHERS)) or finding.startswith(("not-above-", "cheat-"))
+    """Whether it is a finding that exists only where something was flagged, unlike a policy's check."""
+    names = {name for kind in KINDS for name in (kind.id, kind.honest_id, kind.open_id)}
+    return finding in names or finding.startswith(("not-above-", "cheat-"))
 
 
-def oddities(results: Mapping[str, Any]) -> list[Oddity]:
-    """The flags of results by finding, cheats first; those about the runtime or the images are no oddity of maps."""
-    flags, subject = results.get("flags"), results.get("subject")
-    binary = isinstance(subject, Mapping) and subject.get("classes") == 2
-    found: dict[tuple[bool, str, str], list[str]] = {}
-    for sentence in map(str, flags if isinstance(flags, list) else ()):
-        if named := _named(sentence, binary=binary):
-            found.setdefault(named, []).append(sentence)
-    ordered = sorted(found.items(), key=lambda item: not item[0][0])
-    return [Oddity(name, title, cheat, tuple(said)) for (cheat, name, title), said in ordered]
+def oddities(flags: Iterable[Flag], classes: int) -> list[Oddity]:
+    """Flags about maps by finding, cheats first; those about the runtime or the images are not about maps."""
+    by_finding: dict[str, Oddity] = {}
+    kinds = {kind.flag: kind for kind in KINDS}
+    for flag in flags:
+        if flag.kind in kinds:
+            oddity = _oddity(flag, kinds[flag.kind], two_classes=classes == 2)
+            before = by_finding.get(oddity.id)
+            together = oddity.flags if before is None else (*before.flags, *oddity.flags)
+            by_finding[oddity.id] = Oddity(oddity.id, oddity.title, oddity.cheat, oddity.open, together)
+    return sorted(by_finding.values(), key=lambda oddity: not oddity.cheat)
 
 
-def left_out(flags: Iterable[str]) -> int:
-    """Images that have no figure because none of their labels is in the label set."""
-    return sum(int(match[1]) for sentence in flags if (match := _LEFT_OUT.fullmatch(sentence)))
-
-
-def _named(sentence: str, *, binary: bool) -> tuple[bool, str, str] | None:
-    """Whether it is a cheat, its name and its title."""
-    for name, title, pattern in _OTHERS:
-        if pattern.fullmatch(sentence):
-            return False, name, title
-    match = _OF_MAPS.fullmatch(sentence)
-    kind = next((kind for kind in KINDS if match and kind.word == match["word"]), None)
-    if match is None or kind is None:
-        return None
-    if int(match["some"]) <= kind.stray * int(match["all"]):
-        return False, kind.honest_id, kind.title
-    return (False, kind.open_id, kind.title) if binary and kind.open_id else (True, kind.id, kind.title)
+def _oddity(flag: Flag, kind: Kind, *, two_classes: bool) -> Oddity:
+    if kind.stray == 1 or (flag.count or 0) <= kind.stray * (flag.total or 0):
+        return Oddity(kind.honest_id, kind.title, False, False, (flag,))
+    if two_classes and kind.open_id:
+        return Oddity(kind.open_id, kind.title, False, True, (flag,))
+    return Oddity(kind.id, kind.title, True, False, (flag,))

@@ -4,28 +4,18 @@ import hashlib
 from dataclasses import dataclass
 from datetime import date
 from importlib import resources
-from typing import Any
 
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS as DRAWN
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.verdict.flags import KINDS
+from auditkit.runs.folder.results import RecordedPolicy, RecordedSuppression, Severity
 
 SHIPPED = ("explore", "standard", "strict")
-SEVERITIES = ("info", "low", "medium", "high", "critical")
+SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high", "critical")
 FAIL_ON = SEVERITIES[1:]  # what is for information never fails
 ONE_MAP = "one-map"  # the bundle's own map of the predicted label, posing for all labels
 CONTROLS = (*DRAWN, ONE_MAP)
 
-# Metric -> the least and the largest value it can have.
-SHARE = (0.0, 1.0)
-MOST_FLAGS = float(sum(bool(kind.id) for kind in KINDS))  # every kind of cheat at once
-METRICS: dict[str, tuple[float, float]] = {
-    "insertion": SHARE, "deletion": SHARE, "saliency_metric": (-1e3, 1e3), "completeness": SHARE, "soundness": SHARE,
-    "worst_completeness": SHARE, "worst_soundness": SHARE, "best_effort": SHARE, "pointing_game": SHARE, "iou": SHARE,
-    "accuracy": SHARE, "flags": (0.0, MOST_FLAGS), "runtime_error": SHARE, "randomisation": (-1.0, 1.0),
-}  # fmt: skip
-ONLY_MAX = ("flags", "runtime_error", "randomisation")
 RULES = ("min", "max", "min_margin_over")
 BUILT_IN = ("record", "settings", "images", "labels", "controls", "points", "identity", "maps-usable")
 
@@ -38,7 +28,7 @@ class Check:
     metric: str
     rule: str  # one of RULES
     limit: float
-    severity: str
+    severity: Severity
     title: str = ""
     required: bool = True  # False: when it cannot be assessed, that does not hold the verdict up
     over: tuple[str, ...] = ()  # controls that a margin is taken over: it must hold over each of them
@@ -73,9 +63,9 @@ class Suppression:
     approver: str
     expires: date
 
-    def to_json(self) -> dict[str, str]:
+    def to_record(self) -> RecordedSuppression:
         """The entry of results.json."""
-        return {"reason": self.reason, "approver": self.approver, "expires": self.expires.isoformat()}
+        return RecordedSuppression(self.reason, self.approver, self.expires.isoformat())
 
 
 @dataclass(frozen=True)
@@ -97,7 +87,7 @@ class Policy:
     max_failed_images: float  # share of the images that may have no figure
     controls: tuple[str, ...]  # that must have been measured
     randomisation: Randomisation | None
-    fail_on: str
+    fail_on: Severity
     checks: tuple[Check, ...]
     suppressions: tuple[Suppression, ...]
     text: str  # as it was given
@@ -121,22 +111,21 @@ class Policy:
         """Whether it is a policy of this auditkit, word for word, and not just called like one."""
         return self.name in SHIPPED and self.text == shipped_text(self.name)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_record(self) -> RecordedPolicy:
         """The entry of results.json."""
-        return {
-            "name": self.name, "description": self.description, "sha256": self.sha256, "shipped": self.shipped,
-            "text": self.text, "minimum_images": self.minimum_images, "fail_on": self.fail_on,
-        }  # fmt: skip
+        return RecordedPolicy(self.name, self.description, self.sha256, self.shipped, self.text, self.minimum_images,
+                              self.fail_on)  # fmt: skip
 
 
-def deciding(severity: str) -> str:
+def deciding(severity: str) -> Severity:
     """The severity, if a verdict can fail on it."""
-    if severity not in FAIL_ON:
-        raise BadInput(f"a verdict cannot fail on '{severity}'; the severities are {', '.join(FAIL_ON)}.")
-    return severity
+    for known in FAIL_ON:
+        if severity == known:
+            return known
+    raise BadInput(f"a verdict cannot fail on '{severity}'; the severities are {', '.join(FAIL_ON)}.")
 
 
-def at_least(severity: str, least: str) -> bool:
+def at_least(severity: Severity, least: Severity) -> bool:
     """Whether a severity is so high, or higher."""
     return SEVERITIES.index(severity) >= SEVERITIES.index(least)
 

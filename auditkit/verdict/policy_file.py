@@ -14,17 +14,14 @@ from typing import Any
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
+from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.summary.per_image import FAITHFUL
-from auditkit.runs.summary.summarise import COMPARED, LOWER_IS_BETTER
 from auditkit.verdict.flags import CHEATS
 from auditkit.verdict.policy import (
     BUILT_IN,
     CONTROLS,
     FAIL_ON,
-    METRICS,
     ONE_MAP,
-    ONLY_MAX,
     RULES,
     SEVERITIES,
     SHIPPED,
@@ -34,7 +31,6 @@ from auditkit.verdict.policy import (
     Suppression,
     shipped_text,
 )
-from auditkit.verdict.preconditions import CURVES
 from auditkit.verdict.toml_tables import Table, nearest
 
 __all__ = ["Policy", "parse_policy", "read_policy"]
@@ -185,15 +181,16 @@ def _assessable(checks: Sequence[Check], settings: Evaluation, where: str) -> No
     labels = None if settings.labels is None else parse_labels(settings.labels)
     alone = labels is not None and (labels.top == 1 or len(labels.listed or ()) == 1)
     for check in checks:
-        if alone and check.metric in FAITHFUL:
+        metric = METRICS[check.metric]
+        if alone and metric.of_every_label:
             raise BadInput(f"{where} [[check]] {check.id}: {check.metric} needs maps for more labels than labels = "
                            f"'{settings.labels}' has.")  # fmt: skip
         for name, value in (("eps1", settings.eps1), ("eps2", settings.eps2)):
-            if check.metric in FAITHFUL and value is not None and value > MOST_EPS:
+            if metric.of_every_label and value is not None and value > MOST_EPS:
                 raise BadInput(f"{where} [evaluation]: with {name} = {value:g} all maps come out alike, so that "
                                f"[[check]] {check.id} shows nothing; it may be {MOST_EPS:g} at most.")  # fmt: skip
         start, end = settings.range
-        if check.metric in CURVES and (end - start < LEAST_RANGE - 1e-9 or start > LAST_START):
+        if metric.curve and (end - start < LEAST_RANGE - 1e-9 or start > LAST_START):
             raise BadInput(f"{where} [evaluation]: over the range {start:g} to {end:g} all maps come out alike, so "
                            f"that [[check]] {check.id} shows nothing; it must begin at {LAST_START:g} at most and be "
                            f"{LEAST_RANGE:g} wide or more.")  # fmt: skip
@@ -203,7 +200,7 @@ def _check(table: Table, controls: tuple[str, ...], randomised: bool) -> Check:
     name = table.name("id")
     if name in BUILT_IN or _RESERVED.fullmatch(name):
         raise BadInput(f"{table.where}: the id '{name}' is that of a finding of auditkit's own; choose another.")
-    metric = table.choice("metric", METRICS)
+    metric = table.choice("metric", [name for name, entry in METRICS.items() if entry.in_policies])
     given = [rule for rule in RULES if rule in table]
     if len(given) != 1:
         found = " and ".join(given) if given else "none of them"
@@ -219,8 +216,8 @@ def _check(table: Table, controls: tuple[str, ...], randomised: bool) -> Check:
 
 def _limit(table: Table, metric: str, rule: str) -> float:
     """A limit that some results meet and others miss."""
-    least, most = METRICS[metric]
-    if metric in ONLY_MAX and rule != "max":
+    least, most = METRICS[metric].limits
+    if METRICS[metric].needs == "nothing" and rule != "max":
         raise BadInput(f"{table.where}: {metric} is better the lower it is; give max, not {rule}.")
     limit = float(table.number(rule))
     if metric == "flags" and not (limit >= 0 and limit.is_integer()):
@@ -237,15 +234,15 @@ def _limit(table: Table, metric: str, rule: str) -> float:
 
 def _margin(table: Table, metric: str, controls: tuple[str, ...]) -> tuple[tuple[str, ...], float]:
     """The controls that a margin is taken over, and the margin."""
-    if metric in LOWER_IS_BETTER or metric not in COMPARED:
-        known = ", ".join(name for name in COMPARED if name not in LOWER_IS_BETTER)
+    if not METRICS[metric].has_margin:
+        known = ", ".join(name for name, entry in METRICS.items() if entry.has_margin)
         raise BadInput(f"{table.where}: {metric} has no margin over controls; those that have are {known}.")
     expected = "'control:MARGIN', over every control, or 'control:NAME:MARGIN', such as 'control:random:-0.05'"
     match = _MARGIN.fullmatch(table.text("min_margin_over", expected=expected))
     if match is None or not -1 < float(match[2]) < 1:
         raise table.refuse("min_margin_over", f"{expected}, with a margin between -1 and 1")
     # The one map is the bundle's own of the predicted label: of what is about one label alone it says nothing.
-    there = tuple(name for name in controls if name != ONE_MAP or metric in FAITHFUL)
+    there = tuple(name for name in controls if name != ONE_MAP or METRICS[metric].of_every_label)
     if match[1] is None and there:
         return there, float(match[2])
     if match[1] not in there:

@@ -15,10 +15,13 @@ from auditkit.arrays import Array
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.metrics.statistics import paired_difference
+from auditkit.metrics.values import NotAssessed
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.runs.comparison.compare import read
+from auditkit.records import from_json
+from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.explain_record import Record
-from auditkit.runs.summary.per_image import Gap, image_means
+from auditkit.runs.folder.results import MetricResult
+from auditkit.runs.summary.wording import remark, why_not_assessed
 
 Figure = dict[str, Any]
 FAITHFUL = ("worst_completeness", "worst_soundness")
@@ -118,7 +121,10 @@ def figure(results: Any, name: str, bundle: str, infill: str) -> Figure:
     """One figure of an evaluation, of a bundle or a control."""
     for one in (*results["metrics"], *results["controls"]):
         if (one["name"], one["bundle"], one["infill"]) == (name, bundle, infill):
-            return {key: one[key] for key in ("name", "bundle", "infill", "value", "low", "high", "n", "reason")}
+            reason = remark(from_json(MetricResult, one, "results")) or None
+            return {key: one[key] for key in ("name", "bundle", "infill", "value", "low", "high", "n")} | {
+                "reason": reason
+            }
     raise SystemExit(f"the evaluation has no {name} of {bundle} over {infill}.")
 
 
@@ -137,11 +143,11 @@ def change(results: Any, name: str, bundle: str, against: str, infill: str) -> F
 def moved(before: Path, after: Path, name: str, bundle: str, infill: str = "gray") -> Figure:
     """A bundle's figure in the later of two runs less that in the earlier, image by image, whatever became of these."""
     means = list[dict[str, float]]()
-    for run in map(read, (before, after)):
+    for run in map(read_run, (before, after)):
         values = run.metrics(bundle, infill)[name]
-        if isinstance(values, Gap):
-            raise SystemExit(f"{run.name} has no {name}: {values.reason}.")
-        means.append(dict(zip(run.items.images, image_means(values, len(run.items.images)), strict=True)))
+        if isinstance(values, NotAssessed):
+            raise SystemExit(f"{run.name} has no {name}: {why_not_assessed(values)}.")
+        means.append(dict(zip(run.items.images, values.image_means(len(run.items.images)), strict=True)))
     both = [image for image, value in means[0].items() if np.isfinite([value, means[1].get(image, np.nan)]).all()]
     later, earlier = ([own[image] for image in both] for own in reversed(means))
     found = paired_difference(later, earlier)

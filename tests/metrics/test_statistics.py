@@ -12,6 +12,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 from auditkit.errors import BadInput
 from auditkit.metrics import statistics
 from auditkit.metrics.statistics import METHODS, mean_interval, paired_difference, share_interval
+from auditkit.metrics.values import Note
 
 DRAWS = 1000
 Ends = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -139,7 +140,7 @@ def test_no_spread_no_width_no_warning(method: statistics.Method) -> None:
     for values, index in (([0.1] * 7, None), ([0.0, 1.0, 0.0, 1.0], [3, 3, 8, 8]), ([0.0] * 3, None)):
         found = mean_interval(values, index, method=method)
         assert found.low == found.value == found.high
-        assert "same value" in found.note
+        assert found.note == Note("no-spread")
 
 
 @pytest.mark.parametrize(("value", "n"), [(1.0, 1000), (1.0, 5), (0.3, 50), (0.0, 5)])
@@ -148,7 +149,8 @@ def test_equal_values_leave_room_for_others_within_bounds(value: float, n: int) 
     found = mean_interval([value] * n, bounds=(0.0, 1.0))
     assert found.value == value
     assert (found.low, found.high) == pytest.approx((value * (1 - share), value + share * (1 - value)))
-    assert found.note.startswith(statistics.SAME)
+    assert found.note is not None
+    assert found.note.kind == "equal-values"
     apart = paired_difference([0.5] * n, [0.5 - value] * n, bounds=(-1.0, 1.0))
     assert (apart.low, apart.high) == pytest.approx((value - share * (1 + value), value + share * (1 - value)))
 
@@ -167,7 +169,7 @@ def test_an_interval_of_equal_images_holds_as_often_as_it_says() -> None:
 def test_one_image_has_a_mean_and_no_interval(method: statistics.Method) -> None:
     for found in (mean_interval([0.4], method=method), mean_interval([0.2, 0.6], [5, 5], method=method)):
         assert (found.value, found.low, found.high, found.n) == (pytest.approx(0.4), None, None, 1)
-        assert "one image" in found.note
+        assert found.note == Note("one-image")
 
 
 @pytest.mark.parametrize("method", METHODS)

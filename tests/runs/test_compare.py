@@ -11,9 +11,11 @@ import pytest
 
 from auditkit.errors import BadInput
 from auditkit.metrics.statistics import paired_difference
-from auditkit.runs.comparison.compare import Comparison, Difference, compare
+from auditkit.records import to_json
+from auditkit.runs.comparison.compare import compare
+from auditkit.runs.folder.results import Comparison, DifferenceResult
 from tests.support import synthetic_runs
-from tests.support.synthetic_runs import Command, Figure, Row, command, digest, edges, rows, run
+from tests.support.synthetic_runs import Command, Figure, Row, check, command, digest, edges, policy, rows, run
 
 __all__ = ["command"]  # a fixture
 COUNT = 12
@@ -39,7 +41,7 @@ def made(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def of(found: Comparison, name: str, infill: str = "gray") -> Difference:
+def of(found: Comparison, name: str, infill: str = "gray") -> DifferenceResult:
     (one,) = (held for held in found.differences if (held.name, held.infill) == (name, infill))
     return one
 
@@ -57,9 +59,9 @@ def test_a_known_difference_is_found_whatever_the_order_of_the_images(made: Call
         mine, theirs = ([figures[columns[name]](*pair) for pair in pairs] for figures in (before, after))
         expected = paired_difference(theirs, mine, [image for image, _ in pairs])
         one = of(found, name)
-        assert (one.interval.value, one.interval.n) == (pytest.approx(expected.value), COUNT)
-        assert (one.interval.low, one.interval.high) == pytest.approx((expected.low, expected.high), abs=2e-3)
-        assert one.value_b - one.value_a == pytest.approx(one.interval.value)
+        assert (one.value, one.n) == (pytest.approx(expected.value), COUNT)
+        assert (one.low, one.high) == pytest.approx((expected.low, expected.high), abs=2e-3)
+        assert one.value_b - one.value_a == pytest.approx(one.value)
         assert one.better is (name != "deletion")  # of which lower is better
 
 
@@ -68,12 +70,13 @@ def test_worst_cases_are_paired_by_image(made: Callable[..., Path]) -> None:
     least = [[min(plus(shift)["alpha"](image, label) for label in range(3)) for image in range(COUNT)]
              for shift in (0.0, 0.05)]  # fmt: skip
     expected = paired_difference(least[1], least[0])
-    assert of(compare(a, b), "worst_completeness").interval == expected
+    one = of(compare(a, b), "worst_completeness")
+    assert (one.value, one.low, one.high, one.n) == (expected.value, expected.low, expected.high, expected.n)
 
 
 def test_a_run_against_itself_shows_nothing(made: Callable[..., Path]) -> None:
     found = compare(*(made(rows(range(COUNT), plus(0.0))) for _ in range(2)))
-    assert {(one.interval.value, one.interval.low, one.interval.high) for one in found.differences} == {(0.0, 0.0, 0.0)}
+    assert {(one.value, one.low, one.high) for one in found.differences} == {(0.0, 0.0, 0.0)}
     assert {one.better for one in found.differences} == {None}
     assert not found.notes
 
@@ -92,7 +95,7 @@ def test_an_interval_that_holds_0_or_the_runtimes_own_error_shows_nothing(made: 
 
 def test_one_image_has_no_interval_and_shows_nothing(made: Callable[..., Path]) -> None:
     found = of(compare(made(rows([3], plus(0.0))), made(rows([3], plus(0.3)))), "insertion")
-    assert (found.interval.low, found.better, found.interval.n) == (None, None, 1)
+    assert (found.low, found.better, found.n) == (None, None, 1)
 
 
 # Which images are the same --------------------------------------------------------------------------------------------
@@ -110,7 +113,7 @@ def test_only_images_of_the_same_name_and_content_are_compared(made: Callable[..
     assert (found.shared_images, found.only_a, found.only_b) == (2, 6, 6)
     assert "2 images have the same name but another content and are left out" in found.notes
     theirs, mine = ([plus(shift)["insertion"](image, 0) for image in (6, 7)] for shift in (0.1, 0.0))
-    assert of(found, "insertion").interval.value == pytest.approx(np.mean(theirs) - np.mean(mine))
+    assert of(found, "insertion").value == pytest.approx(np.mean(theirs) - np.mean(mine))
 
 
 @pytest.mark.parametrize("other_frame", [False, True])
@@ -140,8 +143,8 @@ def test_models_that_predict_other_labels_are_compared_on_every_image(made: Call
     b = made(rows(range(COUNT), plus(0.1), predicted=lambda image: image % 2))
     found = compare(a, b)
     expected = np.mean([plus(0.1)["insertion"](i, i % 2) - plus(0.0)["insertion"](i, 0) for i in range(COUNT)])
-    assert of(found, "insertion").interval.value == pytest.approx(expected)
-    assert of(found, "insertion").interval.n == COUNT
+    assert of(found, "insertion").value == pytest.approx(expected)
+    assert of(found, "insertion").n == COUNT
     assert any(f"another on {COUNT // 2} of {COUNT} images" in note for note in found.notes)
 
 
@@ -149,7 +152,7 @@ def test_accuracy_is_compared_where_truth_is_known(made: Callable[..., Path]) ->
     a = made(rows(range(COUNT), plus(0.0)))
     b = made(rows(range(COUNT), plus(0.0), predicted=lambda image: int(image < 3)))
     found = of(compare(a, b), "accuracy", infill="")
-    assert (found.value_a, found.value_b, found.interval.value) == (1.0, 0.75, -0.25)
+    assert (found.value_a, found.value_b, found.value) == (1.0, 0.75, -0.25)
     assert found.bundle_a is None
     untold = made(rows(range(COUNT), plus(0.0), truth=None))
     assert "accuracy" not in {one.name for one in compare(a, untold).differences}
@@ -237,7 +240,7 @@ def test_what_a_reader_must_know_is_noted(made: Callable[..., Path]) -> None:
     a = made(rows(range(4), plus(0.0)))
     model = {"model": {"identity": digest("another")}, "card": {"gray": [0.0, 0.0, 0.0]}}
     b = made(rows(range(4), plus(0.0)), subject=model, environment={"device": "cuda", "precision": "tf32"},
-             policy={"name": "own", "sha256": digest("policy")})  # fmt: skip
+             policy=policy("own"))  # fmt: skip
     notes = compare(a, b).notes
     assert any(note.startswith("the models differ") for note in notes)
     assert "the gray infill is another colour: gray (127.5 127.5 127.5 / 0 0 0)" in notes
@@ -247,24 +250,22 @@ def test_what_a_reader_must_know_is_noted(made: Callable[..., Path]) -> None:
 
 def test_checks_are_told_before_and_after(made: Callable[..., Path]) -> None:
     def checks(**said: str) -> Path:
-        return made(rows(range(4), plus(0.0)), checks=[{"id": name, "status": text} for name, text in said.items()])
+        return made(rows(range(4), plus(0.0)), checks=[check(name, text) for name, text in said.items()])
 
     found = compare(
         checks(kept="pass", moved="pass", gone="fail"), checks(kept="pass", moved="inconclusive", new="fail")
     )
-    assert {check["id"]: (check["before"], check["after"]) for check in found.checks} == {
+    assert {change.id: (change.before, change.after) for change in found.checks} == {
         "kept": ("pass", "pass"), "moved": ("pass", "inconclusive"), "gone": ("fail", None), "new": (None, "fail"),
     }  # fmt: skip
 
 
-def test_a_baseline_is_named_with_its_digest_and_the_run_it_is_kept_in_has_none_yet(made: Callable[..., Path]) -> None:
+def test_runs_are_named_with_the_digests_of_their_results(made: Callable[..., Path]) -> None:
     a, b = (made(rows(range(4), plus(0.0))) for _ in range(2))
     found = compare(a, b)
-    kept = found.as_baseline()
-    digest = hashlib.sha256((a / "results.json").read_bytes()).hexdigest()
-    assert (kept["run"], kept["results_sha256"], found.a["results"]) == (a.name, digest, digest)
-    assert set(found.b) - set(kept["b"]) == {"results"}
-    assert kept["differences"] == found.to_json()["differences"]
+    for folder, identity in ((a, found.a), (b, found.b)):
+        digest = hashlib.sha256((folder / "results.json").read_bytes()).hexdigest()
+        assert (identity.run, identity.results) == (folder.name, digest)
 
 
 def test_a_run_that_lacks_rows_is_not_compared(made: Callable[..., Path]) -> None:
@@ -284,16 +285,16 @@ def test_a_run_that_lacks_rows_is_not_compared(made: Callable[..., Path]) -> Non
 def test_the_command_prints_a_table_and_keeps_the_object(
     made: Callable[..., Path], tmp_path: Path, command: Command
 ) -> None:
-    a = made(rows(range(COUNT), plus(0.0)), checks=[{"id": "margin", "status": "pass"}], verdict="pass")
-    b = made(rows(range(COUNT), plus(0.1)), checks=[{"id": "margin", "status": "fail"}], verdict="fail")
+    a = made(rows(range(COUNT), plus(0.0)), checks=[check("margin", "pass")], verdict="pass")
+    b = made(rows(range(COUNT), plus(0.1)), checks=[check("margin", "fail")], verdict="fail")
     done = command("compare", a, b, "-o", tmp_path / "changes.json")
     assert (done.code, done.err) == (0, "")
     for words in ("↑ better", "↑ worse", "margin: pass → fail", "verdict fail", f"{COUNT} in both", "+0.1"):
         assert words in done.out
-    c = made(rows(range(COUNT), plus(0.2)), checks=[{"id": "margin", "status": "suppressed"}], verdict="pass")
+    c = made(rows(range(COUNT), plus(0.2)), checks=[check("margin", "suppressed")], verdict="pass")
     assert "verdict pass with margin suppressed" in " ".join(command("compare", b, c).out.split())
     held = json.loads((tmp_path / "changes.json").read_text())
-    assert held == compare(a, b).to_json() == json.loads(command("compare", a, b, "--json").out)
+    assert held == to_json(compare(a, b)) == json.loads(command("compare", a, b, "--json").out)
     assert set(held) == {
         "schema_version",
         "a",
@@ -329,8 +330,8 @@ def test_the_command_refuses_in_one_line(made: Callable[..., Path], tmp_path: Pa
     assert "not finished" in refused(a, b)
     (b / "results.json").write_text(json.dumps({"schema_version": 9}))
     assert "schema_version 9" in refused(a, b)
-    (b / "results.json").write_text(json.dumps({"schema_version": 1, "settings": {}}))
-    assert "says nothing of its run" in refused(a, b)
+    (b / "results.json").write_text(json.dumps({"schema_version": 2, "settings": {}}))
+    assert "lacks 'tool'; it is not what auditkit wrote" in refused(a, b)
     assert "cannot be written" in refused(a, a, "-o", tmp_path / "no" / "such" / "file")
     assert "cannot be written" in refused(a, a, "-o", tmp_path / "empty")
     assert not list(tmp_path.glob("*.part"))
@@ -338,6 +339,8 @@ def test_the_command_refuses_in_one_line(made: Callable[..., Path], tmp_path: Pa
 
 @pytest.mark.parametrize("checks", [None, 5, "x", [5], [{}], {"id": "margin"}])
 def test_results_of_another_form_are_not_compared(made: Callable[..., Path], checks: object) -> None:
-    a, b = made(rows(range(3), plus(0.0))), made(rows(range(3), plus(0.0)), checks=checks)
-    with pytest.raises(BadInput, match=r"results\.json: checks .*; it is not what audit or evaluate wrote"):
+    a, b = (made(rows(range(3), plus(0.0))) for _ in range(2))
+    results = json.loads((b / "results.json").read_text())
+    (b / "results.json").write_text(json.dumps(results | {"checks": checks}))
+    with pytest.raises(BadInput, match=r"results\.json\.checks(\[0\])? (is|lacks) .*"):
         compare(a, b)

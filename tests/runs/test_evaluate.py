@@ -205,11 +205,11 @@ def test_images_without_a_label_in_the_set_are_counted_not_lost(given: Inputs) -
         top = opened.probabilities(arrays["images"]).max(axis=1)
     floor = f"f>={np.sort(top)[8]:.6f}"
     summary = auditkit.evaluate(opened, images, maps, steps="10", labels=floor)
-    (flag,) = [text for text in summary.flags if "left out" in text]
+    (flag,) = [text for text in summary.flag_texts() if "left out" in text]
     assert flag.startswith((f"8 of {IMAGES}", f"9 of {IMAGES}"))
     nothing = auditkit.evaluate(opened, images, maps, steps="10", labels="f>=1")
     assert nothing.value("insertion", "maps") is None
-    assert any(text.startswith(f"{IMAGES} of {IMAGES}") for text in nothing.flags)
+    assert any(text.startswith(f"{IMAGES} of {IMAGES}") for text in nothing.flag_texts())
 
 
 def test_byte_pictures_are_cropped_once(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from auditkit.model.signature import Overrides
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation import measure, runtime_check
 from auditkit.runs.evaluation.settings import Evaluation, resolved
+from auditkit.runs.folder.results import Flag
 from auditkit.runs.summary.summarise import Summary
 from tests.support import onnx_models
 
@@ -555,7 +556,7 @@ def test_metrics_are_means_and_means_of_minima(tmp_path: Path) -> None:
     for name, value in expected.items():
         np.testing.assert_allclose(found.value(name, "maps"), value, atol=1e-5, err_msg=name)
     assert 0.1 < expected["worst_soundness"] < 0.95  # the figures say something
-    assert all(metric.interval is not None and metric.interval.n in (5, 10) for metric in found.metrics)
+    assert all(metric.value is not None and metric.n in (5, 10) for metric in found.metrics)
 
 
 @pytest.mark.parametrize(("eps1", "eps2"), [(0.0, 0.0), (0.3, 0.2)])
@@ -586,14 +587,14 @@ def test_maps_for_the_predicted_label_alone_assess_no_soundness(tmp_path: Path) 
         found = evaluate(model, image_set(images), {"maps": opened}, settings)
         for name in SUMS:
             (metric,) = (m for m in found.metrics if m.name == name)
-            assert metric.interval is None
-            assert metric.reason
+            assert metric.value is None
+            assert metric.not_assessed
             assert metric.to_json(settings)["value"] is None
         assert found.value("insertion", "maps") is not None
         missing = [row for row in found.rows if row.get("error")]
         assert len(missing) == (3 if settings.labels is None else 0)
         assert all(row.get("alpha") is None and row.get("beta") is None for row in missing)
-        assert any("missing" in flag for flag in found.flags) == bool(missing)
+        assert any(flag.kind == "maps-missing" for flag in found.flags) == bool(missing)
 
 
 @pytest.mark.parametrize("absent", [(0, 0), (2, 1)])
@@ -608,7 +609,7 @@ def test_one_missing_map_of_many_assesses_no_soundness(tmp_path: Path, absent: t
     found = evaluate(model, image_set(photographs(3)), {"maps": auditkit.open_bundle(tmp_path / "maps")}, settings)
     assert [found.value(name, "maps") for name in SUMS] == [None] * 5
     assert all(found.value(name, "control:random") is not None for name in SUMS)
-    assert [flag for flag in found.flags if "missing" in flag] == ["maps: 1 maps are missing"]
+    assert [flag for flag in found.flags if flag.kind == "maps-missing"] == [Flag("maps-missing", "maps", 1)]
     assert len([row for row in found.rows if row["bundle"] == "maps"]) == 6
 
 
@@ -655,8 +656,8 @@ def flags_of(folder: Path, maps: Mapping[int, Array], count: int = 2) -> set[str
         loaded(mass, folder), image_set(photographs(count)), {"maps": bundle(folder, maps, count)},
         Evaluation(steps=parse_steps("4")),
     )  # fmt: skip
-    assert all(flag.startswith("maps: ") for flag in found.flags)  # controls are odd on purpose
-    return {flag.removeprefix("maps: ").split(" (")[0] for flag in found.flags}
+    assert all(flag.bundle == "maps" for flag in found.flags)  # controls are odd on purpose
+    return {flag.kind for flag in found.flags}
 
 
 def test_good_maps_raise_no_flag(tmp_path: Path) -> None:
@@ -696,7 +697,7 @@ def test_constant_maps_are_flagged(tmp_path: Path) -> None:
         loaded(mass, tmp_path), image_set(photographs(2)), {"maps": bundle(tmp_path, maps, 2)},
         Evaluation(steps=parse_steps("4")),
     )  # fmt: skip
-    assert sorted(found.flags) == ["maps: constant (1 of 4 maps)", "maps: ties (1 of 4 maps)"]
+    assert found.flags == (Flag("constant", "maps", 1, 4), Flag("ties", "maps", 1, 4))
 
 
 @pytest.mark.parametrize(("levels", "flagged"), [(28, False), (26, True)])

@@ -93,9 +93,9 @@ def check(found: Summary, maps: dict[int, Array], regions: list[Array | None], l
     assert all((row["iou"] is None) == (row["pointing_hit"] is None) for row in found.rows)
     for name, values in zip(LOCALISED, zip(*expected.values(), strict=True), strict=True):
         (metric,) = (metric for metric in found.metrics if metric.name == name and metric.bundle == "maps")
-        assert metric.interval.value == pytest.approx(np.mean(values))
-        assert metric.interval.n == len(expected)
-        assert bool(metric.reason) == (len(expected) < len(regions))  # it says how many there are
+        assert metric.value == pytest.approx(np.mean(values))
+        assert metric.n == len(expected)
+        assert bool(metric.note) == (len(expected) < len(regions))  # it says how many there are
 
 
 # Where the object is said to be ---------------------------------------------------------------------------------------

@@ -5,19 +5,31 @@ from typing import Any
 import numpy as np
 import pytest
 
+from auditkit.metrics.per_image import MetricRows
 from auditkit.metrics.similarity import SAMPLE
+from auditkit.metrics.table import METRICS, compute_all
+from auditkit.metrics.values import NotAssessed, Note, Values
 from auditkit.runs.evaluation.settings import NO_LABEL
 from auditkit.runs.folder.parquet import COLUMNS, fitted
-from auditkit.runs.summary.per_image import FAITHFUL, Gap, Group, Values
+from auditkit.runs.folder.results import Flag
 from auditkit.runs.summary.row_table import Items
+from auditkit.runs.summary.source_rows import map_flags, metric_rows
 from tests.support import synthetic_runs
 
 Row = dict[str, Any]
 
 
-def group(rows: list[Row], source: str = "maps") -> Group:
-    items = Items([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
-    return Group(items, np.flatnonzero(items.source == items.sources.index(source)))
+def group(rows: list[Row], source: str = "maps") -> MetricRows:
+    items = table(rows)
+    return metric_rows(items, np.flatnonzero(items.source == items.sources.index(source)))
+
+
+def table(rows: list[Row]) -> Items:
+    return Items([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
+
+
+def flags(rows: list[Row]) -> list[Flag]:
+    return list(map_flags("maps", group(rows), table(rows)))
 
 
 # Images with a single label -------------------------------------------------------------------------------------------
@@ -31,8 +43,8 @@ def pairs(images: range, labels: range, alpha: float, beta: float) -> list[Row]:
     )
 
 
-def faithful(rows: list[Row]) -> dict[str, Values | Gap]:
-    return {one.name: one for one in group(rows).metrics() if one.name in FAITHFUL}
+def faithful(rows: list[Row]) -> dict[str, Values | NotAssessed]:
+    return {one.name: one for one in compute_all(group(rows)) if METRICS[one.name].of_every_label}
 
 
 def test_images_with_the_predicted_label_alone_do_not_count() -> None:
@@ -43,21 +55,19 @@ def test_images_with_the_predicted_label_alone_do_not_count() -> None:
             assert isinstance(one, Values)
             assert set(one.values.tolist()) == {value}
             assert set(one.images.tolist()) == {6, 7}
-            assert one.note == "2 of 8 images have a second label in the label set"
+            assert one.note == Note("images-with-second-label", 2, 8)
     assert isinstance(found["best_effort"], Values)
     assert found["best_effort"].images.tolist() == [6, 7]
 
 
 def test_where_every_image_has_a_second_label_there_is_nothing_to_note() -> None:
     found = faithful(pairs(range(3), range(2), 0.5, 0.25))
-    assert [one.note for one in found.values() if isinstance(one, Values)] == [""] * 5
+    assert [one.note for one in found.values() if isinstance(one, Values)] == [None] * 5
 
 
 def test_where_no_image_has_a_second_label_nothing_is_assessed() -> None:
     found = faithful(pairs(range(3), range(1), 0.5, 0.25))
-    assert {one.reason for one in found.values() if isinstance(one, Gap)} == {
-        "the label set holds no other label than the predicted one"
-    }
+    assert {one.cause for one in found.values() if isinstance(one, NotAssessed)} == {"only-predicted-label"}
     assert len(found) == 5
 
 
@@ -112,16 +122,15 @@ def with_maps(images: int, labels: int, template: int | None = None, noise: int 
     return made
 
 
-def position(rows: list[Row]) -> list[str]:
-    return [flag for flag in group(rows).flags() if "position" in flag]
+def position(rows: list[Row]) -> list[tuple[int | None, int | None]]:
+    """Count and total of the flag of maps that repeat."""
+    return [(flag.count, flag.total) for flag in flags(rows) if flag.kind == "position-only"]
 
 
 @pytest.mark.parametrize("labels", [1, 3])
 def test_one_map_for_all_images_is_counted(labels: int) -> None:
     whole = 20 * labels
-    assert position(with_maps(20, labels, template=3, noise=2)) == [
-        f"position-only ({whole} of {whole} maps are those of other images)"
-    ]
+    assert position(with_maps(20, labels, template=3, noise=2)) == [(whole, whole)]
     assert not position(with_maps(20, labels))
 
 
@@ -130,7 +139,7 @@ def test_some_fixed_maps_among_others_are_counted() -> None:
     rows = with_maps(20, 2)
     for row in rows[:22:2]:
         row["map_top"] = rows[0]["map_top"]
-    assert position(rows) == ["position-only (11 of 40 maps are those of other images)"]
+    assert position(rows) == [(11, 40)]
 
 
 def test_labels_that_one_image_has_alone_are_compared_with_each_other() -> None:
@@ -138,7 +147,7 @@ def test_labels_that_one_image_has_alone_are_compared_with_each_other() -> None:
     rows = with_maps(10, 1, template=3)
     for place, row in enumerate(rows):
         row["label"] = place
-    assert position(rows) == ["position-only (10 of 10 maps are those of other images)"]
+    assert position(rows) == [(10, 10)]
 
 
 def test_maps_of_copies_of_an_image_may_be_alike() -> None:
@@ -158,7 +167,7 @@ def test_constant_maps_have_a_flag_of_their_own() -> None:
     rows = with_maps(10, 1, template=3)
     for row in rows:
         row["flags"] = ["constant"]
-    assert group(rows).flags() == ["constant (10 of 10 maps)"]
+    assert flags(rows) == [Flag("constant", "maps", 10, 10)]
 
 
 def test_maps_that_are_missing_do_not_dilute_a_flag() -> None:
@@ -166,11 +175,9 @@ def test_maps_that_are_missing_do_not_dilute_a_flag() -> None:
     gone = synthetic_runs.rows(range(10), {}, labels=range(1, 6))
     for row in gone:
         row |= {"error": "no map for this label", "map_digest": None}
-    assert position(rows + gone) == ["position-only (10 of 10 maps are those of other images)"]
+    assert position(rows + gone) == [(10, 10)]
 
 
 def test_images_with_one_label_do_not_dilute_the_flag_of_one_map_for_all_labels() -> None:
     shared = [row | {"image": "last.png", "flags": ["same-map-for-all-labels"]} for row in with_maps(1, 2, seed=1)]
-    assert group(with_maps(20, 1) + shared).flags() == [
-        "same-map-for-all-labels (2 of 2 maps on images with several labels)"
-    ]
+    assert flags(with_maps(20, 1) + shared) == [Flag("same-map-for-all-labels", "maps", 2, 2)]

@@ -9,6 +9,7 @@ from PIL import Image
 
 import auditkit
 from auditkit.runs.summary.summarise import Summary
+from auditkit.runs.summary.wording import remark
 from tests.metrics.test_protocols import CPU, SIZE, Array, Toy, small_toy
 from tests.runs.test_evaluation import Counting, card, mass_file, photographs
 
@@ -124,10 +125,10 @@ def check(model: Any, found: Summary, seen: Array, maps: Array, labels: Array) -
     }  # fmt: skip
     for name, value in expected.items():
         (entry,) = (entry for entry in found.metrics if entry.name == name)
-        assert entry.interval.value == pytest.approx(value, abs=1e-5)
-        assert entry.interval.n == (len(rows) // 2 if name.endswith("tuned") else len(rows))
+        assert entry.value == pytest.approx(value, abs=1e-5)
+        assert entry.n == (len(rows) // 2 if name.endswith("tuned") else len(rows))
         if name.endswith("tuned"):
-            assert entry.reason == f"delta {DELTAS[best]:g}, tuned on {-(-len(rows) // 2)} images"
+            assert remark(entry) == f"delta {DELTAS[best]:g}, tuned on {-(-len(rows) // 2)} images"
 
 
 # Whole evaluations ----------------------------------------------------------------------------------------------------
@@ -252,8 +253,8 @@ def test_one_image_has_no_half_to_tune_on(tmp_path: Path, toy: Toy) -> None:
     model = auditkit.load(toy, size=SIZE, preset="imagenet")
     found = run(tmp_path, model, photographs(1, SIZE), some_maps(1))
     (entry,) = (entry for entry in found.metrics if entry.name == "saliency_metric_tuned")
-    assert entry.interval is None
-    assert "one half" in entry.reason
+    assert entry.value is None
+    assert "one half" in remark(entry)
     assert found.value("saliency_metric", "maps") is not None
 
 
@@ -274,7 +275,7 @@ def test_every_source_is_tuned_by_itself(tmp_path: Path, toy: Toy) -> None:
     model = auditkit.load(toy, size=SIZE, preset="imagenet")
     images = photographs(6, SIZE)
     found = run(tmp_path, model, images, some_maps(6), controls=True)
-    notes = {entry.bundle: entry.reason for entry in found.metrics if entry.name == "saliency_metric_tuned"}
+    notes = {entry.bundle: remark(entry) for entry in found.metrics if entry.name == "saliency_metric_tuned"}
     assert set(notes) == {"maps", "control:one-map:maps", "control:random", "control:centred-gaussian",
                           "control:constant", "control:edges", "control:blurred-edges", "control:noisy-gaussian",
                           "control:noisy-edges"}  # fmt: skip

@@ -15,8 +15,9 @@ from auditkit.metrics.faithfulness import alpha, beta
 from auditkit.report.load_run import load
 from auditkit.report.sections import identity
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.summary.sampling_error import COMMON, USUAL, remarks
+from auditkit.runs.summary.sampling_error import COMMON, USUAL
 from auditkit.runs.summary.summarise import Summary
+from auditkit.runs.summary.wording import sampling_remarks
 from auditkit.verdict.verify import Originals, verify
 from tests.report.test_html import made_run
 from tests.runs.test_summary import COUNT, FAITHFUL
@@ -193,7 +194,7 @@ def test_the_worst_infill_of_a_bundle_is_told(errors: list[float | None], told: 
         {"name": "x", "bundle": "a", "infill": str(at), "error": error, "n": 9} for at, error in enumerate(errors)
     ]
     points.append({"name": "x", "bundle": "control:random", "infill": "0", "error": 0.3, "n": 9})
-    lines = remarks(points, SETTINGS)
+    lines = sampling_remarks(points, SETTINGS)
     assert len(lines) == (told is not None)
     assert all(str(told) in line and "of a " in line for line in lines)
 
@@ -201,10 +202,10 @@ def test_the_worst_infill_of_a_bundle_is_told(errors: list[float | None], told: 
 def test_the_way_out_is_one_that_there_is(given: tuple[Any, Any, Path]) -> None:
     points = [{"name": "x", "bundle": "a", "infill": "gray", "error": 0.01, "n": 9}]
     auto = replace(SETTINGS, steps=auditkit.metrics.curves.Steps("auto", tolerance=5e-3))
-    assert remarks(points, auto) == [
+    assert sampling_remarks(points, auto) == [
         "points: with steps auto:0.005 a figure of a may be off by 0.010; --steps auto:0.001 asks for more points"
     ]
-    (line,) = remarks(points, Evaluation(protocol="xplique", steps=SETTINGS.steps))
+    (line,) = sampling_remarks(points, Evaluation(protocol="xplique", steps=SETTINGS.steps))
     assert line.endswith("without --protocol, --steps auto finds what it needs")
 
 

@@ -17,6 +17,7 @@ from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.settings import Evaluation, units
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.summarise import Summary
+from auditkit.runs.summary.wording import remark
 from tests.runs.test_evaluation import (
     PIXELS,
     PLAIN,
@@ -121,16 +122,16 @@ def test_or_about_the_labels_that_are_listed(tmp_path: Path, labels: str) -> Non
         column = {"degenerate_boxes": "box_degenerate"}.get(name, name)
         assert found.value(name, "maps") == pytest.approx(np.mean([row[column] for row in rows.values()]))
         (metric,) = (metric for metric in found.metrics if metric.name == name)
-        assert metric.interval.n == 3
+        assert metric.n == 3
     assert len(rows) == 3 * len(listed)
 
 
 def test_a_listed_label_without_a_map_is_told(tmp_path: Path) -> None:
     found = run(tmp_path, labels="1", maps={0: noise_maps(3, 1)})
-    reasons = {metric.name: metric.reason for metric in found.metrics}
+    reasons = {metric.name: remark(metric) for metric in found.metrics}
     assert reasons["insertion"] == reasons["deletion"] == "no map for a named label"
     found = run(tmp_path, labels="top1")
-    assert {m.reason for m in found.metrics if m.name == "deletion"} == {"no map for the predicted label"}
+    assert {remark(m) for m in found.metrics if m.name == "deletion"} == {"no map for the predicted label"}
 
 
 # Renormalised probabilities -------------------------------------------------------------------------------------------
@@ -357,7 +358,7 @@ def test_the_spread_of_a_constant_map_is_flagged(tmp_path: Path) -> None:
             return np.stack([1 - share, share], axis=1)
 
         found = evaluate(loaded(answer, tmp_path), image_set(images), {"maps": given}, settings)
-        assert any("order in ties moves insertion" in flag for flag in found.flags) == flagged
+        assert any(flag.kind == "tie-order-matters" for flag in found.flags) == flagged
 
 
 def test_untied_maps_have_no_spread(tmp_path: Path) -> None:

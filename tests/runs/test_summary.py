@@ -13,8 +13,12 @@ from scipy import stats
 
 import auditkit
 from auditkit.data.dataset import Dataset
-from auditkit.metrics.statistics import Interval, mean_interval
-from auditkit.runs.summary.summarise import Metric, Summary
+from auditkit.metrics.statistics import mean_interval
+from auditkit.metrics.values import NotAssessed, Note
+from auditkit.records import to_json
+from auditkit.runs.folder.results import Flag, MetricResult
+from auditkit.runs.summary.summarise import Summary
+from auditkit.runs.summary.wording import figure_text
 from tests.metrics.test_protocols import CLASSES, SIZE, Array, small_toy
 from tests.runs.test_evaluation import photographs
 
@@ -119,7 +123,7 @@ def image_of(key: Any) -> int:
     return int(key[0] if isinstance(key, tuple) else key)
 
 
-def same(metric: Metric, expected: dict[Any, float], found: Summary) -> None:
+def same(metric: MetricResult, expected: dict[Any, float], found: Summary) -> None:
     """Value, count and interval of a mean over those values."""
     bounds = None if metric.name.startswith("saliency") else (-1.0 if metric.against else 0.0, 1.0)
     if metric.name in ("insertion", "deletion") and metric.against == f"control:one-map:{metric.bundle}":
@@ -128,14 +132,14 @@ def same(metric: Metric, expected: dict[Any, float], found: Summary) -> None:
         list(expected.values()), [image_of(key) for key in expected], confidence=found.settings.confidence,
         method=found.settings.interval, seed=3, bounds=bounds,
     )  # fmt: skip
-    assert metric.interval.value == pytest.approx(np.mean(list(expected.values())))
-    assert metric.interval.n == len({image_of(key) for key in expected})
-    assert (metric.interval.low, metric.interval.high) == pytest.approx((interval.low, interval.high))
-    assert metric.interval.low <= metric.interval.value <= metric.interval.high
+    assert metric.value == pytest.approx(np.mean(list(expected.values())))
+    assert metric.n == len({image_of(key) for key in expected})
+    assert (metric.low, metric.high) == pytest.approx((interval.low, interval.high))
+    assert metric.low <= metric.value <= metric.high
 
 
 def test_every_metric_is_a_mean_over_its_rows(found: Summary) -> None:
-    sources = {metric.bundle for metric in found.metrics} - {""}
+    sources = {metric.bundle for metric in found.metrics} - {None}
     assert sources == {"a", "b", "c", *(f"control:one-map:{name}" for name in "abc"), "control:random",
                        "control:centred-gaussian", "control:constant", "control:edges",
                        "control:blurred-edges", "control:noisy-gaussian", "control:noisy-edges"}  # fmt: skip
@@ -152,7 +156,7 @@ def test_every_metric_is_a_mean_over_its_rows(found: Summary) -> None:
 def test_paired_differences(found: Summary) -> None:
     """Each bundle less each bundle after it and less every control, under the same infill, on what both have."""
     bundles = ["a", "b", "c"]
-    controls = sorted({m.bundle for m in found.metrics if m.bundle.startswith("control:")})
+    controls = sorted({m.bundle for m in found.metrics if m.is_control})
     pairs = [*combinations(bundles, 2), *((own, control) for own in bundles for control in controls)]
     assert {(m.bundle, m.against) for m in found.comparisons} == set(pairs)
     assert len(found.comparisons) == len(pairs) * 2 * len(COMPARED)
@@ -165,7 +169,7 @@ def test_paired_differences(found: Summary) -> None:
             told = {int(row["image"]) for row in rows if row["prob"] > 0.01}
             first = {key: value for key, value in first.items() if image_of(key) in told}
         same(metric, {key: first[key] - second[key] for key in first if key in second}, found)
-        assert metric.to_json(found.settings)["against"] == metric.against
+        assert to_json(metric)["against"] == metric.against
 
 
 def unsure(pictures: Array) -> Array:
@@ -192,23 +196,24 @@ def test_one_map_is_compared_where_another_label_counts(dark: int, tmp_path: Pat
     found = {(m.name, m.against): m for m in evaluated(tmp_path, dark).comparisons}
     for name in ("completeness", "worst_completeness"):
         one = found[name, "control:one-map:maps"]
-        assert (one.interval.n if one.interval else 0) == dark
-        assert one.reason.startswith("no image has a second label with probability above 0.01") == (not dark)
-        assert found[name, "control:random"].interval.n == 8
-    assert found["worst_soundness", "control:one-map:maps"].interval.n == 8
+        assert one.n == dark
+        missing = NotAssessed(name, "no-second-label-above", value=0.01)
+        assert one.not_assessed == (None if dark else missing)
+        assert found[name, "control:random"].n == 8
+    assert found["worst_soundness", "control:one-map:maps"].n == 8
 
 
 def test_figures_of_each_class(found: Summary) -> None:
     expected = {(name, own, infill, group) for name in ("insertion", "worst_completeness", "worst_soundness")
                 for own in "abc" for infill in ("gray", "blur") for group in range(4)}  # fmt: skip
-    assert {(m.name, m.bundle, m.infill, m.by_class) for m in found.classes} == expected
+    assert {(m.name, m.bundle, m.infill, m.class_index) for m in found.classes} == expected
     for metric in found.classes:
         whole = values(found, metric.name, metric.bundle, metric.infill)
-        mine = {key: v for key, v in whole.items() if TRUTH[image_of(key)] == metric.by_class}
-        assert metric.interval.value == pytest.approx(np.mean(list(mine.values())))
-        assert (metric.interval.n, metric.interval.low, metric.interval.high) == (3, None, None)
-        assert metric.interval.note == "too few images for an interval"
-        assert metric.to_json(found.settings)["class"] == metric.by_class
+        mine = {key: v for key, v in whole.items() if TRUTH[image_of(key)] == metric.class_index}
+        assert metric.value == pytest.approx(np.mean(list(mine.values())))
+        assert (metric.n, metric.low, metric.high) == (3, None, None)
+        assert metric.note == Note("few-images")
+        assert to_json(metric)["class"] == metric.class_index
 
 
 def test_accuracy_has_wilsons_interval(found: Summary, model: Any) -> None:
@@ -216,10 +221,8 @@ def test_accuracy_has_wilsons_interval(found: Summary, model: Any) -> None:
     hits = int((model.probabilities(pictures).argmax(axis=1) == TRUTH).sum())
     (metric,) = (metric for metric in found.metrics if metric.name == "accuracy")
     low, high = stats.binomtest(hits, COUNT).proportion_ci(found.settings.confidence, method="wilson")
-    assert (metric.interval.value, metric.interval.low, metric.interval.high) == pytest.approx(
-        (hits / COUNT, low, high)
-    )
-    assert (metric.interval.n, metric.bundle) == (COUNT, "")
+    assert (metric.value, metric.low, metric.high) == pytest.approx((hits / COUNT, low, high))
+    assert (metric.n, metric.bundle) == (COUNT, None)
     assert 0 < hits < COUNT
 
 
@@ -258,35 +261,35 @@ def table(found: Summary, name: str, infill: str) -> Array:
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_reliability_of_three_bundles(found: Summary) -> None:
     for entry in found.reliability:
-        if "against" in entry:
+        if entry.against:
             continue
-        scores = table(found, entry["name"], entry["infill"])
+        scores = table(found, entry.name, entry.infill)
         ranks = np.array([stats.rankdata(row) for row in scores])
-        assert entry["n"] == len(scores)
+        assert entry.n == len(scores)
         if np.ptp(ranks):
-            assert entry["krippendorff_alpha"] == pytest.approx(krippendorff(ranks))
+            assert entry.krippendorff_alpha == pytest.approx(krippendorff(ranks))
         between = [stats.spearmanr(scores[:, i], scores[:, j])[0] for i, j in combinations(range(3), 2)]
-        assert entry["inter_method"] == pytest.approx(np.mean(between), nan_ok=True)
-    names = {entry["name"] for entry in found.reliability}
+        assert entry.inter_method == pytest.approx(np.mean(between), nan_ok=True)
+    names = {entry.name for entry in found.reliability}
     assert {"insertion", "deletion", "soundness", "saliency_metric", "pointing_game"} <= names
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 def test_metrics_agree_or_not(found: Summary) -> None:
     """Spearman over images, the mean over the bundles; a metric in which less is better is turned round."""
-    entries = [entry for entry in found.reliability if "against" in entry]
+    entries = [entry for entry in found.reliability if entry.against]
     assert entries
     for entry in entries:
-        signs = [-1 if entry[key] in LOWER else 1 for key in ("name", "against")]
+        signs = [-1 if getattr(entry, key) in LOWER else 1 for key in ("name", "against")]
         agreed = []
         for source in "abc":
-            one, other = (image_means(found, entry[key], source, entry["infill"]) for key in ("name", "against"))
+            one, other = (image_means(found, getattr(entry, key), source, entry.infill) for key in ("name", "against"))
             both = sorted(set(one) & set(other))
             if len(both) > 1:
                 first, second = ([sign * held[i] for i in both] for sign, held in zip(signs, (one, other), strict=True))
                 agreed.append(stats.spearmanr(first, second)[0])
         known = [value for value in agreed if np.isfinite(value)]
-        assert entry["spearman"] == pytest.approx(np.mean(known) if known else np.nan, nan_ok=True)
+        assert entry.spearman == pytest.approx(np.mean(known) if known else np.nan, nan_ok=True)
 
 
 def test_two_bundles_have_no_reliability(model: Any, folder: Path) -> None:
@@ -304,11 +307,11 @@ def test_bundles_are_compared_on_what_both_have(model: Any, folder: Path, tmp_pa
     found = auditkit.evaluate(model, image_set(), [folder / "a", some], steps=4, controls=False, saliency="none")
     metric, *others = found.comparisons
     assert [other.name for other in others] == ["deletion", "pointing_game", "iou"]
-    assert (metric.name, metric.bundle, metric.against, metric.interval.n) == ("insertion", "a", "some", COUNT - 2)
+    assert (metric.name, metric.bundle, metric.against, metric.n) == ("insertion", "a", "some", COUNT - 2)
     first, second = (values(found, "insertion", source, "gray") for source in ("a", "some"))
-    assert metric.interval.value == pytest.approx(np.mean([first[key] - second[key] for key in second]))
+    assert metric.value == pytest.approx(np.mean([first[key] - second[key] for key in second]))
     assert found.value("soundness", "some") is None
-    assert "some: 10 maps are missing" in found.flags
+    assert Flag("maps-missing", "some", 10) in found.flags
 
 
 def test_without_given_labels_classes_are_the_predicted_ones(model: Any, folder: Path, tmp_path: Path) -> None:
@@ -317,7 +320,7 @@ def test_without_given_labels_classes_are_the_predicted_ones(model: Any, folder:
         found = auditkit.evaluate(model, image_set(None), folder / "a", steps=2, controls=False, labels=labels, out=out)
         pictures = [image_set().read(index) for index in range(COUNT)]
         predicted = model.probabilities(pictures).argmax(axis=1)
-        groups = {metric.by_class: metric.interval.n for metric in found.classes if metric.name == "worst_soundness"}
+        groups = {metric.class_index: metric.n for metric in found.classes if metric.name == "worst_soundness"}
         assert groups == {int(label): int((predicted == label).sum()) for label in set(predicted)}
         assert not [metric for metric in found.metrics if metric.name == "accuracy"]
         assert json.loads((out / "results.json").read_text())["classes_are"] == "predicted"
@@ -343,17 +346,16 @@ def test_one_image_has_figures_without_intervals(model: Any, folder: Path) -> No
     alone = Dataset(one.source, one.ids[:1], one.images[:1])
     found = auditkit.evaluate(model, alone, folder / "a", steps=2, out=None)
     for metric in found.metrics:
-        entry = metric.to_json(found.settings)
-        if entry["value"] is not None:
-            assert (entry["low"], entry["high"], entry["n"]) == (None, None, 1)
-            assert entry["reason"]
+        if metric.value is not None:
+            assert (metric.low, metric.high, metric.n) == (None, None, 1)
+            assert metric.note
     assert "insertion" in str(found)
 
 
 # The file -------------------------------------------------------------------------------------------------------------
 
 ENTRY = {"name", "bundle", "labels", "infill", "eps1", "eps2", "steps", "range", "value", "low", "high", "confidence",
-         "n", "reason"}  # fmt: skip
+         "n", "not_assessed", "note"}  # fmt: skip
 
 
 def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> None:
@@ -368,7 +370,7 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
     assert set(results) == {
         "schema_version", "tool", "run", "subject", "settings", "environment", "runtime", "metrics", "controls",
         "comparisons", "classes", "classes_are", "reliability", "points", "flags", "failed_images", "checks", "verdict",
-        "limitations",
+        "verdict_reason", "policy", "software", "explained", "randomisation", "baseline", "limitations",
     }  # fmt: skip
     assert {entry["bundle"] for entry in results["metrics"]} == {None, "a", "b", "c"}
     assert all(entry["bundle"].startswith("control:") for entry in results["controls"])
@@ -381,7 +383,7 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
             assert entry["n"] > 0
             assert entry["low"] <= entry["value"] <= entry["high"]
         else:
-            assert entry["reason"]
+            assert entry["not_assessed"]["cause"]
     for entry in results["comparisons"]:
         assert set(entry) == ENTRY | {"against"}
     for entry in results["classes"]:
@@ -390,8 +392,7 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
     assert len(results["reliability"]) == len(found.reliability) > 0
     assert results["runtime"]["repeated"] == 0
     for metric in found.metrics:
-        side = "controls" if metric.bundle.startswith("control:") else "metrics"
-        assert metric.to_json(found.settings) in results[side]
+        assert to_json(metric) in results["controls" if metric.is_control else "metrics"]
     again = auditkit.evaluate(model, image_set(), bundles, out=tmp_path / "run", saliency="both", **asked)
     assert str(again) == str(found)
 
@@ -402,7 +403,7 @@ def test_tables_show_every_source_and_metric(found: Summary) -> None:
     assert len(rows) == 2 * 13
     assert all(cell for row in rows for cell in row)
     text, page = str(found), found._repr_html_()
-    for source in {metric.bundle for metric in found.metrics}:
+    for source in {metric.bundle for metric in found.metrics if metric.bundle}:
         assert source in text
         assert source in page
 
@@ -439,4 +440,5 @@ def test_a_notebook_sees_the_same_and_no_markup_of_others(model: Any, folder: Pa
     ],
 )  # fmt: skip
 def test_a_figure_in_a_table(value: float, low: float | None, high: float | None, text: str) -> None:
-    assert Metric("insertion", "a", "gray", Interval(value, low, high, 0.95, 9, "bca")).text() == text
+    figure = MetricResult("insertion", "a", "all", "gray", 0.01, 0.001, "5", (0, 1), value, low, high, 0.95, 9)
+    assert figure_text(figure) == text

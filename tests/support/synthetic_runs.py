@@ -12,6 +12,7 @@ import pytest
 from auditkit.cli.main import main
 from auditkit.runs.evaluation.settings import CONVENTIONS
 from auditkit.runs.folder.parquet import COLUMNS
+from auditkit.runs.folder.results import SCHEMA_VERSION, Results
 from auditkit.runs.folder.store import Store
 
 Row = dict[str, Any]
@@ -79,21 +80,38 @@ def edges(images: Iterable[int], content: str = "") -> list[Row]:
     return rows(images, {"insertion": lambda image, label: 0.5}, bundle="control:edges", content=content)
 
 
+def check(name: str, status: str, **said: Any) -> dict[str, Any]:
+    """A check of results.json."""
+    return {"id": name, "title": name, "metric": "insertion", "status": status, "observed": None, "low": None,
+            "high": None, "n": 0, "limit": None, "rule": "", "severity": "high", "required": True, "reason": "",
+            "counts": True} | said  # fmt: skip
+
+
+def policy(name: str) -> dict[str, Any]:
+    """A policy of results.json."""
+    return {"name": name, "description": "", "sha256": digest(name), "shipped": False, "text": "", "minimum_images": 1,
+            "fail_on": "low"}  # fmt: skip
+
+
 def results(made: list[Row], **said: Any) -> dict[str, Any]:
     """What an evaluation of such rows writes, as far as others read it; `said` replaces parts of parts."""
     base: dict[str, Any] = {
         "tool": {"name": "auditkit", "version": "0.1.0"},
-        "run": {"rows": len(made), "bundles": {"maps": digest("maps")}, "pool": None, "infill_images": {}},
+        "run": {"rows": len(made), "bundles": {"maps": digest("maps")}, "bundle_paths": {}, "pool": None,
+                "infill_images": {}, "copies": 0},
         "subject": {
             "model": {"path": "vendor/model.onnx", "sha256": digest("model"), "identity": digest("model")},
-            "input": "image", "output": "logits", "kind": "logits", "classes": 3, "card": dict(CARD),
+            "input": "image", "output": "logits", "kind": "logits", "classes": 3, "layout": "NCHW",
+            "dtype": "float32", "card_origin": {"source": "preset imagenet", "sha256": None}, "card": dict(CARD),
+            "class_names": [],
             "images": {"source": "images", "count": 0, "digest": digest("images")},
         },
         "settings": dict(SETTINGS), "environment": dict(ENVIRONMENT),
-        "runtime": {"rows": 18, "repeated": 0.0, "largest": 1e-7, "mean": 1e-8, "insertion": 0.0, "alpha": 0.0,
-                    "beta": 0.0, "note": None},
+        "runtime": {"reference": "the CPU", "rows": 18, "repeated": 0.0, "largest": 1e-7, "mean": 1e-8,
+                    "insertion": 0.0, "alpha": 0.0, "beta": 0.0, "note": None},
         "metrics": [], "controls": [], "comparisons": [], "classes_are": "given", "classes": [], "reliability": [],
-        "flags": [], "failed_images": [], "checks": [], "verdict": None, "limitations": ["Of these images alone."],
+        "points": [], "flags": [], "failed_images": [], "checks": [], "verdict": None,
+        "limitations": ["Of these images alone."], "schema_version": SCHEMA_VERSION,
     }  # fmt: skip
     return merged(base, said)
 
@@ -111,5 +129,5 @@ def run(folder: Path, made: list[Row], *, units: int = 2, **said: Any) -> Path:
         for number, part in enumerate(np.array_split(np.arange(len(made)), units)):
             columns = {name: [made[at].get(name) for at in part] for name in COLUMNS}
             store.write(Store.key({"unit": number}), columns)
-        store.finish(results(made, **said))
+        store.finish(Results.parse(results(made, **said), folder))
     return folder

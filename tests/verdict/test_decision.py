@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from auditkit.runs.summary.per_image import FAITHFUL
 from scipy import ndimage
 
 import auditkit
@@ -19,7 +20,6 @@ from auditkit.errors import BadInput
 from auditkit.methods.controls import blurred_edges, centred_gaussian, edges
 from auditkit.metrics.statistics import mean_interval, paired_difference
 from auditkit.runs.evaluation.settings import resolved
-from auditkit.runs.summary.per_image import FAITHFUL
 from auditkit.runs.summary.summarise import COMPARED
 from auditkit.verdict.decision import judge
 from auditkit.verdict.flags import is_named

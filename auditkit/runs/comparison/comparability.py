@@ -1,65 +1,81 @@
-"""Whether figures of two runs are of the same kind, on which images, and what must be said beside them."""
+"""Whether the figures of two runs are comparable, on which images, and what must be said beside them."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from auditkit.errors import BadInput
+from auditkit.runs.comparison.finished_run import FinishedRun
 from auditkit.runs.evaluation.settings import CONTROL, CONVENTIONS, IMAGE_PREFIX
+from auditkit.runs.folder.results import CardValue, ModelFile, Results, Settings
 
-if TYPE_CHECKING:
-    from auditkit.runs.comparison.compare import Run
-
-SAME = ("protocol", "labels", "renormalise", "steps", "range", "eps1", "eps2", "ties")  # parts of a figure's name
-FRAME = ("size", "resize", "crop", "interpolation", "channels")  # of a card: how a picture reaches the network
-INTERVALS = ("confidence", "interval")
-COMPUTED = ("device", "precision", "auditkit", "onnxruntime", "system")
-EDGES = f"{CONTROL}edges"
-
-
-def infills(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The infills under which two runs compare, and notes on the others; refused with all that differs at once."""
-    mine, theirs = a["settings"], b["settings"]
-    differ = _apart(mine, theirs, SAME) + _apart(a["subject"], b["subject"], ("classes",))
-    known = {name: _other_infill(name, a, b) for name in dict.fromkeys((*mine["infill"], *theirs["infill"]))}
-    kept, alone = [name for name, why in known.items() if not why], [f"{n} ({why})" for n, why in known.items() if why]
-    if not kept:
-        differ.append(f"infill {_both(mine['infill'], theirs['infill'])}" + _because(alone, mine, theirs))
-    if differ:
-        raise BadInput(f"the runs do not compare: they differ in {', '.join(differ)}. Measure both with the same.")
-    return kept, [f"infill {said} is not compared" for said in alone]
+_SAME_SETTINGS = ("protocol", "labels", "renormalise", "steps", "range", "eps1", "eps2", "ties")
+_FRAME = ("size", "resize", "crop", "interpolation", "channels")  # of a card: how a picture reaches the network
+_INTERVALS = ("confidence", "interval")
+_COMPUTED = ("device", "precision", "auditkit", "onnxruntime", "system")
+_EDGES = f"{CONTROL}edges"
+_Value = CardValue | tuple[str, ...]
 
 
-def _because(alone: list[str], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    return f": {', '.join(alone)}" if mine["infill"] == theirs["infill"] else ""
+@dataclass(frozen=True)
+class Conditions:
+    """What must agree for the figures of two runs to be comparable."""
+
+    settings: Settings
+    classes: int
+    pool: str | None
+    infill_images: Mapping[str, str]
+
+    @classmethod
+    def of(cls, results: Results) -> "Conditions":
+        """The conditions of a finished run."""
+        return cls(results.settings, results.subject.classes, results.run.pool, results.run.infill_images)
 
 
-def _other_infill(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+def common_infills(a: Conditions, b: Conditions) -> tuple[list[str], list[str]]:
+    """The infills under which two runs are comparable, and notes on the others; BadInput lists all that differs."""
+    first, second = a.settings.infill, b.settings.infill
+    differing = _settings_apart(a.settings, b.settings, _SAME_SETTINGS)
+    if a.classes != b.classes:
+        differing.append(f"classes {_both(a.classes, b.classes)}")
+    reasons = {name: _why_other_infill(name, a, b) for name in dict.fromkeys((*first, *second))}
+    common = [name for name, reason in reasons.items() if not reason]
+    apart = [f"{name} ({reason})" for name, reason in reasons.items() if reason]
+    if not common:
+        because = f": {', '.join(apart)}" if first == second else ""
+        differing.append(f"infill {_both(first, second)}{because}")
+    if differing:
+        raise BadInput(
+            f"the runs are not comparable: they differ in {', '.join(differing)}. Measure both with the same settings."
+        )
+    return common, [f"infill {text} is not compared" for text in apart]
+
+
+def _why_other_infill(name: str, a: Conditions, b: Conditions) -> str:
     """Why hidden pixels were not replaced with the same in both runs; empty when they were."""
-    if not all(name in run["settings"]["infill"] for run in (a, b)):
+    if name not in a.settings.infill or name not in b.settings.infill:
         return "in one run only"
     if name.startswith(IMAGE_PREFIX):
-        first, second = ((run["run"].get("infill_images") or {}).get(name.removeprefix(IMAGE_PREFIX)) for run in (a, b))
-        return "" if first == second else "the file has another content"
-    if name == "random":
-        drawn = _apart(a["settings"], b["settings"], ("draws",)) + _apart(a["run"], b["run"], ("pool",))
-        return "another pool or number of draws" if drawn else ""
+        file = name.removeprefix(IMAGE_PREFIX)
+        return "" if a.infill_images.get(file) == b.infill_images.get(file) else "the file has another content"
+    if name == "random" and (a.settings.draws, a.pool) != (b.settings.draws, b.pool):
+        return "another pool or number of draws"
     return ""
 
 
-def images(a: "Run", b: "Run", notes: list[str]) -> list[str]:
+def shared_images(a: FinishedRun, b: FinishedRun, notes: list[str]) -> list[str]:
     """The images that both runs have: the same name, and the same content as far as the runs can tell."""
-    theirs = set(b.items.images)
-    both = [name for name in a.items.images if name in theirs]
+    in_second = set(b.items.images)
+    both = [name for name in a.items.images if name in in_second]
     if not both:
-        named = f"'{a.items.images[0]}' in the first, '{b.items.images[0]}' in the second"
-        raise BadInput(f"no image has the same name in both runs ({named}); measure both on the same images.")
-    subjects = a.results["subject"], b.results["subject"]
-    if subjects[0]["images"]["digest"] == subjects[1]["images"]["digest"]:
+        names = f"'{a.items.images[0]}' in the first, '{b.items.images[0]}' in the second"
+        raise BadInput(f"no image has the same name in both runs ({names}); measure both on the same images.")
+    first, second = a.results.subject, b.results.subject
+    if first.images.digest == second.images.digest:
         return both
-    before, after = _edges(a), _edges(b)
-    if _apart(subjects[0]["card"], subjects[1]["card"], FRAME) or not (before and after):
+    before, after = _edge_digests(a), _edge_digests(b)
+    if _apart(first.card, second.card, _FRAME) or not (before and after):
         notes.append(
             "the runs were given different sets of images, and nothing in them proves that an image of the same name "
             "has the same content"
@@ -73,61 +89,74 @@ def images(a: "Run", b: "Run", notes: list[str]) -> list[str]:
     return same
 
 
-def _edges(run: "Run") -> dict[str, int]:
-    """A digest of what the network saw of each image, for the edges control draws nothing else; empty without it."""
+def _edge_digests(run: FinishedRun) -> dict[str, int]:
+    """A digest of what the network saw of each image: that of the edges control; empty where it was not measured."""
     items = run.items
-    if EDGES not in items.sources:
+    if _EDGES not in items.sources:
         return {}
-    rows = np.flatnonzero((items.source == items.sources.index(EDGES)) & ~items.failed())
+    rows = np.flatnonzero((items.source == items.sources.index(_EDGES)) & ~items.failed())
     return {items.images[items.image[row]]: int(items.column("map_digest")[row]) for row in rows}
 
 
-def doubts(a: "Run", b: "Run", shared: list[str]) -> list[str]:
+def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
     """What a reader of the differences must know."""
     first, second = a.results, b.results
-    cards, settings = [run["subject"]["card"] for run in (first, second)], (first["settings"], second["settings"])
-    conventions = settings[0].get("conventions") or {}, settings[1].get("conventions") or {}
-    policies = [run.get("policy") or {} for run in (first, second)]
-    grays = _apart(cards[0], cards[1], ("gray",)) if "gray" in settings[0]["infill"] else []
-    said = (
-        ("the models differ: a difference is that of model and maps together, and says nothing of the maps alone",
-         _model(first) != _model(second)),
-        ("the gray infill is another colour: {}", grays),
-        ("computed differently: {}", _apart(first["environment"], second["environment"], COMPUTED)),
-        ("measured by other conventions: {}", _apart(*conventions, CONVENTIONS)),
-        ("ties and draws differ by chance: {}", _apart(*settings, ("seed",))),
-        ("intervals are made as in the first run: {}", _apart(*settings, INTERVALS)),
-        ("judged by different policies: checks of the same name may ask different things",
-         policies[0].get("sha256") != policies[1].get("sha256")),
-    )  # fmt: skip
-    listed = [text.format(", ".join(why) if isinstance(why, list) else "") for text, why in said if why]
-    return _other_labels(a, b, shared) + listed
+    notes = _other_predictions(a, b, images)
+    if _model(first) != _model(second):
+        notes.append(
+            "the models differ: a difference is that of model and maps together, and says nothing of the maps alone"
+        )
+    gray = _apart(first.subject.card, second.subject.card, ("gray",))
+    if gray and "gray" in first.settings.infill:
+        notes.append(f"the gray infill is another colour: {', '.join(gray)}")
+    if computed := _apart(first.environment, second.environment, _COMPUTED):
+        notes.append(f"computed differently: {', '.join(computed)}")
+    if seeds := _settings_apart(first.settings, second.settings, ("seed",)):
+        notes.append(f"ties and draws differ by chance: {', '.join(seeds)}")
+    if conventions := _apart(first.settings.conventions, second.settings.conventions, CONVENTIONS):
+        notes.append(f"measured by other conventions: {', '.join(conventions)}")
+    if intervals := _settings_apart(first.settings, second.settings, _INTERVALS):
+        notes.append(f"intervals are made as in the first run: {', '.join(intervals)}")
+    if _policy(first) != _policy(second):
+        notes.append("judged by different policies: checks of the same name may ask different things")
+    return notes
 
 
-def _other_labels(a: "Run", b: "Run", shared: list[str]) -> list[str]:
+def _other_predictions(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
     before, after = (dict(zip(run.items.images, run.items.prediction, strict=True)) for run in (a, b))
-    moved = sum(before[name] != after[name] for name in shared)
+    moved = sum(before[name] != after[name] for name in images)
     if not moved or a.items.named:
         return []
     about = "insertion, deletion and the saliency metric are about each run's own"
-    return [f"the predicted label is another on {moved} of {len(shared)} images; {about}"]
+    return [f"the predicted label is another on {moved} of {len(images)} images; {about}"]
 
 
-def _model(results: Mapping[str, Any]) -> Any:
-    model = results["subject"]["model"]
-    return model["identity"] if isinstance(model, dict) else model
+def _model(results: Results) -> str:
+    model = results.subject.model
+    return model.identity if isinstance(model, ModelFile) else model
 
 
-def _apart(mine: Mapping[str, Any], theirs: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+def _policy(results: Results) -> str | None:
+    return None if results.policy is None else results.policy.sha256
+
+
+def _settings_apart(first: Settings, second: Settings, names: tuple[str, ...]) -> list[str]:
+    return _apart(vars(first), vars(second), names)
+
+
+def _apart(first: Mapping[str, _Value], second: Mapping[str, _Value], names: Iterable[str]) -> list[str]:
     """Each name with both values, where they differ."""
-    return [f"{name} {_both(mine.get(name), theirs.get(name))}" for name in names if mine.get(name) != theirs.get(name)]
+    pairs = ((name, first.get(name), second.get(name)) for name in names)
+    return [f"{name} {_both(before, after)}" for name, before, after in pairs if before != after]
 
 
-def _both(mine: Any, theirs: Any) -> str:
-    return "({} / {})".format(*(_said(value) for value in (mine, theirs)))
+def _both(first: _Value, second: _Value) -> str:
+    return f"({_text(first)} / {_text(second)})"
 
 
-def _said(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_said, value))
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else f"{value}"[:80]
+def _text(value: _Value) -> str:
+    if isinstance(value, tuple):
+        return " ".join(_text(held) for held in value)
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else f"{value}"[:80]

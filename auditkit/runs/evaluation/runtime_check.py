@@ -7,7 +7,6 @@ CPU. The largest difference is recorded, and how much it changes the figures.
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from auditkit.model.hard_masks import masked
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.plan import EvaluationPlan
+from auditkit.runs.folder import results
 
 STEPS = 8  # of each curve of the sample
 MAP_SEED = -2  # stands where a label would: the order of ties in the sample
@@ -40,20 +40,6 @@ class _Sample:
     rows: Array  # [curves * counts, 4]
     counts: Array
     labels: Array  # of each curve, the predicted one
-
-
-class RuntimeRecord(TypedDict):
-    """The entry of results.json."""
-
-    reference: str | None
-    rows: int
-    repeated: float
-    largest: float | None
-    mean: float | None
-    insertion: float | None
-    alpha: float | None
-    beta: float | None
-    note: str | None
 
 
 @dataclass(frozen=True)
@@ -80,19 +66,11 @@ class Runtime:
         """Whether a figure changes by more than is acceptable."""
         return self.most[1] > MATTERS
 
-    def to_json(self) -> RuntimeRecord:
+    def to_record(self) -> results.Runtime:
         """The entry of results.json."""
-        return {
-            "reference": None if self.largest is None else "the file on the CPU, strict float32, masks made with numpy",
-            "rows": self.rows,
-            "repeated": self.repeated,
-            "largest": self.largest,
-            "mean": self.mean,
-            "insertion": self.insertion,
-            "alpha": self.alpha,
-            "beta": self.beta,
-            "note": self.note or None,
-        }
+        reference = None if self.largest is None else "the file on the CPU, strict float32, masks made with numpy"
+        return results.Runtime(reference, self.rows, self.repeated, self.largest, self.mean, self.insertion, self.alpha,
+                               self.beta, self.note or None)  # fmt: skip
 
 
 def checked(

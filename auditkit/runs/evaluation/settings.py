@@ -110,7 +110,8 @@ class Evaluation:
         """Plain object for results and digests."""
         return {
             "labels": self.labels, "renormalise": self.renormalise, "protocol": self.protocol,
-            "infill": list(self.infills), "steps": str(self.steps), "range": list(self.range), "eps1": self.eps1,
+            "infill": list(self.infills), "steps": None if self.steps is None else str(self.steps),
+            "range": list(self.range), "eps1": self.eps1,
             "eps2": self.eps2, "ties": self.ties, "tie_orders": self.tie_orders, "seed": self.seed,
             "draws": self.draws, "controls": self.controls, "deletion": self.deletion, "saliency": self.saliency,
             "confidence": self.confidence, "interval": self.interval, "conventions": dict(CONVENTIONS),

@@ -19,7 +19,9 @@ import numpy as np
 
 from auditkit.data.atomic_write import sync_folder
 from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.records import Json
 from auditkit.runs.folder.parquet import SCHEMA_VERSION, decoded, encoded, fitted
+from auditkit.runs.folder.results import Results
 
 if sys.platform != "win32":
     import fcntl
@@ -81,6 +83,9 @@ class Store:
     def settings(self) -> Any:
         """The settings that the run was started with, in canonical form."""
         run = _object(self.folder / RUN, "it is not a run")
+        if run.get("schema_version") != SCHEMA_VERSION:
+            version = run.get("schema_version")
+            raise BadInput(f"{self.folder / RUN} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
         if "settings" not in run or run.get("settings_digest") != _digest(run["settings"]):
             raise BadInput(f"{self.folder / RUN} was changed, or is no run's: its settings have another digest.")
         return run["settings"]
@@ -113,12 +118,16 @@ class Store:
         """Store a unit's rows, a pyarrow.Table or a mapping of columns; they are on the disk when this returns."""
         self._place(self._part(key), encoded(key, fitted(table)))
 
-    def finish(self, results: Mapping[str, Any]) -> None:
-        """Write `results.json`; equal results give equal bytes, and what is no finite number becomes null."""
-        self._place(self.folder / RESULTS, _json(_plain({**results, "schema_version": SCHEMA_VERSION})))
+    def finish(self, results: Results) -> None:
+        """Write `results.json`; equal results give equal bytes, and a number that is not finite becomes null."""
+        self._place(self.folder / RESULTS, _json(results.to_json()))
 
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Results:
         """What `finish` wrote."""
+        return Results.parse(self.plain_results(), self.folder / RESULTS)
+
+    def plain_results(self) -> dict[str, Json]:
+        """The object of results.json as it was written; `results` checks it."""
         return _object(self.folder / RESULTS, "the run is not finished")
 
     def _part(self, key: str) -> Path:
@@ -182,16 +191,6 @@ def canonical(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be part of a digest: {value!r:.80}")
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(held) for name, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(held) for held in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _digest(plain: Any) -> str:
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -201,16 +200,15 @@ def _json(plain: Any) -> bytes:
     return (json.dumps(plain, sort_keys=True, indent=2, allow_nan=False) + "\n").encode()
 
 
-def _object(path: Path, missing: str) -> dict[str, Any]:
+def _object(path: Path, missing: str) -> dict[str, Json]:
     try:
         with _machine(f"{path} cannot be read"):
             found = json.loads(path.read_bytes() if path.exists() else b"")
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is not JSON: {error}." if path.exists() else f"no {path}: {missing}.") from None
-    version = found.get("schema_version") if isinstance(found, dict) else None
-    if version != SCHEMA_VERSION:
-        raise BadInput(f"{path} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
-    return dict(found)
+    if not isinstance(found, dict):
+        raise BadInput(f"{path} holds no object; it is not what auditkit wrote.")
+    return found
 
 
 def _difference(run: Any, now: Any, path: str = "settings") -> str:

@@ -22,7 +22,7 @@ from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.measure import Row
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.pictures.heatmap_panels import KEPT, heat, in_colour, kept, shares
-from auditkit.runs.summary.per_image import Group, Values, image_means
+from auditkit.runs.summary.source_rows import image_means
 from auditkit.runs.summary.summarise import Summary
 
 INDEX = "gallery.json"
@@ -106,19 +106,8 @@ def showcase(
 
 def _basis(summary: Summary, bundles: Mapping[str, HeatmapSet]) -> dict[str, str]:
     """The figure that the images of each bundle are ordered by."""
-    basis = {name: _ordering(_per_image(summary, name)) for name in bundles}
+    basis = {name: _ordering(image_means(summary.items, name)) for name in bundles}
     return {name: figure for name, figure in basis.items() if figure}
-
-
-def _per_image(summary: Summary, bundle: str) -> dict[str, Array]:
-    """Figures of a bundle by number of the image, under the first infill; NaN where an image has none."""
-    items = summary.items
-    if bundle not in items.sources:
-        return {}
-    rows = np.flatnonzero((items.source == items.sources.index(bundle)) & (items.infill == 0))
-    names = (*CHOSEN_BY, "worst_soundness")
-    return {metric.name: image_means(metric, len(items.images)) for metric in Group(items, rows).metrics()
-            if isinstance(metric, Values) and metric.name in names}  # fmt: skip
 
 
 def _ordering(figures: Mapping[str, Array]) -> str:
@@ -127,7 +116,7 @@ def _ordering(figures: Mapping[str, Array]) -> str:
 
 def _chosen(summary: Summary, bundle: str, each: int) -> list[_Chosen]:
     """The worst, median and best images of a bundle, none of them twice."""
-    figures = _per_image(summary, bundle)
+    figures = image_means(summary.items, bundle)
     basis = _ordering(figures)
     if not basis:
         return []

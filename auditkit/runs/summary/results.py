@@ -1,63 +1,55 @@
-"""What a run says about itself: what it was about, the figures and their limits."""
+"""The results of a run, from what an evaluation summed up."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from auditkit import __version__
-from auditkit.runs.evaluation.settings import CONTROL, Evaluation
+from auditkit.records import from_json
+from auditkit.runs.evaluation import plan
+from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.folder.results import Results, RunFacts, Settings, Subject, Tool
 from auditkit.runs.summary.summarise import Summary
 
 LIMITATIONS = (
     "Worst-case figures are means of minima over images, not adversarial bounds.",
-    "Figures hold for these images, settings and infill; figures under other settings do not compare.",
+    "Figures hold for these images, settings and infill; figures measured with other settings are not comparable.",
     "Insertion, deletion and the saliency metric are about the predicted label, or about each of the labels that were "
     "listed; lower is better in the last two.",
     "A faithful map of a cheating model can be complete and sound: where the evidence lies is another question.",
 )
-FIGURES = ("metrics", "controls", "comparisons", "classes", "reliability", "points", "flags", "failed_images", "checks")
 
 
-def without_figures(subject: Mapping[str, Any], settings: Evaluation, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The object of results.json for a run whose maps could not be used."""
-    return {
-        "tool": {"name": "auditkit", "version": __version__},
-        "run": {"rows": 0, "bundles": {}, "bundle_paths": {}, "pool": None, "infill_images": {}, "copies": 0},
-        "subject": subject, "settings": settings.to_json(), "environment": environment, "runtime": None,
-        "classes_are": "predicted", **{name: [] for name in FIGURES}, "verdict": None,
-        "limitations": list(LIMITATIONS),
-    }  # fmt: skip
+def without_figures(subject: plan.Subject, settings: Evaluation, environment: plan.Environment) -> Results:
+    """The results of a run whose maps could not be used."""
+    return Results(
+        tool=Tool("auditkit", __version__), run=RunFacts(0, {}, {}, None, {}, 0),
+        subject=from_json(Subject, subject, "subject"), settings=recorded_settings(settings),
+        environment=from_json(dict[str, str], environment, "environment"),
+        runtime=None, metrics=(), controls=(), comparisons=(), classes=(), classes_are="predicted", reliability=(),
+        points=(), flags=(), failed_images=(), limitations=LIMITATIONS,
+    )  # fmt: skip
 
 
-def results(summary: Summary) -> dict[str, Any]:
-    """The object of results.json."""
-    about = summary.about
-    entries = [(metric, metric.to_json(summary.settings)) for metric in summary.metrics]
-    return {
-        "tool": {"name": "auditkit", "version": __version__},
-        "run": {
-            "rows": len(summary.items),
-            "bundles": about["bundles"],
-            "bundle_paths": about["bundle_paths"],
-            "pool": about["pool"],
-            "infill_images": about["infill_images"],
-            "copies": summary.items.copies,
-        },
-        "subject": about["subject"],
-        "settings": about["settings"],
-        "environment": about["environment"],
-        "runtime": summary.runtime.to_json(),
-        "metrics": [entry for metric, entry in entries if not metric.bundle.startswith(CONTROL)],
-        "controls": [entry for metric, entry in entries if metric.bundle.startswith(CONTROL)],
-        "comparisons": [metric.to_json(summary.settings) for metric in summary.comparisons],
-        "classes_are": "predicted" if np.isnan(summary.items.truth).all() else "given",
-        "classes": [metric.to_json(summary.settings) for metric in summary.classes],
-        "reliability": list(summary.reliability),
-        "points": list(summary.points),
-        "flags": list(summary.flags),
-        "failed_images": about["failed_images"],
-        "checks": [],
-        "verdict": None,
-        "limitations": list(LIMITATIONS),
-    }
+def recorded_settings(settings: Evaluation) -> Settings:
+    """Resolved settings as results hold them."""
+    return from_json(Settings, settings.to_json(), "settings")
+
+
+def results(summary: Summary) -> Results:
+    """The results of a run that kept its rows."""
+    about: Any = summary.about
+    return Results(
+        tool=Tool("auditkit", __version__),
+        run=RunFacts(len(summary.items), about["bundles"], about["bundle_paths"], about["pool"],
+                     about["infill_images"], summary.items.copies),
+        subject=from_json(Subject, about["subject"], "subject"),
+        settings=from_json(Settings, about["settings"], "settings"),
+        environment=about["environment"], runtime=summary.runtime.to_record(),
+        metrics=tuple(metric for metric in summary.metrics if not metric.is_control),
+        controls=tuple(metric for metric in summary.metrics if metric.is_control),
+        comparisons=summary.comparisons, classes=summary.classes,
+        classes_are="predicted" if np.isnan(summary.items.truth).all() else "given",
+        reliability=summary.reliability, points=summary.points, flags=summary.flags,
+        failed_images=summary.failed_images, limitations=LIMITATIONS,
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,7 +21,9 @@ LISTS = ("saliency_by_delta", "degenerate_by_delta")
 EDGES = "control:edges"
 COPIED = 0.95  # likeness of the edges of two images from which one is a copy of the other
 DIGEST = "map_digest"  # of which 60 bits tell maps apart
-ONE_MAP, CONSTANT, TIES = "same-map-for-all-labels", "constant", "ties"  # flags of a map
+ONE_MAP: Final = "same-map-for-all-labels"  # flags of a map
+CONSTANT: Final = "constant"
+TIES: Final = "ties"
 TOP = "map_top"  # fingerprints, kept of the bundles' maps and of edges
 
 

@@ -18,22 +18,26 @@ from auditkit.verdict.verify.run_record import Recorded, differences
 FLOAT32 = 1e-6  # curves are stored in float32, their areas in float64
 FORMULA = 1e-9
 ROUNDED = 0.01  # of an error, which the odds of probabilities close to 1 go into
-NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict")  # entries of results.json that rows do not tell
+NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained",
+                 "randomisation", "baseline")  # entries of results.json that rows do not tell  # fmt: skip
 
 
 def settings(recorded: Recorded) -> list[str]:
     """What run.json, which was written first, says otherwise than results.json, and the latter than itself."""
-    about, found = without_paths(recorded.about), recorded.results
-    if recorded.policy is None:
+    about, results = without_paths(recorded.about), recorded.results
+    if results.policy is None:
         return [f"run.json: {said}" for said in differences(recorded.run, about)]
     # In the course of a run, the precision may be raised and maps come to be.
     machine = {name: value for name, value in about["environment"].items() if name != "precision"}
-    expected = {"subject": about["subject"], "policy": recorded.policy["sha256"], "environment": machine}
-    made = found["explained"]
-    expected |= {"bundles": about["bundles"]} if made is None else {"maps": {"method": made["method"]}}
+    expected = {"subject": about["subject"], "policy": results.policy.sha256, "environment": machine}
+    if results.explained is None:
+        expected["bundles"] = about["bundles"]
+    else:
+        expected["maps"] = {"method": results.explained.method}
     versions = {name: about["environment"][name] for name in ("auditkit", "onnxruntime")}
-    return [*(f"run.json: {said}" for said in differences(recorded.run, expected)),
-            *(f"results.json: {said}" for said in differences(found["software"], versions, "software"))]  # fmt: skip
+    in_results = differences(recorded.plain["software"], versions, "software")
+    return [*(f"run.json: {text}" for text in differences(recorded.run, expected)),
+            *(f"results.json: {text}" for text in in_results)]  # fmt: skip
 
 
 def parts(recorded: Recorded) -> list[str]:
@@ -141,13 +145,13 @@ def _errors(listed: Sequence[Mapping[str, Any]], recorded: Recorded) -> list[str
 
 def summed_up(recorded: Recorded) -> tuple[int, list[str]]:
     """How many figures there are, and entries of results.json that are not what the stored rows give."""
-    stored, runtime, about = recorded.results, recorded.runtime, recorded.about
+    runtime, about = recorded.runtime, recorded.about
     if runtime is None:
-        found = without_figures(about["subject"], recorded.settings, about["environment"])
+        summary = without_figures(about["subject"], recorded.settings, about["environment"])
     else:
         tables = recorded.store.tables
-        found = results(summarise(lambda: tables(recorded.units.values()), recorded.settings, runtime, about))
-    left_out = {*NOT_SUMMED_UP, *(("limitations",) if stored.get("tool") != found["tool"] else ())}
-    expected = {name: value for name, value in found.items() if name not in left_out}
-    count = sum(len(expected[name]) for name in ("metrics", "controls", "comparisons", "classes"))
-    return count, [f"results.json: {said}" for said in differences(stored, expected)]
+        summary = results(summarise(lambda: tables(recorded.units.values()), recorded.settings, runtime, about))
+    left_out = {*NOT_SUMMED_UP, *(("limitations",) if recorded.results.tool != summary.tool else ())}
+    expected = {name: value for name, value in summary.to_json().items() if name not in left_out}
+    entries = (summary.metrics, summary.controls, summary.comparisons, summary.classes)
+    return sum(map(len, entries)), [f"results.json: {text}" for text in differences(recorded.plain, expected)]

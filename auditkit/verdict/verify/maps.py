@@ -39,8 +39,7 @@ class Agreement:
 
 def made_by(recorded: Recorded) -> str:
     """The method that the audit made its maps by; empty where it was given them."""
-    said = recorded.results.get("explained")
-    return str(said.get("method")) if isinstance(said, Mapping) else ""
+    return "" if recorded.results.explained is None else recorded.results.explained.method
 
 
 def again(
@@ -71,11 +70,14 @@ def again(
 
 def _asked(recorded: Recorded) -> tuple[Explanation, str | None]:
     """What was asked for, and the digest of the pictures behind hidden pixels, where they are not the images."""
-    said = recorded.results["explained"]
-    what = Explanation.from_json(said["request"])
-    if what.name() != said["method"]:
-        raise ValueError(f"what was asked for is {what.name()}, but the maps are said to be of {said['method']}")
-    return what, said["request"]["pool"]
+    explained = recorded.results.explained
+    if explained is None:
+        raise ValueError("the run did not make its maps")
+    request = explained.request
+    what = Explanation(request.method, request.labels, tuple(request.options.items()), request.seed, request.gradient)
+    if what.name() != explained.method:
+        raise ValueError(f"what was asked for is {what.name()}, but the maps are said to be of {explained.method}")
+    return what, request.pool
 
 
 def _classifier(recorded: Recorded, work: EvaluationPlan) -> OnnxClassifier:
@@ -93,7 +95,7 @@ def _pool(recorded: Recorded, work: EvaluationPlan, given: Path | None, known: s
     """The pictures behind hidden pixels."""
     if known is None:
         return work.images
-    path = given or recorded.results["run"].get("pool_path")
+    path = given or recorded.results.run.pool_path
     if path is None or not Path(path).exists():
         raise BadInput(f"the pool that maps were made with cannot be found ({path}): give --pool PATH, or --maps 0.")
     pool = Dataset.open(Path(path), work.model.signature.classes, work.model.card.names)

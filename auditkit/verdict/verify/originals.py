@@ -105,7 +105,7 @@ class _Paths:
 
 def _own_maps(recorded: Recorded, name: str) -> "Path | str | None":
     """Where the run says that a bundle is; one that it made itself lies in its own folder."""
-    listed = recorded.results.get("run", {}).get("bundle_paths", {})
+    listed = recorded.results.run.bundle_paths
     own = recorded.store.folder / MAPS
     return listed.get(name) or (own if own.is_dir() and list(recorded.about["bundles"]) == [name] else None)
 

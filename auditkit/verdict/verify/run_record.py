@@ -12,16 +12,18 @@ from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.card import Card
 from auditkit.model.device import CPU, PROFILES
+from auditkit.records import Json
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.plan import unit_keys
 from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import CurvePair, Evaluation, curve_pairs, resolved, units
+from auditkit.runs.folder import results as results_types
+from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import Store
 
 MOST_IMAGES = 10**7  # more than any run has; a file that was tampered with may say anything
 ROUNDING = 1e-9  # between a number that is stored and the same one summed up again, perhaps on another machine
 OF_THE_PROTOCOL = ("renormalise", "infill", "eps1", "eps2", "ties")  # settings that a protocol brings itself
-FIGURES = ("rows", "repeated", "largest", "mean", "insertion", "alpha", "beta")
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Recorded:
 
     store: Store
     run: Mapping[str, Any]  # what run.json says that the run is
-    results: Mapping[str, Any]
+    results: Results
+    plain: Mapping[str, Json]  # results.json as it was written
     about: Mapping[str, Any]  # what the keys of its units are the digests of
     asked: Evaluation  # settings as they can be given again
     settings: Evaluation  # the same, resolved
@@ -42,26 +45,19 @@ class Recorded:
     def of(cls, folder: Path) -> "Recorded":
         """What run.json and results.json say; refused where that cannot have been written by an evaluation."""
         store = Store(folder)
-        run, results = store.settings(), store.results()
+        run, plain, results = store.settings(), store.plain_results(), store.results()
         try:
-            about = _about(results)
+            about = _about(plain)
             asked, subject = _asked(about["settings"]), about["subject"]
             settings = resolved(asked, subject["classes"])
             if said := list(differences(about["settings"], settings.to_json())):
                 raise ValueError(f"its settings do not belong together: {said[0]}")
-            card, runtime = _card(subject["card"]), results["runtime"]
-            known = None if runtime is None else _runtime(runtime)
-            keys = {} if known is None else _keys(about, card)
-            return cls(store, run, results, about, asked, settings, known, card, keys)
+            card, runtime = _card(subject["card"]), _runtime(results.runtime)
+            keys = {} if runtime is None else _keys(about, card)
+            return cls(store, run, results, plain, about, asked, settings, runtime, card, keys)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             said_why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise BadInput(f"{folder} does not hold an evaluation of this auditkit's: {said_why}.") from None
-
-    @property
-    def policy(self) -> Mapping[str, Any] | None:
-        """What the run was judged by, where it was."""
-        found: Mapping[str, Any] | None = self.results.get("policy")
-        return found
 
     @property
     def curve_pairs(self) -> tuple[CurvePair, ...]:
@@ -78,7 +74,7 @@ class Recorded:
         return next(unit for unit in self.units if position in unit)
 
 
-def _about(results: Mapping[str, Any]) -> dict[str, Any]:
+def _about(results: Any) -> dict[str, Any]:
     """What an evaluation puts into the keys of its units; its results say all of it."""
     of_run = {name: results["run"][name] for name in ("bundles", "bundle_paths", "pool", "infill_images")}
     return of_run | {name: results[name] for name in ("subject", "settings", "failed_images", "environment")}
@@ -107,8 +103,11 @@ def _card(said: Mapping[str, Any]) -> Card:
     return Card(**fitted)
 
 
-def _runtime(said: Mapping[str, Any]) -> Runtime:
-    return Runtime(**{name: said[name] for name in FIGURES}, note=said["note"] or "")
+def _runtime(recorded: results_types.Runtime | None) -> Runtime | None:
+    if recorded is None:
+        return None
+    return Runtime(recorded.rows, recorded.repeated, recorded.largest, recorded.mean, recorded.insertion,
+                   recorded.alpha, recorded.beta, recorded.note or "")  # fmt: skip
 
 
 def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:

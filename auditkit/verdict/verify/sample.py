@@ -1,16 +1,17 @@
 """Which images are computed anew: some by chance, and those that decide."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
 
+from auditkit.arrays import Array
+from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import CONTROL
-from auditkit.runs.summary.per_image import Group, Values, image_means
 from auditkit.runs.summary.row_table import Items
+from auditkit.runs.summary.source_rows import image_means
 from auditkit.verdict.verify.run_record import Recorded
 
-JUDGED = ("insertion", "worst_completeness", "worst_soundness", "best_effort")  # figures that policies ask about
 SEVERAL = 10  # changed images of which the chance to escape is told too
 
 
@@ -48,18 +49,16 @@ def deciding(recorded: Recorded) -> list[str]:
 
 def _extremes(items: Items) -> Iterator[int]:
     for infill in range(len(items.infills)):
-        figures = {source: _figures(items, place, infill) for place, source in enumerate(items.sources)}
-        controls = [own for source, own in figures.items() if source.startswith(CONTROL)]
-        for source, own in figures.items():
-            for name in own if not source.startswith(CONTROL) else ():
-                beside = [control[name] for control in controls if name in control]
-                over = own[name] - (np.fmax.reduce(beside) if beside else 0.0)
-                if np.isfinite(over).any():
-                    yield from (int(np.nanargmax(over)), int(np.nanargmin(over)))
+        figures = {source: image_means(items, source, infill) for source in items.sources}
+        controls = [metrics for source, metrics in figures.items() if source.startswith(CONTROL)]
+        for source, metrics in figures.items():
+            for name in metrics if not source.startswith(CONTROL) else ():
+                if METRICS[name].key_figure and METRICS[name].curve:
+                    yield from _furthest(metrics[name], [control[name] for control in controls if name in control])
 
 
-def _figures(items: Items, source: int, infill: int) -> dict[str, "np.ndarray[tuple[int], np.dtype[np.float64]]"]:
-    """Judged figures of a source by name, one number an image, NaN where it has none."""
-    found = Group(items, np.flatnonzero((items.source == source) & (items.infill == infill))).metrics()
-    return {metric.name: image_means(metric, len(items.images)) for metric in found
-            if isinstance(metric, Values) and metric.name in JUDGED}  # fmt: skip
+def _furthest(values: Array, controls: Sequence[Array]) -> Iterator[int]:
+    """The images that lie furthest above the best control, and furthest below."""
+    margins = values - (np.fmax.reduce(controls) if controls else 0.0)
+    if np.isfinite(margins).any():
+        yield from (int(np.nanargmax(margins)), int(np.nanargmin(margins)))

@@ -135,7 +135,7 @@ def _inside(found: Verification, run: Path) -> tuple[Recorded | None, bool]:
         with np.errstate(all="ignore"):
             found.look("rows", lambda: _told("{:,} fit their curves and formulas", consistency.rows(recorded)))
             found.look("results", lambda: _told("{:,} figures follow from the rows", consistency.summed_up(recorded)))
-    if recorded.policy is not None:
+    if recorded.results.policy is not None:
         _judged(found, recorded)
     return recorded, whole
 

@@ -1,0 +1,120 @@
+"""Every metric in one table: what it is called, what it means, which way is better, and how it is computed.
+
+All lists of metrics derive from this table. To add a metric, write a function from MetricRows to values and add an
+entry here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from auditkit.metrics import per_image
+from auditkit.metrics.per_image import MetricRows, Result
+from auditkit.metrics.values import NotAssessed, Values
+
+Bounds = tuple[float, float]
+SHARE: Bounds = (0.0, 1.0)
+_ANY_NUMBER: Bounds = (-1e3, 1e3)  # limits of a policy on what has no bounds of its own
+_CORRELATION: Bounds = (-1.0, 1.0)
+_KINDS_OF_CHEAT: Bounds = (0.0, 3.0)  # one map for all labels, one map for all images, constant maps
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric."""
+
+    name: str
+    title: str
+    definition: str
+    compute: Callable[[MetricRows], Result] | None = None  # None: measured on the model or the run, not on heatmaps
+    formula: str = ""
+    direction: Literal["higher", "lower"] = "higher"  # which is better
+    bounds: Bounds | None = SHARE  # None: any number
+    limits: Bounds = SHARE  # between which a policy's limit may lie
+    needs: Literal["one label", "all labels", "regions", "given labels", "nothing"] = "one label"
+    curve: str = ""  # the column of rows that the points of curves move: insertion, alpha or beta
+    compared: Literal["always", "between runs", "never"] = "always"  # always: with controls and other bundles, too
+    by_class: bool = False  # whether the report breaks it down by class
+    depends_on_infill: bool = True  # False: no pixel is replaced for it
+    key_figure: bool = False  # whether the first screen of the report shows it
+    in_policies: bool = True  # whether a policy may set a limit
+
+    @property
+    def of_every_label(self) -> bool:
+        """Whether it needs a map for every label of an image."""
+        return self.needs == "all labels"
+
+    @property
+    def has_margin(self) -> bool:
+        """Whether a policy may ask how far it lies above a control."""
+        return self.compared == "always" and not self.lower_is_better and self.in_policies
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a smaller figure is the better one."""
+        return self.direction == "lower"
+
+
+_ENTRIES = (
+    Metric("accuracy", "accuracy", "Share of the images whose given label is the predicted one.", needs="given labels",
+           compared="never", key_figure=True),
+    Metric("insertion", "insertion", "The mean of the label's probability while pixels are uncovered from none to all, "
+           "the most important first.", per_image.insertion, "AUC = mean of f(kept s pixels) over s = 1 … n",
+           curve="insertion", by_class=True, key_figure=True),
+    Metric("deletion", "deletion", "The mean of the label's probability while pixels are hidden from the whole image "
+           "on, the most important first.", per_image.deletion, direction="lower", curve="deletion"),
+    Metric("tie_spread", "spread by tie order", "How much insertion depends on the order of tied pixels.",
+           per_image.tie_spread, direction="lower", compared="never", in_policies=False),
+    Metric("saliency_metric", "saliency metric", "How small a box around the map's largest bright component still "
+           "lets the model see the label.", per_image.saliency_metric,
+           "SM = log max(area fraction, 0.05) − log p(label on the crop)", "lower", None, _ANY_NUMBER,
+           depends_on_infill=False),
+    Metric("degenerate_boxes", "degenerate boxes", "Share of the saliency metric's boxes that are empty or smaller "
+           "than 5 % of the image.", per_image.degenerate_boxes, direction="lower", compared="never",
+           in_policies=False, depends_on_infill=False),
+    Metric("saliency_metric_tuned", "saliency metric, tuned", "The saliency metric with a threshold tuned on one half "
+           "of the images and reported on the other.", per_image.saliency_metric_tuned, direction="lower", bounds=None,
+           limits=_ANY_NUMBER, compared="between runs", in_policies=False, depends_on_infill=False),
+    Metric("degenerate_boxes_tuned", "degenerate boxes, tuned", "Share of degenerate boxes with the tuned threshold.",
+           per_image.degenerate_boxes_tuned, direction="lower", compared="never", in_policies=False,
+           depends_on_infill=False),
+    Metric("completeness", "completeness", "How much of a label's probability its own map recovers: the mean of α over "
+           "all pairs of an image and a label.", per_image.completeness,
+           "α = min( max(AUC, ε₁) ∕ f , 1 );  1 where f = 0", needs="all labels", curve="alpha"),
+    Metric("soundness", "soundness", "Whether maps raise a label's probability beyond what the whole image gives it: "
+           "the mean of β over all pairs of an image and a label.", per_image.soundness,
+           "β = min( max(f, ε₂) ∕ AUC , 1 );  1 where AUC = 0", needs="all labels", curve="beta"),
+    Metric("worst_completeness", "worst completeness", "The minimum of α over the labels of each image, then the mean "
+           "over images. A mean of minima, not an adversarial bound.", per_image.worst_completeness, needs="all labels",
+           curve="alpha", by_class=True, key_figure=True),
+    Metric("worst_soundness", "worst soundness", "The minimum of β over the labels of each image, then the mean over "
+           "images. A mean of minima, not an adversarial bound.", per_image.worst_soundness, needs="all labels",
+           curve="beta", by_class=True, key_figure=True),
+    Metric("best_effort", "best effort", "Over images whose second-best label has f ≥ 0.01: the mean of the minimum α "
+           "over the labels with f ≥ 0.01 that are not the prediction. One map for all labels scores badly here.",
+           per_image.best_effort, needs="all labels", curve="alpha", key_figure=True),
+    Metric("pointing_game", "pointing game", "Share of images whose most important pixel lies in the given region.",
+           per_image.pointing_game, needs="regions", key_figure=True, depends_on_infill=False),
+    Metric("iou", "overlap (IoU)", "Overlap of the given region with as many of the map's most important pixels.",
+           per_image.iou, needs="regions", key_figure=True, depends_on_infill=False),
+    Metric("flags", "flags", "How many known ways of faking the maps show.", needs="nothing", direction="lower",
+           limits=_KINDS_OF_CHEAT, compared="never"),
+    Metric("runtime_error", "runtime error", "The largest mean change of a figure against strict float32 on the CPU.",
+           needs="nothing", direction="lower", compared="never"),
+    Metric("randomisation", "randomisation", "Rank correlation of the maps with those of the re-initialised model at "
+           "the last stage.", needs="nothing", direction="lower", bounds=_CORRELATION, limits=_CORRELATION,
+           compared="never"),
+)  # fmt: skip
+METRICS = {metric.name: metric for metric in _ENTRIES}
+
+
+def compute_all(rows: MetricRows) -> list[Values | NotAssessed]:
+    """Every metric of a source that is part of the evaluation, in the order of the table."""
+    functions = [metric.compute for metric in METRICS.values() if metric.compute is not None]
+    results = [function(rows) for function in functions]
+    return [result for result in results if result is not None]
+
+
+def title(name: str) -> str:
+    """A metric's name in words; other words stay as they are."""
+    return METRICS[name].title if name in METRICS else name.replace("_", " ")

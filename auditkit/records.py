@@ -1,0 +1,156 @@
+"""Frozen dataclasses to JSON and back: what a stranger wrote is checked against the fields' types, once, at the door.
+
+A field's JSON name is its own, unless `json_name` gives another. The same types make the JSON schemas that ship with
+auditkit, so a schema cannot disagree with the reader.
+"""
+
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from auditkit.errors import BadInput
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+T = TypeVar("T")
+_JSON_NAME = "json_name"
+_OMIT_NONE = "omit_none"
+_NAMES = {str: "a text", int: "an integer", float: "a finite number", bool: "true or false"}
+_SCHEMA_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def json_name(name: str) -> Any:
+    """A field that is called `name` in JSON and is left out there while it is None."""
+    return field(default=None, metadata={_JSON_NAME: name, _OMIT_NONE: True})
+
+
+def optional() -> Any:
+    """A field that is left out of JSON while it is None."""
+    return field(default=None, metadata={_OMIT_NONE: True})
+
+
+def to_json(value: Any) -> Json:
+    """Plain JSON of a dataclass and all that it holds; a number that is not finite becomes null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        entries = ((_name(item), item, getattr(value, item.name)) for item in fields(value))
+        return {name: to_json(held) for name, item, held in entries if held is not None or not _omitted(item)}
+    if isinstance(value, Mapping):
+        return {str(name): to_json(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(held) for held in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{type(value).__name__} has no JSON form: {value!r:.80}")
+
+
+def from_json(kind: type[T], value: object, where: str) -> T:
+    """The dataclass that `value` holds; BadInput names the key that does not fit."""
+    return _parse(kind, value, where)  # type: ignore[no-any-return]
+
+
+def _parse(kind: Any, value: Any, where: str) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return _parse_dataclass(kind, value, where)
+    if origin in (Union, types.UnionType):
+        return _parse_union(arguments, value, where)
+    if origin is Literal:
+        return value if value in arguments else _refuse(where, value, f"one of {', '.join(map(str, arguments))}")
+    if origin is tuple:
+        return _parse_tuple(arguments, value, where)
+    if origin in (dict, Mapping):
+        if not isinstance(value, dict):
+            return _refuse(where, value, "an object")
+        return {name: _parse(arguments[1], held, f"{where}.{name}") for name, held in value.items()}
+    return _parse_scalar(kind, value, where)
+
+
+def _parse_scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is float and type(value) is int:
+        value = float(value) if abs(value) < 2**53 else math.inf
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        return _refuse(where, value, _NAMES[kind])
+    return value
+
+
+def _parse_dataclass(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        return _refuse(where, value, "an object")
+    hints, items = _hints(kind), {_name(item): item for item in fields(kind)}
+    unknown = [name for name in value if name not in items]
+    if unknown:
+        raise BadInput(f"{where} has an unknown key '{unknown[0]}'; this auditkit does not write it.")
+    missing = [name for name, item in items.items() if name not in value and item.default is MISSING]
+    if missing:
+        raise BadInput(f"{where} lacks '{missing[0]}'; it is not what auditkit wrote.")
+    return kind(**{
+        items[name].name: _parse(hints[items[name].name], held, f"{where}.{name}") for name, held in value.items()
+    })  # fmt: skip
+
+
+def _parse_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    """The first kind that fits; an object is tried against the dataclass, so that its own sentence is the error."""
+    if value is None and type(None) in kinds:
+        return None
+    rest = [kind for kind in kinds if kind is not type(None)]
+    for kind in rest[:-1]:
+        try:
+            return _parse(kind, value, where)
+        except BadInput:
+            continue
+    return _parse(rest[-1], value, where)
+
+
+def _parse_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if not isinstance(value, list):
+        return _refuse(where, value, "a list")
+    if kinds[-1] is Ellipsis:
+        kinds = (kinds[0],) * len(value)
+    if len(kinds) != len(value):
+        return _refuse(where, value, f"a list of {len(kinds)}")
+    pairs = zip(kinds, value, strict=True)
+    return tuple(_parse(kind, held, f"{where}[{index}]") for index, (kind, held) in enumerate(pairs))
+
+
+def _refuse(where: str, value: Any, expected: str) -> Any:
+    raise BadInput(f"{where} is {value!r:.60}, expected {expected}.")
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _name(item: "Field[Any]") -> str:
+    return str(item.metadata.get(_JSON_NAME, item.name))
+
+
+def _omitted(item: "Field[Any]") -> bool:
+    return bool(item.metadata.get(_OMIT_NONE))
+
+
+def json_schema(kind: Any) -> dict[str, Json]:
+    """The JSON schema of what `to_json` writes for a dataclass, or for any type that one may hold."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        hints, items = _hints(kind), fields(kind)  # type: ignore[arg-type]
+        return {
+            "type": "object", "properties": {_name(item): json_schema(hints[item.name]) for item in items},
+            "required": [_name(item) for item in items if item.default is MISSING], "additionalProperties": False,
+        }  # fmt: skip
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [json_schema(held) for held in arguments]}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return {"type": "array", "items": json_schema(arguments[0])}
+    if origin is tuple:
+        items_schema: list[Json] = [json_schema(held) for held in arguments]
+        return {"type": "array", "prefixItems": items_schema, "minItems": len(arguments), "maxItems": len(arguments)}
+    if origin in (dict, Mapping):
+        return {"type": "object", "additionalProperties": json_schema(arguments[1])}
+    return {"type": "null"} if kind is type(None) else {"type": _SCHEMA_TYPES[kind]}

@@ -1,0 +1,67 @@
+"""A finished run, read from its folder: its results and its rows."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from auditkit.errors import BadInput
+from auditkit.metrics.table import compute_all
+from auditkit.metrics.values import NotAssessed, Values
+from auditkit.runs.evaluation.settings import CONTROL, Evaluation
+from auditkit.runs.folder.results import PolicyName, Results, RunIdentity
+from auditkit.runs.folder.store import RESULTS, RUN, Store
+from auditkit.runs.summary.row_table import Items
+from auditkit.runs.summary.source_rows import metric_rows
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run: its results, and its rows."""
+
+    name: str
+    results: Results
+    digest: str  # of results.json
+    items: Items
+
+    @cached_property
+    def bundles(self) -> list[str]:
+        """Its sources other than controls."""
+        return [source for source in self.items.sources if not source.startswith(CONTROL)]
+
+    def metrics(self, bundle: str, infill: str) -> dict[str, Values | NotAssessed]:
+        """Each metric of a bundle before it is averaged."""
+        source, infill_index = self.items.sources.index(bundle), self.items.infills.index(infill)
+        positions = np.flatnonzero((self.items.source == source) & (self.items.infill == infill_index))
+        return {metric.name: metric for metric in compute_all(metric_rows(self.items, positions))}
+
+    def identity(self) -> RunIdentity:
+        """What tells it from other runs."""
+        results, policy = self.results, self.results.policy
+        return RunIdentity(
+            self.name, results.subject.model, results.subject.images, results.run.bundles,
+            PolicyName(None, None) if policy is None else PolicyName(policy.name, policy.sha256), results.environment,
+            results.verdict, tuple(check.id for check in results.checks if check.status == "suppressed"), self.digest,
+        )  # fmt: skip
+
+
+def read_run(folder: Path) -> FinishedRun:
+    """The finished run in a folder."""
+    if not folder.is_dir():
+        raise BadInput(f"there is no run {folder}; give the folder that audit or evaluate wrote.")
+    if not (folder / RUN).exists():
+        raise BadInput(f"{folder} is not a run (it has no {RUN}); give the folder that audit or evaluate wrote.")
+    store = Store(folder)
+    results, keys = store.results(), store.keys()
+    if not keys:
+        raise BadInput(f"{folder} has no rows to compare; its folder 'items' is missing or empty.")
+    settings = Evaluation(labels=results.settings.labels, renormalise=results.settings.renormalise)
+    items = Items(store.tables(keys), named=settings.targets_listed_labels)
+    if len(items) != results.run.rows:
+        raise BadInput(
+            f"{folder / 'items'} holds {len(items)} rows, but the run made {results.run.rows}; see auditkit verify."
+        )
+    digest = hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()
+    return FinishedRun(folder.resolve().name, results, digest, items)
