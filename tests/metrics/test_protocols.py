@@ -294,9 +294,8 @@ def test_a_protocol_is_part_of_every_figures_name(tmp_path: Path, toy: Toy, imag
     assert (settings.eps1, settings.eps2, settings.renormalise) == (protocol.eps1, protocol.eps2, protocol.renormalise)
     assert settings.steps.count == (protocol.insertion.steps or 0)
     for metric in found.metrics:
-        entry = metric.to_json(settings)
-        assert entry["protocol"] == name
-        assert entry["infill"] == (protocol.deletion if metric.name == "deletion" else protocol.insertion).infill
+        assert metric.protocol == name
+        assert metric.infill == (protocol.deletion if metric.name == "deletion" else protocol.insertion).infill
     for row in found.rows:
         assert row["keep_counts"] == protocol.insertion.counts(PIXELS).tolist()
 

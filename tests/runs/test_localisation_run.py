@@ -95,7 +95,9 @@ def check(found: Summary, maps: dict[int, Array], regions: list[Array | None], l
         (metric,) = (metric for metric in found.metrics if metric.name == name and metric.bundle == "maps")
         assert metric.value == pytest.approx(np.mean(values))
         assert metric.n == len(expected)
-        assert bool(metric.note) == (len(expected) < len(regions))  # it says how many there are
+        assert bool(metric.note and metric.note.kind == "images-with-region") == (
+            len(expected) < len(regions)
+        )  # it says how many there are
 
 
 # Where the object is said to be ---------------------------------------------------------------------------------------

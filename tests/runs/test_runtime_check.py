@@ -14,6 +14,7 @@ import auditkit
 from auditkit.errors import RuntimeFailure
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.hard_masks import HostMasked, OnnxMasked, masked
+from auditkit.records import to_json
 from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.runtime_check import MATTERS, MOST_BETWEEN_REPEATS, Runtime
 from tests.metrics.test_protocols import Array
@@ -133,7 +134,7 @@ def test_a_sound_runtime_is_on_the_record(file: Path, images: Array, tmp_path: P
     assert (runtime.rows, runtime.repeated, runtime.note) == (ROWS, 0, "")
     assert max(runtime.largest, runtime.mean, runtime.insertion, runtime.alpha, runtime.beta) < 1e-6
     written = json.loads((tmp_path / "run" / "results.json").read_text())["runtime"]
-    assert written == runtime.to_json()
+    assert written == to_json(runtime.to_record())
     assert written["reference"].startswith("the file on the CPU, strict float32")
     bundle = auditkit.Bundle(tmp_path / "maps")
     maps = np.random.default_rng(1).random((CLASSES, *SIZE), dtype=np.float32)
@@ -161,7 +162,8 @@ def test_a_device_that_is_off_is_measured_and_flagged(
     assert 0.2 * by < runtime.mean <= runtime.largest <= by * 1.001
     assert runtime.insertion == pytest.approx(by * sound.value("insertion", "control:centred-gaussian"), rel=0.6)
     assert runtime.matters == (by == 0.2)
-    doubts = [flag for flag in found.flags if flag.kind == "runtime-off"]
+    doubts = [text for text in found.flag_texts() if "off from strict float32" in text]
+    assert len(doubts) == sum(flag.kind == "runtime-off" for flag in found.flags)
     assert len(doubts) == runtime.matters
     assert all(f"insertion {runtime.insertion:.2g}" in flag for flag in doubts)
 

@@ -12,9 +12,11 @@ import auditkit
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import area
 from auditkit.metrics.faithfulness import alpha, beta
+from auditkit.records import to_json
 from auditkit.report.load_run import load
 from auditkit.report.sections import identity
 from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.folder.results import SamplingError
 from auditkit.runs.summary.sampling_error import COMMON, USUAL
 from auditkit.runs.summary.summarise import Summary
 from auditkit.runs.summary.wording import sampling_remarks
@@ -52,8 +54,8 @@ def run(given: tuple[Any, Any, Path], **asked: Any) -> Summary:
     return auditkit.evaluate(model, pictures, maps, **{**PLAIN, **asked})
 
 
-def said(found: Summary, source: str = "maps") -> dict[str, Any]:
-    (entry,) = (entry for entry in found.points if entry["bundle"] == source)
+def said(found: Summary, source: str = "maps") -> SamplingError:
+    (entry,) = (entry for entry in found.points if entry.bundle == source)
     return entry
 
 
@@ -81,13 +83,13 @@ def test_the_error_of_a_protocol_is_against_the_exact_curve(given: tuple[Any, An
         if counts[0] == 0 and counts[-1] == SIDE[0] * SIDE[1]:
             assert row["insertion_error"] >= abs(area(counts, values) - row["insertion"]) - 1e-6
         assert row["insertion_error"] > 0
-    assert said(found)["error"] > 0
+    assert said(found).error > 0
 
 
 def test_a_protocol_of_all_pixels_is_exact(given: tuple[Any, Any, Path]) -> None:
     found = run(given, protocol="paper", infill=None, controls=False)
     assert {row["insertion_error"] for row in found.rows} == {0.0}
-    assert said(found)["error"] == 0
+    assert said(found).error == 0
 
 
 # The error of the figures ---------------------------------------------------------------------------------------------
@@ -126,11 +128,11 @@ def _figures(rows: list[dict[str, Any]], errors: float) -> dict[str, list[float]
 def test_points_follow_from_the_rows(given: tuple[Any, Any, Path], steps: str) -> None:
     found = run(given, steps=steps)
     for entry in found.points:
-        expected = by_hand(found, entry["bundle"])
-        assert entry["error"] == pytest.approx(max(expected.values()))
-        assert expected[entry["name"]] == pytest.approx(entry["error"])
-        assert (entry["infill"], entry["n"]) == ("gray", COUNT)
-    assert {entry["bundle"] for entry in found.points} == {metric.bundle for metric in found.metrics} - {""}
+        expected = by_hand(found, entry.bundle)
+        assert entry.error == pytest.approx(max(expected.values()))
+        assert expected[entry.name] == pytest.approx(entry.error)
+        assert (entry.infill, entry.n) == ("gray", COUNT)
+    assert {entry.bundle for entry in found.points} == {metric.bundle for metric in found.metrics} - {None}
 
 
 @pytest.mark.parametrize("steps", ["6", "12", "auto:0.05", "auto"])
@@ -138,21 +140,21 @@ def test_no_figure_is_off_by_more_than_said(given: tuple[Any, Any, Path], steps:
     few, all_of_them = run(given, steps=steps), run(given, steps="exact")
     for entry in few.points:
         for name in FIGURES:
-            one, other = (found.value(name, entry["bundle"]) for found in (few, all_of_them))
-            assert one is None or abs(one - other) <= entry["error"]
-    assert {entry["error"] for entry in all_of_them.points} == {0.0}
+            one, other = (found.value(name, entry.bundle) for found in (few, all_of_them))
+            assert one is None or abs(one - other) <= entry.error
+    assert {entry.error for entry in all_of_them.points} == {0.0}
 
 
 def test_every_infill_and_control_has_its_own(given: tuple[Any, Any, Path]) -> None:
     found = run(given, steps=4, infill=("gray", "blur"))
-    listed = [(entry["bundle"], entry["infill"]) for entry in found.points]
+    listed = [(entry.bundle, entry.infill) for entry in found.points]
     assert listed == list(dict.fromkeys((metric.bundle, metric.infill) for metric in found.metrics if metric.bundle))
     assert len(listed) == len(set(listed)) >= 2 * 5
 
 
 def test_two_ends_tell_nothing_of_the_error(given: tuple[Any, Any, Path]) -> None:
     found = run(given, steps=1)
-    assert {(entry["name"], entry["error"]) for entry in found.points} == {(None, None)}
+    assert {(entry.name, entry.error) for entry in found.points} == {(None, None)}
     assert "points: with 1 step nobody knows how far a figure of maps is off; --steps auto finds what it" in str(found)
 
 
@@ -161,22 +163,25 @@ def test_two_ends_tell_nothing_of_the_error(given: tuple[Any, Any, Path]) -> Non
 
 def test_tables_say_when_points_are_too_few(given: tuple[Any, Any, Path], tmp_path: Path) -> None:
     found = run(given, steps=6, out=tmp_path / "run")
-    line = f"points: with 6 steps a figure of maps may be off by {said(found)['error']:.3f}; --steps auto finds what it"
-    assert said(found)["error"] > 0.005
+    line = f"points: with 6 steps a figure of maps may be off by {said(found).error:.3f}; --steps auto finds what it"
+    assert said(found).error > 0.005
     assert line in str(found)
     assert f"<p>{line}" in found._repr_html_()
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["points"] == list(found.points)
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["points"] == to_json(found.points)
     assert "points:" not in str(run(given, steps="exact"))
 
 
+def point(bundle: str, infill: str, error: float | None) -> SamplingError:
+    return SamplingError("insertion", bundle, infill, error, {}, 12)
+
+
 def test_a_report_says_how_far_points_may_be_off_where_a_run_does(tmp_path: Path) -> None:
-    points = [{"name": "insertion", "bundle": bundle, "infill": "gray", "error": error, "n": 12}
-              for bundle, error in (("maps", 0.0131), ("late", None), ("control:random", 0.2))]  # fmt: skip
-    loaded = load(made_run(tmp_path / "run", points=points))
-    old = {key: value for key, value in loaded.results.items() if key != "points"}  # what was written before
-    told = {name: dict(identity(results, loaded.digest))["Precision, measured"]
-            for name, results in (("new", loaded.results), ("old", old))}  # fmt: skip
-    assert told["new"][len(told["old"]) :] == [
+    errors = (("maps", 0.0131), ("late", None), ("control:random", 0.2))
+    points = tuple(point(bundle, "gray", error) for bundle, error in errors)
+    loaded = load(made_run(tmp_path / "run"))
+    told, without = (dict(identity(replace(loaded.results, points=some), loaded.digest))["Precision, measured"]
+                     for some in (points, ()))  # fmt: skip
+    assert told[len(without) :] == [
         ("error by the number of points, maps, gray", "0.013", False),
         ("error by the number of points, late, gray", "not known", False),
     ]
@@ -190,17 +195,15 @@ SETTINGS = Evaluation(steps=auditkit.metrics.curves.Steps("uniform", count=16))
     [([0.004, 0.005], None), ([0.004, 0.0131], "0.013"), ([None, 0.1], "nobody knows"), ([0.1, None], "nobody knows")],
 )
 def test_the_worst_infill_of_a_bundle_is_told(errors: list[float | None], told: str | None) -> None:
-    points = [
-        {"name": "x", "bundle": "a", "infill": str(at), "error": error, "n": 9} for at, error in enumerate(errors)
-    ]
-    points.append({"name": "x", "bundle": "control:random", "infill": "0", "error": 0.3, "n": 9})
+    points = [point("a", str(number), error) for number, error in enumerate(errors)]
+    points.append(point("control:random", "0", 0.3))
     lines = sampling_remarks(points, SETTINGS)
     assert len(lines) == (told is not None)
     assert all(str(told) in line and "of a " in line for line in lines)
 
 
 def test_the_way_out_is_one_that_there_is(given: tuple[Any, Any, Path]) -> None:
-    points = [{"name": "x", "bundle": "a", "infill": "gray", "error": 0.01, "n": 9}]
+    points = [point("a", "gray", 0.01)]
     auto = replace(SETTINGS, steps=auditkit.metrics.curves.Steps("auto", tolerance=5e-3))
     assert sampling_remarks(points, auto) == [
         "points: with steps auto:0.005 a figure of a may be off by 0.010; --steps auto:0.001 asks for more points"

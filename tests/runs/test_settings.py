@@ -86,7 +86,7 @@ def test_a_label_set_is_what_is_measured(tmp_path: Path, labels: str, expected: 
     found = run(tmp_path, labels=labels)
     assert {row["label"] for row in found.rows} == expected
     assert len(found.rows) == 3 * len(expected)
-    assert {metric.to_json(found.settings)["labels"] for metric in found.metrics} == {labels.replace(" ", "")}
+    assert {metric.labels for metric in found.metrics} == {labels.replace(" ", "")}
 
 
 @pytest.mark.parametrize(("labels", "text"), [(1, "1"), ([2, 1], "2,1"), (np.array([0, 2]), "0,2"), ("0,2", "0,2")])
@@ -163,7 +163,7 @@ def test_probabilities_given_that_the_label_is_one_of_the_set(
         if row["predicted"]:
             hidden = curves[1][:, at]
             assert row["deletion"] == pytest.approx(straight_area(counts, hidden[counts]), abs=1e-6)
-    assert all(metric.to_json(found.settings)["renormalised"] is True for metric in found.metrics)
+    assert all(metric.renormalised is True for metric in found.metrics)
 
 
 def test_auto_knows_its_error_of_renormalised_curves(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_areas_over_a_part_of_the_curve(tmp_path: Path, kept: tuple[float, float
         assert row["alpha"] == pytest.approx(ratio(max(row["insertion"], 0.01), shown[-1]), abs=1e-6)
     assert np.sum(np.array(off) > 1) <= 1  # of twelve; it holds 95 times in 100
     assert max(off, default=0) < 2
-    assert {tuple(metric.to_json(found.settings)["range"]) for metric in found.metrics} == {kept}
+    assert {metric.range for metric in found.metrics} == {kept}
 
 
 def test_parts_of_a_curve_make_up_the_whole(tmp_path: Path) -> None:
