@@ -15,9 +15,11 @@ import xmlschema
 from markdown_it import MarkdownIt
 
 from auditkit.errors import BadInput
+from auditkit.records import to_json
 from auditkit.report import wording
 from auditkit.report.formats import FORMATS, render
 from auditkit.report.load_run import load
+from auditkit.runs.comparison.compare import compare
 from auditkit.runs.folder import checksums
 from tests.support.synthetic_runs import Command, command, digest, rows, run
 
@@ -38,25 +40,27 @@ def check(status: str, **said: Any) -> dict[str, Any]:
     return {
         "id": status.replace(" ", "-"), "title": f"A check: {status}", "metric": "worst_completeness", "status": status,
         "observed": 0.5, "low": 0.4, "high": 0.6, "n": 40, "limit": 0.45, "rule": "min", "severity": "medium",
-        "reason": f"because of {status}", **(held if status == "suppressed" else {}), **said,
+        "required": True, "reason": f"because of {status}", **(held if status == "suppressed" else {}), **said,
     }  # fmt: skip
 
 
 def figure(name: str, bundle: str | None, value: float | None) -> dict[str, Any]:
     ends = {"low": None, "high": None} if value is None else {"low": value - 0.1, "high": value + 0.1}
+    missing = {"metric": name, "cause": "only-predicted-label"} if value is None else None
     return {"name": name, "bundle": bundle, "labels": "all", "infill": "gray" if bundle else "", "eps1": 0.01,
             "eps2": 0.001, "steps": "16", "range": [0.0, 1.0], "value": value, **ends, "confidence": 0.95, "n": 40,
-            "reason": "too few labels" if value is None else None}  # fmt: skip
+            "not_assessed": missing}  # fmt: skip
 
 
 AUDIT: dict[str, Any] = {
-    "policy": {"name": "standard", "description": "what we ask", "sha256": digest("policy"), "text": "secret = 1",
-               "minimum_images": 200, "fail_on": "low"},
+    "policy": {"name": "standard", "description": "what we ask", "sha256": digest("policy"), "shipped": False,
+               "text": "secret = 1", "minimum_images": 200, "fail_on": "low"},
     "checks": [check(status) for status in STATUSES], "verdict": "fail", "verdict_reason": "One check was failed.",
     "metrics": [figure("accuracy", None, 0.75), figure("insertion", "maps", 0.612),
                 figure("best_effort", "maps", None)],
     "controls": [figure("insertion", "control:random", 0.321), figure("insertion", "control:edges", 0.432)],
-    "flags": ["maps: ties (12 of 40 maps)"], "failed_images": [{"image": "torn.png", "reason": "it is cut short"}],
+    "flags": [{"kind": "ties", "bundle": "maps", "count": 12, "total": 40}],
+    "failed_images": [{"image": "torn.png", "reason": "it is cut short"}],
     "run": {"started": "2026-03-04T05:06:07+00:00", "ended": "2026-03-04T05:07:37.500000+00:00", "git_commit": "c0ffee",
             "command": ["auditkit", "audit", "vendor/model.onnx", "my images"]},
 }  # fmt: skip
@@ -176,7 +180,7 @@ def test_junit_has_a_case_for_each_check_and_one_for_the_verdict(made: Callable[
     assert said["Run: git commit"] == "c0ffee"
 
 
-@pytest.mark.parametrize("verdict", [*VERDICTS, "newly invented"])
+@pytest.mark.parametrize("verdict", VERDICTS)
 def test_a_pipeline_sees_green_only_where_the_verdict_allows_it(made: Callable[..., Path], verdict: str | None) -> None:
     """Whatever the checks say: the verdict of too few images is inconclusive though each of them passed."""
     folder = made(**AUDIT | {"verdict": verdict, "checks": [check("pass")]})
@@ -188,11 +192,22 @@ def test_a_pipeline_sees_green_only_where_the_verdict_allows_it(made: Callable[.
     assert (found["level"] == "error") is (verdict not in ("pass", "measured", None))
 
 
-@pytest.mark.parametrize("wrong", [
-    check("newly invented"), check("measured"), check("suppressed", suppression=None),
-    check("suppressed", would_be=None),
+@pytest.mark.parametrize(("part", "wrong"), [
+    ("verdict", "newly invented"), ("verdict", "Pass"), ("checks", [check("newly invented")]),
+    ("checks", [check("measured")]), ("checks", [check("suppressed", would_be="newly invented")]),
+    ("checks", [check("fail", severity="?")]),
 ])  # fmt: skip
-def test_a_status_that_is_not_known_is_never_green(made: Callable[..., Path], wrong: dict[str, Any]) -> None:
+def test_a_verdict_or_status_that_is_not_known_is_refused(made: Callable[..., Path], part: str, wrong: Any) -> None:
+    folder = made(**AUDIT)
+    held = json.loads((folder / "results.json").read_text())
+    (folder / "results.json").write_text(json.dumps(held | {part: wrong}))
+    for form in FORMATS:
+        with pytest.raises(BadInput, match=rf"results\.json\.{part}.* expected one of "):
+            render(load(folder), form)
+
+
+@pytest.mark.parametrize("wrong", [check("suppressed", suppression=None), check("suppressed", would_be=None)])
+def test_a_suppression_that_says_too_little_is_never_green(made: Callable[..., Path], wrong: dict[str, Any]) -> None:
     folder = made(**AUDIT | {"verdict": "pass", "checks": [wrong]})
     found = sarif(folder)["results"][1]
     assert found["kind"] == "fail"
@@ -215,7 +230,7 @@ def test_what_the_verdict_does_not_count_makes_no_pipeline_red(made: Callable[..
     assert str(said[0]).startswith("Inconclusive, for information, not counted by the verdict: ")
     assert str(said[1]).startswith("Fail, in detail of pass, not counted by the verdict: ")
     text = render(load(folder), "md")
-    assert "1 pass; 3 findings more in detail or for information, which the verdict does not count." in text
+    assert "1 pass; 3 more findings for information; they do not affect the verdict." in text
     assert "Inconclusive (not counted)" in text.replace("\\", "")
 
 
@@ -236,7 +251,7 @@ def test_a_pass_that_rests_on_suppressions_says_so_wherever_it_is_read(made: Cal
     assert str(next(junit(folder).iter("system-out")).text).startswith(f"Verdict: {said}\n")
     assert f"<title>{said}: " in render(load(folder), "html")
     for verdict, expected in (("inconclusive", ", with 1 finding suppressed"), ("fail", ""), ("measured", "")):
-        found = wording.headline({"verdict": verdict, "checks": [check("suppressed")]})
+        found = wording.headline(load(made(verdict=verdict, checks=[check("suppressed")])).results)
         assert found == wording.verdict(verdict)._replace(word=f"{verdict.capitalize()}{expected}")
 
 
@@ -288,7 +303,7 @@ def test_sarif_names_the_file_the_command_and_what_was_left_out(made: Callable[.
 
 
 @pytest.mark.parametrize(("severity", "level"), [
-    ("critical", "error"), ("high", "error"), ("medium", "warning"), ("low", "note"), ("info", "note"), ("?", "error")
+    ("critical", "error"), ("high", "error"), ("medium", "warning"), ("low", "note"), ("info", "note"),
 ])  # fmt: skip
 def test_a_failure_is_as_loud_as_it_is_severe(made: Callable[..., Path], severity: str, level: str) -> None:
     found = sarif(made(**AUDIT | {"checks": [check("fail", severity=severity)]}))
@@ -327,11 +342,12 @@ def test_a_model_that_is_a_function_has_its_results_for_a_file(made: Callable[..
 
 def hostile() -> dict[str, Any]:
     bad = check("suppressed", title=HOSTILE, reason=HOSTILE,
-                suppression={"reason": HOSTILE, "approver": HOSTILE, "expires": None})  # fmt: skip
+                suppression={"reason": HOSTILE, "approver": HOSTILE, "expires": HOSTILE})  # fmt: skip
     return AUDIT | {
         "checks": [check("fail", id=HOSTILE, title=HOSTILE, reason=HOSTILE, metric=HOSTILE), bad,
                    check("error", reason=HOSTILE)],
-        "verdict_reason": HOSTILE, "flags": [HOSTILE], "failed_images": [{"image": HOSTILE, "reason": HOSTILE}],
+        "verdict_reason": HOSTILE, "flags": [{"kind": "maps-missing", "bundle": HOSTILE, "count": 3}],
+        "failed_images": [{"image": HOSTILE, "reason": HOSTILE}],
         "metrics": [figure("insertion", HOSTILE, 0.5), figure("best_effort", HOSTILE, None)],
         "policy": {**AUDIT["policy"], "name": HOSTILE}, "subject": {"model": {"path": HOSTILE}},
         "run": {**AUDIT["run"], "bundles": {HOSTILE: digest("maps")}, "command": ["auditkit", HOSTILE]},
@@ -356,8 +372,10 @@ def test_no_name_becomes_markup(made: Callable[..., Path]) -> None:
     "said", ["1. one", "12) x", "- x", "+ x", "=== x", "--- x", "# x", "> x", "+0.25", "0.5", "-1"]
 )
 def test_the_first_signs_of_a_line_begin_no_list(made: Callable[..., Path], said: str) -> None:
-    items = [item.text for item in page(made(**AUDIT | {"flags": [said]})).iter("li")]
+    flag = {"kind": "maps-missing", "bundle": said, "count": 3}
+    items = [item.text for item in page(made(**AUDIT | {"flags": [flag], "limitations": [said]})).iter("li")]
     assert said in items
+    assert f"{said}: 3 maps are missing" in items
 
 
 @pytest.mark.parametrize("form", ["md", "junit", "sarif"])
@@ -398,16 +416,15 @@ def test_markdown_tells_the_whole_story(made: Callable[..., Path]) -> None:
     )
     (insertion,) = (line for line in lines if line.startswith("| insertion"))
     assert insertion.split(" | ")[1:4] == ["0.612 (0.512 to 0.712)", "0.321 (0.221 to 0.421)", "0.432 (0.332 to 0.532)"]
-    for words in ("maps: best effort is not assessed: too few labels", "ties (12 of 40 maps)", digest("model"),
+    for words in ("maps: best effort is not assessed: the label set holds no other label than the predicted one",
+                  "ties (12 of 40 maps)", digest("model"),
                   "torn.png was left out: it is cut short", "Of these images alone.", "c0ffee"):  # fmt: skip
         assert words in text
 
 
 def test_markdown_tells_what_changed_since_the_baseline(made: Callable[..., Path]) -> None:
-    from auditkit.runs.comparison.compare import compare
-
     before, after = (made(checks=[check(status, id="margin")]) for status in ("pass", "fail"))
-    changes = compare(before, after).as_baseline()
+    changes = to_json(compare(before, after))
     text = render(load(made(**AUDIT, baseline=changes)), "md")
     assert "## Changes since the baseline" in text
     assert "margin: Pass → Fail" in text
@@ -415,11 +432,12 @@ def test_markdown_tells_what_changed_since_the_baseline(made: Callable[..., Path
 
 def test_markdown_tells_what_was_compared(made: Callable[..., Path]) -> None:
     """Names out of both runs stay names, digests stand in code, and what differs is marked."""
-    sides = [{"run": HOSTILE, "verdict": verdict, "model": {"path": HOSTILE, "sha256": digest(verdict)},
-              "policy": {"name": HOSTILE, "sha256": digest("policy")}, "suppressed": [], "bundles": {HOSTILE: "`x`"}}
-             for verdict in ("pass", "fail")]  # fmt: skip
-    checks = [{"id": "x", "before": "pass", "after": "fail"}]
-    baseline = {"run": HOSTILE, "a": sides[0], "b": sides[1], "checks": checks}
+    sides = [{"run": HOSTILE, "verdict": verdict, "suppressed": [], "bundles": {HOSTILE: "`x`"}, "environment": {},
+              "model": {"path": HOSTILE, "sha256": digest(verdict), "identity": digest(verdict)},
+              "images": {"source": HOSTILE, "count": 2, "digest": HOSTILE},
+              "policy": {"name": HOSTILE, "sha256": digest("policy")}} for verdict in ("pass", "fail")]  # fmt: skip
+    baseline = {"a": sides[0], "b": sides[1], "shared_images": 2, "only_a": 0, "only_b": 0, "differences": [],
+                "checks": [{"id": "x", "before": "pass", "after": "fail"}], "notes": []}  # fmt: skip
     folder = made(**AUDIT, baseline=baseline)
     text, shown = render(load(folder), "md"), page(folder)
     assert f"| model sha256 | `{digest('pass')}` | `{digest('fail')}` | changed |" in text
@@ -434,8 +452,10 @@ def test_markdown_tells_what_was_compared(made: Callable[..., Path]) -> None:
 def test_markdown_has_the_figures_by_class_and_the_randomisation(made: Callable[..., Path]) -> None:
     by_class = [figure("insertion", "maps", 0.25) | {"class": 0},
                 figure("insertion", "maps", 0.75) | {"class": 1, "low": None, "high": None, "n": 2}]  # fmt: skip
-    stages = [{"stage": 1, "layers": ["fc_1"], "share": 0.3, "spearman": 0.6, "low": 0.5, "high": 0.7, "n": 8},
-              {"stage": 2, "layers": ["fc_1", *"abcdef"], "share": 1.0, "spearman": -0.1, "n": 8}]  # fmt: skip
+    stages = [{"stage": 1, "layers": ["fc_1"], "share": 0.3, "spearman": 0.6, "low": 0.5, "high": 0.7, "n": 8,
+               "absolute": None, "constant": 0},
+              {"stage": 2, "layers": ["fc_1", *"abcdef"], "share": 1.0, "spearman": -0.1, "low": None, "high": None,
+               "n": 8, "absolute": None, "constant": 0}]  # fmt: skip
     text = render(load(made(**AUDIT, classes=by_class, randomisation={"series": stages})), "md")
     assert "## By class\n\nmaps, images by given class, infill gray\n\n| Class | Images | insertion" in text
     assert "| class 0 | 40 | 0.250 (0.150 to 0.350) |" in text
@@ -456,10 +476,12 @@ def test_a_form_that_is_not_there_and_results_that_say_too_little_are_refused(ma
     folder = made(**AUDIT)
     with pytest.raises(BadInput, match="no format 'pdf'; use html, md, json, junit, sarif"):
         render(load(folder), "pdf")
-    (folder / "results.json").write_text('{"schema_version": 1, "run": {}}')
-    for form in FORMATS:
-        with pytest.raises(BadInput, match="says nothing of its tool"):
-            render(load(folder), form)
+    for said, why in (('{"schema_version": 2, "run": {}}', "lacks 'tool'"), ('{"run": {}}', "schema_version None"),
+                      ('{"schema_version": 1, "run": {}}', "schema_version 1, but this auditkit reads 2")):  # fmt: skip
+        (folder / "results.json").write_text(said)
+        for form in FORMATS:
+            with pytest.raises(BadInput, match=why):
+                render(load(folder), form)
 
 
 PARTS = (
@@ -478,16 +500,19 @@ def test_a_part_of_another_form_is_refused_in_a_sentence_or_shown(made: Callable
             try:
                 render(load(folder), form)
             except BadInput as error:
-                assert name in str(error)  # noqa: PT017 - what is empty may be shown
-                assert "it is not what audit or evaluate wrote" in str(error)  # noqa: PT017
+                assert f"{folder / 'results.json'}.{name}" in str(error)  # noqa: PT017 - what is empty may be shown
                 count += 1
     assert count >= 4 * len(FORMATS)
 
 
 def test_figures_that_are_no_numbers_are_refused(made: Callable[..., Path]) -> None:
-    folder = made(**AUDIT | {"metrics": [figure("insertion", "maps", 0.5) | {"low": "0.4"}]})
-    with pytest.raises(BadInput, match="metrics has an entry, number 0, whose low is not a number"):
-        load(folder)
+    folder = made(**AUDIT)
+    held = json.loads((folder / "results.json").read_text())
+    for wrong in ("0.4", True, float("nan"), float("inf"), [0.4], 10**400):
+        metrics = [figure("insertion", "maps", 0.5) | {"low": wrong}]
+        (folder / "results.json").write_text(json.dumps(held | {"metrics": metrics}))
+        with pytest.raises(BadInput, match=r"metrics\[0\]\.low is .*, expected a finite number"):
+            load(folder)
 
 
 # The command ----------------------------------------------------------------------------------------------------------
