@@ -237,17 +237,17 @@ def test_an_audit_takes_a_file_with_a_preset_and_a_function(tmp_path: Path) -> N
     path = _file(tmp_path)
     more: dict[str, Any] = {"method": "occlusion", "policy": "explore"}
     expected = auditkit.audit(path, _pictures(), tmp_path / "file", preset="unit", **more)
-    assert (expected["verdict"], expected["subject"]["card_origin"]["source"]) == ("measured", "preset unit")
+    assert (expected.verdict, expected.subject.card_origin.source) == ("measured", "preset unit")
     function = auditkit.load(path, preset="unit").predict
     results = auditkit.audit(function, _pictures(), tmp_path / "function", **more, **ASKED)
-    assert (results["verdict"], results["subject"]["model"]) == ("measured", "callable")
+    assert (results.verdict, results.subject.model) == ("measured", "callable")
     assert (tmp_path / "function" / "report.html").is_file()
     for run in (expected, results):
-        assert len(run["metrics"]) > 10
-    names = [(metric["name"], metric["bundle"]) for metric in results["metrics"]]
-    assert names == [(metric["name"], metric["bundle"]) for metric in expected["metrics"]]
-    values = [metric["value"] for metric in expected["metrics"]]
-    assert [metric["value"] for metric in results["metrics"]] == pytest.approx(values, abs=1e-5)
+        assert len(run.metrics) > 10
+    names = [(metric.name, metric.bundle) for metric in results.metrics]
+    assert names == [(metric.name, metric.bundle) for metric in expected.metrics]
+    values = [metric.value for metric in expected.metrics]
+    assert [metric.value for metric in results.metrics] == pytest.approx(values, abs=1e-5)
 
 
 def test_an_audit_refuses_what_the_others_refuse(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import auditkit
 from auditkit.cli.schema import read_schema
 from auditkit.data.alignment import checked_frame
 from auditkit.errors import BadInput
+from auditkit.metrics.table import METRICS
 from auditkit.model import card, signature
 from auditkit.verdict import policy
 from auditkit.verdict.policy_file import parse_policy
@@ -125,7 +126,7 @@ def test_a_policy_that_auditkit_refuses_does_not_fit(old: str, new: str) -> None
 def test_the_choices_of_a_policy_are_those_of_the_code() -> None:
     keys = json.loads(read_schema("policy"))["properties"]
     check = keys["check"]["items"]["properties"]
-    assert check["metric"]["enum"] == list(policy.METRICS)
+    assert check["metric"]["enum"] == [name for name, metric in METRICS.items() if metric.in_policies]
     assert check["severity"]["enum"] == list(policy.SEVERITIES)
     assert keys["fail_on"]["enum"] == list(policy.FAIL_ON)
     assert keys["evaluation"]["properties"]["controls"]["anyOf"][1]["items"]["enum"] == list(policy.CONTROLS)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from hypothesis import strategies as st
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.runs.folder import parquet
 from auditkit.runs.folder.parquet import COLUMNS, ITEMS
+from auditkit.runs.folder.results import SCHEMA_VERSION, MetricResult, Results
 from auditkit.runs.folder.store import Store, canonical, locked
+from tests.support import synthetic_runs
 
 SETTINGS = {"eps1": 0.01, "labels": ["all"], "steps": {"rule": "auto", "tolerance": 5e-3}}
 
@@ -57,6 +60,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(made: Path, tmp_path: Path) -> Path:
     """A run with four units."""
     return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def results(**parts: Any) -> Results:
+    return Results.parse(synthetic_runs.results([], **parts), Path("results.json"))
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -162,7 +169,7 @@ def test_a_reader_writes_nothing(run: Path) -> None:
     assert not store.has(key(0))
     assert len(store.notes) == 1
     assert store.settings() == SETTINGS
-    for forbidden in (lambda: store.write(key(0), unit(0)), lambda: store.finish({})):
+    for forbidden in (lambda: store.write(key(0), unit(0)), lambda: store.finish(results())):
         with pytest.raises(RuntimeError, match="only reads"):
             forbidden()
     assert content(run) == before
@@ -257,7 +264,7 @@ def test_equal_settings_in_other_forms_go_on(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("{", "not JSON"), ("[]", "schema_version None"), ('{"schema_version": 2}', "schema_version 2"),
+    ("{", "not JSON"), ("[]", "holds no object"), ("{}", "schema_version None"), ('{"schema_version": 2}', "schema_version 2"),
     ('{"schema_version": 1}', "digest"), ('{"schema_version": 1, "settings": {}, "settings_digest": "0"}', "digest"),
 ])  # fmt: skip
 def test_a_foreign_run_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -532,35 +539,73 @@ def test_kill_at_any_moment(tmp_path: Path, writer: str) -> None:
     for folder in (run, tmp_path / "uninterrupted"):
         with Store.open(folder, SETTINGS) as store:
             write_all(store, UNITS)
-            store.finish({"n": sum(table.num_rows for table in store.tables(store.keys()))})
+            rows = sum(table.num_rows for table in store.tables(store.keys()))
+            store.finish(results(run={"rows": rows}))
     assert content(run) == content(tmp_path / "uninterrupted")
-    assert store.results()["n"] == 3 * UNITS
+    assert store.results().run.rows == 3 * UNITS
 
 
 def test_results_are_valid_json_and_the_same_each_time(run: Path) -> None:
-    results = {"metrics": [{"value": np.float64(0.1), "low": np.nan, "high": -np.inf, "n": np.int64(3)}], "b": (1, 2)}
-    results |= {"array": np.array([0.5, np.nan]), "name": "Ä\udcff", "third": 1 / 3, "none": None}
+    metric = MetricResult(
+        "insertion", "maps", "all", "gray", 0.01, 1e-3, "16", (0.0, 1.0), 1 / 3, np.nan, -np.inf, 0.95, 3
+    )
+    odd = replace(
+        results(), metrics=(metric,), limitations=("Ä\udcff",), environment={"system": "x86_64", "device": "cpu"}
+    )
     with Store.open(run, SETTINGS) as store:
         with pytest.raises(BadInput, match="not finished"):
             store.results()
-        store.finish(results)
+        store.finish(odd)
         first = (run / "results.json").read_bytes()
-        store.finish(dict(reversed(results.items())))
+        store.finish(replace(odd, environment=dict(reversed(odd.environment.items()))))
     assert (run / "results.json").read_bytes() == first
-    found = json.loads(first, parse_constant=pytest.fail)
-    assert found == Store(run).results()
-    assert found["metrics"] == [{"value": 0.1, "low": None, "high": None, "n": 3}]
-    assert (found["array"], found["b"], found["third"]) == ([0.5, None], [1, 2], 1 / 3)
-    assert found["schema_version"] == parquet.SCHEMA_VERSION
-    assert list(found) == sorted(found)
+    plain = json.loads(first, parse_constant=pytest.fail)
+    assert plain == Store(run).plain_results()
+    (entry,) = plain["metrics"]
+    assert (entry["value"], entry["low"], entry["high"], entry["n"]) == (1 / 3, None, None, 3)
+    assert (entry["range"], plain["limitations"], plain["verdict"]) == ([0, 1], ["Ä\udcff"], None)
+    assert plain["schema_version"] == SCHEMA_VERSION == 2
+    assert list(plain) == sorted(plain)
+    assert Store(run).results() == replace(odd, metrics=(replace(metric, low=None, high=None),))
 
 
-def test_results_of_another_time_are_refused(run: Path) -> None:
-    (run / "results.json").write_text('{"schema_version": 99}')
-    with pytest.raises(BadInput, match="schema_version 99; this auditkit reads 1"):
-        Store(run).results()
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), np.array([0.5]), {1, 2}, Path("a")])
+def test_results_hold_plain_values_alone(run: Path, value: Any) -> None:
+    with Store.open(run, SETTINGS) as store:
+        with pytest.raises(TypeError, match="has no JSON form"):
+            store.finish(replace(results(), limitations=(value,)))
+        assert not (run / "results.json").exists()
+
+
+def test_results_of_another_version_are_refused(run: Path) -> None:
+    for version in (99, 1, "2", None):
+        (run / "results.json").write_text(json.dumps({"schema_version": version}))
+        with pytest.raises(BadInput) as refusal:
+            Store(run).results()
+        assert str(refusal.value) == (
+            f"{run / 'results.json'} has schema_version {version!r}, but this auditkit reads 2; run the command again "
+            "in a new folder."
+        )
     (run / "results.json").write_text('{"schema_ver')
     with pytest.raises(BadInput, match="not JSON"):
+        Store(run).results()
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"verdicts": []}, "has an unknown key 'verdicts'"),
+    ({"run": {"lines": 3}}, "run has an unknown key 'lines'"),
+    ({"run": {"rows": "3"}}, "run.rows is '3', expected an integer"),
+    ({"run": {"rows": True}}, "run.rows is True, expected an integer"),
+    ({"metrics": None}, "metrics is None, expected a list"),
+    ({"metrics": [{"name": "insertion"}]}, r"metrics\[0\] lacks 'bundle'"),
+    ({"verdict": "perfect"}, "verdict is 'perfect', expected one of pass, fail, inconclusive, measured"),
+    ({"failed_images": [{"image": "3", "reason": 7}]}, r"failed_images\[0\].reason is 7, expected a text"),
+    ({"settings": {"range": [0.0]}}, r"settings.range is \[0.0\], expected a list of 2"),
+    ({"settings": {"confidence": 10**400}}, "settings.confidence is .*, expected a finite number"),
+])  # fmt: skip
+def test_results_that_do_not_fit_are_refused_by_their_key(run: Path, change: dict[str, Any], message: str) -> None:
+    (run / "results.json").write_text(json.dumps(synthetic_runs.results([], **change)))
+    with pytest.raises(BadInput, match=message):
         Store(run).results()
 
 
@@ -595,10 +640,10 @@ def test_keys_are_equal_when_all_is_equal_and_only_then(one: Any, two: Any) -> N
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(max_size=3), VALUES, min_size=2, max_size=4), st.data())
 def test_a_change_anywhere_changes_the_key(parts: dict[str, Any], data: st.DataObject) -> None:
-    assert Store.key(dict(reversed(parquet.items()))) == Store.key(parts)
+    assert Store.key(dict(reversed(parts.items()))) == Store.key(parts)
     name = data.draw(st.sampled_from(sorted(parts)))
     assert Store.key(parts | {name: [parts[name]]}) != Store.key(parts)
-    assert Store.key({other: held for other, held in parquet.items() if other != name}) != Store.key(parts)
+    assert Store.key({other: held for other, held in parts.items() if other != name}) != Store.key(parts)
     assert Store.key({"deep": [parts]}) != Store.key({"deep": [parts, None]})
 
 

@@ -22,6 +22,8 @@ from auditkit.data import dataset
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.runs.folder import checksums, provenance
+from auditkit.runs.folder.results import CheckChange, ExplanationRequest, ModelFile, Results
+from auditkit.runs.folder.store import Store, locked
 from tests.support.commands import auditkit as command
 from tests.support.commands import auditkit_process, refused
 
@@ -77,15 +79,15 @@ def _words(folder: Path, out: Path, *more: object) -> tuple[object, ...]:
             out, "--device", "cpu", *more)  # fmt: skip
 
 
-def _results(run: Path) -> dict[str, Any]:
-    return dict(json.loads((run / "results.json").read_text()))
+def _results(run: Path) -> Results:
+    return Store(run).results()
 
 
 def _timeless(run: Path) -> str:
-    """results.json without the two times."""
-    found = _results(run)
-    del found["run"]["started"], found["run"]["ended"], found["run"]["command"]
-    return json.dumps(found)
+    """results.json without its times and the command."""
+    plain = json.loads((run / "results.json").read_text())
+    del plain["run"]["started"], plain["run"]["ended"], plain["run"]["command"]
+    return json.dumps(plain)
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +102,8 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _status(found: dict[str, Any]) -> dict[str, str]:
-    return {check["id"]: check["status"] for check in found["checks"]}
+def _status(results: Results) -> dict[str, str]:
+    return {check.id: check.status for check in results.checks}
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -110,17 +112,25 @@ def _status(found: dict[str, Any]) -> dict[str, str]:
 def test_a_run_holds_all_that_is_filed(whole: Path) -> None:
     names = {path.name for path in whole.iterdir()}
     assert {"results.json", "run.json", "items", "maps", "gallery", "policy.toml", "report.html", "SHA256SUMS"} <= names
-    found = _results(whole)
-    assert found["verdict"] == "pass"
-    assert {"complete", "above-controls", "honest-maps"} <= set(_status(found))
-    assert found["policy"]["name"] == "small"
-    assert found["explained"]["method"].startswith("gradient-input(")
-    assert found["explained"]["gradients"] == 2 * IMAGES
-    assert len(found["randomisation"]["series"]) == 2
-    assert found["run"]["command"][1] == "audit"
-    assert found["run"]["started"] <= found["run"]["ended"]
-    assert {"numpy", "python", "onnxruntime", "provider", "device_name"} <= set(found["software"])
-    assert found["subject"]["model"]["sha256"] == found["run"]["bundle_models"]["gradient-input"]
+    results = _results(whole)
+    run, model = results.run, results.subject.model
+    assert results.verdict == "pass"
+    assert {"complete", "above-controls", "honest-maps"} <= set(_status(results))
+    assert results.policy is not None
+    assert results.policy.name == "small"
+    assert results.explained is not None
+    assert results.explained.method.startswith("gradient-input(")
+    assert results.explained.gradients == 2 * IMAGES
+    assert results.randomisation is not None
+    assert len(results.randomisation.series or ()) == 2
+    assert run.command is not None
+    assert run.command[1] == "audit"
+    assert run.started is not None
+    assert run.ended is not None
+    assert run.started <= run.ended
+    assert {"numpy", "python", "onnxruntime", "provider", "device_name"} <= set(results.software or {})
+    assert isinstance(model, ModelFile)
+    assert run.bundle_models == {"gradient-input": model.sha256}
     text = (whole / "report.html").read_text()
     assert "gradient-input" in text
     assert "http://" not in text.replace("http://www.w3.org/", "")
@@ -128,20 +138,21 @@ def test_a_run_holds_all_that_is_filed(whole: Path) -> None:
 
 
 def test_every_result_says_where_it_comes_from(whole: Path, planted: Path) -> None:
-    found = _results(whole)
-    subject, run, settings = found["subject"], found["run"], found["settings"]
+    results = _results(whole)
+    subject, run, settings, runtime = results.subject, results.run, results.settings, results.runtime
     model, card = bundled_model("honest"), bundled_model("honest").with_suffix(".toml")
-    digests = [subject["model"]["sha256"], subject["card_origin"]["sha256"], found["policy"]["sha256"]]
+    assert isinstance(subject.model, ModelFile)
+    assert results.policy is not None
+    digests = [subject.model.sha256, subject.card_origin.sha256, results.policy.sha256]
     assert digests == [_sha256(path) for path in (model, card, planted / "policy.toml")]
-    assert (subject["model"]["path"], subject["card_origin"]["source"]) == (str(model), str(card))
-    assert (subject["layout"], subject["dtype"], subject["kind"]) == ("NCHW", "float32", "logits")
-    assert subject["card"]["mean"] == auditkit.load(model, settings=CPU).card.to_json()["mean"]
-    assert len(subject["images"]["digest"]) == len(run["bundles"]["gradient-input"]) == 64
-    assert found["explained"]["request"] == {
-        "method": "gradient-input", "labels": "top2", "options": {}, "seed": 0, "gradient": "auto", "pool": None,
-    }  # fmt: skip
-    assert (settings["seed"], settings["labels"], settings["steps"]) == (0, "top2", "auto:0.005")
-    software, runtime = found["software"], found["runtime"]
+    assert (subject.model.path, subject.card_origin.source) == (str(model), str(card))
+    assert (subject.layout, subject.dtype, subject.kind) == ("NCHW", "float32", "logits")
+    assert subject.card["mean"] == auditkit.load(model, settings=CPU).card.mean
+    assert len(subject.images.digest) == len(run.bundles["gradient-input"]) == 64
+    assert results.explained is not None
+    assert results.explained.request == ExplanationRequest("gradient-input", "top2", {}, 0, "auto", None)
+    assert (settings.seed, settings.labels, settings.steps) == (0, "top2", "auto:0.005")
+    software = results.software or {}
     assert (software["provider"], software["device"], software["precision"]) == (
         "CPUExecutionProvider",
         "cpu",
@@ -149,11 +160,15 @@ def test_every_result_says_where_it_comes_from(whole: Path, planted: Path) -> No
     )
     assert {"auditkit", "python", "onnxruntime", "numpy", "onnx", "pillow", "pyarrow", "scipy", "platform",
             "device_name"} <= set(software)  # fmt: skip
-    assert runtime["rows"] > 0
-    assert 0 <= runtime["largest"] < 1e-5
-    assert run["command"][1:3] == ["audit", str(model)]
-    assert run["started"] <= run["ended"]
-    assert run["git_commit"] == provenance.commit(Path.cwd())
+    assert runtime is not None
+    assert runtime.rows > 0
+    assert runtime.largest is not None
+    assert 0 <= runtime.largest < 1e-5
+    assert (run.command or ())[1:3] == ("audit", str(model))
+    assert run.started is not None
+    assert run.ended is not None
+    assert run.started <= run.ended
+    assert run.git_commit == provenance.commit(Path.cwd())
 
 
 def test_the_same_command_again_changes_nothing(whole: Path, planted: Path) -> None:
@@ -171,9 +186,10 @@ def test_another_audit_does_not_go_into_the_same_folder(whole: Path, planted: Pa
 
 def test_python_gives_the_same(whole: Path, planted: Path, tmp_path: Path) -> None:
     model = auditkit.load(bundled_model("honest"), settings=CPU)
-    found = auditkit.audit(model, planted / "images.npz", tmp_path / "run", method="gradient-input",
-                           policy=planted / "policy.toml")  # fmt: skip
-    assert found["verdict"] == "pass"
+    results = auditkit.audit(model, planted / "images.npz", tmp_path / "run", method="gradient-input",
+                             policy=planted / "policy.toml")  # fmt: skip
+    assert results.verdict == "pass"
+    assert results == _results(tmp_path / "run")
     assert _timeless(tmp_path / "run") == _timeless(whole)
 
 
@@ -192,17 +208,17 @@ def test_verdicts_have_their_exit_codes(
     assert verdict.upper() in done.stdout
     told = command(*words, "--json", "--exit-zero")
     assert told.returncode == 0
-    assert json.loads(told.stdout)["verdict"] == _results(tmp_path / "run")["verdict"] == verdict
+    assert json.loads(told.stdout)["verdict"] == _results(tmp_path / "run").verdict == verdict
 
 
 def test_what_fails_may_be_told_by_severity(planted: Path, whole: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY.replace("min = 0.1", "min = 0.999").replace("[randomisation]\nimages = 2\nstages = 2", ""))
-    found = auditkit.audit(auditkit.load(bundled_model("honest"), settings=CPU), planted / "images.npz",
-                           tmp_path / "run", whole / "maps", policy=policy, fail_on="critical")  # fmt: skip
-    assert found["verdict"] == "measured"  # nothing is asked that is critical
-    assert _status(found)["complete"] == "fail"
-    assert found["run"]["fail_on"] == "critical"
+    results = auditkit.audit(auditkit.load(bundled_model("honest"), settings=CPU), planted / "images.npz",
+                             tmp_path / "run", whole / "maps", policy=policy, fail_on="critical")  # fmt: skip
+    assert results.verdict == "measured"  # nothing is asked that is critical
+    assert _status(results)["complete"] == "fail"
+    assert results.run.fail_on == "critical"
     done = command("verify", tmp_path / "run", "--run-only")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -240,9 +256,11 @@ def test_what_changed_since_the_baseline_is_shown(planted: Path, whole: Path, tm
     policy.write_text(POLICY.replace("min = 0.1", "min = 0.999"))
     done = command(*_words(planted, out, "--policy", policy, "--baseline", whole))
     assert done.returncode == 1
-    changed = {check["id"]: (check["before"], check["after"]) for check in _results(out)["baseline"]["checks"]}
-    assert changed["complete"] == ("pass", "fail")
-    assert all(entry["value"] == 0 for entry in _results(out)["baseline"]["differences"])
+    baseline = _results(out).baseline
+    assert baseline is not None
+    assert CheckChange("complete", "pass", "fail") in baseline.checks
+    assert baseline.differences
+    assert all(entry.value == 0 for entry in baseline.differences)
     nowhere = _words(planted, tmp_path / "other", "--baseline", tmp_path / "nowhere")
     refused(command(*nowhere), "nowhere")
     assert not (tmp_path / "other").exists()
@@ -250,7 +268,9 @@ def test_what_changed_since_the_baseline_is_shown(planted: Path, whole: Path, tm
 
 def test_supplied_maps_cannot_be_randomised(planted: Path, whole: Path, tmp_path: Path) -> None:
     command(*_words(planted, tmp_path / "run", "--heatmaps", whole / "maps"))
-    assert "supplied" in _results(tmp_path / "run")["randomisation"]["not_assessed"]
+    randomisation = _results(tmp_path / "run").randomisation
+    assert randomisation is not None
+    assert "supplied" in (randomisation.not_assessed or "")
 
 
 # Cut short ------------------------------------------------------------------------------------------------------------
@@ -289,8 +309,6 @@ def test_an_interrupt_is_one_line(planted: Path, tmp_path: Path) -> None:
 
 
 def test_two_at_once_are_not(planted: Path, whole: Path) -> None:
-    from auditkit.runs.folder.store import locked
-
     with locked(whole):
         refused(command(*_words(planted, whole)), "in use by another process")
 
@@ -378,11 +396,11 @@ def test_a_broken_image_among_good_ones_is_counted_and_nothing_is_lost(planted: 
              planted / "policy.toml", "-o", tmp_path / "run", "--device", "cpu")  # fmt: skip
     done = command(*words)
     assert done.returncode == 3  # one image fewer than the policy wants
-    found = _results(tmp_path / "run")
-    assert [one["image"] for one in found["failed_images"]] == ["02.png"]
+    results = _results(tmp_path / "run")
+    assert [failed.image for failed in results.failed_images] == ["02.png"]
     assert "02.png" in (tmp_path / "run" / "report.html").read_text()
     assert "02.png" in done.stdout
-    assert found["verdict"] == "inconclusive"
+    assert results.verdict == "inconclusive"
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -405,8 +423,9 @@ def test_an_audit_opens_each_image_at_most_three_times(
     if broken:
         (folder / "05.png").write_bytes(b"no picture")
     model = auditkit.load(bundled_model("honest"), settings=CPU)
-    found = auditkit.audit(model, folder, method="gradient-input", policy=planted / "policy.toml", out=tmp_path / "run")
-    assert [one["image"] for one in found["failed_images"]] == ["05.png"] * broken
+    out = tmp_path / "run"
+    results = auditkit.audit(model, folder, method="gradient-input", policy=planted / "policy.toml", out=out)
+    assert [failed.image for failed in results.failed_images] == ["05.png"] * broken
     assert len(opened) == 12
     assert max(opened.values()) == 1
 
@@ -427,10 +446,10 @@ def test_maps_of_another_model_are_a_finding(planted: Path, tmp_path: Path) -> N
     maps = _bundle(tmp_path / "maps", str(bundled_model("shortcut")), list(range(10)))
     done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
     assert done.returncode == 1, done.stderr
-    found = _results(tmp_path / "run")
-    assert (found["verdict"], _status(found)["identity"]) == ("fail", "fail")
-    assert "the maps explain the model" in found["run"]["refused_bundles"]["maps"][0]
-    assert found["metrics"] == []
+    results = _results(tmp_path / "run")
+    assert (results.verdict, _status(results)["identity"]) == ("fail", "fail")
+    assert "the maps explain the model" in (results.run.refused_bundles or {})["maps"][0].message
+    assert results.metrics == ()
     assert command("verify", tmp_path / "run").returncode == 0
 
 
@@ -440,8 +459,8 @@ def test_maps_that_cannot_be_read_are_a_finding(planted: Path, tmp_path: Path) -
     np.save(stack, np.full((10, 64, 64), np.nan, np.float32))
     done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
     assert done.returncode == 3, done.stderr
-    found = _results(tmp_path / "run")
-    assert (found["verdict"], _status(found)["maps-usable"]) == ("inconclusive", "error")
+    results = _results(tmp_path / "run")
+    assert (results.verdict, _status(results)["maps-usable"]) == ("inconclusive", "error")
 
 
 def test_colour_pictures_are_refused_before_they_are_maps(tmp_path: Path) -> None:
@@ -466,8 +485,9 @@ def test_colour_pictures_in_a_bundle_are_named(kind: str, planted: Path, tmp_pat
             Image.fromarray(jet[0]).save(stream, "PNG")
     done = command(*_words(planted, tmp_path / "run", "--heatmaps", maps))
     assert done.returncode == 1, done.stderr
-    found = _results(tmp_path / "run")
-    assert (found["verdict"], _status(found)["cheat-colour-pictures"]) == ("fail", "fail")
+    results = _results(tmp_path / "run")
+    assert (results.verdict, _status(results)["cheat-colour-pictures"]) == ("fail", "fail")
+    assert (results.run.refused_bundles or {})["maps"][0].kind == "colour-picture"
 
 
 def test_a_baseline_that_will_not_do_is_refused_before_the_work(planted: Path, whole: Path, tmp_path: Path) -> None:
@@ -488,8 +508,8 @@ def test_a_baseline_whose_images_have_other_contents_loses_no_work(planted: Path
     (tmp_path / "policy.toml").write_text(POLICY)
     done = command(*_words(tmp_path, tmp_path / "run", "--baseline", whole))
     refused(done, "is finished in")
-    assert _results(tmp_path / "run")["verdict"] == _results(whole)["verdict"]
-    assert _results(tmp_path / "run")["baseline"] is None
+    assert _results(tmp_path / "run").verdict == _results(whole).verdict
+    assert _results(tmp_path / "run").baseline is None
     assert command("verify", tmp_path / "run", "--run-only").returncode == 0
 
 
