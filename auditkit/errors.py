@@ -17,6 +17,10 @@ class ColourPicture(BadInput):
     """A picture of a heatmap was given in place of its numbers."""
 
 
+class OtherVersion(BadInput):
+    """A file was written by an auditkit whose files this one does not read."""
+
+
 class RuntimeFailure(AuditError):
     """The input was fine, but the machine or the runtime could not do the work."""
 

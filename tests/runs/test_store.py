@@ -264,7 +264,8 @@ def test_equal_settings_in_other_forms_go_on(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("{", "not JSON"), ("[]", "holds no object"), ("{}", "schema_version None"), ('{"schema_version": 2}', "schema_version 2"),
+    ("{", "not JSON"), ("[]", "holds no object"), ("{}", "schema_version None"),
+    ('{"schema_version": 2}', "schema_version 2"),
     ('{"schema_version": 1}', "digest"), ('{"schema_version": 1, "settings": {}, "settings_digest": "0"}', "digest"),
 ])  # fmt: skip
 def test_a_foreign_run_file_is_refused(tmp_path: Path, text: str, said: str) -> None:

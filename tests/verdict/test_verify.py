@@ -361,6 +361,15 @@ def test_what_is_no_run_is_refused(tmp_path: Path, given: Path) -> None:
         verify(given / "run", share=0.0)
 
 
+def test_a_run_of_another_version_is_refused_and_not_called_changed(given: Path) -> None:
+    _forged(given / "run", lambda found: found.update(schema_version=1))
+    refused(command("verify", given / "run"), "schema_version 1, but this auditkit reads 2; run the command again")
+    with (given / "run" / "results.json").open("a") as stream:
+        stream.write(" ")
+    assert any("results.json" in said for said in _inside(given))
+    assert command("verify", given / "run").returncode == IntegrityFailure.exit_code
+
+
 def test_an_evaluation_without_its_list_does_not_hold(given: Path) -> None:
     (given / "run" / checksums.SUMS).unlink()
     (said,) = verify(given / "run", depth="run").problems

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from auditkit.errors import BadInput
+from auditkit.errors import OtherVersion
 from auditkit.metrics.statistics import Method
 from auditkit.metrics.values import NotAssessed, Note
 from auditkit.records import Json, from_json, json_name, optional, to_json
@@ -426,7 +426,7 @@ class Results:
         """The results that a file holds; BadInput names the first key that does not fit."""
         version = plain.get("schema_version") if isinstance(plain, dict) else None
         if version != SCHEMA_VERSION:
-            raise BadInput(
+            raise OtherVersion(
                 f"{where} has schema_version {version!r}, but this auditkit reads {SCHEMA_VERSION}; run the command "
                 "again in a new folder."
             )

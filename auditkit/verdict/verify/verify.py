@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from auditkit.errors import AuditError, BadInput
+from auditkit.errors import AuditError, BadInput, OtherVersion
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder import checksums
@@ -125,7 +125,8 @@ def _inside(found: Verification, run: Path) -> tuple[Recorded | None, bool]:
     try:
         recorded = Recorded.of(run)
     except BadInput as error:
-        found.look("files", lambda: _files(run))
+        if found.look("files", lambda: _files(run)) and isinstance(error, OtherVersion):
+            raise  # an older run is not a changed one
         found.checks.append(Check("settings", "", (str(error),)))
         return None, False
     found.look("files", lambda: _files(run))
