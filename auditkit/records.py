@@ -87,9 +87,11 @@ def _parse_dataclass(kind: Any, value: Any, where: str) -> Any:
     missing = [name for name, item in items.items() if name not in value and item.default is MISSING]
     if missing:
         raise BadInput(f"{where} lacks '{missing[0]}'; it is not what auditkit wrote.")
-    return kind(**{
-        items[name].name: _parse(hints[items[name].name], held, f"{where}.{name}") for name, held in value.items()
-    })  # fmt: skip
+    held = {items[name].name: _parse(hints[items[name].name], part, f"{where}.{name}") for name, part in value.items()}
+    try:
+        return kind(**held)
+    except ValueError as error:  # of __post_init__: fields that do not go together
+        raise BadInput(f"{where} {error}") from error
 
 
 def _parse_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:

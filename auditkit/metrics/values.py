@@ -1,6 +1,6 @@
 """A metric before it is averaged: its values, or the reason why there are none; and what a figure rests on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -16,8 +16,22 @@ NoteKind = Literal[
     "one-image", "no-spread", "equal-values", "few-images", "tuned-delta", "images-with-second-label",
     "images-with-region",
 ]  # fmt: skip
+_CAUSE_NEEDS: dict[Cause, tuple[str, ...]] = {
+    "maps-missing": ("count", "total"), "no-second-label": ("value",), "no-second-label-above": ("value",),
+}  # fmt: skip
+_NOTE_NEEDS: dict[NoteKind, tuple[str, ...]] = {
+    "equal-values": ("value",), "tuned-delta": ("count", "value"), "images-with-second-label": ("count", "total"),
+    "images-with-region": ("count", "total"),
+}  # fmt: skip
 LABELS_PER_IMAGE = 2**31  # in the keys of Values: image * LABELS_PER_IMAGE + label
 T = TypeVar("T")
+
+
+def require(fact: object, kind: str, names: Iterable[str]) -> None:
+    """ValueError where a fact of this kind lacks a field that it is about."""
+    for name in names:
+        if getattr(fact, name) is None:
+            raise ValueError(f"is '{kind}' without '{name}'.")
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,9 @@ class NotAssessed:
     count: int | None = None
     total: int | None = None
     value: float | None = None  # the probability that a second label would need
+
+    def __post_init__(self) -> None:
+        require(self, self.cause, _CAUSE_NEEDS.get(self.cause, ()))
 
     @property
     def name(self) -> str:
@@ -49,6 +66,9 @@ class Note:
     count: int | None = None
     total: int | None = None
     value: float | None = None  # delta, or the share of images that may differ
+
+    def __post_init__(self) -> None:
+        require(self, self.kind, _NOTE_NEEDS.get(self.kind, ()))
 
     @property
     def all_equal(self) -> bool:

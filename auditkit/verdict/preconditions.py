@@ -164,7 +164,8 @@ def _identity(_policy: Policy, measured: Measured) -> Finding:
     if not isinstance(model, ModelFile) or not digests:
         known = "Nothing is known of the bundles' models." if isinstance(model, ModelFile) else "The model is no file."
         return _finding("identity", title, "not assessed", known, severity="info", required=False)
-    others = {name: digest for name, digest in digests.items() if digest and digest.lower() != model.identity.lower()}
+    identity = model.identity.lower()
+    others = {name: digest for name, digest in digests.items() if digest is not None and digest.lower() != identity}
     if others:
         first = next(iter(others.values())).lower()
         reason = f"{', '.join(others)}: made for the model {first[:12]}..., this one is {model.identity[:12]}..."

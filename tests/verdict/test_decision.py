@@ -3,14 +3,15 @@
 import copy
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING as MISSING_DEFAULT
+from dataclasses import fields
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
-from auditkit.runs.summary.per_image import FAITHFUL
 from scipy import ndimage
 
 import auditkit
@@ -19,51 +20,67 @@ from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput
 from auditkit.methods.controls import blurred_edges, centred_gaussian, edges
 from auditkit.metrics.statistics import mean_interval, paired_difference
+from auditkit.metrics.table import METRICS
+from auditkit.metrics.values import NotAssessed
+from auditkit.records import to_json
 from auditkit.runs.evaluation.settings import resolved
-from auditkit.runs.summary.summarise import COMPARED
+from auditkit.runs.folder.results import CheckResult, Flag, FlagKind, RecordedSuppression, Results, Verdict
+from auditkit.runs.folder.store import Store
+from auditkit.runs.summary.wording import flag_text, why_not_assessed
 from auditkit.verdict.decision import judge
-from auditkit.verdict.flags import is_named
-from auditkit.verdict.measurements import NO_SECOND_LABEL
+from auditkit.verdict.flags import KINDS, is_named
 from auditkit.verdict.policy import CONTROLS, Policy, shipped_text
 from auditkit.verdict.policy_file import parse_policy, read_policy
-from auditkit.verdict.preconditions import RECORD
+from tests.support import synthetic_runs
 
-Results = dict[str, Any]
+Plain = dict[str, Any]
 TODAY = date(2026, 6, 1)
 MODEL = "ab" * 32
 VALUES = {"insertion": 0.9, "deletion": 0.2, "completeness": 0.95, "soundness": 0.8, "worst_completeness": 0.8,
           "worst_soundness": 0.5, "best_effort": 0.6, "pointing_game": 0.7, "iou": 0.5}  # fmt: skip
+COMPARED = [name for name, metric in METRICS.items() if metric.compared == "always"]
+OF_EVERY_LABEL = [name for name, metric in METRICS.items() if metric.of_every_label]
+MISSING: Plain = {"value": None, "low": None, "high": None, "n": 0}
 
 
-def entry(name: str, bundle: str | None, value: float | None, n: int = 1000, **more: Any) -> Results:
+def entry(name: str, bundle: str | None, value: float | None, n: int = 1000, **more: Any) -> Plain:
     ends = {"low": None, "high": None} if value is None else {"low": value - 0.01, "high": value + 0.01}
-    base = {"name": name, "bundle": bundle, "infill": "gray", "value": value, "confidence": 0.95, "reason": None}
-    return base | ends | {"n": 0 if value is None else n} | more
+    base = {"name": name, "bundle": bundle, "infill": "gray", "value": value, "confidence": 0.95, "labels": "all",
+            "eps1": 0.01, "eps2": 0.001, "steps": "auto", "range": [0.0, 1.0]}  # fmt: skip
+    return base | ends | {"n": 0 if value is None else n, "not_assessed": None, "note": None} | more
 
 
-def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000) -> Results:
+def not_assessed(cause: str, metric: str = "best_effort", **more: Any) -> Plain:
+    """What an entry without a figure says of it."""
+    return MISSING | {"not_assessed": {"metric": metric, "cause": cause} | more}
+
+
+def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000) -> Plain:
     """What an evaluation by the policy could have found: all that it asks, with room to spare."""
     controls = [*(name for name in CONTROLS if name != "one-map"), *(f"one-map:{bundle}" for bundle in bundles)]
     infills = policy.evaluation().infills
-    listed: list[Results] = [entry("accuracy", None, 0.9, n, infill="")]
+    listed: list[Plain] = [entry("accuracy", None, 0.9, n, infill="")]
     listed += [entry(name, bundle, value, n, infill=infill)
                for infill in infills for bundle in bundles for name, value in VALUES.items()]  # fmt: skip
-    return {
-        "tool": {"name": "auditkit"}, "environment": {}, "limitations": [], "classes_are": "given", "classes": [],
-        "reliability": [], "flags": [], "failed_images": [],
-        "points": [{"bundle": source, "infill": infill, "error": 0.02, "errors": dict.fromkeys(VALUES, 0.001) |
-                    {"soundness": 0.02}, "n": n} for infill in infills
+    return synthetic_runs.results([]) | {
+        "points": [{"name": "soundness", "bundle": source, "infill": infill, "error": 0.02,
+                    "errors": dict.fromkeys(VALUES, 0.001) | {"soundness": 0.02}, "n": n} for infill in infills
                    for source in (*bundles, *(f"control:{control}" for control in controls))],
-        "subject": {"model": {"identity": MODEL}, "card": {}, "classes": 10, "images": {"count": n}},
-        "run": {"bundles": dict.fromkeys(bundles, "cd"), "bundle_models": dict.fromkeys(bundles, MODEL)},
+        "subject": synthetic_runs.results([])["subject"] | {
+            "model": {"path": "model.onnx", "sha256": MODEL, "identity": MODEL}, "classes": 10,
+            "images": {"source": "images", "count": n, "digest": MODEL}},
+        "run": synthetic_runs.results([])["run"] | {"bundles": dict.fromkeys(bundles, "cd"),
+                                                    "bundle_models": dict.fromkeys(bundles, MODEL)},
         "settings": resolved(policy.evaluation(), 10).to_json(), "metrics": listed,
         "controls": [entry(name, f"control:{control}", value - 0.2, n, infill=infill)
                      for infill in infills for control in controls for name, value in VALUES.items()],
         "comparisons": [entry(name, bundle, 0.2, n, infill=infill, against=f"control:{control}")
                         for infill in infills for bundle in bundles for control in controls for name in COMPARED],
-        "runtime": {"reference": "the CPU", "rows": 18, "insertion": 1e-8, "alpha": 2e-4, "beta": 0.0, "note": None},
-        "randomisation": {"series": [{"stage": stage, "share": stage / 5, "spearman": 0.1, "low": 0.0, "high": 0.2,
-                                      "n": 100} for stage in range(1, 6)]},
+        "runtime": {"reference": "the CPU", "rows": 18, "repeated": 0.0, "largest": 1e-3, "mean": 1e-4,
+                    "insertion": 1e-8, "alpha": 2e-4, "beta": 0.0, "note": None},
+        "randomisation": {"layers": 20, "series": [
+            {"stage": stage, "layers": ["fc"], "share": stage / 5, "spearman": 0.1, "low": 0.0, "high": 0.2, "n": 100,
+             "absolute": 0.1, "constant": 0} for stage in range(1, 6)]},
     }  # fmt: skip
 
 
@@ -72,26 +89,60 @@ STRICT, STANDARD = read_policy("strict"), read_policy("standard")
 
 
 @pytest.fixture
-def good() -> Results:
-    """Results that strict passes."""
+def good() -> Plain:
+    """Plain that strict passes."""
     return results(STRICT)
 
 
-def verdict(policy: Policy, found: Results, fail_on: str | None = None) -> str:
-    return judge(policy, found, TODAY, fail_on)[1]
+def parsed(plain: Plain) -> Results:
+    """The results as a command reads them."""
+    return Results.parse(plain, Path("results.json"))
 
 
-def check(policy: Policy, found: Results, name: str, today: date = TODAY) -> Results:
-    (one,) = [one for one in judge(policy, found, today)[0] if one["id"] == name]
-    return one
+def judged(
+    policy: Policy, plain: Plain, today: date = TODAY, fail_on: str | None = None
+) -> tuple[tuple[CheckResult, ...], Verdict, str]:
+    judgement = judge(policy, parsed(plain), today, fail_on)
+    return judgement.checks, judgement.verdict, judgement.reason
 
 
-def statuses(policy: Policy, found: Results) -> dict[str, str]:
-    return {one["id"]: one["status"] for one in judge(policy, found, TODAY)[0]}
+def verdict(policy: Policy, plain: Plain, fail_on: str | None = None) -> Verdict:
+    return judged(policy, plain, fail_on=fail_on)[1]
 
 
-def pick(found: Results, key: str, **like: Any) -> list[Results]:
+def check(policy: Policy, plain: Plain, name: str, today: date = TODAY) -> CheckResult:
+    (result,) = [result for result in judged(policy, plain, today)[0] if result.id == name]
+    return result
+
+
+def statuses(policy: Policy, plain: Plain) -> dict[str, str]:
+    return {result.id: result.status for result in judged(policy, plain)[0]}
+
+
+def refusal(plain: Plain) -> str:
+    """Why the results are not read."""
+    with pytest.raises(BadInput) as error:
+        parsed(plain)
+    return str(error.value)
+
+
+def pick(found: Plain, key: str, **like: Any) -> list[Plain]:
     return [one for one in found[key] if all(one.get(name) == value for name, value in like.items())]
+
+
+def flag(kind: FlagKind, count: int, total: int = 1000, bundle: str = "maps") -> Plain:
+    """An entry of the flags."""
+    return {"kind": kind, "bundle": bundle, "count": count, "total": total}
+
+
+POSITION_ONLY = flag("position-only", 1000)
+
+
+def nothing_measured(plain: Plain) -> Plain:
+    """The results of a run whose maps could not be used."""
+    empty: Plain = {key: [] for key in ("metrics", "controls", "comparisons", "points", "flags")}
+    run = plain["run"] | {"bundles": {}, "bundle_models": {}}
+    return plain | empty | {"run": run, "runtime": None, "randomisation": None}
 
 
 def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "") -> Policy:
@@ -107,37 +158,38 @@ def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "")
 # Verdicts -------------------------------------------------------------------------------------------------------------
 
 
-def test_all_that_is_asked_holds(good: Results) -> None:
-    checks, said, reason = judge(STRICT, good, TODAY)
+def test_all_that_is_asked_holds(good: Plain) -> None:
+    checks, said, reason = judged(STRICT, good, TODAY)
     assert said == "pass"
     assert reason == "All 14 checks hold, 7 of the policy and 7 of the measurement itself."
-    assert all(one["counts"] for one in checks)
-    assert {one["status"] for one in checks} == {"pass"}
-    assert [one["id"] for one in checks][:7] == [*EVIDENCE]
-    assert check(STRICT, good, "completeness-above-controls") == {
+    assert all(one.counts for one in checks)
+    assert {one.status for one in checks} == {"pass"}
+    assert [one.id for one in checks][:7] == [*EVIDENCE]
+    record = to_json(check(STRICT, good, "completeness-above-controls"))
+    assert record == {
         "id": "completeness-above-controls", "metric": "worst_completeness", "status": "pass", "observed": 0.2,
         "title": "The maps show clearly more evidence than the maps beside them that ignore the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True, "counts": True,
         "reason": "maps (gray) over control:random: 0.200 (0.190 to 0.210) on 1000 images; more than 0.05 is asked.",
     }  # fmt: skip
-    json.dumps(checks, allow_nan=False)
+    json.dumps(to_json(checks), allow_nan=False)
 
 
-def test_judging_changes_nothing_and_says_the_same_again(good: Results) -> None:
-    before = copy.deepcopy(good)
-    assert judge(STRICT, good, TODAY) == judge(STRICT, good, TODAY)
-    assert good == before
+def test_judging_changes_nothing_and_says_the_same_again(good: Plain) -> None:
+    measured, before = parsed(good), copy.deepcopy(parsed(good))
+    assert judge(STRICT, measured, TODAY) == judge(STRICT, measured, TODAY)
+    assert measured == before
 
 
 def test_explore_measures_whatever_it_finds() -> None:
     explore = read_policy("explore")
     found = results(explore)
     assert verdict(explore, found) == "measured"
-    found["flags"] = ["maps: position-only (1000 of 1000 maps are those of other images)"]
+    found["flags"] = [POSITION_ONLY]
     found["metrics"] = []
     assert verdict(explore, found) == "measured"
-    assert verdict(explore, {}) == "measured"
+    assert verdict(explore, nothing_measured(found)) == "measured"
     assert statuses(explore, found)["cheat-position-only"] == "fail"
 
 
@@ -147,7 +199,7 @@ def test_a_minimum(value: float, expected: str) -> None:
     found = results(asked)
     (one,) = pick(found, "metrics", name="worst_completeness")
     one |= entry("worst_completeness", "maps", value)
-    assert check(asked, found, "complete")["status"] == expected
+    assert check(asked, found, "complete").status == expected
     assert verdict(asked, found) == expected
 
 
@@ -160,26 +212,26 @@ def test_a_maximum(value: float, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.07, "pass"), (0.03, "fail"), (0.055, "inconclusive")])
-def test_a_margin_must_hold_over_the_best_control(good: Results, value: float, expected: str) -> None:
+def test_a_margin_must_hold_over_the_best_control(good: Plain, value: float, expected: str) -> None:
     """Which control is best is not chosen: the check is as good as over the worst of them for the maps."""
     (one,) = pick(good, "comparisons", name="worst_completeness", against="control:edges", infill="gray")
     one |= {"value": value, "low": value - 0.01, "high": value + 0.01}
     found = check(STRICT, good, "completeness-above-controls")
-    assert (found["status"], found["observed"]) == (expected, value)
-    assert found["reason"].startswith("maps (gray) over control:edges: ")
+    assert (found.status, found.observed) == (expected, value)
+    assert found.reason.startswith("maps (gray) over control:edges: ")
     assert verdict(STRICT, good) == expected
 
 
-def test_a_wide_interval_counts_before_a_small_margin(good: Results) -> None:
+def test_a_wide_interval_counts_before_a_small_margin(good: Plain) -> None:
     for control, value, low in (("edges", 0.1, 0.09), ("constant", 0.15, -0.01)):
         (one,) = pick(good, "comparisons", name="worst_completeness", against=f"control:{control}", infill="gray")
         one.update({"value": value, "low": low, "high": 0.3})
     said = check(STRICT, good, "completeness-above-controls")
-    assert (said["status"], said["observed"]) == ("inconclusive", 0.15)
-    assert said["reason"].startswith("maps (gray) over control:constant: ")
+    assert (said.status, said.observed) == ("inconclusive", 0.15)
+    assert said.reason.startswith("maps (gray) over control:constant: ")
 
 
-def test_a_margin_over_one_control_asks_nothing_of_the_others(good: Results) -> None:
+def test_a_margin_over_one_control_asks_nothing_of_the_others(good: Plain) -> None:
     for one in pick(good, "comparisons", name="worst_soundness"):
         value = -0.03 if one["against"] == "control:random" else -0.5
         one.update({"value": value, "low": value - 0.01, "high": value + 0.01})
@@ -196,10 +248,10 @@ def test_the_worst_bundle_under_the_worst_infill_counts() -> None:
     (one,) = pick(found, "metrics", name="worst_completeness", bundle="theirs", infill="blur")
     one |= {"value": 0.3, "low": 0.2, "high": 0.35}
     said = check(asked, found, "complete")
-    assert (said["status"], said["observed"]) == ("fail", 0.3)
-    assert said["reason"].startswith("theirs (blur): 0.300 (0.200 to 0.350) on 1000 images")
+    assert (said.status, said.observed) == ("fail", 0.3)
+    assert said.reason.startswith("theirs (blur): 0.300 (0.200 to 0.350) on 1000 images")
     found["metrics"].remove(one)
-    assert check(asked, found, "complete")["reason"] == "theirs (blur): worst completeness was not measured."
+    assert check(asked, found, "complete").reason == "theirs (blur): worst completeness was not measured."
     assert verdict(asked, found) == "inconclusive"
 
 
@@ -207,9 +259,9 @@ def test_too_few_images_decide_nothing() -> None:
     asked = policy("complete; worst_completeness; min = 0.4\nright; accuracy; min = 0.95")
     found = results(asked, n=49)
     assert verdict(asked, found) == "inconclusive"
-    assert "needs 50 images" in check(asked, found, "complete")["reason"]
-    assert check(asked, found, "right")["status"] == "inconclusive"  # though the whole interval is below
-    assert check(asked, found, "images")["status"] == "inconclusive"
+    assert "needs 50 images" in check(asked, found, "complete").reason
+    assert check(asked, found, "right").status == "inconclusive"  # though the whole interval is below
+    assert check(asked, found, "images").status == "inconclusive"
     assert verdict(asked, results(asked, n=50)) == "fail"
 
 
@@ -217,9 +269,9 @@ def test_a_figure_without_an_interval_decides_nothing() -> None:
     asked = policy("complete; worst_completeness; min = 0.4", "minimum_images = 1")
     found = results(asked, n=1)
     for one in found["metrics"]:
-        one.update({"low": None, "high": None, "reason": "one image shows no spread, so there is no interval"})
-    assert check(asked, found, "complete")["status"] == "inconclusive"
-    assert "One image shows no spread" in check(asked, found, "complete")["reason"]
+        one.update({"low": None, "high": None, "note": {"kind": "one-image"}})
+    assert check(asked, found, "complete").status == "inconclusive"
+    assert "One image shows no spread" in check(asked, found, "complete").reason
 
 
 def test_an_interval_without_width_is_no_certainty() -> None:
@@ -228,25 +280,27 @@ def test_an_interval_without_width_is_no_certainty() -> None:
     found = results(asked)
     (one,) = pick(found, "metrics", name="worst_completeness")
     one |= {"value": 1.0, "low": 1.0, "high": 1.0}
-    assert check(asked, found, "complete")["status"] == "inconclusive"
+    assert check(asked, found, "complete").status == "inconclusive"
     alike = mean_interval(np.ones(1000), bounds=(0.0, 1.0))
-    one |= {"low": alike.low, "high": alike.high, "reason": alike.note}
+    one |= {"low": alike.low, "high": alike.high, "note": to_json(alike.note)}
     said = check(asked, found, "complete")
-    assert (said["status"], said["low"], said["high"]) == ("pass", alike.low, 1.0)
-    assert "All images have the same value" in said["reason"]
+    assert (said.status, said.low, said.high) == ("pass", alike.low, 1.0)
+    assert "All images have the same value" in said.reason
 
 
-EQUAL = {"value": 0.0, "low": -0.004, "high": 0.004, "reason": paired_difference([0.5] * 9, [0.5] * 9).note}
+EQUAL: Plain = {
+    "value": 0.0, "low": -0.004, "high": 0.004, "note": to_json(paired_difference([0.5] * 9, [0.5] * 9).note),
+}  # fmt: skip
 
 
 def test_maps_that_equal_a_control_on_every_image_are_not_above_it() -> None:
     found = results(STANDARD)
     (one,) = pick(found, "comparisons", name="worst_completeness", against="control:edges")
     one |= EQUAL
-    assert check(STANDARD, found, "completeness-above-controls")["status"] == "fail"
+    assert check(STANDARD, found, "completeness-above-controls").status == "fail"
     said = check(STANDARD, found, "not-above-edges")
-    assert (said["status"], said["severity"], said["part_of"]) == ("fail", "high", "completeness-above-controls")
-    assert "On every image it is that of the control" in said["reason"]
+    assert (said.status, said.severity, said.part_of) == ("fail", "high", "completeness-above-controls")
+    assert "On every image it is that of the control" in said.reason
 
 
 def test_a_margin_that_float32_cannot_resolve_is_none() -> None:
@@ -258,31 +312,31 @@ def test_a_margin_that_float32_cannot_resolve_is_none() -> None:
     assert verdict(STANDARD, found) == "pass"
 
 
-def test_runtime_and_flags_have_no_interval(good: Results) -> None:
-    assert check(STRICT, good, "runtime-error")["observed"] == 2e-4
+def test_runtime_and_flags_have_no_interval(good: Plain) -> None:
+    assert check(STRICT, good, "runtime-error").observed == 2e-4
     good["runtime"]["beta"] = 1.1e-3
-    assert check(STRICT, good, "runtime-error")["status"] == "fail"
+    assert check(STRICT, good, "runtime-error").status == "fail"
     good["runtime"] |= {"reference": None, "insertion": None, "alpha": None, "beta": None}
-    assert check(STRICT, good, "runtime-error")["status"] == "not assessed"
+    assert check(STRICT, good, "runtime-error").status == "not assessed"
     assert verdict(STRICT, good) == "inconclusive"
 
 
-def test_randomised_models_must_have_other_maps(good: Results) -> None:
+def test_randomised_models_must_have_other_maps(good: Plain) -> None:
     last = good["randomisation"]["series"][-1]
     for high, expected in ((0.49, "pass"), (0.55, "inconclusive")):
         last["high"] = high
-        assert check(STRICT, good, "depends-on-the-model")["status"] == expected
+        assert check(STRICT, good, "depends-on-the-model").status == expected
     last |= {"spearman": 0.9, "low": 0.85, "high": 0.95}
     assert verdict(STRICT, good) == "fail"
     good["randomisation"] = {"not_assessed": "the maps were supplied"}
-    assert check(STRICT, good, "depends-on-the-model")["reason"].endswith("the maps were supplied.")
+    assert check(STRICT, good, "depends-on-the-model").reason.endswith("the maps were supplied.")
     assert verdict(STRICT, good) == "inconclusive"
 
 
-def test_stages_and_images_of_the_randomisation_cannot_be_saved(good: Results) -> None:
+def test_stages_and_images_of_the_randomisation_cannot_be_saved(good: Plain) -> None:
     series = good["randomisation"]["series"]
     good["randomisation"]["series"] = series[:2]
-    assert "5 stages are asked for, 2 were run" in check(STRICT, good, "depends-on-the-model")["reason"]
+    assert "5 stages are asked for, 2 were run" in check(STRICT, good, "depends-on-the-model").reason
     assert verdict(STRICT, good) == "inconclusive"
     good["randomisation"]["layers"] = 3
     series[1]["layers"] = ["fc", "conv2", "conv1"]  # two stages, but there was nothing left
@@ -294,26 +348,26 @@ def test_stages_and_images_of_the_randomisation_cannot_be_saved(good: Results) -
 # Margins that could not be missed, or not be met ----------------------------------------------------------------------
 
 
-def at(found: Results, metric: str, control: str, value: float, low: float) -> None:
+def at(found: Plain, metric: str, control: str, value: float, low: float) -> None:
     """Set a control's own figure, under every infill."""
     for one in pick(found, "controls", name=metric, bundle=f"control:{control}"):
         one.update({"value": value, "low": low, "high": min(2 * value - low, 1.0)})
 
 
-def apart(found: Results, metric: str, control: str, value: float, width: float = 0.004) -> None:
+def apart(found: Plain, metric: str, control: str, value: float, width: float = 0.004) -> None:
     """Set the margin of the maps over a control, under every infill."""
     for one in pick(found, "comparisons", name=metric, against=f"control:{control}"):
         one.update({"value": value, "low": value - width, "high": value + width})
 
 
-def test_a_check_that_cannot_fail_is_not_passed(good: Results) -> None:
+def test_a_check_that_cannot_fail_is_not_passed(good: Plain) -> None:
     """Nothing lies 0.05 below 0.02; the verdict names the check, and the others decide."""
     at(good, "worst_soundness", "random", 0.02, 0.015)
     apart(good, "worst_soundness", "random", -0.02)  # maps as unsound as can be
-    checks, said, reason = judge(STRICT, good, TODAY)
-    found = next(one for one in checks if one["id"] == "soundness-near-random")
-    assert (found["status"], found["required"], said) == ("not assessed", False, "pass")
-    assert "Control:random is at 0.02 itself, so nothing can be shown to lie 0.05 below it." in found["reason"]
+    checks, said, reason = judged(STRICT, good, TODAY)
+    found = next(one for one in checks if one.id == "soundness-near-random")
+    assert (found.status, found.required, said) == ("not assessed", False, "pass")
+    assert "Control:random is at 0.02 itself, so nothing can be shown to lie 0.05 below it." in found.reason
     assert reason.startswith(
         "13 checks hold, 6 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: "
         "soundness-near-random. Of soundness-near-random: "
@@ -321,15 +375,14 @@ def test_a_check_that_cannot_fail_is_not_passed(good: Results) -> None:
     assert reason.endswith("so nothing can be shown to lie 0.05 below it.")  # why it is not known, not just the figure
 
 
-def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Results) -> None:
+def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Plain) -> None:
     """Maps of the predicted label alone, noise for the others: on images that leave no doubt nothing could tell."""
     at(good, "worst_soundness", "random", 0.02, 0.015)
     apart(good, "worst_soundness", "random", -0.02)
     for one in [*pick(good, "metrics", name="best_effort"), *pick(good, "comparisons", name="best_effort")]:
-        one.update({"value": None, "low": None, "high": None, "n": 0,
-                    "reason": "no image has a second label with probability above 0.01"})  # fmt: skip
-    checks, said, reason = judge(STRICT, good, TODAY)
-    of = {one["id"]: one["status"] for one in checks}
+        one.update(not_assessed("no-second-label-above", value=0.01))
+    checks, said, reason = judged(STRICT, good, TODAY)
+    of = {one.id: one.status for one in checks}
     gone = ("soundness-near-random", "best-effort", "best-effort-above-random")
     assert {of[name] for name in gone} == {"not assessed"}
     assert said == "inconclusive"
@@ -349,22 +402,22 @@ def test_what_too_few_points_may_have_caused_is_no_failure() -> None:
     found = results(asked)
     for one in pick(found, "metrics", name="worst_completeness"):
         one.update({"value": 0.48, "low": 0.47, "high": 0.49})
-    assert check(asked, found, "complete")["status"] == "fail"
+    assert check(asked, found, "complete").status == "fail"
     for one in found["points"]:
         one["errors"]["worst_completeness"] = 0.02
     one = check(asked, found, "complete")
-    assert (one["status"], one["reason"].endswith("Its curves have too few points to tell.")) == ("inconclusive", True)
+    assert (one.status, one.reason.endswith("Its curves have too few points to tell.")) == ("inconclusive", True)
     for one in pick(found, "metrics", name="worst_completeness"):
         one.update({"value": 0.3, "low": 0.28, "high": 0.32})
-    assert check(asked, found, "complete")["status"] == "fail"
+    assert check(asked, found, "complete").status == "fail"
 
 
 @pytest.mark.parametrize(("low", "expected"), [(0.049, "not assessed"), (0.051, "pass")])
-def test_there_is_room_where_the_worst_maps_would_fail(low: float, expected: str, good: Results) -> None:
+def test_there_is_room_where_the_worst_maps_would_fail(low: float, expected: str, good: Plain) -> None:
     at(good, "worst_soundness", "random", 0.06, low)
-    assert check(STRICT, good, "soundness-near-random")["status"] == expected
+    assert check(STRICT, good, "soundness-near-random").status == expected
     apart(good, "worst_soundness", "random", -0.06, 0.06 - low)
-    assert check(STRICT, good, "soundness-near-random")["status"] == ("fail" if low >= 0.05 else "inconclusive")
+    assert check(STRICT, good, "soundness-near-random").status == ("fail" if low >= 0.05 else "inconclusive")
 
 
 def test_what_fails_without_room_still_fails() -> None:
@@ -382,32 +435,32 @@ def test_a_policy_of_checks_that_cannot_fail_judges_nothing() -> None:
     asked = policy('sound; worst_soundness; min_margin_over = "control:random:-0.05"')
     found = results(asked)
     assert verdict(asked, found) == "pass"
-    at(found, "worst_soundness", "random", 0.0, 0.0001)
+    at(found, "worst_soundness", "random", 0.001, 0.0001)
     assert verdict(asked, found) == "inconclusive"
 
 
-def test_one_infill_without_room_is_enough_not_to_pass(good: Results) -> None:
+def test_one_infill_without_room_is_enough_not_to_pass(good: Plain) -> None:
     pick(good, "controls", name="worst_soundness", bundle="control:random", infill="blur")[0].update(value=0.01, low=0)
-    assert check(STRICT, good, "soundness-near-random")["reason"].startswith("maps (blur) over control:random")
-    assert check(STRICT, good, "soundness-near-random")["status"] == "not assessed"
+    assert check(STRICT, good, "soundness-near-random").reason.startswith("maps (blur) over control:random")
+    assert check(STRICT, good, "soundness-near-random").status == "not assessed"
 
 
-def test_room_that_is_not_known_is_none(good: Results) -> None:
+def test_room_that_is_not_known_is_none(good: Plain) -> None:
     drop("controls", name="worst_soundness", bundle="control:random")(good)
     said = check(STRICT, good, "soundness-near-random")
-    assert (said["status"], said["required"]) == ("inconclusive", True)
-    assert "How control:random itself fares is not in the results" in said["reason"]
+    assert (said.status, said.required) == ("inconclusive", True)
+    assert "How control:random itself fares is not in the results" in said.reason
     assert verdict(STRICT, good) == "inconclusive"
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(0.03, "inconclusive"), (0.0, "inconclusive"), (-0.1, "fail")])
-def test_a_margin_that_cannot_be_met_stays_open(margin: float, expected: str, good: Results) -> None:
+def test_a_margin_that_cannot_be_met_stays_open(margin: float, expected: str, good: Plain) -> None:
     """Nothing lies 0.05 above 0.97. What is far below the control itself needs no room to fail."""
     at(good, "worst_completeness", "edges", 0.97, 0.965)
     apart(good, "worst_completeness", "edges", margin)
     said = check(STRICT, good, "completeness-above-controls")
-    assert (said["status"], verdict(STRICT, good)) == (expected, expected)
-    told = "Control:edges is at 0.97 itself, so there is no room to lie 0.05 above it." in said["reason"]
+    assert (said.status, verdict(STRICT, good)) == (expected, expected)
+    told = "Control:edges is at 0.97 itself, so there is no room to lie 0.05 above it." in said.reason
     assert told == (expected == "inconclusive")
 
 
@@ -417,8 +470,8 @@ def test_maps_that_equal_a_perfect_control_leave_the_verdict_open() -> None:
     for one in pick(found, "comparisons", name="worst_completeness", against="control:edges"):
         one.update(EQUAL)
     said = check(STANDARD, found, "completeness-above-controls")
-    assert said["status"] == "inconclusive"
-    assert "so there is no room to lie 0.05 above it" in said["reason"]
+    assert said.status == "inconclusive"
+    assert "so there is no room to lie 0.05 above it" in said.reason
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(0.005, "pass"), (0.0, "not assessed"), (-0.02, "not assessed"),
@@ -428,7 +481,7 @@ def test_best_effort_beside_chance_is_told_only_where_chance_leaves_room(margin:
     at(found, "best_effort", "random", 0.994, 0.99)
     apart(found, "best_effort", "random", margin)
     said = check(STANDARD, found, "best-effort-above-random")
-    assert (said["status"], said["required"]) == (expected, expected != "not assessed")
+    assert (said.status, said.required) == (expected, expected != "not assessed")
     assert verdict(STANDARD, found) == ("fail" if expected == "fail" else "pass")
 
 
@@ -436,44 +489,46 @@ def test_controls_without_room_are_left_out_where_others_have_it() -> None:
     asked = policy('sound; worst_soundness; min_margin_over = "control:-0.05"')
     found = results(asked)
     at(found, "worst_soundness", "random", 0.01, 0.005)
-    said, reason = check(asked, found, "sound"), judge(asked, found, TODAY)[2]
-    assert said["status"] == "pass"
-    assert "control:random is left out: control:random is at 0.01 itself" in said["reason"]
+    said, reason = check(asked, found, "sound"), judged(asked, found, TODAY)[2]
+    assert said.status == "pass"
+    assert "control:random is left out: control:random is at 0.01 itself" in said.reason
     assert "In sound, control:random was left out, not beaten." in reason
 
 
 # What the verdict weighs ----------------------------------------------------------------------------------------------
 
 
-def test_severities_below_the_level_do_not_decide(good: Results) -> None:
+def test_severities_below_the_level_do_not_decide(good: Plain) -> None:
     good["runtime"]["alpha"] = 0.1  # of medium severity
     assert verdict(STRICT, good) == "fail"
     assert verdict(STRICT, good, "medium") == "fail"
     assert verdict(STRICT, good, "high") == "pass"
-    assert check(STRICT, good, "runtime-error")["status"] == "fail"
+    assert check(STRICT, good, "runtime-error").status == "fail"
     with pytest.raises(BadInput, match="cannot fail on 'info'; the severities are low, medium, high, critical"):
         verdict(STRICT, good, "info")
 
 
 def test_a_level_above_all_checks_asks_nothing() -> None:
     asked = policy("complete; worst_completeness; min = 0.9")
-    assert judge(asked, results(asked), TODAY, "critical")[1:] == (
+    assert judged(asked, results(asked), TODAY, "critical")[1:] == (
         "measured",
-        "The policy few asks nothing of severity critical or above: the figures are there, and nobody judged them.",
+        "The policy few sets no limits of severity critical or above, so there is no verdict.",
     )
 
 
 def test_evidence_counts_at_every_level() -> None:
     asked = policy('complete; worst_completeness; min = 0.4; severity = "critical"')
     found = results(asked)
-    del found["environment"]
+    found["run"]["bundles"] = {}
     assert verdict(asked, found, "critical") == "inconclusive"
+    del found["environment"]
+    assert refusal(found) == "results.json lacks 'environment'; it is not what auditkit wrote."
 
 
-def test_a_failure_goes_before_what_is_open(good: Results) -> None:
+def test_a_failure_goes_before_what_is_open(good: Plain) -> None:
     good["randomisation"] = None
     good["runtime"]["alpha"] = 0.1
-    assert judge(STRICT, good, TODAY)[1:] == (
+    assert judged(STRICT, good, TODAY)[1:] == (
         "fail",
         "1 of 14 checks failed: runtime-error. Of runtime-error: the runtime: 0.1 on 18 rows; at most 0.001 is asked.",
     )
@@ -482,35 +537,34 @@ def test_a_failure_goes_before_what_is_open(good: Results) -> None:
 # Very sure models -----------------------------------------------------------------------------------------------------
 
 
-def sure(found: Results) -> Results:
+def sure(found: Plain) -> Plain:
     """The same of a model without a second label to speak of."""
-    why = f"{NO_SECOND_LABEL} 0.01 or more"
     for one in pick(found, "metrics", name="best_effort") + pick(found, "controls", name="best_effort"):
-        one.update({"value": None, "low": None, "high": None, "n": 0, "reason": why})
+        one.update(not_assessed("no-second-label", value=0.01))
     found["comparisons"] = [one for one in found["comparisons"] if one["name"] != "best_effort"]
     for one in found["comparisons"]:
         if one["against"].startswith("control:one-map") and "completeness" in one["name"]:
-            one.update({"value": None, "low": None, "high": None, "n": 0, "reason": f"{NO_SECOND_LABEL} above 0.01"})
+            one.update(not_assessed("no-second-label-above", one["name"], value=0.01))
     return found
 
 
-def test_a_sure_model_can_pass_and_the_reason_is_told(good: Results) -> None:
-    checks, said, reason = judge(STRICT, sure(good), TODAY)
+def test_a_sure_model_can_pass_and_the_reason_is_told(good: Plain) -> None:
+    checks, said, reason = judged(STRICT, sure(good), TODAY)
     assert said == "pass"
     assert "best-effort" in reason
-    assert NO_SECOND_LABEL in reason
-    found = {one["id"]: one for one in checks}
-    assert (found["best-effort"]["status"], found["best-effort"]["required"]) == ("not assessed", False)
-    assert "control:one-map is left out: no image has a second label" in found["completeness-above-controls"]["reason"]
+    assert why_not_assessed(NotAssessed("best_effort", "no-second-label", value=0.01)) in reason
+    found = {one.id: one for one in checks}
+    assert (found["best-effort"].status, found["best-effort"].required) == ("not assessed", False)
+    assert "control:one-map is left out: no image has a second label" in found["completeness-above-controls"].reason
     assert "not-above-one-map" not in found
     assert "In completeness-above-controls, control:one-map was left out, not beaten." in reason
 
 
-def test_the_model_must_be_the_reason(good: Results) -> None:
+def test_the_model_must_be_the_reason(good: Plain) -> None:
     """Best effort that is missing for want of maps, or missing altogether, leaves the verdict open."""
     (one,) = pick(good, "metrics", name="best_effort", infill="gray")
-    one |= {"value": None, "low": None, "high": None, "n": 0, "reason": "3 of 9 maps are missing"}
-    assert check(STRICT, good, "best-effort")["required"]
+    one |= not_assessed("maps-missing", count=3, total=9)
+    assert check(STRICT, good, "best-effort").required
     assert verdict(STRICT, good) == "inconclusive"
     good["metrics"].remove(one)
     assert verdict(STRICT, good) == "inconclusive"
@@ -520,67 +574,67 @@ def test_one_bundle_cannot_hide_what_another_lacks() -> None:
     found = sure(results(STANDARD, ("ours", "theirs")))
     assert verdict(STANDARD, found) == "pass"
     (one,) = pick(found, "metrics", name="best_effort", bundle="theirs")
-    one["reason"] = "3 of 9 maps are missing, and every label needs its own"
-    assert check(STANDARD, found, "best-effort")["reason"].startswith("theirs: 3 of 9 maps are missing")
-    assert check(STANDARD, found, "best-effort")["required"]
+    one |= not_assessed("maps-missing", count=3, total=9)
+    assert check(STANDARD, found, "best-effort").reason.startswith("theirs: 3 of 9 maps are missing")
+    assert check(STANDARD, found, "best-effort").required
     assert verdict(STANDARD, found) != "pass"
 
 
-def test_one_map_counts_where_a_second_label_does(good: Results) -> None:
+def test_one_map_counts_where_a_second_label_does(good: Plain) -> None:
     for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
         one.update(EQUAL)
-    assert check(STRICT, good, "completeness-above-controls")["status"] == "fail"
+    assert check(STRICT, good, "completeness-above-controls").status == "fail"
     assert "not-above-one-map" in statuses(STRICT, good)
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1, "pass"), (29, "pass"), (30, "fail")])
-def test_one_map_needs_images_that_can_tell_it_from_others(n: int, expected: str, good: Results) -> None:
+def test_one_map_needs_images_that_can_tell_it_from_others(n: int, expected: str, good: Plain) -> None:
     """On the few images where the model is unsure, maps that are no better than one map prove nothing."""
     for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
         one.update(EQUAL | {"n": n})
-    checks, said, reason = judge(STRICT, good, TODAY)
+    checks, said, reason = judged(STRICT, good, TODAY)
     assert said == expected
-    names = {one["id"]: one for one in checks}
+    names = {one.id: one for one in checks}
     left_out = f"{n} of 1000 images have a second label with probability above 0.01, 30 are needed"
-    assert (left_out in names["completeness-above-controls"]["reason"]) == (expected == "pass")
+    assert (left_out in names["completeness-above-controls"].reason) == (expected == "pass")
     assert ("control:one-map was left out, not beaten" in reason) == (expected == "pass")
     assert ("not-above-one-map" in names) == (expected == "fail")
 
 
-def test_one_map_is_not_left_out_where_images_are_missing(good: Results) -> None:
+def test_one_map_is_not_left_out_where_images_are_missing(good: Plain) -> None:
     for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
         one["n"] = 5
     for one in pick(good, "metrics", name="worst_completeness"):
         one["n"] = 999
-    assert check(STRICT, good, "completeness-above-controls")["status"] == "inconclusive"
+    assert check(STRICT, good, "completeness-above-controls").status == "inconclusive"
 
 
 def test_best_effort_must_beat_chance() -> None:
     found = results(STANDARD)
     apart(found, "best_effort", "random", -0.1)
     said = check(STANDARD, found, "best-effort-above-random")
-    assert (said["status"], said["severity"]) == ("fail", "medium")
+    assert (said.status, said.severity) == ("fail", "medium")
     assert not [name for name in statuses(STANDARD, found) if name.startswith("not-above")]
-    assert check(STANDARD, sure(found), "best-effort-above-random")["status"] == "not assessed"
+    assert check(STANDARD, sure(found), "best-effort-above-random").status == "not assessed"
     assert verdict(STANDARD, found) == "pass"
 
 
-def test_best_effort_rests_on_the_images_that_have_a_second_label(good: Results) -> None:
+def test_best_effort_rests_on_the_images_that_have_a_second_label(good: Plain) -> None:
     (one,) = pick(good, "metrics", name="best_effort", infill="gray")
     one["n"] = 60
     assert verdict(STRICT, good) == "pass"
     one["n"] = 29
     said = check(STRICT, good, "best-effort")
-    assert (said["status"], said["required"]) == ("not assessed", False)
-    assert "29 of 1000 images have a second label with probability 0.01 or more" in said["reason"]
+    assert (said.status, said.required) == ("not assessed", False)
+    assert "29 of 1000 images have a second label with probability 0.01 or more" in said.reason
     assert verdict(STRICT, good) == "pass"
 
 
-def test_few_second_labels_among_too_few_images_leave_the_verdict_open(good: Results) -> None:
+def test_few_second_labels_among_too_few_images_leave_the_verdict_open(good: Plain) -> None:
     pick(good, "metrics", name="worst_completeness")[0]["n"] = 999
     for n in (29, 60):
         pick(good, "metrics", name="best_effort")[0]["n"] = n
-        assert check(STRICT, good, "best-effort")["status"] == "inconclusive"
+        assert check(STRICT, good, "best-effort").status == "inconclusive"
 
 
 def test_a_check_that_is_not_required_may_be_missing() -> None:
@@ -588,8 +642,8 @@ def test_a_check_that_is_not_required_may_be_missing() -> None:
     found = results(asked)
     found["metrics"] = [one for one in found["metrics"] if one["name"] != "pointing_game"]
     said = check(asked, found, "pointed")
-    assert (said["status"], said["required"]) == ("not assessed", False)
-    assert said["reason"] == "maps: pointing game was not measured."
+    assert (said.status, said.required) == ("not assessed", False)
+    assert said.reason == "maps: pointing game was not measured."
     assert verdict(asked, found) == "pass"
     alone = policy("pointed; pointing_game; min = 0.5; required = false")
     assert verdict(alone, found) == "inconclusive"  # nothing that was asked was judged
@@ -609,10 +663,10 @@ def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
     found = results(STANDARD)
     found["runtime"]["alpha"] = 0.1
     allowed = suppressed("runtime-error")
-    checks, said, reason = judge(allowed, found, TODAY)
-    one = next(one for one in checks if one["id"] == "runtime-error")
-    assert (one["status"], one["would_be"], one["observed"]) == ("suppressed", "fail", 0.1)
-    assert one["suppression"] == {"reason": "Ticket 7.", "approver": "A. Person", "expires": "2026-06-01"}
+    checks, said, reason = judged(allowed, found, TODAY)
+    one = next(one for one in checks if one.id == "runtime-error")
+    assert (one.status, one.would_be, one.observed) == ("suppressed", "fail", 0.1)
+    assert one.suppression == RecordedSuppression("Ticket 7.", "A. Person", "2026-06-01")
     assert said == "pass"
     assert reason.startswith(
         "12 checks hold, 5 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
@@ -629,8 +683,8 @@ def test_who_answers_for_what_would_have_failed_comes_first() -> None:
     found = results(allowed)
     found["metrics"] = [one for one in found["metrics"] if one["name"] not in ("iou", "accuracy")]
     found["runtime"]["alpha"] = 0.1
-    found["flags"] = ["maps: constant (900 of 1000 maps)"]
-    _, said, reason = judge(allowed, found, TODAY)
+    found["flags"] = [flag("constant", 900)]
+    _, said, reason = judged(allowed, found, TODAY)
     assert said == "pass"
     assert reason == (
         "8 checks hold, 1 of the policy and 7 of the measurement itself; 4 suppressed or not assessed: device, honest, "
@@ -645,7 +699,7 @@ def test_what_was_open_and_is_suppressed_is_not_said_to_have_failed() -> None:
     allowed = parse_policy(text, "p.toml")
     found = results(allowed)
     found["metrics"] = [one for one in found["metrics"] if one["name"] != "iou"]
-    assert judge(allowed, found, TODAY)[1:] == (
+    assert judged(allowed, found, TODAY)[1:] == (
         "pass", "8 checks hold, 1 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: other. "
         "Of other: suppressed until 2026-06-01 by First."
     )  # fmt: skip
@@ -655,30 +709,30 @@ def test_an_expired_suppression_counts_no_more_and_is_seen() -> None:
     found = results(STANDARD)
     found["runtime"]["alpha"] = 0.1
     allowed = suppressed("runtime-error")
-    assert judge(allowed, found, date(2026, 6, 2))[1] == "fail"
+    assert judged(allowed, found, date(2026, 6, 2))[1] == "fail"
     said = check(allowed, found, "suppression-expired:runtime-error", date(2026, 6, 2))
-    assert (said["status"], said["severity"]) == ("inconclusive", "info")
-    assert "expired on 2026-06-01 and is not applied" in said["reason"]
-    assert "Ticket 7" in said["reason"]
+    assert (said.status, said.severity) == ("inconclusive", "info")
+    assert "expired on 2026-06-01 and is not applied" in said.reason
+    assert "Ticket 7" in said.reason
     found["runtime"]["alpha"] = 0.0
-    assert judge(allowed, found, date(2026, 6, 2))[1] == "pass"
+    assert judged(allowed, found, date(2026, 6, 2))[1] == "pass"
 
 
 def test_a_suppression_of_what_holds_is_said_to_be_idle() -> None:
     said = check(suppressed("runtime-error"), results(STANDARD), "runtime-error")
-    assert said["status"] == "pass"
-    assert said["reason"].endswith("Its suppression is not needed.")
+    assert said.status == "pass"
+    assert said.reason.endswith("Its suppression is not needed.")
 
 
 def test_a_single_cheat_is_suppressed_and_the_others_count() -> None:
     found = results(STANDARD)
-    found["flags"] = ["maps: constant (900 of 1000 maps)"]
+    found["flags"] = [flag("constant", 900)]
     assert verdict(STANDARD, found) == "fail"
     allowed = suppressed("cheat-constant")
     assert verdict(allowed, found) == "pass"
     assert statuses(allowed, found)["cheat-constant"] == "suppressed"
-    assert "cheat-constant" in judge(allowed, found, TODAY)[2]
-    found["flags"].append("maps: position-only (1000 of 1000 maps are those of other images)")
+    assert "cheat-constant" in judged(allowed, found, TODAY)[2]
+    found["flags"].append(POSITION_ONLY)
     assert verdict(allowed, found) == "fail"
     assert statuses(suppressed("no-cheat-flag"), found)["cheat-position-only"] == "suppressed"
 
@@ -691,67 +745,67 @@ def test_when_every_check_is_suppressed_nothing_was_judged() -> None:
 
 # Named findings -------------------------------------------------------------------------------------------------------
 
-FLAGS = {
-    "maps: same-map-for-all-labels (201 of 1000 maps)": ("cheat-one-map-for-all-labels", "fail"),
-    "maps: same-map-for-all-labels (200 of 1000 maps)": ("some-labels-share-a-map", "pass"),
-    "maps: position-only (600 of 1000 maps are those of other images)": ("cheat-position-only", "fail"),
-    "maps: position-only (50 of 1000 maps are those of other images)": ("some-images-share-a-map", "pass"),
-    "maps: same-map-for-all-labels (2 of 2 maps on images with several labels)": (
-        "cheat-one-map-for-all-labels",
-        "fail",
-    ),
-    "maps: constant (501 of 1000 maps)": ("cheat-constant", "fail"),
-    "maps: constant (500 of 1000 maps)": ("some-constant-maps", "pass"),
-    "maps: ties (1000 of 1000 maps)": ("heavy-ties", "pass"),
-    "maps: the order in ties moves insertion (gray) by 0.123 on average": ("tie-order-matters", "pass"),
-    "maps: 10 maps are missing": ("maps-missing", "pass"),
-    "a: b\nc: position-only (40 of 40 maps are those of other images)": ("cheat-position-only", "fail"),
-}
+FLAGS = [
+    (Flag("same-map-for-all-labels", "maps", 201, 1000), "cheat-one-map-for-all-labels", "fail"),
+    (Flag("same-map-for-all-labels", "maps", 200, 1000), "some-labels-share-a-map", "pass"),
+    (Flag("position-only", "maps", 600, 1000), "cheat-position-only", "fail"),
+    (Flag("position-only", "maps", 50, 1000), "some-images-share-a-map", "pass"),
+    (Flag("same-map-for-all-labels", "maps", 2, 2), "cheat-one-map-for-all-labels", "fail"),
+    (Flag("constant", "maps", 501, 1000), "cheat-constant", "fail"),
+    (Flag("constant", "maps", 500, 1000), "some-constant-maps", "pass"),
+    (Flag("ties", "maps", 1000, 1000), "heavy-ties", "pass"),
+    (Flag("tie-order-matters", "maps", infill="gray", value=0.123), "tie-order-matters", "pass"),
+    (Flag("maps-missing", "maps", 10), "maps-missing", "pass"),
+    (Flag("position-only", "a: b\nc", 40, 40), "cheat-position-only", "fail"),
+]
 
 
-@pytest.mark.parametrize("flag", FLAGS)
-def test_every_flag_has_a_finding_of_its_own(flag: str) -> None:
+@pytest.mark.parametrize(("raised", "name", "expected"), FLAGS)
+def test_every_flag_has_a_finding_of_its_own(raised: Flag, name: str, expected: str) -> None:
     found = results(STANDARD)
-    found["flags"] = [flag]
-    name, expected = FLAGS[flag]
+    found["flags"] = [to_json(raised)]
     said = check(STANDARD, found, name)
-    assert flag in said["reason"]
+    assert flag_text(raised) in said.reason
     assert verdict(STANDARD, found) == expected
-    assert said["severity"] == ("critical" if expected == "fail" else "info")
+    assert said.severity == ("critical" if expected == "fail" else "info")
     counted = check(STANDARD, found, "no-cheat-flag")
-    assert (counted["observed"], counted["status"]) == (expected == "fail", expected)
+    assert (counted.observed, counted.status) == (expected == "fail", expected)
 
 
-def binary(*flags: str) -> Results:
-    """Results of a model with two classes."""
+def test_every_kind_of_flag_about_maps_is_tried() -> None:
+    assert {raised.kind for raised, _, _ in FLAGS} == {kind.flag for kind in KINDS}
+
+
+def binary(*flags: Plain) -> Plain:
+    """Plain of a model with two classes."""
     found = results(STANDARD)
     found["subject"]["classes"] = 2
     return found | {"flags": list(flags)}
 
 
-SHARED = "maps: same-map-for-all-labels (1000 of 1000 maps)"
+SHARED = flag("same-map-for-all-labels", 1000)
 
 
 def test_two_classes_may_share_a_map_and_be_honest_which_leaves_the_verdict_open() -> None:
     found = binary(SHARED)
     said, asked = check(STANDARD, found, "labels-share-a-map"), check(STANDARD, found, "no-cheat-flag")
-    assert (said["status"], said["severity"], said["part_of"]) == ("inconclusive", "critical", "no-cheat-flag")
-    assert SHARED in said["reason"]
-    assert "signed maps, or another method, would tell them apart" in said["reason"]
-    assert (asked["status"], asked["observed"]) == ("inconclusive", 0)
-    assert "labels-share-a-map" in asked["reason"]
+    assert (said.status, said.severity, said.part_of) == ("inconclusive", "critical", "no-cheat-flag")
+    assert "maps: same-map-for-all-labels (1000 of 1000 maps on images with several labels)" in said.reason
+    assert "signed maps, or another method, would tell them apart" in said.reason
+    assert (asked.status, asked.observed) == ("inconclusive", 0)
+    assert "labels-share-a-map" in asked.reason
     assert verdict(STANDARD, found) == "inconclusive"
     assert not [name for name in statuses(STANDARD, found) if name.startswith("cheat")]
 
 
 def test_two_classes_do_not_excuse_another_cheat() -> None:
-    found = binary(SHARED, "maps: position-only (1000 of 1000 maps are those of other images)")
+    found = binary(SHARED, POSITION_ONLY)
     assert statuses(STANDARD, found)["cheat-position-only"] == "fail"
     assert verdict(STANDARD, found) == "fail"
 
 
 def test_two_classes_with_a_stray_shared_map_pass() -> None:
-    found = binary("maps: same-map-for-all-labels (50 of 1000 maps)")
+    found = binary(flag("same-map-for-all-labels", 50))
     assert statuses(STANDARD, found)["some-labels-share-a-map"] == "inconclusive"
     assert verdict(STANDARD, found) == "pass"
 
@@ -766,7 +820,11 @@ def test_somebody_may_answer_for_two_classes_that_share_a_map(name: str) -> None
 
 def test_flags_about_the_runtime_and_the_images_are_no_cheats() -> None:
     found = results(STANDARD)
-    found["flags"] = ["tf32 changes insertion by 0.0031 on average, so strict float32 is used"]
+    found["runtime"]["note"] = "tf32 changes insertion by 0.0031 on average, so strict float32 is used"
+    found["flags"] = [
+        {"kind": "strict-precision-used"}, {"kind": "runtime-off"}, {"kind": "unusable-images", "count": 0, "total": 9},
+        {"kind": "copies", "count": 900, "total": 1000},
+    ]  # fmt: skip
     assert verdict(STANDARD, found) == "pass"
     assert not [name for name in statuses(STANDARD, found) if name.startswith(("cheat", "not-above"))]
 
@@ -774,36 +832,38 @@ def test_flags_about_the_runtime_and_the_images_are_no_cheats() -> None:
 def test_a_policy_may_bear_a_kind_of_cheat() -> None:
     asked = policy("few; flags; max = 1")
     found = results(asked)
-    found["flags"] = ["maps: position-only (40 of 40 maps are those of other images)"]
+    found["flags"] = [flag("position-only", 40, 40)]
     assert statuses(asked, found)["cheat-position-only"] == "fail"
     assert verdict(asked, found) == "pass"
-    found["flags"].append("maps: constant (40 of 40 maps)")
+    found["flags"].append(flag("constant", 40, 40))
     assert verdict(asked, found) == "fail"
 
 
 def test_kinds_are_counted_once() -> None:
     found = results(STANDARD, ("a", "b"))
-    found["flags"] = [f"{name}: position-only (40 of 40 maps are those of other images)" for name in "ab"]
-    assert check(STANDARD, found, "no-cheat-flag")["observed"] == 1
-    assert check(STANDARD, found, "cheat-position-only")["reason"].count("position-only") == 2
+    found["flags"] = [flag("position-only", 40, 40, name) for name in "ab"]
+    assert check(STANDARD, found, "no-cheat-flag").observed == 1
+    assert check(STANDARD, found, "cheat-position-only").reason.count("position-only") == 2
 
 
-def test_maps_of_another_model_fail(good: Results) -> None:
+def test_maps_of_another_model_fail(good: Plain) -> None:
     good["run"]["bundle_models"] = {"maps": "12" * 32}
     said = check(STRICT, good, "identity")
-    assert (said["status"], said["severity"]) == ("fail", "critical")
-    assert "made for the model 121212121212" in said["reason"]
+    assert (said.status, said.severity) == ("fail", "critical")
+    assert "made for the model 121212121212" in said.reason
     assert verdict(STRICT, good) == "fail"
+    good["run"]["bundle_models"] = {"maps": ""}  # which is no model's
+    assert check(STRICT, good, "identity").status == "fail"
     good["run"]["bundle_models"] = {"maps": None}
     said = check(STRICT, good, "identity")
-    assert (said["status"], said["severity"]) == ("not assessed", "critical")
-    assert "maps: the bundle does not say" in said["reason"]
+    assert (said.status, said.severity) == ("not assessed", "critical")
+    assert "maps: the bundle does not say" in said.reason
     assert verdict(STRICT, good) == "inconclusive"  # else taking the digest out would be the way round it
 
 
-def test_copies_of_an_image_do_not_count(good: Results) -> None:
+def test_copies_of_an_image_do_not_count(good: Plain) -> None:
     good["run"]["copies"] = 1
-    assert "1 of them are copies" in check(STRICT, good, "images")["reason"]
+    assert "1 of them are copies" in check(STRICT, good, "images").reason
     assert verdict(STRICT, good) == "inconclusive"
 
 
@@ -812,16 +872,21 @@ def test_what_failed_below_the_level_is_said() -> None:
     for entry in good["metrics"]:
         if entry["name"] == "best_effort":
             entry.update(value=0.1, low=0.05, high=0.15)
-    _, found, reason = judge(STANDARD, good, TODAY, "high")
+    _, found, reason = judged(STANDARD, good, TODAY, "high")
     assert found == "pass"
     assert "below the severity high that decides: best-effort" in reason
 
 
-def test_bundles_that_could_not_be_used_are_findings(good: Results) -> None:
-    good["run"]["refused_bundles"] = {"theirs": ["image 'a', label 3: a colour picture, not a map: give the scores."]}
+def test_bundles_that_could_not_be_used_are_findings(good: Plain) -> None:
+    good["run"]["refused_bundles"] = {"theirs": [
+        {"kind": "colour-picture", "message": "image 'a', label 3: a picture in colours, not a map: give the scores."}
+    ]}
     assert statuses(STRICT, good)["cheat-colour-pictures"] == "fail"
     assert verdict(STRICT, good) == "fail"
-    good["run"]["refused_bundles"] = {"theirs": ["the map of image 'a' has NaN"]}
+    message = "the map of image 'a colour picture' has NaN"  # the kind decides, whatever the words
+    good["run"]["refused_bundles"] = {"theirs": [{"kind": "not-finite", "message": message}]}
+    assert "cheat-colour-pictures" not in statuses(STRICT, good)
+    assert message in check(STRICT, good, "maps-usable").reason
     assert statuses(STRICT, good)["maps-usable"] == "error"
     assert verdict(STRICT, good) == "inconclusive"
 
@@ -837,22 +902,22 @@ def test_controls_that_are_not_beaten_are_named_even_when_nobody_asks() -> None:
     (one,) = pick(found, "comparisons", name="worst_completeness", against="control:random")
     one |= {"value": 0.0, "low": -0.01, "high": 0.01}
     said = check(asked, found, "not-above-random")
-    assert (said["status"], said["severity"]) == ("inconclusive", "info")
+    assert (said.status, said.severity) == ("inconclusive", "info")
     assert verdict(asked, found) == "pass"
     for one in found["metrics"]:
-        one.update({"value": None} if one["name"] in FAITHFUL else {})
+        one.update(MISSING if one["name"] in OF_EVERY_LABEL else {})
     (one,) = pick(found, "comparisons", name="insertion", against="control:edges")
     one |= {"value": -0.2, "low": -0.3, "high": -0.1}
-    assert check(asked, found, "not-above-edges")["metric"] == "insertion"
+    assert check(asked, found, "not-above-edges").metric == "insertion"
 
 
 # Nothing is gained by leaving things out ------------------------------------------------------------------------------
 
 
-def drop(key: str, **like: Any) -> Callable[[Results], None]:
+def drop(key: str, **like: Any) -> Callable[[Plain], None]:
     """Remove the entries that are like that."""
 
-    def change(found: Results) -> None:
+    def change(found: Plain) -> None:
         gone = pick(found, key, **like)
         assert gone
         found[key] = [one for one in found[key] if one not in gone]
@@ -860,58 +925,56 @@ def drop(key: str, **like: Any) -> Callable[[Results], None]:
     return change
 
 
-def without_other_labels(found: Results) -> None:
+def without_other_labels(found: Plain) -> None:
     """What maps for the predicted label alone leave of an evaluation."""
-    why = "9000 of 10000 maps are missing, and every label needs its own"
     for one in found["metrics"]:
-        one.update({"value": None, "low": None, "high": None, "n": 0, "reason": why} if one["name"] in FAITHFUL else {})
-    found["comparisons"] = [one for one in found["comparisons"] if one["name"] not in FAITHFUL]
+        if one["name"] in OF_EVERY_LABEL:
+            one.update(not_assessed("maps-missing", one["name"], count=9000, total=10000))
+    found["comparisons"] = [one for one in found["comparisons"] if one["name"] not in OF_EVERY_LABEL]
 
 
-def with_fewer_labels(found: Results) -> None:
+def with_fewer_labels(found: Plain) -> None:
     found["settings"]["labels"] = "top2"
 
 
-def with_fewer_images(found: Results) -> None:
+def with_fewer_images(found: Plain) -> None:
     for one in found["metrics"] + found["comparisons"] + found["controls"]:
         one["n"] = min(one["n"], 999)
     found["subject"]["images"]["count"] = 999
 
 
-def with_images_without_maps(found: Results) -> None:
+def with_images_without_maps(found: Plain) -> None:
     """A bundle without maps for the images that would pull it down."""
     found["subject"]["images"]["count"] = 1100
 
 
-def with_unreadable_images(found: Results) -> None:
+def with_unreadable_images(found: Plain) -> None:
     found["failed_images"] = [{"image": "a.png", "reason": "not a picture"}]
 
 
-def with_a_wider_net(found: Results) -> None:
+def with_a_wider_net(found: Plain) -> None:
     found["settings"]["confidence"] = 0.5
 
 
-def without_the_controls(found: Results) -> None:
+def without_the_controls(found: Plain) -> None:
     found["controls"] = []
     found["comparisons"] = []
     found["settings"]["controls"] = False
 
 
-def with_another_start(found: Results) -> None:
+def with_another_start(found: Plain) -> None:
     found["settings"]["range"] = [0.5, 1.0]
 
 
-LEFT_OUT: dict[str, Callable[[Results], None]] = {
+LEFT_OUT: dict[str, Callable[[Plain], None]] = {
     "maps for other labels": without_other_labels, "labels": with_fewer_labels, "images": with_fewer_images,
     "maps of some images": with_images_without_maps, "files": with_unreadable_images, "width": with_a_wider_net,
     "all controls": without_the_controls, "half of the curve": with_another_start,
     "comparisons": lambda found: found.update(comparisons=[]), "controls": lambda found: found.update(controls=[]),
     "runtime": lambda found: found.update(runtime=None), "stages": lambda found: found.update(randomisation=None),
-    "reference": lambda found: found["runtime"].pop("reference"), "metrics": lambda found: found.update(metrics=[]),
-    "series": lambda found: found["randomisation"].update(series=[]), "flags": lambda found: found.update(flags=None),
-    "bundles": lambda found: found["run"].update(bundles={}), "classes": lambda found: found["subject"].pop("classes"),
-    "count": lambda found: found["subject"]["images"].pop("count"),
-    "model": lambda found: found["subject"].pop("model"),
+    "reference": lambda found: found["runtime"].update(reference=None),
+    "metrics": lambda found: found.update(metrics=[]), "series": lambda found: found["randomisation"].update(series=[]),
+    "bundles": lambda found: found["run"].update(bundles={}),
     **{f"control {name}": drop("controls", bundle=f"control:{name}") for name in (*CONTROLS[:-1], "one-map:maps")},
     **{f"comparison {name}": drop("comparisons", name="worst_completeness", against=f"control:{name}")
        for name in (*CONTROLS[:-1], "one-map:maps")},
@@ -920,56 +983,152 @@ LEFT_OUT: dict[str, Callable[[Results], None]] = {
 
 
 @pytest.mark.parametrize("what", LEFT_OUT)
-def test_leaving_out(what: str, good: Results) -> None:
+def test_leaving_out(what: str, good: Plain) -> None:
     LEFT_OUT[what](good)
-    checks, said, reason = judge(STRICT, good, TODAY)
+    checks, said, reason = judged(STRICT, good, TODAY)
     assert said in ("inconclusive", "fail")
     assert reason
-    assert any(one["status"] not in ("pass", "suppressed") for one in checks)
+    assert any(one.status not in ("pass", "suppressed") for one in checks)
 
 
-@pytest.mark.parametrize("key", RECORD)
-def test_leaving_out_a_key(key: str, good: Results) -> None:
-    assert set(good) == set(RECORD)
+REFUSED: dict[str, Callable[[Plain], object]] = {
+    "flags": lambda found: found.update(flags=None), "classes": lambda found: found["subject"].pop("classes"),
+    "count": lambda found: found["subject"]["images"].pop("count"),
+    "model": lambda found: found["subject"].pop("model"),
+    "reference": lambda found: found["runtime"].pop("reference"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_leaving_out_what_every_result_has(what: str, good: Plain) -> None:
+    REFUSED[what](good)
+    assert what in refusal(good)
+
+
+def keys(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where an object has a key, at every depth; of a list, in its first entry."""
+    if isinstance(value, dict):
+        for name, held in value.items():
+            yield (*path, name)
+            yield from keys(held, (*path, name))
+    if isinstance(value, list) and value:
+        yield from keys(value[0], (*path, 0))
+
+
+def holder(plain: Plain, path: tuple[str | int, ...]) -> Any:
+    """The object that has the last key of the path."""
+    found: Any = plain
+    for name in path[:-1]:
+        found = found[name]
+    return found
+
+
+def outcome(plain: Plain) -> str:
+    """The verdict of strict; "refused" where the results are not read, in a sentence that names the file."""
+    try:
+        return verdict(STRICT, plain)
+    except BadInput as error:
+        return "refused" if str(error).startswith("results.json") else str(error)
+
+
+PASSES_WITHOUT: set[str] = set()
+REQUIRED = [item.name for item in fields(Results) if item.default is MISSING_DEFAULT]
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_leaving_out_a_key(key: str, good: Plain) -> None:
     del good[key]
-    assert check(STRICT, good, "record")["status"] == "error"
-    assert key in check(STRICT, good, "record")["reason"]
-    assert verdict(STRICT, good) in ("inconclusive", "fail")
+    assert refusal(good) == f"results.json lacks '{key}'; it is not what auditkit wrote."
+
+
+def test_leaving_out_any_key_at_any_depth_is_no_better(good: Plain) -> None:
+    """A key that may be missing is one that the verdict does without, or misses."""
+    passing = []
+    for path in list(keys(good)):
+        changed = copy.deepcopy(good)
+        del holder(changed, path)[path[-1]]
+        if outcome(changed) == "pass":
+            passing.append(".".join(str(name) for name in path))
+    assert set(passing) <= PASSES_WITHOUT
 
 
 @pytest.mark.parametrize("nothing", [None, [], {}, "", 3, "text"])
-def test_emptying_a_key_is_no_better_and_never_an_error_of_ours(nothing: Any, good: Results) -> None:
+def test_emptying_a_key_is_no_better_and_never_an_error_of_ours(nothing: Any, good: Plain) -> None:
     harmless = {"tool", "environment", "classes_are", "classes", "reliability", "limitations", "failed_images"}
-    for key in RECORD:
-        changed = copy.deepcopy(good) | {key: nothing}
-        said = verdict(STRICT, changed)
+    for key in REQUIRED:
+        said = outcome(copy.deepcopy(good) | {key: nothing})
         assert said != "pass" or key in harmless or (key, nothing) == ("flags", []), key
-    assert verdict(STRICT, dict.fromkeys(RECORD, nothing)) == "inconclusive"
+    assert outcome(good | dict.fromkeys(REQUIRED, nothing)) == "refused"
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), "0.9", True, [], {}])
-def test_a_damaged_figure_is_an_error(wrong: Any, good: Results) -> None:
+def test_a_damaged_figure_is_refused(wrong: Any, good: Plain) -> None:
     for key in ("value", "low", "high"):
         changed = copy.deepcopy(good)
         (one,) = pick(changed, "metrics", name="best_effort", infill="gray")
         one[key] = wrong
-        assert check(STRICT, changed, "best-effort")["status"] == "error", key
-        assert verdict(STRICT, changed) == "inconclusive"
-    (one,) = pick(good, "metrics", name="best_effort", infill="gray")
-    one |= {"low": 0.7, "high": 0.5}
-    assert check(STRICT, good, "best-effort")["status"] == "error"
+        index = changed["metrics"].index(one)
+        assert refusal(changed) == f"results.json.metrics[{index}].{key} is {wrong!r}, expected a finite number."
 
 
-def test_every_setting_of_the_policy_is_held_to(good: Results) -> None:
-    for name in good["settings"]:
-        changed = copy.deepcopy(good)
-        changed["settings"][name] = "something else"
-        said = check(STRICT, changed, "settings")
-        assert said["status"] == "error"
-        assert said["reason"].startswith(f"{name} was 'something else', the policy asks for ")
-        assert verdict(STRICT, changed) == "inconclusive"
-        del changed["settings"][name]
-        assert verdict(STRICT, changed) == "inconclusive"
+@pytest.mark.parametrize("change", [{"low": 0.7, "high": 0.5}, {"low": None}, {"high": None}, {"n": 0}, {"n": -1}])
+@pytest.mark.parametrize("key", ["metrics", "controls", "comparisons", "randomisation"])
+def test_a_figure_whose_parts_do_not_go_together_is_refused(key: str, change: Plain, good: Plain) -> None:
+    entries = good["randomisation"]["series"] if key == "randomisation" else good[key]
+    entries[-1].update(change)
+    said = refusal(good)
+    where = "randomisation.series" if key == "randomisation" else key
+    assert said.startswith(f"results.json.{where}[{len(entries) - 1}] has a")
+
+
+@pytest.mark.parametrize("name", ["insertion", "alpha", "beta"])
+def test_a_runtime_with_a_reference_knows_every_change(name: str, good: Plain) -> None:
+    good["runtime"][name] = None
+    assert refusal(good) == f"results.json.runtime is 'compared with a reference' without '{name}'."
+
+
+NUMBERED = [kind for kind in get_args(FlagKind) if kind not in ("runtime-off", "strict-precision-used")]
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+def test_a_flag_without_its_numbers_is_refused(kind: str, good: Plain) -> None:
+    """Else a cheat would be had for nothing, or a sentence would say None."""
+    good["flags"] = [{"kind": kind}]
+    assert refusal(good).startswith(f"results.json.flags[0] is '{kind}' without '")
+    good["flags"] = [{"kind": f"{kind}?", "bundle": "maps", "count": 1, "total": 1}]
+    assert "expected one of copies, unusable-images" in refusal(good)
+
+
+@pytest.mark.parametrize("cause", ["maps-missing", "no-second-label", "no-second-label-above"])
+def test_a_reason_without_its_numbers_is_refused(cause: str, good: Plain) -> None:
+    pick(good, "metrics", name="best_effort")[0].update(not_assessed(cause))
+    assert f".not_assessed is '{cause}' without '" in refusal(good)
+
+
+@pytest.mark.parametrize("kind", ["equal-values", "tuned-delta", "images-with-second-label", "images-with-region"])
+def test_a_note_without_its_numbers_is_refused(kind: str, good: Plain) -> None:
+    pick(good, "metrics", name="best_effort")[0]["note"] = {"kind": kind}
+    assert f".note is '{kind}' without '" in refusal(good)
+
+
+OTHER_SETTINGS: Plain = {
+    "labels": "top2", "renormalise": True, "protocol": "rise", "infill": ["random"], "steps": "17", "range": [0.1, 0.9],
+    "eps1": 0.02, "eps2": 0.002, "ties": "stable", "tie_orders": 3, "seed": 5, "draws": 9, "controls": False,
+    "deletion": False, "saliency": "none", "confidence": 0.9, "interval": "bca",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_SETTINGS)
+def test_every_setting_of_the_policy_is_held_to(name: str, good: Plain) -> None:
+    assert set(good["settings"]) == set(OTHER_SETTINGS)
+    good["settings"][name] = OTHER_SETTINGS[name]
+    was = getattr(parsed(good).settings, name)
+    said = check(STRICT, good, "settings")
+    assert said.status == "error"
+    assert said.reason.startswith(f"{name} was {was!r}, the policy asks for ")
+    assert verdict(STRICT, good) != "pass"
+    del good["settings"][name]
+    assert refusal(good) == f"results.json.settings lacks '{name}'; it is not what auditkit wrote."
 
 
 def test_images_may_fail_up_to_the_share_that_the_policy_bears() -> None:
@@ -978,7 +1137,7 @@ def test_images_may_fail_up_to_the_share_that_the_policy_bears() -> None:
         found = results(asked, n=100 - failed)
         found["failed_images"] = [{"image": str(number), "reason": "torn"} for number in range(failed)]
         assert verdict(asked, found) == expected
-        assert "100 images have figures" in check(asked, found, "images")["reason"]
+        assert "100 images have figures" in check(asked, found, "images").reason
 
 
 def test_images_are_counted_under_every_infill() -> None:
@@ -987,7 +1146,7 @@ def test_images_are_counted_under_every_infill() -> None:
     assert verdict(asked, found) == "pass"
     for one in pick(found, "metrics", infill="blur"):
         one["n"] = 40
-    assert check(asked, found, "images")["observed"] == 40
+    assert check(asked, found, "images").observed == 40
     assert verdict(asked, found) == "inconclusive"
 
 
@@ -996,7 +1155,7 @@ def test_images_without_a_label_in_the_set_are_not_lost() -> None:
     found = results(asked, n=90)
     found["subject"]["images"]["count"] = 100
     assert verdict(asked, found) == "inconclusive"
-    found["flags"] = ["10 of 100 images have no label in 'f>=0.3' and are left out"]
+    found["flags"] = [{"kind": "images-without-label", "count": 10, "total": 100}]
     assert verdict(asked, found) == "pass"
 
 
@@ -1005,20 +1164,20 @@ def test_a_policy_that_asks_nothing_of_other_labels_does_not_need_them() -> None
     found = results(asked)
     without_other_labels(found)
     found["controls"] = [one for one in found["controls"] if "one-map" not in one["bundle"]]
-    assert check(asked, found, "labels")["severity"] == "info"
+    assert check(asked, found, "labels").severity == "info"
     assert verdict(asked, found) == "pass"
 
 
 # Points of curves -----------------------------------------------------------------------------------------------------
 
 
-def test_figures_that_few_points_may_have_moved_decide_nothing(good: Results) -> None:
-    assert check(STRICT, good, "points")["observed"] == 0.001
+def test_figures_that_few_points_may_have_moved_decide_nothing(good: Plain) -> None:
+    assert check(STRICT, good, "points").observed == 0.001
     pick(good, "points", bundle="control:one-map:maps")[0]["errors"]["worst_completeness"] = 0.013
     good["settings"]["steps"] = "16"
     said = check(STRICT, good, "points")
-    assert (said["status"], said["severity"], said["observed"]) == ("inconclusive", "critical", 0.013)
-    assert said["reason"] == (
+    assert (said.status, said.severity, said.observed) == ("inconclusive", "critical", 0.013)
+    assert said.reason == (
         "With 16 points a figure of control:one-map:maps may be off by 0.013; at most 0.005 is asked: steps = 'auto' "
         "finds as many as it needs."
     )
@@ -1034,24 +1193,30 @@ def test_only_what_is_judged_needs_points() -> None:
     assert verdict(asked, found) == "inconclusive"
     located = policy("pointed; pointing_game; min = 0.5")
     said = check(located, found, "points")
-    assert (said["status"], said["severity"], said["required"]) == ("not assessed", "info", False)
+    assert (said.status, said.severity, said.required) == ("not assessed", "info", False)
     assert verdict(located, found) == "pass"
 
 
-def test_points_are_not_known_better_than_the_results_say(good: Results) -> None:
-    del good["points"][0]["errors"]
-    assert check(STRICT, good, "points")["observed"] == 0.02  # the largest of all figures
+def test_points_are_not_known_better_than_the_results_say(good: Plain) -> None:
+    good["points"][0]["errors"] = {}
+    assert check(STRICT, good, "points").observed == 0.02  # the largest of all figures
 
 
-@pytest.mark.parametrize(("error", "status"), [(None, "not assessed"), ("0.1", "error"), (float("nan"), "error")])
-def test_errors_that_nobody_knows_are_no_pass(error: Any, status: str, good: Results) -> None:
-    good["points"][0]["errors"] = {} if error is None else dict.fromkeys(VALUES, error)
-    good["points"][0]["error"] = error
-    assert check(STRICT, good, "points")["status"] == status
+def test_errors_that_nobody_knows_are_no_pass(good: Plain) -> None:
+    good["points"][0] |= {"errors": {}, "error": None}
+    assert check(STRICT, good, "points").status == "not assessed"
     assert verdict(STRICT, good) == "inconclusive"
     good["points"] = good["points"][1:]
-    assert check(STRICT, good, "points")["status"] == "not assessed"
+    assert check(STRICT, good, "points").status == "not assessed"
     assert verdict(STRICT, good) == "inconclusive"
+
+
+@pytest.mark.parametrize("error", ["0.1", float("nan")])
+def test_errors_that_are_no_numbers_are_refused(error: Any, good: Plain) -> None:
+    good["points"][0]["errors"]["worst_completeness"] = error
+    assert refusal(good).startswith("results.json.points[0].errors.worst_completeness is ")
+    good["points"][0] |= {"errors": {}, "error": error}
+    assert refusal(good).startswith("results.json.points[0].error is ")
 
 
 def test_points_cannot_be_suppressed() -> None:
@@ -1120,15 +1285,15 @@ CHEATS: dict[str, tuple[Callable[..., np.ndarray], set[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Results]:
-    """Results of maps for the images of the planted truth, by the policy's own settings."""
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Plain]:
+    """Plain of maps for the images of the planted truth, by the policy's own settings."""
     folder = tmp_path_factory.mktemp("planted")
     images = draw(COUNT, seed=3, tags="random").images
     model = auditkit.load(bundled_model("honest"), settings=auditkit.Settings(device="cpu"))
     settings = PLANTED.evaluation()
 
     @functools.cache
-    def measured(make: Any) -> Results:
+    def measured(make: Any) -> Plain:
         name = make if isinstance(make, str) else make.__name__
         if isinstance(make, str):
             auditkit.explain(model, images, folder / name, make, labels=settings.labels)
@@ -1138,7 +1303,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Results
                 bundle.add([str(index)] * LABELS, list(range(LABELS)), make(rng, pixels).astype(np.float32))
         out = folder / f"run {name}"
         auditkit.evaluate(model, images, folder / name, out=out, steps=6, labels=settings.labels)
-        found: Results = json.loads((out / "results.json").read_text())
+        found: Plain = json.loads((out / "results.json").read_text())
         found["run"]["bundle_models"] = {name: found["subject"]["model"]["identity"]}
         return found | {"randomisation": None}
 
@@ -1146,7 +1311,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Results
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_planted_cheats_are_named(name: str, planted: Callable[[Any], Results]) -> None:
+def test_planted_cheats_are_named(name: str, planted: Callable[[Any], Plain]) -> None:
     make, names = CHEATS[name]
     found = planted(make)
     said = statuses(PLANTED, found)
@@ -1156,20 +1321,21 @@ def test_planted_cheats_are_named(name: str, planted: Callable[[Any], Results]) 
 
 
 @pytest.mark.parametrize("method", ["gradient-input", "grad-cam"])
-def test_honest_maps_are_not_called_cheats(method: str, planted: Callable[[Any], Results]) -> None:
+def test_honest_maps_are_not_called_cheats(method: str, planted: Callable[[Any], Plain]) -> None:
     said = statuses(PLANTED, planted(method))
     assert not [name for name in said if name.startswith("cheat")]
     assert said["honest"] == "pass"
 
 
-def test_the_reason_that_lies_with_the_model_is_the_evaluations_own(planted: Callable[[Any], Results]) -> None:
-    """Findings know it by its words: the planted model is that sure of its images."""
-    found = planted(noise)
-    (one,) = pick(found, "metrics", name="best_effort")
-    assert one["reason"].startswith(NO_SECOND_LABEL)
+def test_the_reason_that_lies_with_the_model_is_the_evaluations_own(planted: Callable[[Any], Plain]) -> None:
+    """Findings know it by its cause: the planted model is that sure of its images."""
+    (best_effort,) = (entry for entry in parsed(planted(noise)).metrics if entry.name == "best_effort")
+    assert best_effort.not_assessed == NotAssessed("best_effort", "no-second-label", value=0.01)
+    assert best_effort.not_assessed.by_nature
 
 
-def test_a_stored_run_is_judged_like_one_in_memory(planted: Callable[[Any], Results], tmp_path: Path) -> None:
-    found = planted(noise)
-    (tmp_path / "results.json").write_text(json.dumps(found))
-    assert judge(PLANTED, json.loads((tmp_path / "results.json").read_text()), TODAY) == judge(PLANTED, found, TODAY)
+def test_a_stored_run_is_judged_like_one_in_memory(planted: Callable[[Any], Plain], tmp_path: Path) -> None:
+    measured = parsed(planted(noise))
+    with Store.open(tmp_path / "run", {}) as store:
+        store.finish(measured)
+    assert judge(PLANTED, Store(tmp_path / "run").results(), TODAY) == judge(PLANTED, measured, TODAY)

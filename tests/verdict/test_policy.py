@@ -12,6 +12,7 @@ import pytest
 from auditkit.cli.main import main
 from auditkit.errors import BadInput
 from auditkit.runs.evaluation.settings import Evaluation, resolved
+from auditkit.runs.folder.results import RecordedSuppression
 from auditkit.verdict.flags import CHEATS, KINDS
 from auditkit.verdict.policy import CONTROLS, SHIPPED, Policy, shipped_text
 from auditkit.verdict.policy_file import parse_policy, read_policy
@@ -95,14 +96,14 @@ def test_the_text_and_its_digest_are_those_of_the_file(tmp_path: Path) -> None:
     policy = read_policy(tmp_path / "p.toml")
     assert policy.text.encode() == content
     assert read_policy(str(tmp_path / "p.toml")).sha256 == policy.sha256
-    assert policy.to_json()["sha256"] == policy.sha256
+    assert policy.to_record().sha256 == policy.sha256
     assert not policy.shipped
 
 
 def test_a_policy_that_only_calls_itself_strict_is_not_taken_for_it() -> None:
     weak = parse_policy(shipped_text("strict").replace('"control:0.05"', '"control:-0.9"'), "strict.toml")
     assert weak.name == "strict"
-    assert not weak.to_json()["shipped"]
+    assert not weak.to_record().shipped
 
 
 def test_settings_reach_the_evaluation() -> None:
@@ -168,7 +169,7 @@ def test_titles_say_what_is_asked() -> None:
 
 def test_suppressions_name_checks_or_single_cheats() -> None:
     (one,) = small(more=SUPPRESSION).suppressions
-    assert one.to_json() == {"reason": "known", "approver": "A. Person", "expires": "2030-01-31"}
+    assert one.to_record() == RecordedSuppression("known", "A. Person", "2030-01-31")
     assert one.expires == date(2030, 1, 31)
     for cheat in CHEATS:
         assert small(more=SUPPRESSION.replace("complete", cheat)).suppressions[0].check == cheat

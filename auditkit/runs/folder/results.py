@@ -7,7 +7,7 @@ from typing import Literal
 
 from auditkit.errors import OtherVersion
 from auditkit.metrics.statistics import Method
-from auditkit.metrics.values import NotAssessed, Note
+from auditkit.metrics.values import NotAssessed, Note, require
 from auditkit.records import Json, from_json, json_name, optional, to_json
 
 SCHEMA_VERSION = 2
@@ -21,6 +21,22 @@ FlagKind = Literal[
     "copies", "unusable-images", "images-without-label", "runtime-off", "strict-precision-used",
     "same-map-for-all-labels", "position-only", "constant", "ties", "tie-order-matters", "maps-missing",
 ]  # fmt: skip
+_SHARE_OF_IMAGES = ("count", "total")
+_SHARE_OF_MAPS = ("bundle", "count", "total")
+_FLAG_NEEDS: dict[FlagKind, tuple[str, ...]] = {
+    "copies": _SHARE_OF_IMAGES, "unusable-images": _SHARE_OF_IMAGES, "images-without-label": _SHARE_OF_IMAGES,
+    "same-map-for-all-labels": _SHARE_OF_MAPS, "position-only": _SHARE_OF_MAPS, "constant": _SHARE_OF_MAPS,
+    "ties": _SHARE_OF_MAPS, "tie-order-matters": ("bundle", "infill", "value"), "maps-missing": ("bundle", "count"),
+}  # fmt: skip
+
+
+def _check_interval(value: float | None, low: float | None, high: float | None, n: int) -> None:
+    """ValueError where a mean, its interval and its images do not go together."""
+    ends = [end for end in (low, high) if end is not None]
+    if len(ends) == 1 or ends != sorted(ends):
+        raise ValueError(f"has an interval from {low} to {high}.")
+    if value is not None and n < 1:
+        raise ValueError(f"has a value on {n} images.")
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,9 @@ class Flag:
     total: int | None = None
     infill: str | None = None
     value: float | None = None  # by how much insertion moves
+
+    def __post_init__(self) -> None:
+        require(self, self.kind, _FLAG_NEEDS.get(self.kind, ()))
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,9 @@ class MetricResult:
     class_index: int | None = json_name("class")
     protocol: str | None = optional()
     renormalised: bool | None = optional()
+
+    def __post_init__(self) -> None:
+        _check_interval(self.value, self.low, self.high, self.n)
 
     @property
     def is_control(self) -> bool:
@@ -112,11 +134,15 @@ class Runtime:
     beta: float | None
     note: str | None
 
+    def __post_init__(self) -> None:
+        if self.reference is not None:
+            require(self, "compared with a reference", ("insertion", "alpha", "beta"))
+
     @property
     def largest_change(self) -> float | None:
         """The largest mean change of a figure; None where there is no reference."""
         changes = (self.insertion, self.alpha, self.beta)
-        return None if self.reference is None or None in changes else max(change or 0.0 for change in changes)
+        return None if self.reference is None else max(change or 0.0 for change in changes)
 
 
 @dataclass(frozen=True)
@@ -252,6 +278,9 @@ class RandomisationStage:
     n: int
     absolute: float | None
     constant: int
+
+    def __post_init__(self) -> None:
+        _check_interval(self.spearman, self.low, self.high, self.n)
 
 
 @dataclass(frozen=True)
