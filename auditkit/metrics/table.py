@@ -79,11 +79,13 @@ _ENTRIES = (
            per_image.degenerate_boxes_tuned, direction="lower", compared="never", in_policies=False,
            depends_on_infill=False),
     Metric("completeness", "completeness", "How much of a label's probability its own map recovers: the mean of α over "
-           "all pairs of an image and a label.", per_image.completeness,
-           "α = min( max(AUC, ε₁) ∕ f , 1 );  1 where f = 0", needs="all labels", curve="alpha"),
+           "all pairs of an image and a label. An incomplete map hides evidence that the model uses.",
+           per_image.completeness, "α = min( max(AUC, ε₁) ∕ f , 1 );  1 where f = 0", needs="all labels",
+           curve="alpha"),
     Metric("soundness", "soundness", "Whether maps raise a label's probability beyond what the whole image gives it: "
-           "the mean of β over all pairs of an image and a label.", per_image.soundness,
-           "β = min( max(f, ε₂) ∕ AUC , 1 );  1 where AUC = 0", needs="all labels", curve="beta"),
+           "the mean of β over all pairs of an image and a label. An unsound map makes evidence up.",
+           per_image.soundness, "β = min( max(f, ε₂) ∕ AUC , 1 );  1 where AUC = 0", needs="all labels",
+           curve="beta"),
     Metric("worst_completeness", "worst completeness", "The minimum of α over the labels of each image, then the mean "
            "over images. A mean of minima, not an adversarial bound.", per_image.worst_completeness, needs="all labels",
            curve="alpha", by_class=True, key_figure=True),

@@ -11,12 +11,6 @@ HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidi and other 
 LONGEST_NAME = 120
 DECIMALS = 3
 UP, DOWN = "higher is better", "lower is better"
-TITLES = {
-    "worst_completeness": "worst completeness", "worst_soundness": "worst soundness", "best_effort": "best effort",
-    "saliency_metric": "saliency metric", "saliency_metric_tuned": "saliency metric, tuned", "iou": "overlap (IoU)",
-    "pointing_game": "pointing game", "degenerate_boxes": "degenerate boxes",
-    "degenerate_boxes_tuned": "degenerate boxes, tuned", "tie_spread": "spread by tie order",
-}  # fmt: skip
 CONTROLS = {"random": "random map", "centred-gaussian": "centred Gaussian", "constant": "constant map",
             "edges": "edges", "blurred-edges": "blurred edges", "noisy-gaussian": "Gaussian with noise",
             "noisy-edges": "edges with noise", "one-map": "one map for all labels"}  # fmt: skip
@@ -37,11 +31,6 @@ def name(text: Any, most: int = LONGEST_NAME) -> str:
     if len(one_line) <= most:
         return one_line
     return f"{one_line[: most // 2]}…{one_line[-(most // 2 - 1) :]}"
-
-
-def title(metric: str) -> str:
-    """A metric's name in words."""
-    return TITLES.get(metric, metric.replace("_", " "))
 
 
 def source(bundle: str | None) -> str:

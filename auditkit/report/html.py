@@ -9,9 +9,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from auditkit.metrics.table import title
 from auditkit.report import plots, sections, tables, wording
 from auditkit.report.chart_data import Rows, rows_of
-from auditkit.report.formatting import count, exact, last, name, title, visible
+from auditkit.report.formatting import count, exact, last, name, visible
 from auditkit.report.gallery_cards import ROLES, cards
 from auditkit.report.load_run import Loaded
 

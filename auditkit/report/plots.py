@@ -244,11 +244,6 @@ def _beyond(probability: Array, axis: Axis) -> str:
     return f" In the close-up {count(below, 'pair')} {where}." if below else ""
 
 
-def _stage_ends(stage: RandomisationStage) -> tuple[float, float]:
-    value = stage.spearman or 0.0
-    return value if stage.low is None else stage.low, value if stage.high is None else stage.high
-
-
 def randomisation(series: Sequence[RandomisationStage], limit: float | None) -> Drawn:
     """Rank correlation with the original maps while more and more of the model is re-initialised."""
     low = min([0.0, *(one.low for one in series if one.low is not None)])
@@ -259,10 +254,12 @@ def randomisation(series: Sequence[RandomisationStage], limit: float | None) -> 
     if limit is not None:
         panel.line((0, last), (limit, limit), "guide")
         panel.note(0.99 * last, limit + 0.03, f"limit {exact(limit)}", "end")
-    panel.line([0, *(one.stage for one in series)], [1.0, *(one.spearman or 0.0 for one in series)], "b0")
+    known = [(one, one.spearman) for one in series if one.spearman is not None]
+    panel.line([0, *(one.stage for one, _ in known)], [1.0, *(value for _, value in known)], "b0")
     panel.marker(0, 1, "b0", "disc")
-    for one in series:
-        panel.marker(one.stage, one.spearman or 0.0, "b0", "disc", up=_stage_ends(one))
+    for one, value in known:
+        ends = value if one.low is None else one.low, value if one.high is None else one.high
+        panel.marker(one.stage, value, "b0", "disc", up=ends)
     caption = ("At stage 0 the maps are the originals and the correlation is 1. The table says what each stage"
                " re-initialises; the stages differ in size.")  # fmt: skip
     return Drawn((("", panel.svg()),), Markup(""), caption)

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from auditkit.metrics.table import METRICS
+from auditkit.metrics.table import METRICS, title
 from auditkit.report import wording
 from auditkit.report.formatting import (
     DOWN,
@@ -20,7 +20,6 @@ from auditkit.report.formatting import (
     number,
     signed,
     source,
-    title,
 )
 from auditkit.report.svg import strip
 from auditkit.runs.folder.results import (

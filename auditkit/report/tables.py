@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from auditkit.metrics.table import METRICS
+from auditkit.metrics.table import METRICS, title
 from auditkit.records import to_json
 from auditkit.report import wording
-from auditkit.report.formatting import count, exact, interval, name, number, percent, source, title
+from auditkit.report.formatting import count, exact, interval, name, number, percent, source
 from auditkit.report.sections import better, bundles, difference, figure, first_infill
 from auditkit.report.svg import strip
 from auditkit.runs.folder.results import Comparison, DifferenceResult, MetricResult, Results, RunIdentity
@@ -39,7 +39,7 @@ def names(results: Results, gallery: Mapping[str, Any] | None) -> dict[int, str]
     if results.subject.class_names:
         return dict(enumerate(results.subject.class_names))
     entries = (gallery or {}).get("entries", ())
-    return {int(one.label): str(one.label_name) for one in entries if one.get("label_name") is not None}
+    return {int(one["label"]): str(one["label_name"]) for one in entries if one.get("label_name") is not None}
 
 
 def class_text(label: Any, known: Mapping[int, str]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from auditkit.metrics.table import METRICS, Metric
 from auditkit.runs.folder.results import Results
 
 
@@ -57,34 +58,15 @@ class Definition(NamedTuple):
     formula: str = ""
 
 
-DEFINITIONS = (
+_TERMS = (
     Definition("Probability f", "What the model gives a label on the whole image: softmax over all classes, unless a "
                "label set was renormalised over."),
     Definition("Heatmap", "One score for each pixel, higher is more important. Only the order of the pixels matters "
                "to the curves."),
     Definition("Infill", "What hidden pixels are replaced with: gray, a blur of the image, a random other image, or a "
                "given one. A figure holds for its infill only."),
-    Definition("Insertion (AUC)", "The mean of the label's probability while pixels are uncovered from none to all, "
-               "the most important first. Higher is better.", "AUC = mean of f(kept s pixels) over s = 1 … n"),
-    Definition("Deletion", "The same while pixels are hidden from the whole image on, the most important first. Lower "
-               "is better."),
-    Definition("Completeness α", "How much of a label's probability its own map recovers. An incomplete map hides "
-               "evidence that the model uses. Higher is better.", "α = min( max(AUC, ε₁) ∕ f , 1 );  1 where f = 0"),
-    Definition("Soundness β", "Whether a map raises a label's probability beyond what the whole image gives it. An "
-               "unsound map makes evidence up. Higher is better.",
-               "β = min( max(f, ε₂) ∕ AUC , 1 );  1 where AUC = 0"),
-    Definition("Completeness, soundness", "Means of α and of β over all pairs of an image and a label of the label "
-               "set."),
-    Definition("Worst completeness, worst soundness", "For each image the minimum over the label set, then the mean "
-               "over images. A mean of minima, not an adversarial bound."),
-    Definition("Best effort", "Over images whose second-best label has f ≥ 0.01: the mean of the minimum α over the "
-               "labels with f ≥ 0.01 that are not the prediction. One map for all labels scores badly here."),
-    Definition("Saliency metric", "How small a box around the map's largest bright component still lets the model "
-               "see the label. Lower is better.", "SM = log( max(area share, 0.05) ) − log p"),
-    Definition("Degenerate boxes", "Share of boxes that are empty or below 5 % of the image: there the saliency metric "
-               "means little. Lower is better."),
-    Definition("Pointing game, overlap", "Whether the highest score lies in the object, and the overlap (IoU) of the "
-               "object with as many of the most important pixels as it has. Measured where objects are marked."),
+)  # fmt: skip
+_METHODS = (
     Definition("Controls", "Maps that know nothing of the model (random, centred Gaussian, constant, edges, blurred "
                "edges, and the Gaussian and the blurred edges with noise), measured on the same images with the same "
                "settings; and the method's own map of the predicted "
@@ -92,13 +74,22 @@ DEFINITIONS = (
     Definition("Model randomisation", "Layers are re-initialised from the last to the first and maps made again. "
                "Spearman's rank correlation with the original maps must fall: a map that stays the same does not "
                "depend on the model."),
-    Definition("Accuracy", "Share of the images whose given label is the predicted one. Measured where labels are "
-               "given."),
     Definition("Interval", "Bootstrap over images, at the stated confidence; Wilson's for accuracy; where all images "
                "have the same value, what so many equal images leave possible. Of fewer than 5 images of a class none "
                "is given. Differences are paired: both maps on the same images. An interval of a difference that holds "
                "0 shows no difference."),
 )  # fmt: skip
+
+
+def definitions() -> list[Definition]:
+    """The terms of the report, every metric among them."""
+    return [*_TERMS, *(_definition(metric) for metric in METRICS.values() if metric.needs != "nothing"), *_METHODS]
+
+
+def _definition(metric: Metric) -> Definition:
+    term = f"{metric.title[:1].upper()}{metric.title[1:]}"
+    return Definition(term, f"{metric.definition} {metric.direction.capitalize()} is better.", metric.formula)
+
 
 MAY_NOT_CLAIM = (
     "That the model is right, safe, fair or robust. The figures are about heatmaps of the model, not its quality.",

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,23 @@ from PIL import Image
 
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.metrics.curves import parse_steps
+from auditkit.metrics.table import METRICS, title
+from auditkit.metrics.values import Note
+from auditkit.records import from_json
 from auditkit.report import tables, wording
-from auditkit.report.formatting import exact, interval, measured, name, number, signed, source, title, visible
+from auditkit.report.formatting import exact, interval, measured, name, number, signed, source, visible
 from auditkit.report.html import SECTIONS, render_html
 from auditkit.report.load_run import Loaded, load
 from auditkit.report.plots import MOST_IMAGES, MOST_PAIRS
 from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.folder.parquet import COLUMNS, fitted
+from auditkit.runs.folder.results import Comparison, DifferenceResult, Refusal, Results
 from auditkit.runs.folder.store import Store
-from auditkit.runs.summary.results import results
+from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import summarise
+from auditkit.runs.summary.wording import remark
+from tests.support.synthetic_runs import merged
 
 CONTROLS = ("control:random", "control:centred-gaussian")
 HOSTILE = "</script></style><img src=x onerror=alert(1)>\"'&amp;{{7*7}}\u202egnp\x00\x1b[31m\ud800"
@@ -71,6 +78,8 @@ def made_run(
         "subject": {
             "model": {"path": "vendor/model.onnx", "sha256": "cd" * 32, "identity": "cd" * 32}, "input": "image",
             "output": "logits", "kind": "logits", "classes": labels, "card": {"size": [8, 8], "class_names": labels},
+            "layout": "NCHW", "dtype": "float32", "card_origin": {"source": "preset unit", "sha256": None},
+            "class_names": [],
             "images": {"source": "photos/test", "count": images, "digest": "ef" * 32},
         },
     }  # fmt: skip
@@ -79,8 +88,13 @@ def made_run(
     with Store.open(folder, {"made": "for a test"}) as store:
         for number_of, part in enumerate(parts):
             store.write(Store.key(number_of), part)
-        store.finish({**results(summary), **said})
+        store.finish(Results.parse({**results(summary).to_json(), **said}, folder))
     return folder
+
+
+def changed(loaded: Loaded, **said: Any) -> Loaded:
+    """The run with parts of parts of its results replaced."""
+    return replace(loaded, results=Results.parse(merged(loaded.results.to_json(), said), loaded.folder))
 
 
 def picture(side: int, kind: str) -> bytes:
@@ -111,29 +125,41 @@ def with_gallery(run: Path, cards: int = 3, side: int = 16, called: str = "tabby
     return run
 
 
+def _side(run: str, verdict: str | None, model: str, **more: Any) -> dict[str, Any]:
+    """What a comparison says of a run."""
+    return {"run": run, "model": {"path": "model.onnx", "sha256": model, "identity": model}, "verdict": verdict,
+            "images": {"source": "photos/test", "count": 12, "digest": "ef" * 32}, "bundles": {}, "environment": {},
+            "policy": {"name": "standard", "sha256": "12" * 32}, "suppressed": [], **more}  # fmt: skip
+
+
 AUDIT: dict[str, Any] = {
-    "policy": {"name": "standard", "description": "what we ask", "sha256": "12" * 32, "text": "schema_version = 1\n",
-               "minimum_images": 10, "fail_on": "low"},
+    "policy": {"name": "standard", "description": "what we ask", "sha256": "12" * 32, "shipped": False,
+               "text": "schema_version = 1\n", "minimum_images": 10, "fail_on": "low"},
     "verdict": "fail", "verdict_reason": "One check was failed.",
     "checks": [
         {"id": status.replace(" ", "-"), "title": f"Check that is {status}", "metric": "worst_completeness",
          "status": status, "observed": 0.5, "low": 0.4, "high": 0.6, "n": 12, "limit": 0.45, "rule": "min",
-         "severity": "high", "reason": f"It is {status}.",
+         "severity": "high", "required": True, "reason": f"It is {status}.",
          **({"suppression": {"reason": "Known.", "approver": "A. Person", "expires": "2031-01-01"}, "would_be": "fail"}
             if status == "suppressed" else {})}
         for status in wording.STATUSES
     ],
     "randomisation": {"method": "gradient", "images": 8, "label": "predicted", "seed": 0, "series": [
-        {"stage": 1, "layers": ["fc.weight"], "share": 0.3, "spearman": 0.6, "low": 0.5, "high": 0.7, "n": 8},
+        {"stage": 1, "layers": ["fc.weight"], "share": 0.3, "spearman": 0.6, "low": 0.5, "high": 0.7, "n": 8,
+         "absolute": 0.6, "constant": 0},
         {"stage": 2, "layers": ["fc.weight", "conv.weight"], "share": 1.0, "spearman": 0.1, "low": -0.1, "high": 0.3,
-         "n": 8}]},
-    "failed_images": [{"image": "torn.png", "reason": "it is cut short"}], "flags": ["maps: ties (3 of 36 maps)"],
-    "explained": {"method": "gradient(seed=0)", "passes": 36, "gradients": 36, "notes": ["slow"]},
-    "baseline": {"schema_version": 1, "run": "last-year", "a": {}, "b": {}, "shared_images": 11, "only_a": 2,
-                 "only_b": 1, "notes": ["another device"],
+         "n": 8, "absolute": 0.1, "constant": 0}]},
+    "failed_images": [{"image": "torn.png", "reason": "it is cut short"}], "flags": [{"kind": "ties", "bundle": "maps", "count": 3, "total": 36}],
+    "explained": {"method": "gradient(seed=0)", "passes": 36, "gradients": 36, "notes": ["slow"],
+                  "computed": ["cpu, strict"],
+                  "request": {"method": "gradient", "labels": "all", "options": {}, "seed": 0, "gradient": "exact",
+                              "pool": None}},
+    "baseline": {"a": _side("last-year", "pass", "cd" * 32), "b": _side("run", "fail", "cd" * 32),
+                 "shared_images": 11, "only_a": 2, "only_b": 1, "notes": ["another device"],
                  "checks": [{"id": "pass", "before": "fail", "after": "pass"}],
                  "differences": [{"name": "insertion", "bundle_a": "old", "bundle_b": "maps", "infill": "gray",
-                                  "value": -0.2, "low": -0.3, "high": -0.1, "confidence": 0.95, "n": 11}]},
+                                  "value_a": 0.7, "value_b": 0.5, "value": -0.2, "low": -0.3, "high": -0.1,
+                                  "confidence": 0.95, "n": 11, "better": False}]},
 }  # fmt: skip
 
 
@@ -198,26 +224,26 @@ def test_every_check_is_listed_with_a_word_and_a_symbol_for_its_status(page: str
 def test_figures_are_those_of_the_results_with_interval_and_n(audited: Path, page: str) -> None:
     said = Page(page).text
     found = load(audited).results
-    for one in [*found["metrics"], *found["controls"]]:
-        if one["value"] is not None:
-            assert number(one["value"]) in said
-            assert interval(one["low"], one["high"]) in said
+    for one in (*found.metrics, *found.controls):
+        if one.value is not None:
+            assert number(one.value) in said
+            assert interval(one.low, one.high) in said
         else:
-            assert one["reason"] in said
+            assert remark(one)
+            assert remark(one) in said
 
 
 @pytest.mark.parametrize(("verdict", "word"), [("pass", "Pass"), ("inconclusive", "Inconclusive"),
                                                ("measured", "Measured"), (None, "No verdict")])  # fmt: skip
 def test_each_verdict_has_its_word(audited: Path, verdict: str | None, word: str) -> None:
-    loaded = load(audited)
-    loaded.results["verdict"] = verdict
-    assert Page(render_html(loaded)).text.count(f"Verdict: {word}") == 1
+    assert Page(render_html(changed(load(audited), verdict=verdict))).text.count(f"Verdict: {word}") == 1
 
 
 def test_a_verdict_that_is_not_known_never_looks_like_a_pass(audited: Path) -> None:
     loaded = load(audited)
-    loaded.results["verdict"] = "fine"
-    text = render_html(loaded)
+    with pytest.raises(BadInput, match="verdict is 'fine', expected one of pass, fail, inconclusive, measured"):
+        changed(loaded, verdict="fine")
+    text = render_html(replace(loaded, results=replace(loaded.results, verdict="fine")))  # type: ignore[arg-type]
     assert 'class="verdict fail"' in text
     assert 'class="verdict pass"' not in text
 
@@ -231,13 +257,15 @@ def test_an_evaluation_without_a_policy_gallery_or_baseline_renders(tmp_path: Pa
 
 def test_a_run_whose_maps_were_all_refused_renders(tmp_path: Path) -> None:
     """No figure, no row: the page says so and draws nothing."""
-    from auditkit.runs.summary.results import without_figures
-
-    settings = resolved(Evaluation(), 3)
-    subject = {"model": "callable", "classes": 3, "images": {"source": "x", "count": 3, "digest": "00"}, "card": {}}
-    told = without_figures(subject, settings, {"auditkit": "0.1.0"}) | {
-        "verdict": "fail", "verdict_reason": "The maps are of another model."}  # fmt: skip
-    told["run"]["refused_bundles"] = {"vendor": ["made for another model"]}
+    subject: Any = {
+        "model": "callable", "input": "image", "output": "logits", "kind": "logits", "classes": 3, "layout": "NCHW",
+        "dtype": "float32", "card_origin": {"source": "preset unit", "sha256": None}, "card": {}, "class_names": [],
+        "images": {"source": "x", "count": 3, "digest": "00"},
+    }  # fmt: skip
+    told = without_figures(subject, resolved(Evaluation(), 3), {"auditkit": "0.1.0"})
+    refused = {"vendor": (Refusal("another-model", "made for another model"),)}
+    told = replace(told, verdict="fail", verdict_reason="The maps are of another model.",
+                   run=replace(told.run, refused_bundles=refused))  # fmt: skip
     with Store.open(tmp_path / "run", {}) as store:
         store.finish(told)
     said = Page(render_html(load(tmp_path / "run"))).text
@@ -245,16 +273,10 @@ def test_a_run_whose_maps_were_all_refused_renders(tmp_path: Path) -> None:
     assert wording.NO_ROWS in said
 
 
-def _side(run: str, verdict: str, model: str, **more: Any) -> dict[str, Any]:
-    """What a comparison says of a run."""
-    return {"run": run, "model": {"path": "model.onnx", "sha256": model, "identity": model}, "verdict": verdict,
-            "policy": {"name": "standard", "sha256": "12" * 32}, "suppressed": [], **more}  # fmt: skip
-
-
 def _changed(loaded: Loaded, before: dict[str, Any], after: dict[str, Any], **said: Any) -> str:
     """The page of a run with that baseline."""
-    loaded.results["baseline"] = AUDIT["baseline"] | {"a": before, "b": after, **said}
-    return render_html(loaded)
+    comparison = from_json(Comparison, AUDIT["baseline"] | {"a": before, "b": after, **said}, "baseline")
+    return render_html(replace(loaded, results=replace(loaded.results, baseline=comparison)))
 
 
 def test_the_baseline_says_what_was_compared_and_marks_what_differs(audited: Path) -> None:
@@ -276,34 +298,52 @@ def test_the_baseline_says_what_was_compared_and_marks_what_differs(audited: Pat
 
 
 def test_values_that_look_alike_when_cut_are_still_said_to_differ(audited: Path) -> None:
-    sides = [_side("x", "pass", "aa" * 32, images={"source": f"{'x' * 200}{part}{'x' * 200}"}) for part in "ab"]
+    sides = [
+        _side(
+            "x", "pass", "aa" * 32, images={"source": f"{'x' * 200}{part}{'x' * 200}", "count": 12, "digest": "ef" * 32}
+        )
+        for part in "ab"
+    ]
     page = _changed(load(audited), *sides)
     table = page[page.index("What was compared") : page.index("Checks before and after")]
     assert table.count('class="changed"') == 1
 
 
-@pytest.mark.parametrize("side", [None, {}, 5, "x", {"verdict": None}, {"model": "a function", "policy": None}])
-def test_a_baseline_that_says_little_of_itself_renders(audited: Path, side: Any) -> None:
-    page = _changed(load(audited), side, side, checks=[], run=None)
+def test_a_baseline_that_says_little_of_itself_renders(audited: Path) -> None:
+    side = _side("", None, "") | {"model": "callable", "policy": {"name": None, "sha256": None}}
+    page = _changed(load(audited), side, side, checks=[], differences=[])
     assert Page(page).text.count("Baseline : an earlier run") == 1
+
+
+@pytest.mark.parametrize("side", [None, {}, 5, "x", {"verdict": None}, {"model": "a function"}, {"policy": None}])
+def test_a_baseline_of_another_form_is_refused(audited: Path, side: Any) -> None:
+    whole = _side("x", "pass", "aa" * 32)
+    wrong = whole | side if side and isinstance(side, dict) and "verdict" not in side else side
+    for both in ((wrong, whole), (whole, wrong)):
+        with pytest.raises(BadInput, match=r"baseline\.[ab]"):
+            _changed(load(audited), *both)
 
 
 def test_what_no_infill_changes_stands_once(audited: Path) -> None:
     """The saliency metric replaces no pixel: under a second infill it would look measured twice."""
     loaded = load(audited)
-    some = {"bundle": "maps", "value": 0.625, "low": 0.5, "high": 0.75, "n": 12}
-    loaded.results["metrics"] += [{**some, "name": metric, "infill": infill} for infill in ("gray", "blur")
-                                  for metric in ("insertion", *tables.WITHOUT_INFILL)]  # fmt: skip
+    without_infill = [metric.name for metric in METRICS.values() if metric.compute and not metric.depends_on_infill]
+    assert {"saliency_metric", "degenerate_boxes", "pointing_game", "iou"} <= set(without_infill)
+    some = next(one for one in loaded.results.metrics if one.name == "insertion")
+    more = [replace(some, name=metric, infill=infill, value=0.625, low=0.5, high=0.75) for infill in ("gray", "blur")
+            for metric in ("insertion", *without_infill)]  # fmt: skip
+    loaded = replace(loaded, results=replace(loaded.results, metrics=(*loaded.results.metrics, *more)))
     shown = {table.caption: [words for words, *_ in table.rows] for table in tables.figures(loaded.results)}
-    assert set(map(title, tables.WITHOUT_INFILL)) < set(shown["Means over images, infill gray"])
+    assert set(map(title, without_infill)) < set(shown["Means over images, infill gray"])
     assert "insertion" in shown["Means over images, infill blur"]
-    assert not set(map(title, tables.WITHOUT_INFILL)) & set(shown["Means over images, infill blur"])
+    assert not set(map(title, without_infill)) & set(shown["Means over images, infill blur"])
     assert "lower is better, the same under each infill" in render_html(loaded)
     changes = [
-        {**some, "name": metric, "bundle_a": "old", "bundle_b": bundle, "infill": infill}
+        DifferenceResult(metric, "old", bundle, infill, 0.0, 0.625, 0.625, 0.5, 0.75, 0.95, 12, better=True)
         for infill in ("gray", "blur") for bundle in ("maps", "more") for metric in ("insertion", "iou")
     ]  # fmt: skip
-    loaded.results["baseline"] = AUDIT["baseline"] | {"differences": changes}
+    comparison = replace(from_json(Comparison, AUDIT["baseline"], "baseline"), differences=tuple(changes))
+    loaded = replace(loaded, results=replace(loaded.results, baseline=comparison))
     told = tables.baseline(loaded.results)
     assert told is not None
     assert [(one["title"], one["after"], one["infill"]) for one in told["differences"]] == [
@@ -315,11 +355,12 @@ def test_what_no_infill_changes_stands_once(audited: Path) -> None:
 
 def test_a_class_of_too_few_images_says_so_where_its_interval_would_be(audited: Path) -> None:
     loaded = load(audited)
-    for one in loaded.results["classes"]:
-        one |= {"low": None, "high": None, "reason": "too few images for an interval"}
+    classes = tuple(replace(one, low=None, high=None, note=Note("few-images")) for one in loaded.results.classes)
+    assert classes
+    loaded = replace(loaded, results=replace(loaded.results, classes=classes))
     page = render_html(loaded)
     part = page[page.index('id="classes"') : page.index('id="gallery"')]
-    assert part.count(f'<span class="inline">{tables.TOO_FEW}</span>') == len(loaded.results["classes"])
+    assert part.count(f'<span class="inline">{tables.TOO_FEW}</span>') == len(classes)
     assert '<span class="inline"></span>' not in part
 
 
@@ -348,11 +389,10 @@ def test_nothing_outside_the_page_is_asked_for(page: str) -> None:
 def test_hostile_names_stay_names(tmp_path: Path) -> None:
     loaded = load(with_gallery(made_run(tmp_path / "run", sources=(HOSTILE.replace("\ud800", ""), *CONTROLS)),
                                called=HOSTILE))  # fmt: skip
-    found = loaded.results
-    found["subject"]["model"]["path"] = f"dir/{HOSTILE}"
-    found["subject"]["class_names"] = [HOSTILE] * 3
-    found |= {key: _planted(AUDIT[key]) for key in AUDIT if key not in ("verdict",)}
-    found["flags"], found["limitations"] = [HOSTILE], [HOSTILE]
+    planted = {key: _planted(AUDIT[key]) for key in AUDIT if key != "verdict"}
+    loaded = changed(loaded, **planted | {
+        "subject": {"model": {"path": f"dir/{HOSTILE}"}, "class_names": [HOSTILE] * 3}, "limitations": [HOSTILE],
+    })  # fmt: skip
     for entry in loaded.gallery["entries"] if loaded.gallery else ():
         entry |= {"image": HOSTILE, "bundle": HOSTILE, "role": HOSTILE}
     text = render_html(loaded)
@@ -369,7 +409,8 @@ def test_hostile_names_stay_names(tmp_path: Path) -> None:
 
 def _planted(value: Any) -> Any:
     """The value with every text in it hostile, but for those that the code looks up."""
-    looked_up = ("status", "would_be", "name", "rule", "metric", "infill", "before", "after")
+    looked_up = ("status", "would_be", "name", "rule", "metric", "infill", "before", "after", "severity", "kind",
+                 "verdict")  # fmt: skip
     if isinstance(value, dict):
         return {key: held if key in looked_up else _planted(held) for key, held in value.items()}
     if isinstance(value, list):

@@ -12,6 +12,7 @@ from auditkit.report import plots
 from auditkit.report.chart_data import GRID, Curve, Rows, rows_of
 from auditkit.report.load_run import load
 from auditkit.report.svg import Axis, Panel, legend, sparkline
+from auditkit.runs.folder.results import RandomisationStage
 from tests.report.test_html import AUDIT, made_run
 
 SHEET = (Path(plots.__file__).parent / "templates" / "report.css").read_text(encoding="utf-8")
@@ -123,8 +124,9 @@ def test_a_close_up_of_one_label_is_drawn(prob: float) -> None:
 
 
 def test_randomisation_is_drawn_by_stage_and_a_stage_without_a_figure_leaves_a_gap() -> None:
-    series = [{"stage": stage, "share": share, "spearman": 0.5, "low": 0.4, "high": 0.6}
+    series = [RandomisationStage(stage, (), share, 0.5, 0.4, 0.6, n=8, absolute=0.5, constant=0)
               for stage, share in ((1, 0.0024), (2, 0.9), (4, 1.0))]  # fmt: skip
+    series.insert(2, RandomisationStage(3, (), 0.95, None, None, None, n=0, absolute=None, constant=8))
     svg = plots.randomisation(series, 0.5).panels[0][1]
     left, right = 40, 426
     places = [float(x) for x in re.findall(r'class="mark b0 disc" transform="translate\(([\d.]+) ', svg)]

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from auditkit.errors import OtherVersion
+from auditkit.errors import BadInput, OtherVersion
 from auditkit.metrics.statistics import Method
+from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import NotAssessed, Note, require
 from auditkit.records import Json, from_json, json_name, optional, to_json
 
@@ -459,13 +460,24 @@ class Results:
                 f"{where} has schema_version {version!r}, but this auditkit reads {SCHEMA_VERSION}; run the command "
                 "again in a new folder."
             )
-        return from_json(cls, plain, str(where))
+        results = from_json(cls, plain, str(where))
+        unknown = [name for name in results.metric_names if name not in METRICS]
+        if unknown:
+            raise BadInput(f"{where} has a metric '{unknown[0]:.60}' that this auditkit does not know.")
+        return results
 
     def to_json(self) -> dict[str, Json]:
         """The object of results.json."""
         plain = to_json(self)
         assert isinstance(plain, dict)  # noqa: S101 - a dataclass is an object
         return plain
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics that it has figures or differences of."""
+        entries = (*self.metrics, *self.controls, *self.comparisons, *self.classes)
+        differences = self.baseline.differences if self.baseline else ()
+        return tuple(dict.fromkeys(entry.name for entry in (*entries, *differences)))
 
     @property
     def bundles(self) -> tuple[str, ...]:
