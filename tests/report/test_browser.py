@@ -10,7 +10,7 @@ import pytest
 
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
-from tests.report.test_html import AUDIT, CONTROLS, HOSTILE, made_run, with_gallery
+from tests.report.test_html import AUDIT, CONTROLS, HOSTILE, changed, made_run, with_gallery
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -24,8 +24,7 @@ CARDS = 7
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser")
     run = with_gallery(made_run(folder / "run", sources=("maps", *CONTROLS), **AUDIT), CARDS, called=f"cat {HOSTILE}")
-    loaded = load(run)
-    loaded.results["subject"]["model"]["path"] = "x" * 300 + HOSTILE
+    loaded = changed(load(run), subject={"model": {"path": "x" * 300 + HOSTILE}})
     (folder / "report.html").write_text(render_html(loaded), encoding="utf-8")
     return folder / "report.html"
 
