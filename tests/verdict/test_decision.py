@@ -4,9 +4,10 @@ import copy
 import functools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING as MISSING_DEFAULT
+from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields
 from datetime import date
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,7 +24,6 @@ from auditkit.metrics.statistics import mean_interval, paired_difference
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import NotAssessed
 from auditkit.records import to_json
-from auditkit.runs.evaluation.settings import resolved
 from auditkit.runs.folder.results import CheckResult, Flag, FlagKind, RecordedSuppression, Results, Verdict
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.wording import flag_text, why_not_assessed
@@ -31,59 +31,10 @@ from auditkit.verdict.decision import judge
 from auditkit.verdict.flags import KINDS, is_named
 from auditkit.verdict.policy import CONTROLS, Policy, shipped_text
 from auditkit.verdict.policy_file import parse_policy, read_policy
-from tests.support import synthetic_runs
+from tests.support.judged_results import MISSING, Plain, entry, flag, not_assessed, parsed, results
 
-Plain = dict[str, Any]
 TODAY = date(2026, 6, 1)
-MODEL = "ab" * 32
-VALUES = {"insertion": 0.9, "deletion": 0.2, "completeness": 0.95, "soundness": 0.8, "worst_completeness": 0.8,
-          "worst_soundness": 0.5, "best_effort": 0.6, "pointing_game": 0.7, "iou": 0.5}  # fmt: skip
-COMPARED = [name for name, metric in METRICS.items() if metric.compared == "always"]
 OF_EVERY_LABEL = [name for name, metric in METRICS.items() if metric.of_every_label]
-MISSING: Plain = {"value": None, "low": None, "high": None, "n": 0}
-
-
-def entry(name: str, bundle: str | None, value: float | None, n: int = 1000, **more: Any) -> Plain:
-    ends = {"low": None, "high": None} if value is None else {"low": value - 0.01, "high": value + 0.01}
-    base = {"name": name, "bundle": bundle, "infill": "gray", "value": value, "confidence": 0.95, "labels": "all",
-            "eps1": 0.01, "eps2": 0.001, "steps": "auto", "range": [0.0, 1.0]}  # fmt: skip
-    return base | ends | {"n": 0 if value is None else n, "not_assessed": None, "note": None} | more
-
-
-def not_assessed(cause: str, metric: str = "best_effort", **more: Any) -> Plain:
-    """What an entry without a figure says of it."""
-    return MISSING | {"not_assessed": {"metric": metric, "cause": cause} | more}
-
-
-def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000) -> Plain:
-    """What an evaluation by the policy could have found: all that it asks, with room to spare."""
-    controls = [*(name for name in CONTROLS if name != "one-map"), *(f"one-map:{bundle}" for bundle in bundles)]
-    infills = policy.evaluation().infills
-    listed: list[Plain] = [entry("accuracy", None, 0.9, n, infill="")]
-    listed += [entry(name, bundle, value, n, infill=infill)
-               for infill in infills for bundle in bundles for name, value in VALUES.items()]  # fmt: skip
-    return synthetic_runs.results([]) | {
-        "points": [{"name": "soundness", "bundle": source, "infill": infill, "error": 0.02,
-                    "errors": dict.fromkeys(VALUES, 0.001) | {"soundness": 0.02}, "n": n} for infill in infills
-                   for source in (*bundles, *(f"control:{control}" for control in controls))],
-        "subject": synthetic_runs.results([])["subject"] | {
-            "model": {"path": "model.onnx", "sha256": MODEL, "identity": MODEL}, "classes": 10,
-            "images": {"source": "images", "count": n, "digest": MODEL}},
-        "run": synthetic_runs.results([])["run"] | {"bundles": dict.fromkeys(bundles, "cd"),
-                                                    "bundle_models": dict.fromkeys(bundles, MODEL)},
-        "settings": resolved(policy.evaluation(), 10).to_json(), "metrics": listed,
-        "controls": [entry(name, f"control:{control}", value - 0.2, n, infill=infill)
-                     for infill in infills for control in controls for name, value in VALUES.items()],
-        "comparisons": [entry(name, bundle, 0.2, n, infill=infill, against=f"control:{control}")
-                        for infill in infills for bundle in bundles for control in controls for name in COMPARED],
-        "runtime": {"reference": "the CPU", "rows": 18, "repeated": 0.0, "largest": 1e-3, "mean": 1e-4,
-                    "insertion": 1e-8, "alpha": 2e-4, "beta": 0.0, "note": None},
-        "randomisation": {"layers": 20, "series": [
-            {"stage": stage, "layers": ["fc"], "share": stage / 5, "spearman": 0.1, "low": 0.0, "high": 0.2, "n": 100,
-             "absolute": 0.1, "constant": 0} for stage in range(1, 6)]},
-    }  # fmt: skip
-
-
 EVIDENCE = ("record", "settings", "images", "labels", "controls", "points", "identity")
 STRICT, STANDARD = read_policy("strict"), read_policy("standard")
 
@@ -92,11 +43,6 @@ STRICT, STANDARD = read_policy("strict"), read_policy("standard")
 def good() -> Plain:
     """Plain that strict passes."""
     return results(STRICT)
-
-
-def parsed(plain: Plain) -> Results:
-    """The results as a command reads them."""
-    return Results.parse(plain, Path("results.json"))
 
 
 def judged(
@@ -128,11 +74,6 @@ def refusal(plain: Plain) -> str:
 
 def pick(found: Plain, key: str, **like: Any) -> list[Plain]:
     return [one for one in found[key] if all(one.get(name) == value for name, value in like.items())]
-
-
-def flag(kind: FlagKind, count: int, total: int = 1000, bundle: str = "maps") -> Plain:
-    """An entry of the flags."""
-    return {"kind": kind, "bundle": bundle, "count": count, "total": total}
 
 
 POSITION_ONLY = flag("position-only", 1000)
@@ -869,18 +810,16 @@ def test_copies_of_an_image_do_not_count(good: Plain) -> None:
 
 def test_what_failed_below_the_level_is_said() -> None:
     good = results(STANDARD)
-    for entry in good["metrics"]:
-        if entry["name"] == "best_effort":
-            entry.update(value=0.1, low=0.05, high=0.15)
+    for one in pick(good, "metrics", name="best_effort"):
+        one.update(value=0.1, low=0.05, high=0.15)
     _, found, reason = judged(STANDARD, good, TODAY, "high")
     assert found == "pass"
     assert "below the severity high that decides: best-effort" in reason
 
 
 def test_bundles_that_could_not_be_used_are_findings(good: Plain) -> None:
-    good["run"]["refused_bundles"] = {"theirs": [
-        {"kind": "colour-picture", "message": "image 'a', label 3: a picture in colours, not a map: give the scores."}
-    ]}
+    message = "image 'a', label 3: a picture in colours, not a map: give the scores."
+    good["run"]["refused_bundles"] = {"theirs": [{"kind": "colour-picture", "message": message}]}
     assert statuses(STRICT, good)["cheat-colour-pictures"] == "fail"
     assert verdict(STRICT, good) == "fail"
     message = "the map of image 'a colour picture' has NaN"  # the kind decides, whatever the words
@@ -1031,8 +970,13 @@ def outcome(plain: Plain) -> str:
         return "refused" if str(error).startswith("results.json") else str(error)
 
 
-PASSES_WITHOUT: set[str] = set()
-REQUIRED = [item.name for item in fields(Results) if item.default is MISSING_DEFAULT]
+DISPENSABLE = (  # keys without which results are read and pass: what they hold is not judged, or is None anyway
+    "subject.card.*", "environment.*", "*.not_assessed", "*.note", "checks", "verdict", "randomisation.layers",
+    "comparisons.0.against",  # of insertion, which strict asks nothing of
+    "points.0.errors.*",  # a source without that figure
+    "run.bundle_models*",  # of runs that no audit made: identity is "not assessed"
+)  # fmt: skip
+REQUIRED = [item.name for item in fields(Results) if item.default is NO_DEFAULT]
 
 
 @pytest.mark.parametrize("key", REQUIRED)
@@ -1045,11 +989,13 @@ def test_leaving_out_any_key_at_any_depth_is_no_better(good: Plain) -> None:
     """A key that may be missing is one that the verdict does without, or misses."""
     passing = []
     for path in list(keys(good)):
-        changed = copy.deepcopy(good)
-        del holder(changed, path)[path[-1]]
-        if outcome(changed) == "pass":
+        values = holder(good, path)
+        held = values.pop(path[-1])
+        if outcome(good) == "pass":
             passing.append(".".join(str(name) for name in path))
-    assert set(passing) <= PASSES_WITHOUT
+        values[path[-1]] = held
+    assert [name for name in passing if not any(fnmatch(name, pattern) for pattern in DISPENSABLE)] == []
+    assert outcome(good) == "pass"
 
 
 @pytest.mark.parametrize("nothing", [None, [], {}, "", 3, "text"])
