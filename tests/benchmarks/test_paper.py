@@ -150,8 +150,8 @@ def test_the_loss_of_masks_is_what_learning_minimises(assets: Path, tmp_path: Pa
     masks.add([images.ids[1]], [4], striped[None])
     maps = open_bundle(tmp_path / "masks")
     found = objective.losses(study, maps, maps, tv=0.01)
-    rows = model.preprocess([pool.picture(place) for place in range(work.POOL)])
-    rows += striped * (model.preprocess([images.picture(1)]) - rows)
+    rows = model.preprocess([pool.read(place) for place in range(work.POOL)])
+    rows += striped * (model.preprocess([images.read(1)]) - rows)
     seen = model.probabilities([images.picture(0)])[0, 3], to_probabilities(model.scores(rows), "logits")[:, 4]
     assert found["area"] == pytest.approx([1, 0.75])
     assert found["loss"][0] == pytest.approx(-np.log(seen[0]) + 1, abs=1e-5)
