@@ -152,7 +152,7 @@ def test_the_loss_of_masks_is_what_learning_minimises(assets: Path, tmp_path: Pa
     found = objective.losses(study, maps, maps, tv=0.01)
     rows = model.preprocess([pool.read(place) for place in range(work.POOL)])
     rows += striped * (model.preprocess([images.read(1)]) - rows)
-    seen = model.probabilities([images.picture(0)])[0, 3], to_probabilities(model.scores(rows), "logits")[:, 4]
+    seen = model.probabilities([images.read(0)])[0, 3], to_probabilities(model.scores(rows), "logits")[:, 4]
     assert found["area"] == pytest.approx([1, 0.75])
     assert found["loss"][0] == pytest.approx(-np.log(seen[0]) + 1, abs=1e-5)
     assert found["loss"][1] == pytest.approx(-np.log(seen[1]).mean() + 0.01 * 32 * 31 * 0.25 + 0.75, abs=1e-5)
