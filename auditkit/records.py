@@ -136,23 +136,40 @@ def _omitted(item: "Field[Any]") -> bool:
 
 
 def json_schema(kind: Any) -> dict[str, Json]:
-    """The JSON schema of what `to_json` writes for a dataclass, or for any type that one may hold."""
+    """The JSON schema of what `to_json` writes for a dataclass; those that it holds are defined in `$defs` by name."""
+    definitions: dict[str, Json] = {}
+    schema = _object_schema(kind, definitions)
+    return {**schema, "$defs": dict(sorted(definitions.items()))} if definitions else schema
+
+
+def _object_schema(kind: Any, definitions: dict[str, Json]) -> dict[str, Json]:
+    hints, items = _hints(kind), fields(kind)
+    return {
+        "type": "object", "required": [_name(item) for item in items if item.default is MISSING],
+        "additionalProperties": False,
+        "properties": {_name(item): _schema(hints[item.name], definitions) for item in items},
+    }  # fmt: skip
+
+
+def _schema(kind: Any, definitions: dict[str, Json]) -> dict[str, Json]:
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        hints, items = _hints(kind), fields(kind)  # type: ignore[arg-type]
-        return {
-            "type": "object", "properties": {_name(item): json_schema(hints[item.name]) for item in items},
-            "required": [_name(item) for item in items if item.default is MISSING], "additionalProperties": False,
-        }  # fmt: skip
+        name = str(getattr(kind, "__name__", kind))
+        if name not in definitions:
+            definitions[name] = None  # so that a dataclass may hold its own kind
+            definitions[name] = _object_schema(kind, definitions)
+        return {"$ref": f"#/$defs/{name}"}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [json_schema(held) for held in arguments]}
+        kinds = [_schema(held, definitions) for held in arguments]
+        plain = all(set(schema) == {"type"} for schema in kinds)
+        return {"type": [schema["type"] for schema in kinds]} if plain else {"anyOf": list(kinds)}
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin is tuple and arguments[-1] is Ellipsis:
-        return {"type": "array", "items": json_schema(arguments[0])}
+        return {"type": "array", "items": _schema(arguments[0], definitions)}
     if origin is tuple:
-        items_schema: list[Json] = [json_schema(held) for held in arguments]
-        return {"type": "array", "prefixItems": items_schema, "minItems": len(arguments), "maxItems": len(arguments)}
+        entries: list[Json] = [_schema(held, definitions) for held in arguments]
+        return {"type": "array", "prefixItems": entries, "minItems": len(entries), "maxItems": len(entries)}
     if origin in (dict, Mapping):
-        return {"type": "object", "additionalProperties": json_schema(arguments[1])}
+        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
     return {"type": "null"} if kind is type(None) else {"type": _SCHEMA_TYPES[kind]}

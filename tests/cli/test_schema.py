@@ -15,12 +15,15 @@ from auditkit.data.alignment import checked_frame
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
 from auditkit.model import card, signature
+from auditkit.runs.folder.results import Results
 from auditkit.verdict import policy
 from auditkit.verdict.policy_file import parse_policy
+from tests.support import onnx_models, synthetic_runs
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
+from tests.support.results_schema import results_schema
 
-NAMES = ("bundle", "card", "policy")
+NAMES = ("bundle", "card", "policy", "results")
 CARDS = sorted((Path(__file__).parents[2] / "models").glob("*.toml"))
 SUPPRESSION = """
 [[suppression]]
@@ -50,7 +53,7 @@ def test_the_verb_prints_the_schema(name: str) -> None:
 
 
 def test_an_unknown_name_is_one_sentence_with_the_known_ones() -> None:
-    refused(command("schema", "reslts"), "there is no schema 'reslts'; the schemas are bundle, card, policy")
+    refused(command("schema", "reslts"), "there is no schema 'reslts'; the schemas are bundle, card, policy, results.")
 
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.name)
@@ -147,3 +150,58 @@ def test_a_bundle_written_by_auditkit_fits(tmp_path: Path) -> None:
         assert not validator.is_valid(header | wrong)
     for frame in json.loads(read_schema("bundle"))["properties"]["frame"]["enum"]:
         assert checked_frame(frame) == frame
+
+
+def test_the_schema_of_results_is_that_of_the_types() -> None:
+    """To write the file anew: python -m tests.support.results_schema > auditkit/schemas/results.schema.json"""
+    assert read_schema("results") == results_schema()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """results.json of an evaluation of supplied maps, of an audit with maps of its own, and of a made-up run."""
+    folder, rng = tmp_path_factory.mktemp("runs"), np.random.default_rng(0)
+    path = onnx_models.save(onnx_models.convnet(size=8, classes=3), folder)
+    model = auditkit.load(path, preset="unit", settings=auditkit.Settings(device="cpu"))
+    np.savez(folder / "images.npz", images=rng.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8), labels=[0, 1, 2] * 2)
+    bundle = auditkit.Bundle(folder / "maps", method="noise")
+    bundle.add(list("012345"), [0] * 6, rng.standard_normal((6, 8, 8)))
+    auditkit.evaluate(model, folder / "images.npz", folder / "maps", out=folder / "evaluation", steps=4)
+    for out, options in (("first", {}), ("audit", {"baseline": folder / "first"})):
+        auditkit.audit(model, folder / "images.npz", folder / out, method="gradient-input", policy="explore", **options)
+    rows = synthetic_runs.rows(range(4), {"insertion": lambda image, label: 0.5})
+    synthetic_runs.run(folder / "synthetic", rows)
+    return {name: json.loads((folder / name / "results.json").read_text())
+            for name in ("evaluation", "audit", "synthetic")}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["evaluation", "audit", "synthetic"])
+def test_the_results_of_a_run_fit(runs: dict[str, Any], name: str) -> None:
+    _validator("results").validate(runs[name])
+
+
+def test_the_runs_have_all_parts_between_them(runs: dict[str, Any]) -> None:
+    names = set(json.loads(read_schema("results"))["properties"])
+    assert {name for name in names if not any(run.get(name) for run in runs.values())} == {
+        "failed_images", "reliability",  # of images that cannot be read, and of several bundles
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"schema_version": 1},
+        {"verdict": "fine"},
+        {"metrics": [{"name": "insertion"}]},
+        {"flags": ["ties"]},
+        {"flags": [{"kind": "odd"}]},
+        {"limitations": None},
+        {"surplus": 1},
+        {"policy": "explore"},
+        {"environment": {"device": 3}},
+    ],
+)
+def test_results_that_auditkit_refuses_do_not_fit(runs: dict[str, Any], wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        Results.parse(runs["audit"] | wrong, Path("results.json"))
+    assert not _validator("results").is_valid(runs["audit"] | wrong)

@@ -475,9 +475,9 @@ class Results:
     @property
     def metric_names(self) -> tuple[str, ...]:
         """The metrics that it has figures or differences of."""
-        entries = (*self.metrics, *self.controls, *self.comparisons, *self.classes)
+        names = [entry.name for entry in (*self.metrics, *self.controls, *self.comparisons, *self.classes)]
         differences = self.baseline.differences if self.baseline else ()
-        return tuple(dict.fromkeys(entry.name for entry in (*entries, *differences)))
+        return tuple(dict.fromkeys([*names, *(difference.name for difference in differences)]))
 
     @property
     def bundles(self) -> tuple[str, ...]:
