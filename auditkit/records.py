@@ -99,6 +99,8 @@ def _parse_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     if value is None and type(None) in kinds:
         return None
     rest = [kind for kind in kinds if kind is not type(None)]
+    if isinstance(value, dict):
+        rest = [kind for kind in rest if is_dataclass(kind)] or rest
     for kind in rest[:-1]:
         try:
             return _parse(kind, value, where)

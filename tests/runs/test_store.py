@@ -601,6 +601,8 @@ def test_results_of_another_version_are_refused(run: Path) -> None:
     ({"metrics": [{"name": "insertion"}]}, r"metrics\[0\] lacks 'bundle'"),
     ({"verdict": "perfect"}, "verdict is 'perfect', expected one of pass, fail, inconclusive, measured"),
     ({"failed_images": [{"image": "3", "reason": 7}]}, r"failed_images\[0\].reason is 7, expected a text"),
+    ({"subject": {"model": {"path": 3}}}, "subject.model.path is 3, expected a text"),
+    ({"subject": {"model": "function"}}, "subject.model is 'function', expected one of callable"),
     ({"settings": {"range": [0.0]}}, r"settings.range is \[0.0\], expected a list of 2"),
     ({"settings": {"confidence": 10**400}}, "settings.confidence is .*, expected a finite number"),
 ])  # fmt: skip
