@@ -1061,6 +1061,7 @@ OTHER_SETTINGS: Plain = {
     "labels": "top2", "renormalise": True, "protocol": "rise", "infill": ["random"], "steps": "17", "range": [0.1, 0.9],
     "eps1": 0.02, "eps2": 0.002, "ties": "stable", "tie_orders": 3, "seed": 5, "draws": 9, "controls": False,
     "deletion": False, "saliency": "none", "confidence": 0.9, "interval": "bca",
+    "conventions": {"crop_offset": "rounded up"},
 }  # fmt: skip
 
 
