@@ -18,6 +18,7 @@ FLOORS = (
     "errors",
     "arrays",
     "untrusted",
+    "records",
     "graph",
     "model",
     "data",
