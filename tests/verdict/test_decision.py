@@ -346,8 +346,8 @@ def test_what_too_few_points_may_have_caused_is_no_failure() -> None:
     assert check(asked, found, "complete").status == "fail"
     for one in found["points"]:
         one["errors"]["worst_completeness"] = 0.02
-    one = check(asked, found, "complete")
-    assert (one.status, one.reason.endswith("Its curves have too few points to tell.")) == ("inconclusive", True)
+    result = check(asked, found, "complete")
+    assert (result.status, result.reason.endswith("Its curves have too few points to tell.")) == ("inconclusive", True)
     for one in pick(found, "metrics", name="worst_completeness"):
         one.update({"value": 0.3, "low": 0.28, "high": 0.32})
     assert check(asked, found, "complete").status == "fail"
