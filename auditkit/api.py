@@ -84,8 +84,8 @@ def audit(
     if bundles and (method or method_options):
         extra = method or f"option {method_options[0][0]}"
         raise BadInput(f"give heatmaps or {extra}, not both: supplied maps are not made again.")
-    explanation = None if bundles else Explanation(method or "mask", None, method_options, rules.seed)
-    request = auditing.Asked(rules, explanation, fail_on, None if baseline is None else Path(baseline))
+    explanation = None if bundles else Explanation(method or "mask", None, method_options, rules.evaluation.seed)
+    request = auditing.AuditRequest(rules, explanation, fail_on, None if baseline is None else Path(baseline))
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
     return auditing.audit(classifier, dataset, request, Path(out), bundles, infill_pool)
 

@@ -44,9 +44,9 @@ def audit(
     from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
     rules = read_policy(policy)
-    explanation = _explanation(heatmaps, method, option, gradient, rules.seed)
+    explanation = _explanation(heatmaps, method, option, gradient, rules.evaluation.seed)
     bundles = open_bundles(heatmaps or [])
-    request = audits.Asked(rules, explanation, fail_on, baseline, tuple(sys.argv))
+    request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv))
     classifier = model_options.open(model)
     dataset = options.open_dataset(images, classifier)
     infill_pool = options.open_dataset(pool, classifier) if pool else None

@@ -84,10 +84,10 @@ def _to_json(policy: "Policy") -> dict[str, Any]:
     entry = {key: value for key, value in vars(policy.to_record()).items() if key != "text"}
     randomisation = policy.randomisation
     return entry | {
-        "evaluation": policy.evaluation().to_json(), "max_failed_images": policy.max_failed_images,
+        "evaluation": policy.evaluation.to_json(), "max_failed_images": policy.max_failed_images,
         "controls": list(policy.controls),
         "randomisation": {"images": randomisation.images, "stages": randomisation.stages} if randomisation else None,
-        "checks": [{"id": check.id, "title": check.title, "metric": check.metric, "rule": check.said,
+        "checks": [{"id": check.id, "title": check.title, "metric": check.metric, "rule": check.rule_text,
                     "limit": check.limit, "severity": check.severity, "required": check.required}
                    for check in policy.checks],
         "suppressions": [{"check": each.check, **vars(each.to_record())} for each in policy.suppressions],
@@ -103,14 +103,15 @@ def _print(policy: "Policy") -> None:
         ("policy", f"{policy.name}{'' if policy.shipped else ', not one of those that come with auditkit'}"),
         *([("about", policy.description)] if policy.description else []),
         ("sha256", policy.sha256),
-        ("measured", _measured(policy.evaluation())),
+        ("measured", _measured(policy.evaluation)),
         ("images", f"{policy.minimum_images} or more; {policy.max_failed_images:.1%} of them may be without figures"),
         ("controls", ", ".join(policy.controls) or "none"),
         ("randomised", stages),
         ("fails on", f"{policy.fail_on} and above"),
     ])  # fmt: skip
     if policy.checks:
-        rows = [[check.id, check.asks, check.severity, "yes" if check.required else "no"] for check in policy.checks]
+        rows = [[check.id, check.requirement, check.severity, "yes" if check.required else "no"]
+                for check in policy.checks]  # fmt: skip
         console.print_table(["check", "asks", "severity", "required"], rows)
     notes = [("suppressed", _suppression(each)) for each in policy.suppressions]
     if not any(at_least(check.severity, policy.fail_on) for check in policy.checks):

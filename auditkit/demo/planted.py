@@ -20,7 +20,7 @@ from auditkit.metrics.statistics import Interval, mean_interval
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
 from auditkit.runs.explain import Explanation
-from auditkit.verdict.audit import Asked, Phase, audit
+from auditkit.verdict.audit import AuditRequest, Phase, audit
 from auditkit.verdict.policy_file import read_policy
 
 MODELS = ("honest", "shortcut")
@@ -132,7 +132,7 @@ def _audit(
     """Audit one model as a user would, and compare the results with the planted truth."""
     model, folder = open_file(bundled_model(name), Opening(), settings), images.parent / name
     policy = read_policy(Path(str(importlib.resources.files("auditkit") / "demo" / "policy.toml")))
-    request = Asked(policy, Explanation("mask", None, _MASK_OPTIONS), command=("auditkit", "demo"))
+    request = AuditRequest(policy, Explanation("mask", None, _MASK_OPTIONS), command=("auditkit", "demo"))
     dataset = Dataset.open(images, model.signature.classes, model.card.names)
     results = audit(model, dataset, request, folder, {}, None, lambda what: phase(f"{name}: {what}"))
     maps = open_bundle(folder / "maps")

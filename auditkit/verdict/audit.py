@@ -1,4 +1,4 @@
-"""The whole audit: maps made or checked, measured beside controls, judged by a policy, and kept with its report."""
+"""Runs an audit: makes or checks the heatmaps, measures them and the controls, applies the policy, reports."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 from auditkit.data import bundle_check
 from auditkit.data.atomic_write import flush, write_whole
@@ -46,61 +45,61 @@ EXIT_CODES = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be audited by, and how its maps come about."""
+class AuditRequest:
+    """The policy of an audit, and how its heatmaps are made."""
 
     policy: Policy
-    explanation: Explanation | None  # None: maps are supplied
-    fail_on: str | None = None  # instead of the policy's
+    explanation: Explanation | None  # None: the heatmaps are supplied
+    fail_on: str | None = None  # overrides the policy's
     baseline: Path | None = None  # an earlier run
     command: tuple[str, ...] = ()
-    today: date | None = None  # that suppressions are judged by
+    today: date | None = None  # the date on which suppressions must be in force
 
     def __post_init__(self) -> None:
         if self.fail_on is not None:
-            deciding(self.fail_on)  # told before the work
+            deciding(self.fail_on)  # refuses a bad value before the work
 
 
 @dataclass(frozen=True)
-class Given:
-    """The maps of an audit: those that can be used, and what is wrong with each of the others."""
+class UsableBundles:
+    """The bundles that an audit can measure, and the problems of those that it cannot."""
 
-    good: Mapping[str, HeatmapSet]
+    bundles: Mapping[str, HeatmapSet]
     refused: Mapping[str, tuple[Refusal, ...]]
 
 
-def unwatched(_what: str) -> AbstractContextManager[Progress]:
-    """Phases that nobody watches."""
+def no_progress(_name: str) -> AbstractContextManager[Progress]:
+    """Phases without a progress bar."""
     return nullcontext(silent)
 
 
 def audit(
-    model: AnyClassifier, images: Dataset, asked: Asked, out: Path, bundles: Mapping[str, HeatmapSet],
-    pool: Dataset | None = None, phase: Phase = unwatched,
+    model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, bundles: Mapping[str, HeatmapSet],
+    pool: Dataset | None = None, phase: Phase = no_progress,
 ) -> Results:  # fmt: skip
-    """The results, verdict included; the same call resumes a run that was interrupted.
+    """The results with the verdict; the same call resumes an interrupted run.
 
-    Whatever is finished is kept in `out` as it comes: maps, units of rows, stages of randomisation. The report and the
-    list of digests are written last.
+    Finished maps, units of rows and stages of randomisation are kept in `out`. The report and the checksums are
+    written last.
     """
-    if bool(bundles) == (asked.explanation is not None):
+    if bool(bundles) == (request.explanation is not None):
         raise BadInput("give heatmaps, or a method to make them by; one of the two.")
-    about = _about(model, images, asked, bundles, pool)
-    if asked.baseline is not None:
-        _comparable(asked.baseline, out, images, about, resolved(asked.policy.evaluation(), model.signature.classes))
+    about = _about(model, images, request, bundles, pool)
+    if request.baseline is not None:
+        _require_comparable(request.baseline, out, images, request.policy.evaluation, model.signature.classes)
     with Store.open(out, without_paths(about)) as store:
-        began = _sitting(out, asked.command)
-        write_whole(out / POLICY, asked.policy.text.encode())
-        results = _measured(model, images, asked, store, bundles, pool, phase)
+        started = _log_start(out, request.command)
+        write_whole(out / POLICY, request.policy.text.encode())
+        results = _measure(model, images, request, store, bundles, pool, phase)
         run = replace(
-            results.run, started=began, ended=provenance.now(), command=asked.command,
-            git_commit=provenance.commit(Path.cwd()), fail_on=asked.fail_on,
+            results.run, started=started, ended=provenance.now(), command=request.command,
+            git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on,
         )  # fmt: skip
-        results = replace(results, run=run, software=provenance.facts(model), policy=asked.policy.to_record())
-        judgement = judge(asked.policy, results, asked.today or datetime.now(UTC).date(), asked.fail_on)
+        results = replace(results, run=run, software=provenance.facts(model), policy=request.policy.to_record())
+        judgement = judge(request.policy, results, request.today or datetime.now(UTC).date(), request.fail_on)
         results = replace(results, checks=judgement.checks, verdict=judgement.verdict, verdict_reason=judgement.reason)
         store.finish(results)
-        baseline, problem = _since(asked.baseline, out)
+        baseline, problem = _changes_since(request.baseline, out)
         store.finish(replace(results, baseline=baseline))
         write_whole(out / REPORT, render_html(load(out)).encode())
         checksums.write(out)
@@ -109,8 +108,8 @@ def audit(
         return store.results()
 
 
-def _since(baseline: Path | None, out: Path) -> tuple[Comparison | None, str]:
-    """What changed since the baseline; or why that cannot be said."""
+def _changes_since(baseline: Path | None, out: Path) -> tuple[Comparison | None, str]:
+    """The changes since the baseline, or the reason why the two runs do not compare."""
     if baseline is None:
         return None, ""
     try:
@@ -122,42 +121,43 @@ def _since(baseline: Path | None, out: Path) -> tuple[Comparison | None, str]:
 
 
 def _about(
-    model: AnyClassifier, images: Dataset, asked: Asked, bundles: Mapping[str, HeatmapSet], pool: Dataset | None
-) -> dict[str, Any]:
-    """All that decides what the run is: a folder with another one is refused."""
-    what = None if asked.explanation is None else asked.explanation.fitting(model)
+    model: AnyClassifier, images: Dataset, request: AuditRequest, bundles: Mapping[str, HeatmapSet],
+    pool: Dataset | None,
+) -> dict[str, object]:  # fmt: skip
+    """Everything that identifies the run; a folder that holds another run is refused."""
+    explanation = None if request.explanation is None else request.explanation.fitting(model)
     return {
         "subject": subject(model, images.usable(model.card)[0]),
-        "policy": asked.policy.sha256,
-        "fail_on": asked.fail_on,
-        "maps": None if what is None else {"method": what.name(), "labels": what.labels},
-        "bundles": {name: _content(bundle) for name, bundle in bundles.items()},
+        "policy": request.policy.sha256,
+        "fail_on": request.fail_on,
+        "maps": None if explanation is None else {"method": explanation.name(), "labels": explanation.labels},
+        "bundles": {name: _bundle_digest(bundle) for name, bundle in bundles.items()},
         "pool": None if pool is None else pool.digest(),
         "environment": environment(model),
     }
 
 
-def _content(bundle: HeatmapSet) -> str:
-    """Digest of a bundle's maps, or why there is none."""
+def _bundle_digest(bundle: HeatmapSet) -> str:
+    """Digest of a bundle's maps, or the error that prevents one."""
     try:
         return bundle_digest(bundle)
     except BadInput as error:
         return str(error)
 
 
-def _comparable(baseline: Path, out: Path, images: Dataset, about: Mapping[str, Any], settings: Evaluation) -> None:
-    """Refuse a baseline that will not compare, before the work."""
+def _require_comparable(baseline: Path, out: Path, images: Dataset, settings: Evaluation, classes: int) -> None:
+    """Refuse, before the work, a baseline that is not comparable."""
     if baseline.resolve() == out.resolve():
         raise BadInput(f"{baseline} cannot be its own baseline; give the folder of an earlier run.")
     run = read_run(baseline)
     before = Conditions.of(run.results)
-    common_infills(before, replace(before, settings=recorded_settings(settings), classes=about["subject"]["classes"]))
+    common_infills(before, replace(before, settings=recorded_settings(resolved(settings, classes)), classes=classes))
     if not set(run.items.images) & set(images.ids):
         raise BadInput(f"{baseline} has none of these images, by their names; give a run on the same ones.")
 
 
-def _sitting(out: Path, command: tuple[str, ...]) -> str:
-    """Note that work begins, and say when it first did."""
+def _log_start(out: Path, command: tuple[str, ...]) -> str:
+    """Log that work begins; the time of the first log entry."""
     path = out / SITTINGS
     line = json.dumps({"started": provenance.now(), "command": list(command)})
     try:
@@ -172,68 +172,68 @@ def _sitting(out: Path, command: tuple[str, ...]) -> str:
         ) from None
 
 
-def _measured(
-    model: AnyClassifier, images: Dataset, asked: Asked, store: Store, bundles: Mapping[str, HeatmapSet],
+def _measure(
+    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, bundles: Mapping[str, HeatmapSet],
     pool: Dataset | None, phase: Phase,
 ) -> Results:  # fmt: skip
-    """The results before they are judged."""
-    settings = asked.policy.evaluation()
-    others = pool if "random" in settings.infills else None
-    if asked.explanation is None:
-        given, explained = _checked(model, bundles), None
+    """The results without a verdict."""
+    settings = request.policy.evaluation
+    infill_pool = pool if "random" in settings.infills else None
+    if request.explanation is None:
+        usable, explained = _check_bundles(model, bundles), None
     else:
-        what = replace(asked.explanation, labels=asked.explanation.labels or settings.labels).fitting(model)
+        explanation = replace(request.explanation, labels=request.explanation.labels or settings.labels).fitting(model)
         with phase("explaining") as progress:
-            maps = explain(model, images, what, store.folder / MAPS, pool, progress)
-        given, record = Given({what.method: maps}, {}), Record.of(store.folder / MAPS)
-        request = what.to_json() | {"pool": None if pool is None else pool.digest()}
-        explained = Explained(what.name(), from_json(ExplanationRequest, request, "request"), record.passes,
+            maps = explain(model, images, explanation, store.folder / MAPS, pool, progress)
+        usable, record = UsableBundles({explanation.method: maps}, {}), Record.of(store.folder / MAPS)
+        made_with = explanation.to_json() | {"pool": None if pool is None else pool.digest()}
+        explained = Explained(explanation.name(), from_json(ExplanationRequest, made_with, "request"), record.passes,
                               record.gradients, tuple(record.computed), tuple(record.notes))  # fmt: skip
-    if not given.good:
+    if not usable.bundles:
         about = subject(model, images.usable(model.card)[0])
         results = without_figures(about, resolved(settings, model.signature.classes), environment(model))
     else:
         with phase("evaluating") as progress:
-            summary = evaluate(model, images, given.good, settings, store, progress, others)
+            summary = evaluate(model, images, usable.bundles, settings, store, progress, infill_pool)
         results = run_results(summary)
-        showcase(model, images.usable(model.card)[0], given.good, summary, store.folder / GALLERY)
-    headers = {name: bundle.header for name, bundle in (bundles or given.good).items()}
+        showcase(model, images.usable(model.card)[0], usable.bundles, summary, store.folder / GALLERY)
+    headers = {name: bundle.header for name, bundle in (bundles or usable.bundles).items()}
     run = replace(
-        results.run, refused_bundles=given.refused,
+        results.run, refused_bundles=usable.refused,
         bundle_models={name: header.model for name, header in headers.items()},
         bundle_methods={name: header.method for name, header in headers.items()},
         bundle_paths={name: str(bundle.path) for name, bundle in bundles.items()},  # of supplied ones
         pool_path=None if pool is None else str(pool.source),
     )  # fmt: skip
-    randomised = _randomised(model, images, asked, store, given, pool, phase)
+    randomised = _randomise(model, images, request, store, usable, pool, phase)
     return replace(results, run=run, explained=explained, randomisation=randomised)
 
 
-def _checked(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> Given:
-    """Supplied maps, each read once: evidence that cannot be used is a finding of the audit, not the end of it."""
+def _check_bundles(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> UsableBundles:
+    """Check the supplied bundles; a bundle that cannot be used becomes a finding and does not end the audit."""
     refused = {}
     for name, bundle in bundles.items():
         problems = bundle_check.check(bundle, None, model.identity, model.signature.classes)
         errors = [Refusal(problem.kind, problem.message) for problem in problems if problem.severity == "error"]
         if errors:
             refused[name] = tuple(errors)
-    return Given({name: bundle for name, bundle in bundles.items() if name not in refused}, refused)
+    return UsableBundles({name: bundle for name, bundle in bundles.items() if name not in refused}, refused)
 
 
-def _randomised(
-    model: AnyClassifier, images: Dataset, asked: Asked, store: Store, given: Given, pool: Dataset | None,
-    phase: Phase,
+def _randomise(
+    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, usable: UsableBundles,
+    pool: Dataset | None, phase: Phase,
 ) -> Randomisation | None:  # fmt: skip
-    """How maps fare when the model forgets, where the policy wants to know and the maps were made here."""
-    wanted, what = asked.policy.randomisation, asked.explanation
-    if wanted is None:
+    """Compare the maps with those of re-initialised models, if the policy asks for it and the audit made the maps."""
+    settings, explanation = request.policy.randomisation, request.explanation
+    if settings is None:
         return None
-    if what is None:
+    if explanation is None:
         return from_json(Randomisation, NotAssessed("supplied").to_json(), "randomisation")
-    maps = next(iter(given.good.values()))
+    maps = next(iter(usable.bundles.values()))
     with phase("randomising") as progress:
         stages = randomisation(
-            model, images, what, pool, maps, images_wanted=wanted.images, stages=wanted.stages,
-            confidence=asked.policy.evaluation().confidence, out=store.folder / RANDOMISED, progress=progress,
+            model, images, explanation, pool, maps, images_wanted=settings.images, stages=settings.stages,
+            confidence=request.policy.evaluation.confidence, out=store.folder / RANDOMISED, progress=progress,
         )  # fmt: skip
     return from_json(Randomisation, stages.to_json(), "randomisation")

@@ -8,7 +8,7 @@ from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float3
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.results import STATUSES, CheckResult, Severity, Status
 from auditkit.verdict.flags import oddities
-from auditkit.verdict.measurements import Figure, Measured
+from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression
 
 FEWEST = 30  # images that an interval needs to be worth its name, see metrics.statistics
@@ -59,14 +59,14 @@ class Finding:
         )  # fmt: skip
 
 
-def judged(check: Check, policy: Policy, measured: Measured, allowed: Collection[str] = ()) -> Finding:
+def judge_check(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str] = ()) -> Finding:
     """A check of every bundle under every infill; the worst counts.
 
     A margin "over the control" must hold over every control that the policy has. The best one is among them, and none
     was picked by looking at the figures, so the intervals keep their meaning. `allowed` are the cheats that are
     suppressed by name.
     """
-    outcomes = [(figure, _outcome(check, policy, figure)) for figure in _figures(check, policy, measured, allowed)]
+    outcomes = [(figure, _outcome(check, policy, figure)) for figure in _figures(check, policy, measurements, allowed)]
     assessable = [(figure, outcome) for figure, outcome in outcomes if not outcome.by_nature]
     left_out: dict[str, str] = {}
     if len(check.over) > 1 and assessable:
@@ -80,27 +80,27 @@ def judged(check: Check, policy: Policy, measured: Measured, allowed: Collection
     return replace(worst, sentences=(*worst.sentences, *notes), left_out=tuple(left_out))
 
 
-def _figures(check: Check, policy: Policy, measured: Measured, allowed: Collection[str]) -> list[Figure]:
+def _figures(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str]) -> list[Figure]:
     if check.rule == "min_margin_over":
         figures = []
         for control in check.over:
-            figures += measured.margins(check.metric, control)
+            figures += measurements.margins(check.metric, control)
         return figures
     if check.metric == "flags":
-        return [_cheats(measured, allowed, check.limit)]
+        return [_cheats(measurements, allowed, check.limit)]
     if check.metric == "runtime_error":
-        return [_runtime(measured)]
+        return [_runtime(measurements)]
     if check.metric == "randomisation":
-        return [_randomised(measured, policy)]
-    return measured.figures(check.metric)
+        return [_randomised(measurements, policy)]
+    return measurements.figures(check.metric)
 
 
-def _cheats(measured: Measured, allowed: Collection[str], limit: float) -> Figure:
+def _cheats(measurements: Measurements, allowed: Collection[str], limit: float) -> Figure:
     """How many kinds of cheat were flagged; what may be one leaves it open, unless there are too many anyway."""
     of = "kinds of cheat"
-    if not measured.bundles:
+    if not measurements.bundles:
         return Figure(of, reason="no heatmaps were measured")
-    results = measured.results
+    results = measurements.results
     counted = [oddity for oddity in oddities(results.flags, results.subject.classes) if oddity.id not in allowed]
     cheats = [oddity.id for oddity in counted if oddity.cheat]
     possible = [oddity.id for oddity in counted if oddity.open]
@@ -108,9 +108,9 @@ def _cheats(measured: Measured, allowed: Collection[str], limit: float) -> Figur
     return Figure(of, float(len(cheats)), exact=True, reason=", ".join(cheats), short=short)
 
 
-def _runtime(measured: Measured) -> Figure:
+def _runtime(measurements: Measurements) -> Figure:
     """The largest mean change of a figure against strict float32 on the CPU."""
-    of, runtime = "the runtime", measured.results.runtime
+    of, runtime = "the runtime", measurements.results.runtime
     if runtime is None:
         return Figure(of, reason="the runtime was not checked")
     if runtime.largest_change is None:
@@ -118,12 +118,12 @@ def _runtime(measured: Measured) -> Figure:
     return Figure(of, runtime.largest_change, n=runtime.rows, exact=True)
 
 
-def _randomised(measured: Measured, policy: Policy) -> Figure:
+def _randomised(measurements: Measurements, policy: Policy) -> Figure:
     """How alike the maps of the model and of the model that has forgotten most are."""
     of, wanted, randomisation = (
         "rank correlation at the last stage",
         policy.randomisation,
-        measured.results.randomisation,
+        measurements.results.randomisation,
     )
     if randomisation is None or not randomisation.series or wanted is None:
         reason = None if randomisation is None else randomisation.not_assessed
@@ -147,7 +147,7 @@ def _finding(check: Check, figure: Figure, outcome: Outcome) -> Finding:
     for_want_of_maps = METRICS[check.metric].of_every_label and not outcome.by_nature
     required = not outcome.no_room and (check.required or for_want_of_maps)
     return Finding(check.id, check.title, check.metric, outcome.status, check.severity,
-                   _explain(check, figure, outcome.reason), figure, check.limit, check.said,
+                   _explain(check, figure, outcome.reason), figure, check.limit, check.rule_text,
                    required or outcome.status != "not assessed")  # fmt: skip
 
 

@@ -10,9 +10,9 @@ from datetime import date
 
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.results import CheckResult, Results, Severity, Verdict
-from auditkit.verdict.checks import FEWEST, Finding, judged
+from auditkit.verdict.checks import FEWEST, Finding, judge_check
 from auditkit.verdict.flags import oddities
-from auditkit.verdict.measurements import Measured
+from auditkit.verdict.measurements import Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression, at_least, deciding
 from auditkit.verdict.preconditions import preconditions
 
@@ -43,13 +43,14 @@ class Decision:
 def judge(policy: Policy, results: Results, today: date, fail_on: str | None = None) -> Judgement:
     """The checks, the verdict and its reason; `fail_on` goes before the policy's."""
     level = deciding(fail_on or policy.fail_on)
-    measured = Measured(results)
+    measurements = Measurements(results)
     active = {suppression.check: suppression for suppression in policy.suppressions if today <= suppression.expires}
-    first = preconditions(policy, measured)
+    first = preconditions(policy, measurements)
     rough = max((finding.figure.value or 0.0 for finding in first
                  if (finding.id, finding.status) == ("points", "inconclusive")), default=0.0)  # fmt: skip
-    asked = [_suppressed(_weighed(judged(check, policy, measured, active), rough), active) for check in policy.checks]
-    named = _odd(policy, measured, active) + _not_above(policy, measured, active, rough)
+    judged = [_weighed(judge_check(check, policy, measurements, active), rough) for check in policy.checks]
+    asked = [_suppressed(finding, active) for finding in judged]
+    named = _odd(policy, measurements, active) + _not_above(policy, measurements, active, rough)
     findings = first + asked + named + _expired(policy, today)
     decision = decide(findings, asked, level)
     checks = tuple(finding.to_record(counts=_counts(finding, level)) for finding in findings)
@@ -84,11 +85,11 @@ def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
     return replace(finding, status="suppressed", would_be=finding.status, suppression=suppression)
 
 
-def _odd(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) -> list[Finding]:
+def _odd(policy: Policy, measurements: Measurements, active: Mapping[str, Suppression]) -> list[Finding]:
     """Named findings of what is odd about the maps; what is or may be a cheat weighs what the check of flags weighs."""
     check = next((check for check in policy.checks if check.metric == "flags"), None)
     findings = []
-    for oddity in oddities(measured.results.flags, measured.results.subject.classes):
+    for oddity in oddities(measurements.results.flags, measurements.results.subject.classes):
         finding = Finding(oddity.id, oddity.title, "flags", "fail" if oddity.cheat else "inconclusive", "info",
                           (oddity.reason,))  # fmt: skip
         if check is not None and (oddity.cheat or oddity.open):
@@ -97,28 +98,30 @@ def _odd(policy: Policy, measured: Measured, active: Mapping[str, Suppression]) 
     return findings
 
 
-def _not_above(policy: Policy, measured: Measured, active: Mapping[str, Suppression], rough: float) -> list[Finding]:
+def _not_above(
+    policy: Policy, measurements: Measurements, active: Mapping[str, Suppression], rough: float
+) -> list[Finding]:
     """Named findings of controls that the maps do not beat, by the policy's own margin or for information."""
     ignoring = replace(policy, minimum_images=1)  # few images are no sign of anything
     few = min(FEWEST, policy.minimum_images)
     margins = [check for check in policy.checks
                if check.rule == "min_margin_over" and check.limit >= 0 and check.metric != "best_effort"]  # fmt: skip
     found: dict[str, Finding] = {}
-    for check in margins or _blind(policy, measured):
+    for check in margins or _blind(policy, measurements):
         for control in check.over:
             name = f"not-above-{control}"
             title = f"{check.metric.replace('_', ' ')} above control:{control}"
             own = replace(check, id=name, title=title, limit=0.0, over=(control,))
-            one = _weighed(judged(own, ignoring, measured), rough)
+            one = _weighed(judge_check(own, ignoring, measurements), rough)
             scarce = bool(one.figure.resting_on) and one.figure.n < few
             if one.status in ("fail", "inconclusive") and not scarce:
                 found.setdefault(name, _suppressed(replace(one, part_of=check.id if margins else ""), active))
     return list(found.values())
 
 
-def _blind(policy: Policy, measured: Measured) -> list[Check]:
+def _blind(policy: Policy, measurements: Measurements) -> list[Check]:
     """What maps are set beside the controls by when the policy does not say: completeness, or else insertion."""
-    known = any(figure.value is not None for figure in measured.figures("worst_completeness"))
+    known = any(figure.value is not None for figure in measurements.figures("worst_completeness"))
     metric = "worst_completeness" if known else "insertion"
     over = tuple(name for name in policy.controls if known or name != "one-map")
     return [Check("not-above", metric, "min_margin_over", 0.0, "info", "", over=over)] if over else []

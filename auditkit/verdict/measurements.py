@@ -32,7 +32,7 @@ class Figure:
     against: str = ""  # of a margin: the control's name
 
 
-class Measured:
+class Measurements:
     """The figures of a run, by bundle and infill."""
 
     def __init__(self, results: Results) -> None:

@@ -34,14 +34,12 @@ class Check:
     over: tuple[str, ...] = ()  # controls that a margin is taken over: it must hold over each of them
 
     @property
-    def said(self) -> str:
-        """The rule as results have it."""
-        if self.rule != "min_margin_over":
-            return self.rule
-        return f"margin over {self._controls()}"
+    def rule_text(self) -> str:
+        """The rule as results.json writes it."""
+        return self.rule if self.rule != "min_margin_over" else f"margin over {self._controls()}"
 
     @property
-    def asks(self) -> str:
+    def requirement(self) -> str:
         """The check in words."""
         about = self.metric.replace("_", " ")
         if self.rule != "min_margin_over":
@@ -82,7 +80,7 @@ class Policy:
 
     name: str
     description: str
-    asked: Evaluation
+    evaluation: Evaluation  # what is None depends on the model
     minimum_images: int
     max_failed_images: float  # share of the images that may have no figure
     controls: tuple[str, ...]  # that must have been measured
@@ -91,15 +89,6 @@ class Policy:
     checks: tuple[Check, ...]
     suppressions: tuple[Suppression, ...]
     text: str  # as it was given
-
-    def evaluation(self) -> Evaluation:
-        """The settings that evaluate is to be run with; what is None depends on the model."""
-        return self.asked
-
-    @property
-    def seed(self) -> int:
-        """Seed of all that is drawn."""
-        return self.asked.seed
 
     @property
     def sha256(self) -> str:

@@ -211,7 +211,7 @@ def _check(table: Table, controls: tuple[str, ...], randomised: bool) -> Check:
     over, limit = _margin(table, metric, controls) if rule == "min_margin_over" else ((), _limit(table, metric, rule))
     check = Check(name, metric, rule, limit, table.choice("severity", SEVERITIES),
                   required=table.truth("required", True), over=over)  # fmt: skip
-    return replace(check, title=table.text("title", check.asks))
+    return replace(check, title=table.text("title", check.requirement))
 
 
 def _limit(table: Table, metric: str, rule: str) -> float:

@@ -12,16 +12,16 @@ from auditkit.runs.folder.results import ModelFile, Refusal, Severity, Status
 from auditkit.runs.summary.results import recorded_settings
 from auditkit.runs.summary.sampling_error import MATTERS
 from auditkit.verdict.checks import NO_FIGURE, Finding
-from auditkit.verdict.measurements import Figure, Measured
+from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import ONE_MAP, Check, Policy
 
 MOST_COPIES = 0.9  # with fewer different images among them than this share, intervals are narrower than they may be
 
 
-def preconditions(policy: Policy, measured: Measured) -> list[Finding]:
+def preconditions(policy: Policy, measurements: Measurements) -> list[Finding]:
     """What the checks of the policy can rest on."""
     checks = [_record, _settings, _images, _labels, _controls, _points, _identity]
-    return [check(policy, measured) for check in checks] + list(_refused(measured))
+    return [check(policy, measurements) for check in checks] + list(_refused(measurements))
 
 
 def _finding(
@@ -33,17 +33,18 @@ def _finding(
     return Finding(name, title, name, status, severity, sentences, figure, limit, rule, required)
 
 
-def _record(_policy: Policy, measured: Measured) -> Finding:
-    unnamed = [f"run.bundles.{bundle}" for bundle in measured.bundles if bundle not in measured.results.run.bundles]
+def _record(_policy: Policy, measurements: Measurements) -> Finding:
+    run = measurements.results.run
+    unnamed = [f"run.bundles.{bundle}" for bundle in measurements.bundles if bundle not in run.bundles]
     reason = f"The results lack {', '.join(unnamed)}." if unnamed else "Nothing is missing from the results."
     return _finding("record", "the results are complete", "error" if unnamed else "pass", reason)
 
 
-def _settings(policy: Policy, measured: Measured) -> Finding:
+def _settings(policy: Policy, measurements: Measurements) -> Finding:
     """Whether it was measured as the policy asks: figures measured with other settings are not comparable."""
-    title, recorded = "measured as the policy asks", vars(measured.results.settings)
+    title, recorded = "measured as the policy asks", vars(measurements.results.settings)
     try:
-        expected = recorded_settings(resolved(policy.evaluation(), measured.results.subject.classes))
+        expected = recorded_settings(resolved(policy.evaluation, measurements.results.subject.classes))
     except BadInput as error:
         return _finding("settings", title, "error", str(error))
     for name, value in vars(expected).items():
@@ -53,13 +54,13 @@ def _settings(policy: Policy, measured: Measured) -> Finding:
     return _finding("settings", title, "pass", "Every setting is the policy's.")
 
 
-def _images(policy: Policy, measured: Measured) -> Finding:
+def _images(policy: Policy, measurements: Measurements) -> Finding:
     """Whether enough images have figures, and no more were lost than may be."""
     title, minimum = f"at least {policy.minimum_images} images", float(policy.minimum_images)
-    results, failed = measured.results, len(measured.results.failed_images)
-    if not measured.bundles:
+    results, failed = measurements.results, len(measurements.results.failed_images)
+    if not measurements.bundles:
         return _finding("images", title, "not assessed", "No image has a figure.", limit=minimum, rule="min")
-    evaluated = min(measured.evaluated(bundle) for bundle in measured.bundles)
+    evaluated = min(measurements.evaluated(bundle) for bundle in measurements.bundles)
     copies = max(results.run.copies, 0)
     different = evaluated - copies
     left_out = sum(flag.count or 0 for flag in results.flags if flag.kind == "images-without-label")
@@ -81,35 +82,35 @@ def _images(policy: Policy, measured: Measured) -> Finding:
                     rule="min")  # fmt: skip
 
 
-def _labels(policy: Policy, measured: Measured) -> Finding:
+def _labels(policy: Policy, measurements: Measurements) -> Finding:
     """Whether every label has a map of its own: without that, soundness is not known."""
     title = "maps for every label"
     asked = any(METRICS[check.metric].of_every_label for check in policy.checks)
     severity: Severity = "critical" if asked else "info"
-    missing = [figure for figure in measured.figures("soundness") if figure.value is None]
+    missing = [figure for figure in measurements.figures("soundness") if figure.value is None]
     if missing:
         reason = f"{missing[0].of}: {missing[0].reason}."
         return _finding("labels", title, "not assessed", reason, severity=severity)
     return _finding("labels", title, "pass", "Completeness and soundness are known.", severity=severity)
 
 
-def _controls(policy: Policy, measured: Measured) -> Finding:
+def _controls(policy: Policy, measurements: Measurements) -> Finding:
     """Whether every control of the policy was measured; maps for one label alone leave the one map without a sense."""
     title = "controls measured beside the maps"
     if not policy.controls:
         return _finding("controls", title, "not assessed", "The policy has no controls.", severity="info")
     expected = [name for name in policy.controls if name != ONE_MAP]
-    if ONE_MAP in policy.controls and _labels(policy, measured).status == "pass":
-        expected += [f"{ONE_MAP}:{bundle}" for bundle in measured.bundles]
+    if ONE_MAP in policy.controls and _labels(policy, measurements).status == "pass":
+        expected += [f"{ONE_MAP}:{bundle}" for bundle in measurements.bundles]
     missing = [name for name in expected
-               if not all(measured.has_control(name, infill) for infill in measured.infills)]  # fmt: skip
-    if missing or not measured.infills:
+               if not all(measurements.has_control(name, infill) for infill in measurements.infills)]  # fmt: skip
+    if missing or not measurements.infills:
         reason = f"No figures of {', '.join(missing) or 'any control'}."
         return _finding("controls", title, "not assessed", reason)
     return _finding("controls", title, "pass", f"{len(expected)} controls were measured.")
 
 
-def _points(policy: Policy, measured: Measured) -> Finding:
+def _points(policy: Policy, measurements: Measurements) -> Finding:
     """Whether curves have points enough: what too few of them miss is no smaller on more images."""
     title = "curves have enough points"
     of_curves = [check for check in policy.checks if METRICS[check.metric].curve]
@@ -118,24 +119,23 @@ def _points(policy: Policy, measured: Measured) -> Finding:
         return _finding("points", title, "not assessed", reason, severity="info", required=False)
     errors: list[tuple[str, float | None]] = []
     for check in of_curves:
-        errors += _errors(check, measured)
+        errors += _errors(check, measurements)
     unknown = [source for source, error in errors if error is None]
     if unknown or not errors:
         reason = f"How far the figures of {unknown[0] if unknown else 'the run'} may be off is not known."
         return _finding("points", title, "not assessed", reason, limit=MATTERS, rule="max")
     source, error = max(((source, error or 0.0) for source, error in errors), key=lambda pair: pair[1])
-    reason = f"With {_steps(measured)} a figure of {source} may be off by {error:.2g}; at most {MATTERS:g} is asked" + (
-        "." if error <= MATTERS else f": {_more_points(measured)}"
-    )
+    reason = f"With {_steps(measurements)} a figure of {source} may be off by {error:.2g}; at most {MATTERS:g} is asked"
     status: Status = "pass" if error <= MATTERS else "inconclusive"
+    reason += "." if status == "pass" else f": {_more_points(measurements)}"
     return _finding("points", title, status, reason, Figure("", error, exact=True), limit=MATTERS, rule="max")
 
 
-def _errors(check: Check, measured: Measured) -> Iterator[tuple[str, float | None]]:
+def _errors(check: Check, measurements: Measurements) -> Iterator[tuple[str, float | None]]:
     """Whose figures a check judges, and how far each may be off; None where the results do not say."""
-    by_source = {(entry.bundle, entry.infill): entry for entry in measured.results.points}
+    by_source = {(entry.bundle, entry.infill): entry for entry in measurements.results.points}
     metric = "insertion" if check.metric == "deletion" else check.metric  # both have the same steps
-    for bundle, infill in measured.sources:
+    for bundle, infill in measurements.sources:
         controls = (f"{CONTROL}{name}{f':{bundle}' if name == ONE_MAP else ''}" for name in check.over)
         for source in (bundle, *controls):
             entry = by_source.get((source, infill))
@@ -145,22 +145,22 @@ def _errors(check: Check, measured: Measured) -> Iterator[tuple[str, float | Non
                 yield source, entry.errors[metric]
 
 
-def _steps(measured: Measured) -> str:
-    steps = measured.results.settings.steps
+def _steps(measurements: Measurements) -> str:
+    steps = measurements.results.settings.steps
     return f"{steps} points" if steps.isdecimal() else f"steps = '{steps}'"
 
 
-def _more_points(measured: Measured) -> str:
+def _more_points(measurements: Measurements) -> str:
     """What would give better figures."""
-    if measured.results.settings.steps.startswith("auto"):
+    if measurements.results.settings.steps.startswith("auto"):
         return "a smaller tolerance, such as steps = 'auto:0.001', asks for more points."
     return "steps = 'auto' finds as many as it needs."
 
 
-def _identity(_policy: Policy, measured: Measured) -> Finding:
+def _identity(_policy: Policy, measurements: Measurements) -> Finding:
     """Whether the maps were made for this model, as far as their bundles say."""
-    title, model = "maps made for this model", measured.results.subject.model
-    digests = measured.results.run.bundle_models or {}
+    title, model = "maps made for this model", measurements.results.subject.model
+    digests = measurements.results.run.bundle_models or {}
     if not isinstance(model, ModelFile) or not digests:
         known = "Nothing is known of the bundles' models." if isinstance(model, ModelFile) else "The model is no file."
         return _finding("identity", title, "not assessed", known, severity="info", required=False)
@@ -170,16 +170,16 @@ def _identity(_policy: Policy, measured: Measured) -> Finding:
         first = next(iter(others.values())).lower()
         reason = f"{', '.join(others)}: made for the model {first[:12]}..., this one is {model.identity[:12]}..."
         return _finding("identity", title, "fail", reason)
-    silent = [name for name in dict.fromkeys([*measured.bundles, *digests]) if digests.get(name) is None]
+    silent = [name for name in dict.fromkeys([*measurements.bundles, *digests]) if digests.get(name) is None]
     if silent:
         reason = f"{', '.join(silent)}: the bundle does not say which model it explains."
         return _finding("identity", title, "not assessed", reason)
     return _finding("identity", title, "pass", "Every bundle names this model's digest.")
 
 
-def _refused(measured: Measured) -> Iterator[Finding]:
+def _refused(measurements: Measurements) -> Iterator[Finding]:
     """Bundles that could not be used at all."""
-    refused = measured.results.run.refused_bundles or {}
+    refused = measurements.results.run.refused_bundles or {}
     coloured = {name: problems for name, problems in refused.items()
                 if any(problem.kind == "colour-picture" for problem in problems)}  # fmt: skip
     if coloured:

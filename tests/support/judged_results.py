@@ -33,7 +33,7 @@ def not_assessed(cause: str, metric: str = "best_effort", **more: Any) -> Plain:
 def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000) -> Plain:
     """What an evaluation by the policy could have found: all that it asks, with room to spare."""
     controls = [*(name for name in CONTROLS if name != "one-map"), *(f"one-map:{bundle}" for bundle in bundles)]
-    infills = policy.evaluation().infills
+    infills = policy.evaluation.infills
     listed: list[Plain] = [entry("accuracy", None, 0.9, n, infill="")]
     listed += [entry(name, bundle, value, n, infill=infill)
                for infill in infills for bundle in bundles for name, value in VALUES.items()]  # fmt: skip
@@ -46,7 +46,7 @@ def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000)
             "model": {"path": "model.onnx", "sha256": MODEL, "identity": MODEL}, "classes": 10,
             "images": {"source": "images", "count": n, "digest": MODEL}},
         "run": base["run"] | {"bundles": dict.fromkeys(bundles, "cd"), "bundle_models": dict.fromkeys(bundles, MODEL)},
-        "settings": resolved(policy.evaluation(), 10).to_json(), "metrics": listed,
+        "settings": resolved(policy.evaluation, 10).to_json(), "metrics": listed,
         "controls": [entry(name, f"control:{control}", value - 0.2, n, infill=infill)
                      for infill in infills for control in controls for name, value in VALUES.items()],
         "comparisons": [entry(name, bundle, 0.2, n, infill=infill, against=f"control:{control}")

@@ -1237,7 +1237,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Plain]:
     folder = tmp_path_factory.mktemp("planted")
     images = draw(COUNT, seed=3, tags="random").images
     model = auditkit.load(bundled_model("honest"), settings=auditkit.Settings(device="cpu"))
-    settings = PLANTED.evaluation()
+    settings = PLANTED.evaluation
 
     @functools.cache
     def measured(make: Any) -> Plain:

@@ -60,7 +60,7 @@ def test_the_shipped_ones_are_read(name: str) -> None:
     assert policy.shipped
     assert policy.text == shipped_text(name)
     assert policy.controls == CONTROLS
-    resolved(policy.evaluation(), 1000)
+    resolved(policy.evaluation, 1000)
 
 
 def test_explore_cannot_fail_and_the_others_can() -> None:
@@ -73,7 +73,7 @@ def test_standard_and_strict_ask_what_they_promise() -> None:
     standard, strict = ({check.metric: check for check in read_policy(name).checks if check.id != ABOVE_CHANCE}
                         for name in ("standard", "strict"))  # fmt: skip
     assert (read_policy("standard").minimum_images, read_policy("strict").minimum_images) == (200, 1000)
-    assert read_policy("standard").evaluation().confidence == 0.95
+    assert read_policy("standard").evaluation.confidence == 0.95
     for policy, margin in ((standard, 0.0), (strict, 0.05)):
         assert (policy["worst_completeness"].over, policy["worst_completeness"].limit) == (CONTROLS, margin)
         assert (policy["worst_soundness"].over, policy["worst_soundness"].limit) == (("random",), -0.05)
@@ -81,7 +81,7 @@ def test_standard_and_strict_ask_what_they_promise() -> None:
         assert (policy["flags"].limit, policy["runtime_error"].limit) == (0, 1e-3)
     assert (strict["randomisation"].rule, strict["randomisation"].limit) == ("max", 0.5)
     assert read_policy("standard").randomisation is None
-    assert [read_policy(name).evaluation().infills for name in ("standard", "strict")] == [("gray",), ("gray", "blur")]
+    assert [read_policy(name).evaluation.infills for name in ("standard", "strict")] == [("gray",), ("gray", "blur")]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -118,35 +118,34 @@ confidence = 0.9
 seed = 7
 controls = []
 """
-    found = small(settings).evaluation()
+    found = small(settings).evaluation
     assert found == Evaluation(
         labels="top3", infill=("gray", "blur"), eps1=0.0, eps2=0.1, steps=found.steps, range=(0.2, 0.6), confidence=0.9,
         seed=7, controls=False,
     )  # fmt: skip
     assert str(found.steps) == "28"
-    assert small().evaluation() == Evaluation()
-    assert small(settings).seed == 7
+    assert small().evaluation == Evaluation()
 
 
 def test_settings_that_leave_nothing_to_measure_are_for_policies_that_ask_nothing_of_it() -> None:
     """What is measured for its own sake, or has no curve, may have any settings."""
     text = SMALL.format(evaluation="eps1 = 0.9\nrange = [0.2, 0.3]").replace("worst_completeness", "pointing_game")
-    assert parse_policy(text, "small.toml").evaluation().eps1 == 0.9
-    assert small("eps1 = 0.1\neps2 = 0.1\nrange = [0.2, 0.3]").evaluation().range == (0.2, 0.3)
+    assert parse_policy(text, "small.toml").evaluation.eps1 == 0.9
+    assert small("eps1 = 0.1\neps2 = 0.1\nrange = [0.2, 0.3]").evaluation.range == (0.2, 0.3)
 
 
 def test_controls_are_all_or_those_listed() -> None:
     assert small('controls = "all"').controls == small("controls = true").controls == CONTROLS
     few = small('controls = ["edges", "random"]', CHECK.format("insertion", 'min_margin_over = "control:0.1"'))
     assert few.controls == few.checks[1].over == ("random", "edges")
-    assert few.evaluation().controls
-    assert not small("controls = []").evaluation().controls
+    assert few.evaluation.controls
+    assert not small("controls = []").evaluation.controls
 
 
 def test_a_margin_is_over_every_control_or_one() -> None:
     def over(text: str, metric: str = "worst_completeness") -> tuple[tuple[str, ...], float, str]:
         check = small(more=CHECK.format(metric, f'min_margin_over = "{text}"')).checks[1]
-        return check.over, check.limit, check.said
+        return check.over, check.limit, check.rule_text
 
     assert over("control:0.05") == (CONTROLS, 0.05, "margin over every control")
     assert over("control:edges:-1e-2") == (("edges",), -0.01, "margin over control:edges")
@@ -384,8 +383,8 @@ def test_init_writes_a_policy_of_ones_own(name: str, command: Command, tmp_path:
     assert (code, said) == (0, "")
     ours, theirs = read_policy(tmp_path / "our rules.toml"), read_policy(name)
     assert (ours.name, ours.shipped) == ("our-rules", False)
-    assert (ours.checks, ours.evaluation(), ours.minimum_images) == (
-        theirs.checks, theirs.evaluation(), theirs.minimum_images,
+    assert (ours.checks, ours.evaluation, ours.minimum_images) == (
+        theirs.checks, theirs.evaluation, theirs.minimum_images,
     )  # fmt: skip
     assert sum(line.startswith("#") for line in ours.text.splitlines()) > 10
     assert [path.name for path in tmp_path.iterdir()] == ["our rules.toml"]

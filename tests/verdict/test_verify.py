@@ -499,12 +499,13 @@ expires = 2999-01-01
 def audited(made: Path) -> Path:
     from auditkit.data.dataset import Dataset
     from auditkit.runs.explain import Explanation
-    from auditkit.verdict.audit import Asked, audit
+    from auditkit.verdict.audit import AuditRequest, audit
     from auditkit.verdict.policy_file import parse_policy
 
     opened = auditkit.load(made / "model.onnx", settings=CPU)
     images = Dataset.open(made / "images.npz", 3, opened.card.names)
-    asked = Asked(parse_policy(POLICY, "small.toml"), Explanation("gradient-input"), command=("auditkit", "audit"))
+    policy = parse_policy(POLICY, "small.toml")
+    asked = AuditRequest(policy, Explanation("gradient-input"), command=("auditkit", "audit"))
     audit(opened, images, asked, made / "audit", {})
     return made / "audit"
 
@@ -523,7 +524,7 @@ def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, 
     """The same audit over changed maps, by someone who can write the whole folder and forgets nothing."""
     from auditkit.data.dataset import Dataset
     from auditkit.runs.explain import Explanation
-    from auditkit.verdict.audit import Asked, audit
+    from auditkit.verdict.audit import AuditRequest, audit
     from auditkit.verdict.policy_file import parse_policy
 
     real = METHODS["gradient-input"].run
@@ -536,7 +537,8 @@ def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, 
 
     folder = audited.parent
     opened = auditkit.load(folder / "model.onnx", settings=CPU)
-    asked = Asked(parse_policy(POLICY, "small.toml"), Explanation("gradient-input"), command=("auditkit", "audit"))
+    policy = parse_policy(POLICY, "small.toml")
+    asked = AuditRequest(policy, Explanation("gradient-input"), command=("auditkit", "audit"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METHODS, "gradient-input", replace(METHODS["gradient-input"], run=forge))
         audit(opened, Dataset.open(folder / "images.npz", 3, opened.card.names), asked, run, {})
