@@ -30,14 +30,16 @@ class MetricRows:
     column: Callable[[str], Array]  # a column of numbers, NaN where a row has none
     lists: Callable[[str], Array]  # a column of lists [rows, length]
     positions: Array  # of the source's rows
-    good: Array  # positions of those that have figures
+    measured: Array  # positions of those that have figures
     in_label_set: Array  # positions of those whose image has a label in the label set
-    named: bool  # whether insertion, deletion and the saliency metric are about every label, not the predicted one
+    targets_listed_labels: (
+        bool  # whether insertion, deletion and the saliency metric are about every label, not the predicted one
+    )
 
     @cached_property
-    def chief(self) -> Array:
+    def target_rows(self) -> Array:
         """Positions of the labels that insertion, deletion and the saliency metric are about."""
-        return self.good if self.named else np.asarray(self.good[self.predicted[self.good]])
+        return self.measured if self.targets_listed_labels else np.asarray(self.measured[self.predicted[self.measured]])
 
     def per_pair(self, name: str, positions: Array, values: Array, note: Note | None = None) -> Values:
         """A value for each (image, label) pair."""
@@ -52,59 +54,59 @@ class MetricRows:
 
     def unsure_images(self, floor: float) -> Array:
         """Images with a label, not the predicted one, whose probability is above a floor."""
-        other_labels = self.good[~self.predicted[self.good]]
+        other_labels = self.measured[~self.predicted[self.measured]]
         return np.unique(self.image[other_labels[self.column("prob")[other_labels] > floor]])
 
     @cached_property
-    def faithful(self) -> "tuple[Array, Note | None] | NotAssessed | None":
+    def rows_with_second_label(self) -> "tuple[Array, Note | None] | NotAssessed | None":
         """Positions that completeness and soundness are taken over: images with a label besides the predicted one.
 
         On the others no map was asked to show evidence against the prediction; they would only dilute the figures.
         """
-        if np.isnan(self.column("alpha")[self.good]).all() and len(self.good):
+        if np.isnan(self.column("alpha")[self.measured]).all() and len(self.measured):
             return None  # the protocol has no completeness and soundness
         wanted = len(self.in_label_set)
-        if len(self.good) < wanted or self.predicted[self.good].all():
+        if len(self.measured) < wanted or self.predicted[self.measured].all():
             if self.predicted[self.in_label_set].all():
                 return NotAssessed("", "only-predicted-label")
-            return NotAssessed("", "maps-missing", wanted - len(self.good), wanted)
-        several = np.unique(self.image[self.good[~self.predicted[self.good]]])
+            return NotAssessed("", "maps-missing", wanted - len(self.measured), wanted)
+        several = np.unique(self.image[self.measured[~self.predicted[self.measured]]])
         total = len(np.unique(self.image[self.positions]))
         note = None if len(several) == total else Note("images-with-second-label", len(several), total)
-        return self.good[np.isin(self.image[self.good], several)], note
+        return self.measured[np.isin(self.image[self.measured], several)], note
 
 
 def insertion(rows: MetricRows) -> Result:
     """Area under the insertion curve."""
-    return rows.finite("insertion", "insertion", rows.chief) or _no_map("insertion", rows)
+    return rows.finite("insertion", "insertion", rows.target_rows) or _no_map("insertion", rows)
 
 
 def deletion(rows: MetricRows) -> Result:
     """Area under the deletion curve."""
-    missing = NotAssessed("deletion", "not-measured") if len(rows.chief) else _no_map("deletion", rows)
-    return rows.finite("deletion", "deletion", rows.chief) or missing
+    missing = NotAssessed("deletion", "not-measured") if len(rows.target_rows) else _no_map("deletion", rows)
+    return rows.finite("deletion", "deletion", rows.target_rows) or missing
 
 
 def _no_map(name: str, rows: MetricRows) -> NotAssessed:
-    return NotAssessed(name, "no-map-for-named-label" if rows.named else "no-map-for-predicted-label")
+    return NotAssessed(name, "no-map-for-named-label" if rows.targets_listed_labels else "no-map-for-predicted-label")
 
 
 def tie_spread(rows: MetricRows) -> Result:
     """Width of what the orders of tied pixels make of insertion, where several were tried."""
-    low, high = (rows.column(name)[rows.chief] for name in ("insertion_low", "insertion_high"))
-    return rows.per_pair("tie_spread", rows.chief, high - low) if np.isfinite(low).any() else None
+    low, high = (rows.column(name)[rows.target_rows] for name in ("insertion_low", "insertion_high"))
+    return rows.per_pair("tie_spread", rows.target_rows, high - low) if np.isfinite(low).any() else None
 
 
 def saliency_metric(rows: MetricRows) -> Result:
     """The saliency metric by the largest connected component."""
-    return rows.finite("saliency_metric", "saliency_metric", rows.chief)
+    return rows.finite("saliency_metric", "saliency_metric", rows.target_rows)
 
 
 def degenerate_boxes(rows: MetricRows) -> Result:
     """Share of boxes that are empty or tiny."""
     if saliency_metric(rows) is None:
         return None
-    return rows.finite("degenerate_boxes", "box_degenerate", rows.chief)
+    return rows.finite("degenerate_boxes", "box_degenerate", rows.target_rows)
 
 
 def saliency_metric_tuned(rows: MetricRows) -> Result:
@@ -120,7 +122,7 @@ def degenerate_boxes_tuned(rows: MetricRows) -> Result:
 
 def _tuned(name: str, column: str, rows: MetricRows) -> Result:
     by_delta = rows.lists("saliency_by_delta")
-    positions = rows.chief[np.isfinite(by_delta[rows.chief]).any(axis=1)]
+    positions = rows.target_rows[np.isfinite(by_delta[rows.target_rows]).any(axis=1)]
     if not len(positions):
         return None
     tuning = np.unique(rows.image[positions], return_inverse=True)[1] % _HOLDOUT == 0
@@ -134,13 +136,13 @@ def _tuned(name: str, column: str, rows: MetricRows) -> Result:
 
 
 def completeness(rows: MetricRows) -> Result:
-    """alpha of every (image, label) pair."""
-    return _ratio("completeness", "alpha", rows)
+    """The stored alpha (`faithfulness.alpha`) of every (image, label) pair."""
+    return _stored("completeness", "alpha", rows)
 
 
 def soundness(rows: MetricRows) -> Result:
-    """beta of every (image, label) pair."""
-    return _ratio("soundness", "beta", rows)
+    """The stored beta (`faithfulness.beta`) of every (image, label) pair."""
+    return _stored("soundness", "beta", rows)
 
 
 def worst_completeness(rows: MetricRows) -> Result:
@@ -153,29 +155,29 @@ def worst_soundness(rows: MetricRows) -> Result:
     return _worst("worst_soundness", "beta", rows)
 
 
-def _ratio(name: str, column: str, rows: MetricRows) -> Result:
-    faithful = rows.faithful
-    if not isinstance(faithful, tuple):
-        return _named(name, faithful)
-    positions, note = faithful
+def _stored(name: str, column: str, rows: MetricRows) -> Result:
+    chosen = rows.rows_with_second_label
+    if not isinstance(chosen, tuple):
+        return _named(name, chosen)
+    positions, note = chosen
     return rows.per_pair(name, positions, rows.column(column)[positions], note)
 
 
 def _worst(name: str, column: str, rows: MetricRows) -> Result:
-    faithful = rows.faithful
-    if not isinstance(faithful, tuple):
-        return _named(name, faithful)
-    positions, note = faithful
+    chosen = rows.rows_with_second_label
+    if not isinstance(chosen, tuple):
+        return _named(name, chosen)
+    positions, note = chosen
     least = worst_per_image(rows.column(column)[positions], rows.image[positions])
     return _per_image(name, least.images, least.values, note)
 
 
 def best_effort(rows: MetricRows) -> Result:
     """The least alpha among the likely labels that are not the prediction, on images that have one."""
-    faithful = rows.faithful
-    if not isinstance(faithful, tuple):
-        return _named("best_effort", faithful)
-    positions, images = faithful[0], rows.image[faithful[0]]
+    chosen = rows.rows_with_second_label
+    if not isinstance(chosen, tuple):
+        return _named("best_effort", chosen)
+    positions, images = chosen[0], rows.image[chosen[0]]
     effort = _best_effort(
         rows.column("alpha")[positions], rows.column("prob")[positions], rows.label[positions], rows.prediction[images],
         images,
@@ -196,7 +198,7 @@ def iou(rows: MetricRows) -> Result:
 
 
 def _localised(name: str, column: str, rows: MetricRows) -> Result:
-    positions = rows.good[np.isfinite(rows.column("pointing_hit")[rows.good])]
+    positions = rows.measured[np.isfinite(rows.column("pointing_hit")[rows.measured])]
     if not len(positions):
         return None
     count, total = (len(np.unique(rows.image[chosen])) for chosen in (positions, rows.positions))

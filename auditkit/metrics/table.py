@@ -1,7 +1,7 @@
 """Every metric in one table: what it is called, what it means, which way is better, and how it is computed.
 
-All lists of metrics derive from this table. To add a metric, write a function from MetricRows to values and add an
-entry here.
+Results, tables, policies and comparisons read this table. To add a metric, write a function from MetricRows to values
+and add an entry here (docs/CONTRIBUTING.md has the steps). Rules about a single metric name it where they apply.
 """
 
 from collections.abc import Callable
@@ -32,11 +32,11 @@ class Metric:
     bounds: Bounds | None = SHARE  # None: any number
     limits: Bounds = SHARE  # between which a policy's limit may lie
     needs: Literal["one label", "all labels", "regions", "given labels", "nothing"] = "one label"
-    curve: str = ""  # the column of rows that the points of curves move: insertion, alpha or beta
+    curve: str = ""  # the column of rows that it is taken from, where the points of curves decide how far it may be off
     compared: Literal["always", "between runs", "never"] = "always"  # always: with controls and other bundles, too
     by_class: bool = False  # whether the report breaks it down by class
     depends_on_infill: bool = True  # False: no pixel is replaced for it
-    key_figure: bool = False  # whether the first screen of the report shows it
+    key_figure: bool = False  # whether the first screen of the report shows it, and verify recomputes its extremes
     in_policies: bool = True  # whether a policy may set a limit
 
     @property
@@ -100,7 +100,7 @@ _ENTRIES = (
     Metric("iou", "overlap (IoU)", "Overlap of the given region with as many of the map's most important pixels.",
            per_image.iou, needs="regions", key_figure=True, depends_on_infill=False),
     Metric("flags", "flags", "How many known ways of faking the maps show.", needs="nothing", direction="lower",
-           limits=_KINDS_OF_CHEAT, compared="never"),
+           bounds=_KINDS_OF_CHEAT, limits=_KINDS_OF_CHEAT, compared="never"),
     Metric("runtime_error", "runtime error", "The largest mean change of a figure against strict float32 on the CPU.",
            needs="nothing", direction="lower", compared="never"),
     Metric("randomisation", "randomisation", "Rank correlation of the maps with those of the re-initialised model at "

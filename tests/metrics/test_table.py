@@ -104,7 +104,7 @@ def test_every_metric_of_maps_is_measured_and_lies_within_its_bounds(given: Path
 
 def sureness(rows: MetricRows) -> Values | NotAssessed:
     """The probability of the predicted label."""
-    return rows.finite("sureness", "prob", rows.chief) or NotAssessed("sureness", "no-map-for-predicted-label")
+    return rows.finite("sureness", "prob", rows.target_rows) or NotAssessed("sureness", "no-map-for-predicted-label")
 
 
 @pytest.fixture

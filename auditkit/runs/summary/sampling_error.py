@@ -46,7 +46,7 @@ def sampling_errors(
         if unknown[rows.positions].any():
             errors = {}
         largest = max(errors, key=lambda name: errors[name], default=None)
-        images = len(np.unique(items.image[rows.good]))
+        images = len(np.unique(items.image[rows.measured]))
         error = None if largest is None else errors[largest]
         entries.append(SamplingError(largest, source, infill, error, errors, images))
     return entries

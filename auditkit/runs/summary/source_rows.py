@@ -30,14 +30,14 @@ def metric_rows(items: Items, positions: Array) -> MetricRows:
     """Rows at these positions, as metrics take them."""
     return MetricRows(
         items.image, items.label, items.predicted, items.prediction, items.column, items.lists, positions,
-        good=np.asarray(positions[~items.failed()[positions]]),
-        in_label_set=positions[~items.failed(NO_LABEL)[positions]], named=items.named,
+        measured=np.asarray(positions[~items.failed()[positions]]),
+        in_label_set=positions[~items.failed(NO_LABEL)[positions]], targets_listed_labels=items.named,
     )  # fmt: skip
 
 
 def map_flags(bundle: str, rows: MetricRows, items: Items) -> Iterator[Flag]:
     """What is odd about a bundle's maps, counted."""
-    total, counts = len(rows.good), items.flags(rows.good)
+    total, counts = len(rows.measured), items.flags(rows.measured)
     if shared := counts.get(ONE_MAP):
         yield Flag(ONE_MAP, bundle, shared, _maps_with_company(rows))
     if constant := counts.get(CONSTANT):
@@ -52,7 +52,7 @@ def map_flags(bundle: str, rows: MetricRows, items: Items) -> Iterator[Flag]:
 
 def _maps_with_company(rows: MetricRows) -> int:
     """Maps on images that have another map."""
-    count = np.unique(rows.image[rows.good], return_counts=True)[1]
+    count = np.unique(rows.image[rows.measured], return_counts=True)[1]
     return int(count[count > 1].sum())
 
 
@@ -61,7 +61,7 @@ def _repeats(rows: MetricRows, items: Items) -> int:
 
     Maps of copies of an image may well be alike, and constant maps have a flag of their own.
     """
-    positions, fingerprints = items.tops(rows.good[~items.flagged(CONSTANT)[rows.good]])
+    positions, fingerprints = items.tops(rows.measured[~items.flagged(CONSTANT)[rows.measured]])
     labels = items.label[positions]
     distinct, images = np.unique(labels, return_counts=True)
     groups = np.where(np.isin(labels, distinct[images > 1]), labels, -1)

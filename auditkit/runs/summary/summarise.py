@@ -29,7 +29,6 @@ from auditkit.runs.summary.sampling_error import sampling_errors
 from auditkit.runs.summary.source_rows import Source, map_flags, sources
 from auditkit.runs.summary.wording import figure_text, flag_text, remarks, sampling_remarks
 
-DIFFERENCE = (-1.0, 1.0)  # between which differences of shares lie
 OWN_MAPS = ("completeness", "worst_completeness")  # where no second label counts, one map for all has the same
 FEWEST_OF_A_CLASS = 5  # images; of fewer, an interval would end at the worst and the best of them
 SPREAD_THAT_MATTERS = 0.05  # of insertion, by the order in ties
@@ -251,13 +250,19 @@ def _difference(
             missing = NotAssessed(name, "no-second-label-above", value=settings.eps1)
             yield _result(name, source, settings, None, missing=missing, against=against)
     same_map = one_map and METRICS[name].needs == "one label" and not settings.targets_listed_labels
-    bounds = None if same_map or METRICS[name].bounds is None else DIFFERENCE
+    bounds = None if same_map else _difference_bounds(name)
     interval = paired(values, other, lambda mine, theirs, images: paired_difference(
         mine, theirs, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed,
         bounds=bounds,
     ))  # fmt: skip
     if interval is not None:
         yield _result(name, source, settings, interval, against=against)
+
+
+def _difference_bounds(name: str) -> tuple[float, float] | None:
+    """Between which differences of a metric lie."""
+    bounds = METRICS[name].bounds
+    return None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
 
 
 def _by_class(items: Items, assessed: Assessed, settings: Evaluation) -> Iterator[MetricResult]:
