@@ -75,6 +75,7 @@ def _context(loaded: Loaded) -> dict[str, Any]:
         "effort": tables.effort(results), "classes": tables.classes(results, known),
         "cards": shown, "cards_left_out": left_out, "roles": ROLES, "chosen_by": _chosen_by(loaded),
         "stages": tables.stages(results), "randomised": randomisation,
+        "not_randomised": sections.not_randomised(results),
         "series": plots.randomisation(series, tables.randomisation_limit(results)) if series else None,
         "failed": failed[: tables.MOST_FAILED], "failed_left_out": max(0, len(failed) - tables.MOST_FAILED),
         "baseline": tables.baseline(results),

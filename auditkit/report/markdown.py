@@ -121,7 +121,7 @@ def _classes(loaded: Loaded) -> list[str]:
 def _randomisation(results: Results) -> list[str]:
     stages = tables.stages(results)
     if not stages:
-        why = results.randomisation.not_assessed if results.randomisation else None
+        why = sections.not_randomised(results)
         return ["## Model randomisation", plain(f"Not assessed: {why}.")] if why else []
     confidence = exact(results.settings.confidence * 100)
     caption = f"Rank correlation (Spearman) with the maps of the whole model, {confidence} % intervals"

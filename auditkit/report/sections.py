@@ -33,7 +33,7 @@ from auditkit.runs.folder.results import (
     Runtime,
     SamplingError,
 )
-from auditkit.runs.summary.wording import flag_text, remark
+from auditkit.runs.summary.wording import flag_text, remark, why_not_randomised
 
 MOST_KEY_BUNDLES = 3
 RULES = {"min": "at least", "max": "at most"}
@@ -207,6 +207,12 @@ def beside(results: Results) -> str:
 
 Fact = tuple[str, str, bool]  # what, its value, and whether that is for machines
 _Value = tuple[str, Any, bool]  # the same before it is written out
+
+
+def not_randomised(results: Results) -> str:
+    """Why the model was not randomised; empty where it was, or nobody asked."""
+    missing = results.randomisation.not_assessed if results.randomisation else None
+    return why_not_randomised(missing) if missing else ""
 
 
 def not_assessed(results: Results) -> list[tuple[str, str, str]]:

@@ -37,7 +37,7 @@ from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.executor import Progress, Stages, Tick, execute, silent
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.runs.explain_record import RecordedBundle
-from auditkit.runs.randomisation_record import NotAssessed, Randomisation, StageFigures, StageRecord
+from auditkit.runs.folder.results import NotRandomised, Randomisation, RandomisationStage
 
 VERSION = 1  # of the way in which layers are found and drawn
 LEAST_SHARE = 0.5  # of the parameters must be weights that can be re-initialised; with fewer, most of the model stays
@@ -98,7 +98,7 @@ class _Check:
 def randomisation(
     model: AnyClassifier, images: Dataset, what: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
     images_wanted: int, stages: int, confidence: float = 0.95, out: Path | None = None, progress: Progress = silent,
-) -> Randomisation | NotAssessed:  # fmt: skip
+) -> Randomisation:  # fmt: skip
     """How alike the maps of `bundle` and those of re-initialised models are, stage by stage.
 
     With `out` the maps of each stage are kept there, and a later call does not make them again.
@@ -107,26 +107,27 @@ def randomisation(
         raise BadInput(f"{images_wanted} images and {stages} stages are to be looked at; each must be 1 or more.")
     what = what.fitting(model)
     if model.file is None:
-        return NotAssessed("function")
+        return Randomisation(NotRandomised("function"))
     if bundle.header.model != model.identity or bundle.header.method != what.name():
-        return NotAssessed("other-maps", what.name())
+        return Randomisation(NotRandomised("other-maps", what.name()))
     output = model.signature.output
     graph = edit.with_outputs(edit.inlined(model.file.proto), [output])
     found, total = tuple(layers(graph, output)), parameters(graph, output)
     weights = sum(layer.parameters for layer in found)
     if not found or weights < LEAST_SHARE * total:
-        return NotAssessed("few-parameters", f"{weights:,} of the model's {total:,}")
+        return Randomisation(NotRandomised("few-parameters", f"{weights:,} of the model's {total:,}"))
     originals, notes = _originals(model, images, bundle, what.seed, images_wanted)
     if not originals:
-        return NotAssessed("no-maps", "; ".join(notes) or "there is no map for any of the images")
+        reason = "; ".join(notes) or "there is no map for any of the images"
+        return Randomisation(NotRandomised("no-maps", reason))
     infills = _infill_pool(model, images if pool is None else pool, what)
     check = _Check(model, graph, images, what, infills, originals, found, total, confidence)
     with nullcontext(out) if out else tempfile.TemporaryDirectory() as folder:
         series, stage_notes = _series(check, _layer_counts(len(found), stages), Path(folder), progress)
     if not series:
-        return NotAssessed("no-stage", stage_notes[-1])
-    return Randomisation(what.name(), len(originals), what.seed, len(found), confidence, tuple(series),
-                         (*notes, *stage_notes))  # fmt: skip
+        return Randomisation(NotRandomised("no-stage", stage_notes[-1]))
+    return Randomisation(None, what.name(), len(originals), "predicted", what.seed, len(found), confidence,
+                         tuple(series), (*notes, *stage_notes))  # fmt: skip
 
 
 def _originals(
@@ -177,10 +178,10 @@ def _layer_counts(total: int, stages: int) -> list[int]:
 
 def _series(
     check: _Check, counts: Sequence[int], folder: Path, progress: Progress
-) -> tuple[list[StageRecord], list[str]]:
+) -> tuple[list[RandomisationStage], list[str]]:
     """The figures of each stage that has some, and notes on the stages."""
     tick = progress(len(counts) * len(check.originals))
-    series: list[StageRecord] = []
+    series: list[RandomisationStage] = []
     notes: list[str] = []
     for stage, count in enumerate(counts, start=1):
         changed = check.layers[:count]
@@ -189,13 +190,14 @@ def _series(
         except _NoMaps as error:
             notes.append(f"stage {stage}, {count} of {len(check.layers)} layers, has no figure: {error}")
             continue
-        measured = figures([original.values for original in check.originals], maps, check.confidence)
-        share = sum(layer.parameters for layer in changed) / check.parameters
-        series.append({"stage": stage, "layers": [layer.name for layer in changed], "share": share, **measured})
-        if measured["constant"]:
+        names, share = tuple(layer.name for layer in changed), sum(layer.parameters for layer in changed)
+        originals = [original.values for original in check.originals]
+        entry = stage_result(stage, names, share / check.parameters, originals, maps, check.confidence)
+        series.append(entry)
+        if entry.constant:
             notes.append(
-                f"stage {stage}: {measured['constant']} of {len(maps)} maps are constant; they have no ranks and count "
-                "as a correlation of 0"
+                f"stage {stage}: {entry.constant} of {len(maps)} maps are constant; they have no ranks and count as a "
+                "correlation of 0"
             )
     return series, notes
 
@@ -253,20 +255,17 @@ def _maps(method: Method, options: object, request: Request) -> Found:
     return found
 
 
-def figures(originals: Sequence[Array], maps: Sequence[Array], confidence: float) -> StageFigures:
+def stage_result(
+    stage: int, layers: tuple[str, ...], share: float, originals: Sequence[Array], maps: Sequence[Array],
+    confidence: float,
+) -> RandomisationStage:  # fmt: skip
     """Mean rank correlation over the images, with its interval; a constant map has no ranks and counts as 0."""
     pairs = list(zip(originals, maps, strict=True))
     correlations = [_correlation(first, second) for first, second in pairs]
     mean = mean_interval(correlations, confidence=confidence, bounds=(-1.0, 1.0))
-    absolute = np.mean([_correlation(abs(first), abs(second)) for first, second in pairs])
-    return {
-        "spearman": mean.value,
-        "low": mean.low,
-        "high": mean.high,
-        "n": mean.n,
-        "absolute": float(absolute),
-        "constant": sum(map(_is_constant, maps)),
-    }
+    absolute = float(np.mean([_correlation(abs(first), abs(second)) for first, second in pairs]))
+    return RandomisationStage(stage, layers, share, mean.value, mean.low, mean.high, mean.n, absolute,
+                              sum(map(_is_constant, maps)))  # fmt: skip
 
 
 def _correlation(first: Array, second: Array) -> float:

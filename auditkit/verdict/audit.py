@@ -26,11 +26,18 @@ from auditkit.runs.executor import Progress, silent
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder import checksums, provenance
-from auditkit.runs.folder.results import Comparison, Explained, ExplanationRequest, Randomisation, Refusal, Results
+from auditkit.runs.folder.results import (
+    Comparison,
+    Explained,
+    ExplanationRequest,
+    NotRandomised,
+    Randomisation,
+    Refusal,
+    Results,
+)
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
 from auditkit.runs.randomisation import randomisation
-from auditkit.runs.randomisation_record import NotAssessed
 from auditkit.runs.summary.results import recorded_settings, without_figures
 from auditkit.runs.summary.results import results as run_results
 from auditkit.verdict.decision import judge
@@ -229,11 +236,10 @@ def _randomise(
     if settings is None:
         return None
     if explanation is None:
-        return from_json(Randomisation, NotAssessed("supplied").to_json(), "randomisation")
+        return Randomisation(NotRandomised("supplied"))
     maps = next(iter(usable.bundles.values()))
     with phase("randomising") as progress:
-        stages = randomisation(
+        return randomisation(
             model, images, explanation, pool, maps, images_wanted=settings.images, stages=settings.stages,
             confidence=request.policy.evaluation.confidence, out=store.folder / RANDOMISED, progress=progress,
         )  # fmt: skip
-    return from_json(Randomisation, stages.to_json(), "randomisation")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.results import STATUSES, CheckResult, Severity, Status
+from auditkit.runs.summary.wording import why_not_randomised
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression
@@ -126,8 +127,9 @@ def _randomised(measurements: Measurements, policy: Policy) -> Figure:
         measurements.results.randomisation,
     )
     if randomisation is None or not randomisation.series or wanted is None:
-        reason = None if randomisation is None else randomisation.not_assessed
-        return Figure(of, reason=(reason or "the model was not randomised").removesuffix("."))
+        missing = None if randomisation is None else randomisation.not_assessed
+        reason = why_not_randomised(missing) if missing else "the model was not randomised"
+        return Figure(of, reason=reason.removesuffix("."))
     last = randomisation.series[-1]
     if last.spearman is None or last.low == last.high:
         figure = Figure(of, last.spearman, n=last.n)

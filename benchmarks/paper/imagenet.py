@@ -6,6 +6,7 @@ from typing import Any
 
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
+from auditkit.records import to_json
 from auditkit.runs.explain import Explanation
 from auditkit.runs.randomisation import randomisation
 from benchmarks.paper import claims, published
@@ -85,7 +86,8 @@ def forgotten(study: Study, count: int, stages: int) -> dict[str, Any]:
     what = Explanation("mask", "top2", (("steps", str(study.steps)),))
     found = randomisation(study.model, some, what, study.pool, maps, images_wanted=count, stages=stages,
                           out=study.out / "forgotten")  # fmt: skip
-    record = dict(found.to_json())
+    record = to_json(found)
+    assert isinstance(record, dict)
     return {"claims": claims.of_forgetting(record), "randomisation": record}
 
 

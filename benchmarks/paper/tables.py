@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from auditkit.records import from_json
 from auditkit.report.markdown import table
+from auditkit.runs.folder.results import NotRandomised
+from auditkit.runs.summary.wording import why_not_randomised
 from benchmarks.paper.claims import REMARKS
 from benchmarks.paper.published import TV
 from benchmarks.paper.work import FAITHFUL, INFILLS, Figure
@@ -85,7 +88,7 @@ def settling(figures: Sequence[Figure]) -> str:
 def stages(found: Figure) -> str:
     """Rank correlation of the maps with those of the true model, stage by stage."""
     if "series" not in found:
-        return str(found["not_assessed"])
+        return why_not_randomised(from_json(NotRandomised, found["not_assessed"], "randomisation"))
     rows = [[str(len(one["layers"])), f"{one['share']:.1%}", told({**one, "value": one["spearman"]})]
             for one in found["series"]]  # fmt: skip
     return table(["layers forgotten", "parameters", "Spearman"], rows)

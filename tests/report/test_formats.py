@@ -463,8 +463,8 @@ def test_markdown_has_the_figures_by_class_and_the_randomisation(made: Callable[
     assert "Rank correlation (Spearman) with the maps of the whole model, 95 % intervals" in text
     assert "| 1 | fc\\_1 | 30 % | 0.600 (0.500 to 0.700) | 8 |" in text
     assert "| 2 | a, b, c, d and 2 more | 100 % | −0.100 | 8 |" in text
-    why = render(load(made(**AUDIT, randomisation={"not_assessed": "the maps were supplied"})), "md")
-    assert "## Model randomisation\n\nNot assessed: the maps were supplied." in why
+    why = render(load(made(**AUDIT, randomisation={"not_assessed": {"cause": "supplied"}})), "md")
+    assert "## Model randomisation\n\nNot assessed: the maps were supplied, so they cannot be made again" in why
 
 
 def test_json_is_the_file_as_it_stands(made: Callable[..., Path]) -> None:

@@ -363,8 +363,11 @@ def test_a_class_of_too_few_images_says_so_where_its_interval_would_be(audited: 
 
 
 def test_randomisation_that_was_not_assessed_says_why(tmp_path: Path) -> None:
-    run = made_run(tmp_path / "run", randomisation={"not_assessed": "the maps were supplied"})
-    assert "Not assessed: the maps were supplied." in Page(render_html(load(run))).text
+    run = made_run(tmp_path / "run", randomisation={"not_assessed": {"cause": "supplied"}})
+    assert (
+        "Not assessed: the maps were supplied, so they cannot be made again for a re-initialised model."
+        in Page(render_html(load(run))).text
+    )
 
 
 def test_the_same_run_gives_the_same_bytes(audited: Path, page: str) -> None:

@@ -21,8 +21,10 @@ from auditkit.methods.request import Found, Request
 from auditkit.model import gradient
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session, Settings
+from auditkit.records import to_json
 from auditkit.runs import randomisation as checking
 from auditkit.runs.explain import Explanation, explain
+from auditkit.runs.summary.wording import why_not_randomised
 from tests.support import onnx_models
 
 Array = np.ndarray[Any, Any]
@@ -254,7 +256,9 @@ def measured(
     stages: int = 2, what: Explanation | None = None, pool: Dataset | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     found = checking.randomisation(*given, what or asked(), pool, bundle, images_wanted=images, stages=stages, out=out)
-    return dict(found.to_json())
+    plain = to_json(found)
+    assert isinstance(plain, dict)
+    return plain | ({} if found.not_assessed is None else {"not_assessed": why_not_randomised(found.not_assessed)})
 
 
 def test_the_figure_is_the_rank_correlation_of_the_two_maps(linear: Any, tmp_path: Path) -> None:
@@ -437,8 +441,8 @@ def test_images_without_a_map_for_the_prediction_are_left_out(linear: Any, tmp_p
 
 def test_a_constant_map_of_a_changed_model_counts_as_no_correlation() -> None:
     ramp = np.arange(16, dtype=np.float32).reshape(4, 4)
-    found = checking.figures([ramp, ramp, ramp, ramp], [ramp, -ramp, ramp**2, np.zeros_like(ramp)], 0.9)
-    assert (found["spearman"], found["absolute"], found["constant"], found["n"]) == (0.25, 0.75, 1, 4)
+    found = checking.stage_result(1, (), 1.0, [ramp] * 4, [ramp, -ramp, ramp**2, np.zeros_like(ramp)], 0.9)
+    assert (found.spearman, found.absolute, found.constant, found.n) == (0.25, 0.75, 1, 4)
 
 
 def not_a_number(request: Request, _options: Any) -> Found:

@@ -24,9 +24,17 @@ from auditkit.metrics.statistics import mean_interval, paired_difference
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import NotAssessed
 from auditkit.records import to_json
-from auditkit.runs.folder.results import CheckResult, Flag, FlagKind, RecordedSuppression, Results, Verdict
+from auditkit.runs.folder.results import (
+    CheckResult,
+    Flag,
+    FlagKind,
+    NotRandomised,
+    RecordedSuppression,
+    Results,
+    Verdict,
+)
 from auditkit.runs.folder.store import Store
-from auditkit.runs.summary.wording import flag_text, why_not_assessed
+from auditkit.runs.summary.wording import flag_text, why_not_assessed, why_not_randomised
 from auditkit.verdict.decision import judge
 from auditkit.verdict.flags import KINDS, is_named
 from auditkit.verdict.policy import CONTROLS, Policy, shipped_text
@@ -269,8 +277,10 @@ def test_randomised_models_must_have_other_maps(good: Plain) -> None:
         assert check(STRICT, good, "depends-on-the-model").status == expected
     last |= {"spearman": 0.9, "low": 0.85, "high": 0.95}
     assert verdict(STRICT, good) == "fail"
-    good["randomisation"] = {"not_assessed": "the maps were supplied"}
-    assert check(STRICT, good, "depends-on-the-model").reason.endswith("the maps were supplied.")
+    good["randomisation"] = {"not_assessed": {"cause": "supplied"}}
+    assert check(STRICT, good, "depends-on-the-model").reason.endswith(
+        f"{why_not_randomised(NotRandomised('supplied'))}."
+    )
     assert verdict(STRICT, good) == "inconclusive"
 
 

@@ -18,6 +18,7 @@ from auditkit.runs.folder.results import (
     FailedImage,
     Flag,
     FlagKind,
+    NotRandomised,
     Randomisation,
     Refusal,
     Results,
@@ -193,7 +194,7 @@ SCENARIOS: dict[str, Change] = {
     "lost images": update("subject", "images", count=2000),
     "no reference": update("runtime", reference=None),
     "another runtime": update("runtime", alpha=0.3),
-    "not randomised": update(randomisation={"not_assessed": "the maps were supplied"}),
+    "not randomised": update(randomisation={"not_assessed": {"cause": "supplied"}}),
     "a stage only": lambda plain, _: plain["randomisation"].update(series=plain["randomisation"]["series"][:1]),
     "a colour picture": refused("colour-picture"),
     "a refused bundle": refused("other"),
@@ -316,7 +317,7 @@ def test_texts_of_others_change_nothing() -> None:
         suppressions = tuple(replace(one, reason=text, approver=text) for one in POLICY.suppressions)
         base = measured("not randomised", "maps")
         run = replace(base.run, refused_bundles={"theirs": (Refusal("other", text),)})
-        worded = replace(base, run=run, randomisation=Randomisation(not_assessed=text))
+        worded = replace(base, run=run, randomisation=Randomisation(NotRandomised("no-maps", text)))
         plain = replace(base, run=replace(run, refused_bundles={"theirs": (Refusal("other", "torn"),)}))
         expected = facts(judge(POLICY, plain, TODAY))
         assert facts(judge(replace(POLICY, suppressions=suppressions), worded, TODAY)) == expected, text

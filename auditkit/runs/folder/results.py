@@ -285,10 +285,18 @@ class RandomisationStage:
 
 
 @dataclass(frozen=True)
+class NotRandomised:
+    """Why nothing is known about the dependence on the model; runs.summary.wording has the sentence."""
+
+    cause: Literal["function", "supplied", "other-maps", "few-parameters", "no-maps", "no-stage"]
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Randomisation:
     """Whether maps depend on what the model has learned; or why that was not assessed."""
 
-    not_assessed: str | None = optional()
+    not_assessed: NotRandomised | None = optional()
     method: str | None = optional()
     images: int | None = optional()
     label: str | None = optional()

@@ -5,7 +5,15 @@ from collections.abc import Iterable, Sequence
 from auditkit.metrics.curves import Steps
 from auditkit.metrics.values import NotAssessed, Note
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.results import CONTROL, FailedImage, Flag, MetricResult, Runtime, SamplingError
+from auditkit.runs.folder.results import (
+    CONTROL,
+    FailedImage,
+    Flag,
+    MetricResult,
+    NotRandomised,
+    Runtime,
+    SamplingError,
+)
 from auditkit.runs.summary.sampling_error import MATTERS
 
 
@@ -28,6 +36,24 @@ def why_not_assessed(missing: NotAssessed) -> str:
             return "delta is tuned on one half of the images; one image has no halves"
         case "not-measured":
             return "not measured"
+
+
+def why_not_randomised(missing: NotRandomised) -> str:
+    """Why nothing is known about the dependence on the model, as the end of a sentence."""
+    match missing.cause:
+        case "function":
+            return "a function has no layers that could be re-initialised"
+        case "supplied":
+            return "the maps were supplied, so they cannot be made again for a re-initialised model"
+        case "other-maps":
+            return (
+                f"the maps are not those that {missing.detail} made for this model, so that they cannot be made again "
+                "for a changed one"
+            )
+        case "few-parameters":
+            return f"{missing.detail} parameters are weights of layers that can be re-initialised, which is too few"
+        case "no-maps" | "no-stage":
+            return missing.detail
 
 
 def note_text(note: Note) -> str:

@@ -8,7 +8,7 @@ from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.folder import provenance
 from auditkit.runs.folder.results import RandomisationStage
-from auditkit.runs.randomisation import figures
+from auditkit.runs.randomisation import stage_result
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.run_record import Recorded, differences
@@ -47,8 +47,9 @@ def series(recorded: Recorded) -> list[str]:
     for entry in stages(recorded):
         changed = open_bundle(folder / RANDOMISED / f"stage-{entry.stage}")
         pairs = [(true.get(one.image, one.label), changed.read(one)) for one in changed.entries]
-        expected = figures([first for first, _ in pairs], [second for _, second in pairs], confidence)
-        found += differences(to_json(entry), expected, f"randomisation, stage {entry.stage}")
+        originals, maps = [first for first, _ in pairs], [second for _, second in pairs]
+        expected = stage_result(entry.stage, entry.layers, entry.share, originals, maps, confidence)
+        found += differences(to_json(entry), to_json(expected), f"randomisation, stage {entry.stage}")
     return [f"results.json: {said}" for said in found]
 
 
