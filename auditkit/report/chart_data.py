@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.settings import CONTROL
 from auditkit.runs.summary.row_table import Items
 from auditkit.runs.summary.source_rows import image_means
+
+if TYPE_CHECKING:
+    import pyarrow
 
 GRID = np.linspace(0, 1, 51)  # kept shares that every curve is read at
 BAND = (0.1, 0.9)  # of the images
@@ -67,16 +70,16 @@ class Rows:
     @cached_property
     def curves(self) -> dict[tuple[str, bool], Curve]:
         """The insertion curves of each source, of predicted labels (True) and of others."""
-        held: dict[tuple[str, bool], list[Array]] = defaultdict(list)
+        curves: dict[tuple[str, bool], list[Array]] = defaultdict(list)
         for table in self.loaded.tables():
             named = zip(*(table.column(name).to_pylist() for name in ("bundle", "infill", "predicted")), strict=True)
             counts, scores = (_Lists(table.column(name)) for name in ("keep_counts", "curve"))
-            for place, (bundle, infill, predicted) in enumerate(named):
-                x, y = counts.of(place), scores.of(place)
+            for row, (bundle, infill, predicted) in enumerate(named):
+                x, y = counts.row(row), scores.row(row)
                 if infill == self.infill and len(x) and len(x) == len(y):
                     read = np.interp(GRID, x / self._pixels(x), y, left=np.nan, right=np.nan)
-                    held[bundle, bool(predicted)].append(read.astype(np.float32))
-        return {key: _summed(np.stack(curves)) for key, curves in held.items()}
+                    curves[bundle, bool(predicted)].append(read.astype(np.float32))
+        return {key: _mean_curve(np.stack(parts)) for key, parts in curves.items()}
 
     def _pixels(self, counts: Array) -> int:
         size = self.loaded.results.subject.card.get("size")
@@ -86,17 +89,17 @@ class Rows:
 class _Lists:
     """A column of lists, one at a time without making Python numbers of all."""
 
-    def __init__(self, column: Any) -> None:
+    def __init__(self, column: "pyarrow.ChunkedArray") -> None:
         array = column.combine_chunks()
         array = array.chunk(0) if hasattr(array, "num_chunks") else array
         self.offsets, self.values = array.offsets.to_numpy(), array.values.to_numpy(zero_copy_only=False)
 
-    def of(self, place: int) -> Array:
-        """Those of a row; none where it has no list."""
-        return np.asarray(self.values[self.offsets[place] : self.offsets[place + 1]], np.float64)
+    def row(self, row: int) -> Array:
+        """The list of a row; empty where it has none."""
+        return np.asarray(self.values[self.offsets[row] : self.offsets[row + 1]], np.float64)
 
 
-def _summed(curves: Array) -> Curve:
+def _mean_curve(curves: Array) -> Curve:
     known = np.isfinite(curves).any(axis=0)
     mean, low, high = (np.full(curves.shape[1], np.nan) for _ in range(3))
     mean[known] = np.nanmean(curves[:, known], axis=0)

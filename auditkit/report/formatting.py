@@ -3,7 +3,7 @@
 import math
 import re
 import unicodedata
-from typing import Any
+from typing import TypeGuard
 
 from auditkit.runs.evaluation.settings import CONTROL
 
@@ -25,7 +25,7 @@ def visible(text: str) -> str:
     )
 
 
-def name(text: Any, most: int = LONGEST_NAME) -> str:
+def name(text: object, most: int = LONGEST_NAME) -> str:
     """A file's or class's name on one line, its middle left out where it is very long."""
     one_line = visible(str(text).replace("\n", "‹U+000A›").replace("\t", "‹U+0009›"))
     if len(one_line) <= most:
@@ -43,7 +43,7 @@ def source(bundle: str | None) -> str:
     return f"{CONTROLS.get(kind, name(kind))}{f' ({name(of)})' if of else ''}"
 
 
-def number(value: Any, decimals: int = DECIMALS) -> str:
+def number(value: float | None, decimals: int = DECIMALS) -> str:
     """A figure with a true minus; a dash where there is none."""
     if not _finite(value):
         return "–"
@@ -51,25 +51,25 @@ def number(value: Any, decimals: int = DECIMALS) -> str:
     return (text.replace("-", "−") if float(text) else text.removeprefix("-")) or "–"
 
 
-def measured(value: Any) -> str:
+def measured(value: float | int | None) -> str:
     """A figure that may be tiny, such as an error."""
     if isinstance(value, int):
         return exact(value)
     return exact(value) if _finite(value) and 0 < abs(value) < 10**-DECIMALS else number(value)
 
 
-def signed(value: Any, decimals: int = DECIMALS) -> str:
+def signed(value: float | None, decimals: int = DECIMALS) -> str:
     """A difference, its sign always written."""
     text = number(value, decimals)
     return f"+{text}" if _finite(value) and float(f"{value:.{decimals}f}") > 0 else text
 
 
-def interval(low: Any, high: Any, decimals: int = DECIMALS) -> str:
+def interval(low: float | None, high: float | None, decimals: int = DECIMALS) -> str:
     """Two ends, or nothing."""
     return f"{number(low, decimals)} to {number(high, decimals)}" if _finite(low) and _finite(high) else ""
 
 
-def exact(value: Any) -> str:
+def exact(value: object) -> str:
     """A setting or an error as short as it can be written, small ones as powers of ten."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -87,7 +87,7 @@ def percent(value: float) -> str:
     return f"{value * 100:.4g} %"
 
 
-def last(path: Any) -> str:
+def last(path: str) -> str:
     """The name at the end of a path of any system."""
     return name(re.split(r"[\\/]", str(path).rstrip("/\\"))[-1] or path)
 
@@ -97,5 +97,5 @@ def count(number_of: int, noun: str) -> str:
     return f"{exact(number_of)} {noun}{'' if number_of == 1 else 's'}"
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

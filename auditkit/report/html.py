@@ -4,7 +4,6 @@ import base64
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -32,7 +31,7 @@ def render_html(loaded: Loaded) -> str:
     return page("report.html", _context(loaded))
 
 
-def page(template: str, context: Mapping[str, Any], folder: Path = TEMPLATES) -> str:
+def page(template: str, context: Mapping[str, object], folder: Path = TEMPLATES) -> str:
     """A page in the report's style and in that of its template's folder; it may load and run nothing else."""
     environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES]), autoescape=True, undefined=StrictUndefined, finalize=_shown,
@@ -48,61 +47,62 @@ def page(template: str, context: Mapping[str, Any], folder: Path = TEMPLATES) ->
     return environment.get_template(template).render(style=style, script=script, csp=policy, **context)
 
 
-def _context(loaded: Loaded) -> dict[str, Any]:
+def _context(loaded: Loaded) -> dict[str, object]:
     """All that the template shows."""
     results, rows = loaded.results, rows_of(loaded)
-    known = tables.names(results, loaded.gallery)
-    shown, left_out = cards(loaded, known)
+    class_names = tables.names(results, loaded.gallery)
+    shown, left_out = cards(loaded, class_names)
+    available = sections.available(results, gallery=bool(shown))
     failed, randomisation = results.failed_images, results.randomisation
     infill = sections.first_infill(results)
     series = (randomisation.series if randomisation else None) or ()
     return {
         "results": results, "story": wording, "sections": SECTIONS,
-        "numbers": {key: place for place, key in enumerate(SECTIONS, start=1)},
+        "numbers": {key: number for number, key in enumerate(SECTIONS, start=1)},
         "verdict": wording.headline(results), "ended": results.run.ended,
         "policy": results.policy, "flags": sections.flags(results),
         "subject": sections.subject_line(results), "images": count(results.subject.images.count, "image"),
         "key_figures": sections.key_figures(results),
         "more_bundles": max(0, len(sections.bundles(results)) - sections.MOST_KEY_BUNDLES), "infill": infill,
         "confidence": exact(results.settings.confidence * 100),
-        "checks": sections.checks(results), "tally": sections.tally(results), "beside": sections.beside(results),
+        "checks": sections.checks(results), "tally": sections.tally(results), "uncounted": sections.uncounted(results),
         "identity": sections.identity(results, loaded.digest),
         "figures": tables.figures(results), "gaps": sections.not_assessed(results),
         "reliability": tables.reliability(results),
         "plane": plots.plane([*results.metrics, *results.controls], rows, infill),
         "curves": _each(rows, plots.curves, "curve"), "spread": _each(rows, plots.histograms, "spread"),
         "areas": _each(rows, plots.areas, "area"), "undrawn": _undrawn(rows),
-        "effort": tables.effort(results), "classes": tables.classes(results, known),
+        "effort": tables.effort(results), "classes": tables.classes(results, class_names),
         "cards": shown, "cards_left_out": left_out, "roles": ROLES, "chosen_by": _chosen_by(loaded),
         "stages": tables.stages(results), "randomised": randomisation,
         "not_randomised": sections.not_randomised(results),
         "series": plots.randomisation(series, tables.randomisation_limit(results)) if series else None,
         "failed": failed[: tables.MOST_FAILED], "failed_left_out": max(0, len(failed) - tables.MOST_FAILED),
         "baseline": tables.baseline(results),
-        **{key: wording.evidence(items, sections.there(results, gallery=bool(shown)))
-           for key, items in (("annex_iv", wording.ANNEX_IV), ("nist", wording.NIST))},
+        "annex_iv": wording.evidence(wording.ANNEX_IV, available), "nist": wording.evidence(wording.NIST, available),
     }  # fmt: skip
 
 
 def _chosen_by(loaded: Loaded) -> str:
     """The figures that the images of the gallery were chosen by."""
-    told = (loaded.gallery or {}).get("chosen_by") or {"": "worst_completeness"}
-    return " or ".join(dict.fromkeys(title(metric) for metric in told.values()))
+    chosen_by = loaded.gallery.get("chosen_by") if loaded.gallery else None
+    metrics = chosen_by.values() if chosen_by else ("worst_completeness",)
+    return " or ".join(dict.fromkeys(map(title, metrics)))
 
 
 def _each(rows: Rows | None, draw: Callable[[Rows, str, str], plots.Drawn], key: str) -> list[tuple[str, plots.Drawn]]:
     """A figure for each of the first bundles."""
     if rows is None:
         return []
-    return [(bundle, draw(rows, bundle, f"{key}{place}")) for place, bundle in enumerate(rows.bundles)
-            if place < plots.MOST_BUNDLES]  # fmt: skip
+    drawn = rows.bundles[: plots.MOST_BUNDLES]
+    return [(bundle, draw(rows, bundle, f"{key}{index}")) for index, bundle in enumerate(drawn)]
 
 
 def _undrawn(rows: Rows | None) -> int:
     return 0 if rows is None else max(0, len(rows.bundles) - plots.MOST_BUNDLES)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """What a template prints: no text hides or reorders others, and nothing is missing in silence."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return "–" if value is None else value

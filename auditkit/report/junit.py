@@ -5,13 +5,12 @@ without limits is a failure or an error. What it does not count is skipped where
 """
 
 from datetime import UTC, datetime
-from typing import Any
 from xml.etree import ElementTree as Xml
 
 from auditkit.report import sections, wording
 from auditkit.report.formatting import name, visible
 from auditkit.report.load_run import Loaded
-from auditkit.runs.folder.results import CheckResult, Results
+from auditkit.runs.folder.results import Results
 
 VERDICTS = {"pass": "", "fail": "failure", "measured": "skipped"}  # of all others: error
 CHECKS = {"pass": "", "fail": "failure"}
@@ -21,11 +20,11 @@ COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 def render_junit(loaded: Loaded) -> str:
     """The XML, which fits both the schema of Ant and that of Jenkins where the run says when it began."""
     results = loaded.results
-    cases = [_verdict(results), *(_check(one, results) for one in results.checks)]
+    cases = [_verdict(results), *(_check(row, results) for row in sections.checks(results))]
     suite = Xml.Element("testsuite", _head(results, cases))
-    listed = Xml.SubElement(suite, "properties")
+    properties = Xml.SubElement(suite, "properties")
     for what, value in _properties(loaded):
-        Xml.SubElement(listed, "property", name=visible(what), value=visible(value))
+        Xml.SubElement(properties, "property", name=visible(what), value=visible(value))
     suite.extend(cases)
     Xml.SubElement(suite, "system-out").text = visible("\n".join(_lines(results)))
     Xml.SubElement(suite, "system-err").text = visible("\n".join(sections.flags(results)))
@@ -36,11 +35,11 @@ def render_junit(loaded: Loaded) -> str:
 
 
 def _head(results: Results, cases: list[Xml.Element]) -> dict[str, str]:
-    found = {count: str(sum(case.find(kind) is not None for case in cases)) for kind, count in COUNTS.items()}
+    counts = {count: str(sum(case.find(kind) is not None for case in cases)) for kind, count in COUNTS.items()}
     began, ended = (_time(moment) for moment in (results.run.started, results.run.ended))
     took = (ended - began).total_seconds() if began and ended else 0.0
     head = {"name": f"auditkit {_policy(results)}", "package": "auditkit", "id": "0", "hostname": "localhost",
-            "tests": str(len(cases)), **found, "time": f"{max(took, 0.0):.3f}"}  # fmt: skip
+            "tests": str(len(cases)), **counts, "time": f"{max(took, 0.0):.3f}"}  # fmt: skip
     return head | ({"timestamp": began.strftime("%Y-%m-%dT%H:%M:%S")} if began else {})
 
 
@@ -48,53 +47,56 @@ def _policy(results: Results) -> str:
     return name(results.policy.name) if results.policy else "without a policy"
 
 
-def _time(text: Any) -> datetime | None:
+def _time(text: str | None) -> datetime | None:
     try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except (TypeError, ValueError):
+        return datetime.fromisoformat(text).astimezone(UTC) if text else None
+    except ValueError:
         return None
 
 
 def _verdict(results: Results) -> Xml.Element:
-    said = results.verdict
-    means = wording.headline(results)
-    reason = results.verdict_reason or means.means
-    outcome = "error" if said is None else VERDICTS.get(said, "error")
-    return _case("verdict", "auditkit", outcome, said or "none", f"{means.word}: {reason}", reason)
+    headline = wording.headline(results)
+    reason = results.verdict_reason or headline.means
+    outcome = VERDICTS.get(results.verdict or "", "error")
+    return _case("verdict", "auditkit", outcome, results.verdict or "none", f"{headline.word}: {reason}", reason)
 
 
-def _check(one: CheckResult, results: Results) -> Xml.Element:
-    told = sections.check(one)
-    message, outcome = told["reason"] or told["status"].word, CHECKS.get(one.status, "error")
-    if one.status == "suppressed" and one.suppression is not None:
-        held = one.suppression
-        message, outcome = f"suppressed by {held.approver} until {held.expires}: {held.reason}", "skipped"
-    if one.status == "not assessed" and told["optional"]:
+def _check(row: sections.CheckRow, results: Results) -> Xml.Element:
+    check, suppression = row.check, row.check.suppression
+    message, outcome = check.reason or row.status.word, CHECKS.get(check.status, "error")
+    if check.status == "suppressed" and suppression is not None:
+        message = f"suppressed by {suppression.approver} until {suppression.expires}: {suppression.reason}"
         outcome = "skipped"
-    if outcome and not told["counts"]:
-        about = f"in detail of {told['part_of']}" if told["part_of"] else "for information"
-        message, outcome = f"{told['status'].word}, {about}, not counted by the verdict: {message}", "skipped"
-    facts = {key: told[key] for key in ("title", "metric", "severity", "observed", "interval", "limit", "n", "reason")}
-    facts["without the suppression"] = told["would_be"].word if told["would_be"] else ""
+    if check.status == "not assessed" and not check.required:
+        outcome = "skipped"
+    if outcome and not check.counts:
+        about = f"in detail of {check.part_of}" if check.part_of else "for information"
+        message, outcome = f"{row.status.word}, {about}, not counted by the verdict: {message}", "skipped"
+    facts = {
+        "title": row.title, "metric": row.metric, "severity": check.severity, "observed": row.observed,
+        "interval": row.interval, "limit": row.limit, "n": row.n, "reason": check.reason,
+        "without the suppression": row.would_be.word if row.would_be else "",
+    }  # fmt: skip
     body = "\n".join(f"{what}: {value}" for what, value in facts.items() if value)
-    return _case(one.id, f"auditkit.{_policy(results)}", outcome, one.status, message, body)
+    return _case(check.id, f"auditkit.{_policy(results)}", outcome, check.status, message, body)
 
 
-def _case(called: str, group: str, outcome: str, status: str, message: str, body: str) -> Xml.Element:
-    case = Xml.Element("testcase", name=name(called), classname=group, time="0")
+def _case(case_name: str, group: str, outcome: str, status: str, message: str, body: str) -> Xml.Element:
+    case = Xml.Element("testcase", name=name(case_name), classname=group, time="0")
     if outcome:
-        said = {"message": visible(message)} | ({} if outcome == "skipped" else {"type": visible(status)})
-        Xml.SubElement(case, outcome, said).text = visible(body)
+        attributes = {"message": visible(message)} | ({} if outcome == "skipped" else {"type": visible(status)})
+        Xml.SubElement(case, outcome, attributes).text = visible(body)
     return case
 
 
 def _properties(loaded: Loaded) -> list[tuple[str, str]]:
-    groups = sections.identity(loaded.results, loaded.digest)
-    facts = [(f"{head}: {what}", value) for head, listed in groups for what, value, _ in listed]
-    return [("verdict", loaded.results.verdict or "none"), *facts]
+    properties: list[tuple[str, str]] = [("verdict", loaded.results.verdict or "none")]
+    for head, facts in sections.identity(loaded.results, loaded.digest):
+        properties += [(f"{head}: {what}", value) for what, value, _ in facts]
+    return properties
 
 
 def _lines(results: Results) -> list[str]:
     """Every check on a line, and how far the figures reach."""
-    checks = [f"{told['status'].word}: {told['title']}. {told['reason']}" for told in sections.checks(results)]
+    checks = [f"{row.status.word}: {row.title}. {row.check.reason}" for row in sections.checks(results)]
     return [f"Verdict: {wording.headline(results).word}", *checks, *results.limitations]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.metrics.faithfulness import parse_labels
@@ -16,6 +16,11 @@ from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import RESULTS, Store
 from auditkit.runs.summary.row_table import Items
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from auditkit.runs.pictures.gallery import GalleryIndex
 
 GALLERY = "gallery"  # folder of a run
 PICTURES = {".jpg": ("image/jpeg", b"\xff\xd8\xff"), ".png": ("image/png", b"\x89PNG\r\n\x1a\n")}
@@ -27,7 +32,7 @@ class Loaded:
 
     folder: Path
     results: Results
-    gallery: dict[str, Any] | None  # what gallery.json says; None where none was kept
+    gallery: "GalleryIndex | None"  # what gallery.json says; None where none was kept
 
     @cached_property
     def items(self) -> Items | None:
@@ -53,7 +58,7 @@ class Loaded:
         settings = self.results.settings
         return parse_labels(settings.labels).listed is not None and not settings.renormalise
 
-    def tables(self) -> Iterator[Any]:
+    def tables(self) -> "Iterator[pyarrow.Table]":
         """The rows with their curves, one unit's pyarrow.Table at a time."""
         store = Store(self.folder)
         return store.tables(store.keys())
@@ -77,13 +82,13 @@ def load(run: "str | Path") -> Loaded:
     return Loaded(folder, Store(folder).results(), _gallery(folder / GALLERY / "gallery.json"))
 
 
-def _gallery(path: Path) -> dict[str, Any] | None:
+def _gallery(path: Path) -> "GalleryIndex | None":
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_bytes())
-        if found["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"schema_version is {found['schema_version']!r}, not {SCHEMA_VERSION}")
-        return {**found, "entries": list(found["entries"])}
+        index: GalleryIndex = json.loads(path.read_bytes())
+        if index["schema_version"] != SCHEMA_VERSION:
+            raise ValueError(f"schema_version is {index['schema_version']!r}, not {SCHEMA_VERSION}")
+        return {**index, "entries": list(index["entries"])}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read: {error}; remove it, and the report has no gallery.") from None

@@ -1,6 +1,7 @@
 """The report's charts: what is drawn, in which words, and what was left out."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, product
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +35,8 @@ class Drawn(NamedTuple):
 def tone_of(bundle: str, bundles: Sequence[str]) -> tuple[str, str]:
     """Tone and shape of a source, the same in every chart."""
     if bundle in bundles:
-        turn, place = divmod(bundles.index(bundle), MOST_BUNDLES)
-        return f"b{place}", BUNDLE_SHAPES[turn % len(BUNDLE_SHAPES)]
+        turn, tone = divmod(bundles.index(bundle), MOST_BUNDLES)
+        return f"b{tone}", BUNDLE_SHAPES[turn % len(BUNDLE_SHAPES)]
     kind = bundle.removeprefix(CONTROL).partition(":")[0]
     return f"k k-{kind if kind in SHAPES else 'other'}", SHAPES.get(kind, "square")
 
@@ -48,33 +49,25 @@ def _thinned(drawn: int, of: int, what: str) -> str:
 
 def plane(metrics: Iterable[MetricResult], rows: Rows | None, infill: str) -> Drawn | None:
     """Worst completeness against worst soundness: the maps and the controls."""
-    found: dict[str, dict[str, MetricResult]] = {}
-    for one in metrics:
-        if one.infill == infill and one.name in ("worst_completeness", "worst_soundness"):
-            found.setdefault(one.bundle or "", {})[one.name] = one
-    pairs = {bundle: (two["worst_soundness"], two["worst_completeness"]) for bundle, two in found.items()
-             if len(two) == 2 and all(one.value is not None for one in two.values())}  # fmt: skip
+    worst: dict[str, dict[str, MetricResult]] = {}
+    for metric in metrics:
+        if metric.infill == infill and metric.value is not None:
+            worst.setdefault(metric.bundle or "", {})[metric.name] = metric
+    pairs = {bundle: (by_name["worst_soundness"], by_name["worst_completeness"]) for bundle, by_name in worst.items()
+             if {"worst_soundness", "worst_completeness"} <= by_name.keys()}  # fmt: skip
     if not pairs:
         return None
     bundles = [bundle for bundle in pairs if not bundle.startswith(CONTROL)]
-    said = "Mean worst completeness against mean worst soundness of the maps and of every control"
+    about = "Mean worst completeness against mean worst soundness of the maps and of every control"
     labels = f"worst soundness → {UP}", f"worst completeness ↑ {UP}"
-    whole = Panel("plane", f"{said}, on axes from 0 to 1", Axis(0, 1, labels[0]), Axis(0, 1, labels[1]))
-    near = [Axis(*nice_range([end for pair in pairs.values() for end in _ends(pair[place])]), labels[place])
-            for place in (0, 1)]  # fmt: skip
-    close = Panel("plane-close", f"{said}, axes narrowed to the means", near[0], near[1])
+    whole = Panel("plane", f"{about}, on axes from 0 to 1", Axis(0, 1, labels[0]), Axis(0, 1, labels[1]))
+    across, up = (Axis(*nice_range(chain.from_iterable(map(_ends, column))), label)
+                  for column, label in zip(zip(*pairs.values(), strict=True), labels, strict=True))  # fmt: skip
+    close = Panel("plane-close", f"{about}, axes narrowed to the means", across, up)
     drawn, images = _images(whole, rows, bundles)
-    for panel in (whole, close):
-        for bundle, (sound, complete) in reversed(pairs.items()):
-            tone, shape = tone_of(bundle, bundles)
-            panel.marker(
-                sound.value or 0.0,
-                complete.value or 0.0,
-                tone,
-                shape,
-                across=_ends(sound),
-                up=_ends(complete),
-            )
+    for panel, (bundle, (sound, complete)) in product((whole, close), reversed(pairs.items())):
+        means, ends = (sound.value or 0.0, complete.value or 0.0), (_ends(sound), _ends(complete))
+        panel.marker(*means, *tone_of(bundle, bundles), across=ends[0], up=ends[1])
     keys = [(source(bundle), *tone_of(bundle, bundles)) for bundle in pairs]
     if drawn:
         keys.append(("one image", "b0", "dots"))
@@ -107,8 +100,8 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
     blind = [control for control in rows.controls if not control.startswith(ONE_MAP)]
     named = _named(rows, blind)
     for predicted, title in ((True, "Predicted label"), (False, "Other labels")):
-        mine = rows.curves.get((bundle, predicted))
-        if mine is None:
+        curve = rows.curves.get((bundle, predicted))
+        if curve is None:
             continue
         better = UP if predicted else "close to the level at 100 % is better"
         panel = Panel(
@@ -116,17 +109,17 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
             f"{title}: mean probability while pixels are uncovered, most important first, {source(bundle)}",
             Axis(0, 1, "share of pixels kept", percent=True), Axis(0, 1, f"probability of the label ↑ {better}"),
         )  # fmt: skip
-        beside = {control: rows.curves[control, predicted].mean for control in blind
+        control_means = {control: rows.curves[control, predicted].mean for control in blind
                   if (control, predicted) in rows.curves}  # fmt: skip
-        if len(blind) > 1 and beside:
-            means = np.stack(list(beside.values()))
+        if len(blind) > 1 and control_means:
+            means = np.stack(list(control_means.values()))
             panel.band(GRID, np.fmin.reduce(means), np.fmax.reduce(means), "k")
-        panel.band(GRID, mine.low, mine.high, tone)
+        panel.band(GRID, curve.low, curve.high, tone)
         for control, (_, dashes) in named.items():
-            if control in beside:
-                panel.line(GRID, beside[control], dashes)
-        panel.line(GRID, mine.mean, tone)
-        panels.append((f"{title}, {count(mine.n, 'curve')}", panel.svg()))
+            if control in control_means:
+                panel.line(GRID, control_means[control], dashes)
+        panel.line(GRID, curve.mean, tone)
+        panels.append((f"{title}, {count(curve.n, 'curve')}", panel.svg()))
     low, high = BAND
     keys = [(f"{source(bundle)}, mean", tone, "line"), (f"middle {percent(high - low)} of its curves", tone, "band"),
             *([(f"range of {len(blind)} controls", "k", "band")] if len(blind) > 1 else []),
@@ -246,20 +239,20 @@ def _beyond(probability: Array, axis: Axis) -> str:
 
 def randomisation(series: Sequence[RandomisationStage], limit: float | None) -> Drawn:
     """Rank correlation with the original maps while more and more of the model is re-initialised."""
-    low = min([0.0, *(one.low for one in series if one.low is not None)])
-    said = "Spearman correlation of maps with the original maps by stage of re-initialisation"
-    last = max(one.stage for one in series)
+    low = min([0.0, *(stage.low for stage in series if stage.low is not None)])
+    about = "Spearman correlation of maps with the original maps by stage of re-initialisation"
+    last = max(stage.stage for stage in series)
     stages = Axis(0, last, "stage of re-initialisation", whole=True)
-    panel = Panel("series", said, stages, Axis(float(np.floor(low * 5) / 5), 1, f"Spearman, {DOWN}"), (440, 280))
+    panel = Panel("series", about, stages, Axis(float(np.floor(low * 5) / 5), 1, f"Spearman, {DOWN}"), (440, 280))
     if limit is not None:
         panel.line((0, last), (limit, limit), "guide")
         panel.note(0.99 * last, limit + 0.03, f"limit {exact(limit)}", "end")
-    known = [(one, one.spearman) for one in series if one.spearman is not None]
-    panel.line([0, *(one.stage for one, _ in known)], [1.0, *(value for _, value in known)], "b0")
+    known = [(stage, stage.spearman) for stage in series if stage.spearman is not None]
+    panel.line([0, *(stage.stage for stage, _ in known)], [1.0, *(value for _, value in known)], "b0")
     panel.marker(0, 1, "b0", "disc")
-    for one, value in known:
-        ends = value if one.low is None else one.low, value if one.high is None else one.high
-        panel.marker(one.stage, value, "b0", "disc", up=ends)
+    for stage, value in known:
+        ends = value if stage.low is None else stage.low, value if stage.high is None else stage.high
+        panel.marker(stage.stage, value, "b0", "disc", up=ends)
     caption = ("At stage 0 the maps are the originals and the correlation is 1. The table says what each stage"
                " re-initialises; the stages differ in size.")  # fmt: skip
     return Drawn((("", panel.svg()),), Markup(""), caption)

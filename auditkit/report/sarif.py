@@ -3,14 +3,15 @@
 import hashlib
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any
 from urllib.parse import quote
 
 from auditkit.report import sections, wording
 from auditkit.report.formatting import visible
 from auditkit.report.load_run import Loaded
-from auditkit.runs.folder.results import CheckResult, ModelFile, RecordedSuppression, Results, Verdict
+from auditkit.report.sections import CheckRow
+from auditkit.runs.folder.results import ModelFile, RecordedSuppression, Results, Verdict
 from auditkit.runs.folder.store import RESULTS
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -23,30 +24,30 @@ VERDICT_KINDS: dict[Verdict | None, str] = {
 }  # fmt: skip
 EXIT_CODES: dict[Verdict | None, int] = {"pass": 0, "measured": 0, None: 0, "fail": 1, "inconclusive": 3}
 
+_Object = dict[str, object]  # of JSON
+
 
 def render_sarif(loaded: Loaded) -> str:
     """The log, whose results a code scanning service can show."""
     results = loaded.results
-    told = [(one, sections.check(one)) for one in results.checks]
-    rules = [_verdict_rule(), *(_rule(one, text) for one, text in told)]
-    found = [_verdict(results), *(_result(one, text) for one, text in told)]
-    where = _artifact(results)
-    for index, one in enumerate(found):
-        one |= {"ruleIndex": index, "locations": [_location(where)], "partialFingerprints": _fingerprint(one["ruleId"])}
+    rows = sections.checks(results)
+    rules = [_verdict_rule(), *map(_rule, rows)]
+    uri = _artifact_uri(results)
+    entries = [_located(entry, index, uri) for index, entry in enumerate([_verdict(results), *map(_result, rows)])]
     driver = {"name": "auditkit", "version": results.tool.version, "rules": rules}
     run = {
-        "tool": {"driver": driver}, "invocations": [_invocation(results)], "artifacts": [where], "results": found,
-        "properties": _properties(loaded),
+        "tool": {"driver": driver}, "invocations": [_invocation(results)], "artifacts": [_artifact(results, uri)],
+        "results": entries, "properties": _properties(loaded),
     }  # fmt: skip
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, allow_nan=False) + "\n"
 
 
-def _text(said: Any) -> dict[str, str]:
+def _text(text: str) -> dict[str, str]:
     """A message; braces would be places to fill in, and a name in brackets a link."""
-    return {"text": visible(str(said)).replace("{", "{{").replace("}", "}}").replace("](", "] (")}
+    return {"text": visible(text).replace("{", "{{").replace("}", "}}").replace("](", "] (")}
 
 
-def _verdict_rule() -> dict[str, Any]:
+def _verdict_rule() -> _Object:
     asks = "The policy gives the run its verdict: every check that it counts was passed."
     return {
         "id": VERDICT, "shortDescription": _text("Verdict of the policy"), "fullDescription": _text(asks),
@@ -54,58 +55,58 @@ def _verdict_rule() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rule(one: CheckResult, told: dict[str, Any]) -> dict[str, Any]:
-    asks = " ".join(filter(None, (told["metric"] or told["title"], told["limit"])))
+def _rule(row: CheckRow) -> _Object:
+    check = row.check
+    asks = " ".join(filter(None, (row.metric or row.title, row.limit)))
     return {
-        "id": visible(one.id), "shortDescription": _text(told["title"]), "fullDescription": _text(asks),
-        "help": _text(asks), "defaultConfiguration": {"level": _level(one)},
-        "properties": {"metric": one.metric, "severity": one.severity, "rule": one.rule, "limit": one.limit},
+        "id": visible(check.id), "shortDescription": _text(row.title), "fullDescription": _text(asks),
+        "help": _text(asks), "defaultConfiguration": {"level": LEVELS[check.severity]},
+        "properties": {"metric": check.metric, "severity": check.severity, "rule": check.rule, "limit": check.limit},
     }  # fmt: skip
 
 
-def _level(one: CheckResult) -> str:
-    return LEVELS[one.severity]
-
-
-def _verdict(results: Results) -> dict[str, Any]:
-    said = wording.headline(results)
+def _verdict(results: Results) -> _Object:
+    headline = wording.headline(results)
     kind = VERDICT_KINDS[results.verdict]
     return {
         "ruleId": VERDICT, "kind": kind, "level": "error" if kind == "fail" else "none", "suppressions": [],
-        "message": _text(f"{said.word}: {results.verdict_reason or said.means}"),
+        "message": _text(f"{headline.word}: {results.verdict_reason or headline.means}"),
         "properties": {"verdict": results.verdict},
     }  # fmt: skip
 
 
-def _result(one: CheckResult, told: dict[str, Any]) -> dict[str, Any]:
-    held = one.suppression if one.status == "suppressed" else None
-    kind = KINDS.get((one.would_be or "") if held else one.status, "fail")
-    facts = {"status": one.status, "observed": one.observed, "low": one.low, "high": one.high, "n": one.n,
-             "limit": one.limit, "severity": one.severity}  # fmt: skip
-    if one.would_be is not None:
-        facts["would_be"] = one.would_be
+def _result(row: CheckRow) -> _Object:
+    check = row.check
+    suppression = check.suppression if check.status == "suppressed" else None
+    kind = KINDS.get((check.would_be or "") if suppression else check.status, "fail")
+    facts: _Object = {"status": check.status, "observed": check.observed, "low": check.low, "high": check.high,
+                      "n": check.n, "limit": check.limit, "severity": check.severity}  # fmt: skip
+    if check.would_be is not None:
+        facts["would_be"] = check.would_be
     return {
-        "ruleId": visible(one.id), "kind": kind, "level": _level(one) if kind == "fail" else "none",
-        "message": _text(f"{told['title']}: {told['reason'] or told['status'].word}"),
-        "suppressions": [_suppression(held)] if held else [],
+        "ruleId": visible(check.id), "kind": kind, "level": LEVELS[check.severity] if kind == "fail" else "none",
+        "message": _text(f"{row.title}: {check.reason or row.status.word}"),
+        "suppressions": [_suppression(suppression)] if suppression else [],
         "properties": facts,
     }  # fmt: skip
 
 
-def _suppression(held: RecordedSuppression) -> dict[str, Any]:
-    return {"kind": "external", "status": "accepted", "justification": visible(held.reason),
-            "properties": {"approver": held.approver, "expires": held.expires}}  # fmt: skip
+def _suppression(suppression: RecordedSuppression) -> _Object:
+    return {"kind": "external", "status": "accepted", "justification": visible(suppression.reason),
+            "properties": {"approver": suppression.approver, "expires": suppression.expires}}  # fmt: skip
 
 
-def _artifact(results: Results) -> dict[str, Any]:
-    """The model's file; the results where the model is a function."""
+def _artifact_uri(results: Results) -> str:
+    """Where the model's file is; the results where the model is a function."""
+    model = results.subject.model
+    return _uri(model.path) if isinstance(model, ModelFile) else RESULTS
+
+
+def _artifact(results: Results, uri: str) -> _Object:
     model = results.subject.model
     if not isinstance(model, ModelFile):
-        return {"location": {"uri": RESULTS}, "roles": ["resultFile"]}
-    return {
-        "location": {"uri": _uri(model.path)}, "roles": ["analysisTarget"],
-        "hashes": {"sha-256": model.sha256},
-    }  # fmt: skip
+        return {"location": {"uri": uri}, "roles": ["resultFile"]}
+    return {"location": {"uri": uri}, "roles": ["analysisTarget"], "hashes": {"sha-256": model.sha256}}
 
 
 def _uri(path: str) -> str:
@@ -118,10 +119,11 @@ def _uri(path: str) -> str:
     return f"file://{quoted}" if PurePosixPath(plain).is_absolute() else quoted
 
 
-def _location(artifact: dict[str, Any]) -> dict[str, Any]:
+def _located(entry: _Object, index: int, uri: str) -> _Object:
     # A model has no lines, but code scanning shows nothing without one.
-    where = {"uri": artifact["location"]["uri"], "index": 0}
-    return {"physicalLocation": {"artifactLocation": where, "region": {"startLine": 1}}}
+    place = {"artifactLocation": {"uri": uri, "index": 0}, "region": {"startLine": 1}}
+    return {**entry, "ruleIndex": index, "locations": [{"physicalLocation": place}],
+            "partialFingerprints": _fingerprint(str(entry["ruleId"]))}  # fmt: skip
 
 
 def _fingerprint(rule: str) -> dict[str, str]:
@@ -129,23 +131,23 @@ def _fingerprint(rule: str) -> dict[str, str]:
     return {"primaryLocationLineHash": f"{hashlib.sha256(rule.encode()).hexdigest()[:16]}:1"}
 
 
-def _invocation(results: Results) -> dict[str, Any]:
+def _invocation(results: Results) -> _Object:
     run = results.run
     command = [visible(word) for word in run.command or ()]
-    found = {
+    invocation = {
         "executionSuccessful": True, "exitCode": 0 if "--exit-zero" in command else EXIT_CODES[results.verdict],
         "exitCodeDescription": wording.headline(results).word, "commandLine": shlex.join(command),
         "arguments": command[1:], "startTimeUtc": _utc(run.started), "endTimeUtc": _utc(run.ended),
         "toolExecutionNotifications": [*_notices(results)],
     }  # fmt: skip
-    return {key: value for key, value in found.items() if value is not None and value != ""}
+    return {key: value for key, value in invocation.items() if value is not None and value != ""}
 
 
-def _utc(text: Any) -> str | None:
-    return None if text is None else str(text).replace("+00:00", "Z")
+def _utc(text: str | None) -> str | None:
+    return None if text is None else text.replace("+00:00", "Z")
 
 
-def _notices(results: Results) -> Any:
+def _notices(results: Results) -> Iterator[_Object]:
     """What a reader of the results must know: checks that broke down, images left out, flags."""
     for check in results.checks:
         if check.status == "error":
@@ -153,12 +155,14 @@ def _notices(results: Results) -> Any:
                    "associatedRule": {"id": visible(check.id)}}  # fmt: skip
     for failed in results.failed_images:
         yield {"level": "warning", "message": _text(f"{failed.image} was left out: {failed.reason}")}
-    yield from ({"level": "warning", "message": _text(flag)} for flag in sections.flags(results))
+    for flag in sections.flags(results):
+        yield {"level": "warning", "message": _text(flag)}
 
 
-def _properties(loaded: Loaded) -> dict[str, Any]:
+def _properties(loaded: Loaded) -> _Object:
     """Provenance and limits, as in the results."""
-    plain: Any = loaded.results.to_json()
-    policy = {key: value for key, value in (plain["policy"] or {}).items() if key != "text"}
+    plain = loaded.results.to_json()
+    policy = plain["policy"] if isinstance(plain["policy"], dict) else {}
+    policy.pop("text", None)
     keys = ("subject", "settings", "environment", "software", "runtime", "run", "limitations")
     return {**{key: plain[key] for key in keys}, "policy": policy, "results": {"sha256": loaded.digest}}

@@ -2,25 +2,13 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from auditkit.metrics.table import METRICS, title
 from auditkit.report import wording
-from auditkit.report.formatting import (
-    DOWN,
-    UP,
-    count,
-    exact,
-    interval,
-    last,
-    measured,
-    name,
-    number,
-    signed,
-    source,
-)
+from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, number, signed, source
 from auditkit.report.svg import strip
 from auditkit.runs.folder.results import (
     CONTROL,
@@ -36,24 +24,72 @@ from auditkit.runs.folder.results import (
 from auditkit.runs.summary.wording import flag_text, remark, why_not_randomised
 
 MOST_KEY_BUNDLES = 3
-RULES = {"min": "at least", "max": "at most"}
-PRECISION = {
+_RULES = {"min": "at least", "max": "at most"}
+_PRECISION = {
     "reference": "compared with", "rows": "rows compared", "largest": "largest error of a probability",
     "mean": "mean error of a probability", "insertion": "mean change of insertion", "alpha": "mean change of α",
     "beta": "mean change of β", "repeated": "largest change when repeated", "note": "note",
 }  # fmt: skip
-COUNTED = ("flags", "images")  # checks of whole numbers
-OWN = " (not one that auditkit ships)"
+_COUNTED = ("flags", "images")  # checks of whole numbers
+_NOT_SHIPPED = " (not one that auditkit ships)"
+
+
+class Figure(NamedTuple):
+    """A metric's value, interval, n and reason as they are written."""
+
+    value: str
+    assessed: bool
+    interval: str
+    n: str
+    reason: str
+
+
+class Difference(NamedTuple):
+    """A paired difference and what it shows."""
+
+    value: str
+    interval: str
+    shows: str
+    tone: str
+    symbol: str
+    n: str
+
+
+class KeyFigure(NamedTuple):
+    """A figure of the first screen beside the best control."""
+
+    title: str
+    better: str
+    bundle: str
+    figure: Figure
+    control: str | None
+    control_value: str | None
+    difference: Difference | None
+    strip: Markup
+
+
+class CheckRow(NamedTuple):
+    """A check, and those of its facts that are written in words."""
+
+    check: CheckResult
+    title: str
+    metric: str
+    status: wording.Word
+    observed: str
+    interval: str
+    limit: str
+    n: str
+    would_be: wording.Word | None
 
 
 def bundles(results: Results) -> list[str]:
     """The maps that are judged, in the order of the results."""
-    return list(dict.fromkeys(one.bundle for one in results.metrics if one.bundle))
+    return list(dict.fromkeys(metric.bundle for metric in results.metrics if metric.bundle))
 
 
 def first_infill(results: Results) -> str:
     """The infill that charts and key figures are about."""
-    return next((one.infill for one in results.metrics if one.infill), "")
+    return next((metric.infill for metric in results.metrics if metric.infill), "")
 
 
 def better(metric: str) -> str:
@@ -61,127 +97,128 @@ def better(metric: str) -> str:
     return DOWN if METRICS[metric].lower_is_better else UP
 
 
-def key_figures(results: Results) -> list[dict[str, Any]]:
+def key_figures(results: Results) -> list[KeyFigure]:
     """The figures of the first screen, each beside the best map that knows nothing of the model."""
     infills, chosen = ("", first_infill(results)), []
     for bundle in [*bundles(results)[:MOST_KEY_BUNDLES], None]:
-        mine = {one.name: one for one in results.metrics if one.bundle == bundle and one.infill in infills}
-        chosen += [mine[name] for name, metric in METRICS.items() if metric.key_figure and name in mine]
-    return [_key_figure(one, results) for one in chosen]
+        by_name = {metric.name: metric for metric in results.metrics
+                   if metric.bundle == bundle and metric.infill in infills}  # fmt: skip
+        chosen += [by_name[key] for key, metric in METRICS.items() if metric.key_figure and key in by_name]
+    return [_key_figure(metric, results) for metric in chosen]
 
 
-def _key_figure(one: MetricResult, results: Results) -> dict[str, Any]:
-    choose = min if METRICS[one.name].lower_is_better else max
-    blind = [other for other in results.controls if (other.name, other.infill) == (one.name, one.infill)
-             and other.value is not None and not (other.bundle or "").startswith(ONE_MAP)]  # fmt: skip
-    best = choose(blind, key=lambda other: other.value or 0.0, default=None)
-    return {
-        "title": title(one.name), "better": better(one.name), "bundle": source(one.bundle), **figure(one),
-        "control": None if best is None else source(best.bundle),
-        "control_value": None if best is None else number(best.value),
-        "difference": None if best is None else _difference(one, best.bundle, results.comparisons),
-        "strip": _strip(one, [other.value for other in blind if other.value is not None]),
-    }  # fmt: skip
+def _key_figure(metric: MetricResult, results: Results) -> KeyFigure:
+    choose = min if METRICS[metric.name].lower_is_better else max
+    blind = [control for control in results.controls
+             if (control.name, control.infill) == (metric.name, metric.infill) and control.value is not None
+             and not (control.bundle or "").startswith(ONE_MAP)]  # fmt: skip
+    best = choose(blind, key=lambda control: control.value or 0.0, default=None)
+    controls = [control.value for control in blind if control.value is not None]
+    return KeyFigure(
+        title(metric.name), better(metric.name), source(metric.bundle), figure(metric),
+        control=None if best is None else source(best.bundle),
+        control_value=None if best is None else number(best.value),
+        difference=None if best is None else _difference_from(metric, best.bundle, results.comparisons),
+        strip=_strip(metric, controls),
+    )  # fmt: skip
 
 
-def figure(one: MetricResult) -> dict[str, Any]:
-    """Value, interval, n and reason of a metric as they are written."""
-    assessed = one.value is not None
-    return {
-        "value": number(one.value) if assessed else "not assessed",
-        "assessed": assessed,
-        "interval": interval(one.low, one.high),
-        "n": exact(one.n),
-        "reason": remark(one),
-    }
+def figure(metric: MetricResult) -> Figure:
+    """A metric as it is written."""
+    assessed = metric.value is not None
+    value = number(metric.value) if assessed else "not assessed"
+    return Figure(value, assessed, interval(metric.low, metric.high), exact(metric.n), remark(metric))
 
 
-def _strip(one: MetricResult, controls: Sequence[float]) -> Markup:
-    if one.value is None or not 0 <= one.value <= 1:
+def _strip(metric: MetricResult, controls: Sequence[float]) -> Markup:
+    if metric.value is None or not 0 <= metric.value <= 1:
         return Markup("")
-    return strip(one.value, one.low, one.high, controls)
+    return strip(metric.value, metric.low, metric.high, controls)
 
 
-def _difference(one: MetricResult, against: str | None, comparisons: Iterable[MetricResult]) -> dict[str, str] | None:
-    for other in comparisons:
-        if (other.name, other.bundle, other.infill, other.against) == (one.name, one.bundle, one.infill, against):
-            return difference(other)
-    return None
+def _difference_from(
+    metric: MetricResult, control: str | None, comparisons: Iterable[MetricResult]
+) -> Difference | None:
+    key = (metric.name, metric.bundle, metric.infill, control)
+    pairs = (pair for pair in comparisons if (pair.name, pair.bundle, pair.infill, pair.against) == key)
+    return next(map(difference, pairs), None)
 
 
-def difference(one: MetricResult | DifferenceResult) -> dict[str, str]:
-    """A paired difference and what it shows."""
-    low, high, value = one.low, one.high, one.value
-    shows, tone = "no clear difference", "open"
-    shown = low is not None and high is not None and (low > 0 or high < 0)
-    if isinstance(one, DifferenceResult) and one.better is None:  # the runtimes may have caused it
-        shown = False
-    if shown:
+def difference(pair: MetricResult | DifferenceResult) -> Difference:
+    """A paired difference as it is written."""
+    low, high = pair.low, pair.high
+    clear = low is not None and high is not None and (low > 0 or high < 0)
+    if isinstance(pair, DifferenceResult) and pair.better is None:  # the runtimes may have caused it
+        clear = False
+    shows, tone, symbol = "no clear difference", "open", "≈"
+    if clear:
         higher = (low or 0.0) > 0
-        shows = "higher" if higher else "lower"
-        tone = "pass" if higher != METRICS[one.name].lower_is_better else "fail"
-    symbol = {"higher": "▲", "lower": "▼"}.get(shows, "≈")
+        shows, symbol = ("higher", "▲") if higher else ("lower", "▼")
+        tone = "pass" if higher != METRICS[pair.name].lower_is_better else "fail"
     ends = interval(low, high) if low is None or low != high else "the same on every image"
-    return {"value": signed(value), "interval": ends, "shows": shows, "tone": tone, "symbol": symbol,
-            "n": exact(one.n)}  # fmt: skip
+    return Difference(signed(pair.value), ends, shows, tone, symbol, exact(pair.n))
+
+
+def subject_name(results: Results) -> str:
+    """The model's file, or that there is none."""
+    model = results.subject.model
+    return last(model.path) if isinstance(model, ModelFile) else "a function"
 
 
 def subject_line(results: Results) -> list[tuple[str, str]]:
     """What was judged, in a few words."""
-    subject, run = results.subject, results.run
-    model, images = subject.model, subject.images
-    made = results.explained.method if results.explained else None
-    methods = run.bundle_methods or {}
-    maps = [f"{source(bundle)}{f': {name(methods[bundle])}' if methods.get(bundle) else ''}"
-            for bundle in bundles(results) or methods]  # fmt: skip
-    policy = results.policy
+    images, policy, methods = results.subject.images, results.policy, results.run.bundle_methods or {}
+    no_file = "" if isinstance(results.subject.model, ModelFile) else " (no file)"
+    heatmaps = ", ".join(_heatmaps(bundle, methods.get(bundle)) for bundle in bundles(results) or methods) or "none"
+    if results.explained and results.explained.method:
+        heatmaps = f"made by this run: {name(results.explained.method.partition('(')[0])}"
+    policy_name = "none was applied"
+    if policy:
+        policy_name = f"{name(policy.name)}{'' if policy.shipped else _NOT_SHIPPED}"
     return [
-        ("Model", last(model.path) if isinstance(model, ModelFile) else "a function (no file)"),
+        ("Model", f"{subject_name(results)}{no_file}"),
         ("Images", f"{count(images.count, 'image')} from {last(images.source)}"),
-        ("Heatmaps", f"made by this run: {name(made.partition('(')[0])}" if made else ", ".join(maps) or "none"),
-        (
-            "Policy",
-            f"{name(policy.name)}{'' if policy.shipped else OWN}" if policy else "none was applied",
-        ),
-    ]
+        ("Heatmaps", heatmaps), ("Policy", policy_name),
+    ]  # fmt: skip
 
 
-def checks(results: Results) -> list[dict[str, Any]]:
+def _heatmaps(bundle: str, method: str | None) -> str:
+    return f"{source(bundle)}: {name(method)}" if method else source(bundle)
+
+
+def checks(results: Results) -> list[CheckRow]:
     """Every check, passed ones too."""
-    return [check(one) for one in results.checks]
+    return [check_row(check) for check in results.checks]
 
 
-def check(one: CheckResult) -> dict[str, Any]:
-    """One check as it is written."""
-    return {
-        "id": one.id, "title": one.title or one.id, "metric": title(one.metric), "status": wording.status(one.status),
-        "severity": one.severity, "reason": one.reason, "observed": _observed(one),
-        "interval": interval(one.low, one.high), "n": exact(one.n), "limit": _limit(one.limit, one.rule),
-        "suppression": one.suppression,
-        "would_be": wording.status(one.would_be) if one.suppression and one.would_be else None,
-        "part_of": one.part_of or "", "counts": one.counts, "optional": not one.required,
-    }  # fmt: skip
+def check_row(check: CheckResult) -> CheckRow:
+    """A check as it is written."""
+    return CheckRow(
+        check, check.title or check.id, title(check.metric), wording.status(check.status), _observed(check),
+        interval(check.low, check.high), _limit(check.limit, check.rule), exact(check.n),
+        wording.status(check.would_be) if check.suppression and check.would_be else None,
+    )  # fmt: skip
 
 
-def _observed(one: CheckResult) -> str:
-    if one.observed is not None and {one.id, one.metric} & set(COUNTED):
-        return exact(int(one.observed))
-    return measured(one.observed)
+def _observed(check: CheckResult) -> str:
+    if check.observed is not None and {check.id, check.metric} & set(_COUNTED):
+        return exact(int(check.observed))
+    return measured(check.observed)
 
 
-def _limit(limit: Any, rule: str) -> str:
+def _limit(limit: float | None, rule: str) -> str:
     """What a check asks for, in words."""
     if limit is None:
         return ""
     if not rule.startswith("margin over "):
-        return f"{RULES.get(rule, rule)} {exact(limit)}"
+        return f"{_RULES.get(rule, rule)} {exact(limit)}"
     control = source(rule.removeprefix("margin over "))
     if limit > 0:
         return f"more than {exact(limit)} above {control}"
     return f"less than {exact(-limit)} below {control}" if limit < 0 else f"above {control}"
 
 
-def there(results: Results, *, gallery: bool) -> set[str]:
+def available(results: Results, *, gallery: bool) -> set[str]:
     """What a run has to show: its parts, and the metrics of its maps that were assessed."""
     parts = {
         "file": isinstance(results.subject.model, ModelFile), "policy": results.policy,
@@ -189,24 +226,24 @@ def there(results: Results, *, gallery: bool) -> set[str]:
         "runtime": results.runtime and results.runtime.reference,
         "randomisation": results.randomisation and results.randomisation.series,
     }  # fmt: skip
-    assessed = {one.name for one in results.metrics if one.bundle and one.value is not None}
-    return {name for name, has in parts.items() if has} | assessed | ({"figures"} if assessed else set())
+    assessed = {metric.name for metric in results.metrics if metric.bundle and metric.value is not None}
+    return {part for part, value in parts.items() if value} | assessed | ({"figures"} if assessed else set())
 
 
 def tally(results: Results) -> list[tuple[wording.Word, int]]:
     """How many of the checks that decide have each status."""
-    statuses = [one.status for one in results.checks if one.counts]
+    statuses = [check.status for check in results.checks if check.counts]
     return [(wording.status(status), statuses.count(status)) for status in wording.STATUSES if status in statuses]
 
 
-def beside(results: Results) -> str:
-    """How many findings have no say, in words."""
-    others = sum(not one.counts for one in results.checks)
-    return f"{count(others, 'more finding')} for information; they do not affect the verdict" if others else ""
+def uncounted(results: Results) -> str:
+    """How many findings do not affect the verdict, in words."""
+    findings = sum(not check.counts for check in results.checks)
+    return f"{count(findings, 'more finding')} for information; they do not affect the verdict" if findings else ""
 
 
 Fact = tuple[str, str, bool]  # what, its value, and whether that is for machines
-_Value = tuple[str, Any, bool]  # the same before it is written out
+_Value = tuple[str, object, bool]  # the same before it is written out
 
 
 def not_randomised(results: Results) -> str:
@@ -217,8 +254,8 @@ def not_randomised(results: Results) -> str:
 
 def not_assessed(results: Results) -> list[tuple[str, str, str]]:
     """The bundle, metric and reason of each figure that is missing, once."""
-    missing = [one for one in results.metrics if one.value is None]
-    return list(dict.fromkeys((one.bundle or "", one.name.replace("_", " "), remark(one)) for one in missing))
+    missing = [metric for metric in results.metrics if metric.value is None]
+    return list(dict.fromkeys((gap.bundle or "", gap.name.replace("_", " "), remark(gap)) for gap in missing))
 
 
 def flags(results: Results) -> list[str]:
@@ -249,7 +286,7 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
                  ("git commit", run.git_commit, True), ("rows", run.rows, False), ("pool", run.pool, True),
                  ("results.json, sha256", digest, True)]),
     ]  # fmt: skip
-    return [(head, [(what, _said(value), mono) for what, value, mono in facts if value not in (None, "")])
+    return [(head, [(what, _value_text(value), mono) for what, value, mono in facts if value not in (None, "")])
             for head, facts in groups]  # fmt: skip
 
 
@@ -282,29 +319,31 @@ def _precision(runtime: Runtime | None) -> list[_Value]:
     if not runtime:
         return [("error", "not measured in this run", False)]
     values = vars(runtime)
-    return [(words, values[key], False) for key, words in PRECISION.items()]
+    return [(words, values[key], False) for key, words in _PRECISION.items()]
 
 
 def _points(points: Iterable[SamplingError]) -> list[_Value]:
     """How far a figure may be off because its curves have few points."""
-    return [(f"error by the number of points, {source(one.bundle)}, {name(one.infill)}",
-             "not known" if one.error is None else measured(one.error), False)
-            for one in points if not one.bundle.startswith(CONTROL)]  # fmt: skip
+    return [(f"error by the number of points, {source(point.bundle)}, {name(point.infill)}",
+             "not known" if point.error is None else measured(point.error), False)
+            for point in points if not point.bundle.startswith(CONTROL)]  # fmt: skip
 
 
-def _facts(values: Mapping[str, Any]) -> list[_Value]:
+def _facts(values: Mapping[str, object]) -> list[_Value]:
     return [(key.replace("_", " "), value, False) for key, value in values.items()]
 
 
-def _command(words: Any) -> str | None:
-    if not words:
-        return None
-    return " ".join(word if word and not set(word) & set(" '\"\\$") else json.dumps(word) for word in map(str, words))
+def _command(words: Sequence[str] | None) -> str | None:
+    return " ".join(map(_shell_word, words)) if words else None
 
 
-def _said(value: Any) -> str:
+def _shell_word(word: str) -> str:
+    return word if word and not set(word) & set(" '\"\\$") else json.dumps(word)
+
+
+def _value_text(value: object) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, Sequence) and all(not isinstance(one, Mapping | list) for one in value):
-        return ", ".join(exact(one) for one in value)
+    if isinstance(value, Sequence) and not any(isinstance(part, Mapping | list) for part in value):
+        return ", ".join(map(exact, value))
     return json.dumps(value, sort_keys=True) if isinstance(value, Mapping | Sequence) else exact(value)

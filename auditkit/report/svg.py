@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -36,10 +35,10 @@ class Axis:
 
     def along(self, value: float) -> float:
         """How far along the axis a number lies, 0 to 1; what lies outside is at an end."""
-        held = min(max(value, self.low), self.high)
+        inside = min(max(value, self.low), self.high)
         if self.powers:
-            return math.log10(held / self.low) / math.log10(self.high / self.low)
-        return (held - self.low) / (self.high - self.low)
+            return math.log10(inside / self.low) / math.log10(self.high / self.low)
+        return (inside - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
         """Round numbers on it, few enough to be read."""
@@ -93,10 +92,12 @@ class Panel:
 
     def band(self, xs: Iterable[float], lows: Iterable[float], highs: Iterable[float], tone: str) -> None:
         """The stretch between two lines."""
-        there, back = _finite(xs, lows), _finite(xs, highs)[::-1]
-        self.marks.append(f'<path class="band {tone}" d="{self._through([*there, *back])}z"/>')
+        lower, upper = _finite(xs, lows), _finite(xs, highs)[::-1]
+        self.marks.append(f'<path class="band {tone}" d="{self._through([*lower, *upper])}z"/>')
 
-    def marker(self, x: float, y: float, tone: str, shape: str, *, across: Any = None, up: Any = None) -> None:
+    def marker(
+        self, x: float, y: float, tone: str, shape: str, *, across: Range | None = None, up: Range | None = None
+    ) -> None:
         """A mark with its intervals, where it has some."""
         if across is not None:
             self.line(across, (y, y), f"whisker {tone}")
@@ -117,7 +118,7 @@ class Panel:
 
     def outline(self, edges: Sequence[float], heights: Sequence[float], tone: str) -> None:
         """The top of columns as a line."""
-        xs = [edge for pair in itertools.pairwise(edges) for edge in pair]
+        xs = itertools.chain.from_iterable(itertools.pairwise(edges))
         self.line(xs, np.repeat(heights, 2), tone)
 
     def note(self, x: float, y: float, text: str, anchor: str = "start") -> None:
@@ -175,12 +176,12 @@ def strip(value: float, low: float | None, high: float | None, controls: Sequenc
     def across(place: float) -> str:
         return f"{4 + 152 * min(max(place, 0.0), 1.0):.1f}"
 
-    said = f"{number(value)} on a line from 0 to 1; controls at {', '.join(map(number, controls)) or 'none'}"
+    about = f"{number(value)} on a line from 0 to 1; controls at {', '.join(map(number, controls)) or 'none'}"
     ticks = "".join(f"M{across(place)} 5v14" for place in controls)
     drawn = f'<path class="ticks" d="{ticks}"/>' if ticks else ""
     span = "" if low is None or high is None else f'<path class="span" d="M{across(low)} 12H{across(high)}"/>'
     return Markup(  # noqa: S704 - made of numbers
-        f'<svg class="strip {tone}" viewBox="0 0 160 24" role="img"><title>{_safe(said)}</title>'
+        f'<svg class="strip {tone}" viewBox="0 0 160 24" role="img"><title>{_safe(about)}</title>'
         f'<path class="grid" d="M4 12H156M4 8v8M156 8v8M80 9v6"/>{drawn}'
         f'{span}<circle class="dot" cx="{across(value)}" cy="12" r="4.5"/></svg>'
     )
@@ -202,8 +203,8 @@ def sparkline(keep: Sequence[float], score: Sequence[float], mark: float, about:
 
 def nice_range(values: Iterable[float], margin: float = 0.06, least: float = 0.02) -> Range:
     """A stretch that holds the values with some room, within 0 to 1."""
-    held = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    low, high = min(held), max(held)
+    finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(finite), max(finite)
     room = max((high - low) * margin, least)
     return max(0.0, low - room), min(1.0, high + room)
 

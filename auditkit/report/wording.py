@@ -30,24 +30,24 @@ STATUSES = {
 }  # fmt: skip
 
 
-def verdict(said: str | None) -> Word:
+def verdict(name: str | None) -> Word:
     """A verdict's looks; one that is not known is shown as it is and never as a pass."""
-    return NO_VERDICT if said is None else VERDICTS.get(said, Word(said, "!", "fail", "This verdict is not known."))
+    return NO_VERDICT if name is None else VERDICTS.get(name, Word(name, "!", "fail", "This verdict is not known."))
 
 
 def headline(results: Results) -> Word:
     """The looks of a run's verdict; findings that were suppressed and could have changed it are counted in its name."""
     word = verdict(results.verdict)
-    held = [one.id for one in results.checks if one.status == "suppressed"]
-    count = sum(one.id in held and one.part_of not in held for one in results.checks)
+    suppressed = [check.id for check in results.checks if check.status == "suppressed"]
+    count = sum(check.id in suppressed and check.part_of not in suppressed for check in results.checks)
     if not count or results.verdict not in ("pass", "inconclusive"):
         return word
     return word._replace(word=f"{word.word}, with {count} finding{'' if count == 1 else 's'} suppressed")
 
 
-def status(said: str | None) -> Word:
+def status(name: str | None) -> Word:
     """A check's looks."""
-    return Word("Not there", "–", "none") if said is None else STATUSES.get(said, Word(said, "!", "fail"))
+    return Word("Not there", "–", "none") if name is None else STATUSES.get(name, Word(name, "!", "fail"))
 
 
 class Definition(NamedTuple):
@@ -160,14 +160,14 @@ NIST = (
 )  # fmt: skip
 
 
-def evidence(items: Iterable[Item], there: Collection[str]) -> list[Item]:
-    """The items for a run that has so much: nothing is named as evidence that the report does not hold."""
-    found = []
+def evidence(items: Iterable[Item], available: Collection[str]) -> list[Item]:
+    """The items for a run that has the `available` parts: only what the report holds is named as evidence."""
+    supported = []
     for item in items:
-        parts = tuple(part for part in item.evidence if not part[1] or part[1] in there)
-        seen = tuple(one for one in item.sections if one[0] not in OPTIONAL or one[0] in there)
-        found.append(item._replace(evidence=parts or ((NO_EVIDENCE, ""),), sections=seen if parts else ()))
-    return found
+        parts = tuple(part for part in item.evidence if not part[1] or part[1] in available)
+        links = tuple(link for link in item.sections if link[0] not in OPTIONAL or link[0] in available)
+        supported.append(item._replace(evidence=parts or ((NO_EVIDENCE, ""),), sections=links if parts else ()))
+    return supported
 
 
 NO_EVIDENCE = "none in this report"

@@ -342,9 +342,9 @@ def test_what_no_infill_changes_stands_once(audited: Path) -> None:
     ]  # fmt: skip
     comparison = replace(from_json(Comparison, AUDIT["baseline"], "baseline"), differences=tuple(changes))
     loaded = replace(loaded, results=replace(loaded.results, baseline=comparison))
-    told = tables.baseline(loaded.results)
-    assert told is not None
-    assert [(one["title"], one["after"], one["infill"]) for one in told["differences"]] == [
+    baseline = tables.baseline(loaded.results)
+    assert baseline is not None
+    assert [(row.title, row.after, row.infill) for row in baseline.differences] == [
         ("insertion", "maps", "gray"), ("overlap (IoU)", "maps", "–"), ("insertion", "more", "gray"),
         ("overlap (IoU)", "more", "–"), ("insertion", "maps", "blur"), ("insertion", "more", "blur"),
     ]  # fmt: skip

@@ -63,6 +63,15 @@ class GalleryEntry(TypedDict):
     curve: ThinnedCurve
 
 
+class GalleryIndex(TypedDict):
+    """What gallery.json holds."""
+
+    schema_version: int
+    kept: float
+    chosen_by: dict[str, str]  # by bundle
+    entries: list[GalleryEntry]
+
+
 @dataclass(frozen=True)
 class _Chosen:
     """An image to show, and why."""
@@ -94,7 +103,9 @@ def showcase(
             values = fitted_map(bundles[choice.bundle], choice.image, row.label, model.card, size)
             files = drawing.save(out, f"{number:04}-{row.label}", pixels, values, choice.image)
             entries.append(_entry(choice, row, model, {"image": image_file} | files))
-    index = {"schema_version": SCHEMA_VERSION, "kept": KEPT, "chosen_by": _basis(summary, bundles), "entries": entries}
+    index: GalleryIndex = {
+        "schema_version": SCHEMA_VERSION, "kept": KEPT, "chosen_by": _basis(summary, bundles), "entries": entries,
+    }  # fmt: skip
     text = json.dumps(index, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=True)
     write_whole(out / INDEX, (text + "\n").encode())
     used = {INDEX, *chain.from_iterable(entry["pictures"].values() for entry in entries)}
