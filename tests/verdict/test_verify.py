@@ -26,7 +26,7 @@ from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results
 from auditkit.runs.summary.summarise import summarise
 from auditkit.verdict.verify import Originals, Verification, maps, recompute, run_record, sample, verify
-from auditkit.verdict.verify.originals import opened
+from auditkit.verdict.verify.originals import open_originals
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
@@ -89,7 +89,7 @@ def _forged(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def _forged_rows(run: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
     """Rows of the first unit changed, sealed again, summed up again, and listed again."""
-    said = run_record.Recorded.of(run)
+    said = run_record.RecordedRun.of(run)
     key = next(iter(said.units.values()))
     rows = change(Store(run).read(key).to_pylist())
     table = pa.Table.from_pylist(rows, schema=parquet.ITEMS)
@@ -417,7 +417,7 @@ def test_the_chance_to_escape_is_that_of_the_draw() -> None:
     drawn = [sample.drawn(8, 0.3, seed) for seed in range(3000)]
     assert np.mean([not {0, 1} & set(one) for one in drawn]) == pytest.approx(sample.escape(8, 3, 2), abs=0.03)
     assert "of 200, none of those that decide, escapes this sample with probability 0.95, 10 of them with 0.591" in (
-        sample.told(200, 10)
+        sample.escape_text(200, 10)
     )
 
 
@@ -435,7 +435,7 @@ def test_an_image_that_was_lifted_is_always_computed_again(given: Path) -> None:
 
 
 def test_few_images_decide_and_each_is_the_highest_or_the_lowest_of_a_figure(made: Path) -> None:
-    said = run_record.Recorded.of(made / "run")
+    said = run_record.RecordedRun.of(made / "run")
     rows = [row for table in said.store.tables(said.units.values()) for row in table.to_pylist()]
     worst: dict[tuple[str, str], float] = {}
     for row in rows:
@@ -606,11 +606,12 @@ def test_a_request_that_is_none_is_found(
 def test_a_label_without_a_map_is_missed(audited: Path, tmp_path: Path) -> None:
     """An honest request for all labels, of which the bundle has two."""
     run = Path(shutil.copytree(audited, tmp_path / "run"))
-    said, work = run_record.Recorded.of(run), opened(run_record.Recorded.of(run), Originals(device="cpu")).work
-    assert work is not None
-    (name, bundle) = next(iter(work.bundles.items()))
+    recorded = run_record.RecordedRun.of(run)
+    plan = open_originals(recorded, Originals(device="cpu")).plan
+    assert plan is not None
+    (name, bundle) = next(iter(plan.bundles.items()))
     fewer = replace(bundle, entries=tuple(entry for entry in bundle.entries if entry.label))
-    found = maps.again(said, replace(work, bundles={name: fewer}), [0, 1], 2, None, True, silent)
+    found = maps.recreate_maps(recorded, replace(plan, bundles={name: fewer}), [0, 1], 2, None, True, silent)
     assert found.problems == [f"image '{image}' has no map for label 0, which was asked for" for image in (0, 1)]
     assert (found.maps, found.images, found.least) == (4, 2, 1.0)
 

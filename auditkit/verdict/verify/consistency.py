@@ -1,7 +1,7 @@
-"""A run looked at by itself: its parts are its own, its rows fit, and its results follow from them."""
+"""Checks of a run by itself: its units, rows and results belong together."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,21 +13,25 @@ from auditkit.runs.evaluation.plan import without_paths
 from auditkit.runs.evaluation.settings import CurvePair
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import summarise
-from auditkit.verdict.verify.run_record import Recorded, differences
+from auditkit.verdict.verify.run_record import Outcome, RecordedRun, StoredRow, differences
 
 FLOAT32 = 1e-6  # curves are stored in float32, their areas in float64
 FORMULA = 1e-9
-ROUNDED = 0.01  # of an error, which the odds of probabilities close to 1 go into
+ROUNDED = 0.01  # relative; estimated errors depend on the odds of probabilities close to 1
 NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained",
-                 "randomisation", "baseline")  # entries of results.json that rows do not tell  # fmt: skip
+                 "randomisation", "baseline")  # entries of results.json that do not follow from rows  # fmt: skip
 
 
-def settings(recorded: Recorded) -> list[str]:
-    """What run.json, which was written first, says otherwise than results.json, and the latter than itself."""
+def check_settings(recorded: RecordedRun) -> Outcome:
+    """Whether run.json, which is written first, and results.json agree."""
+    return "say the same in run.json and results.json", _settings_problems(recorded)
+
+
+def _settings_problems(recorded: RecordedRun) -> list[str]:
     about, results = without_paths(recorded.about), recorded.results
     if results.policy is None:
-        return [f"run.json: {said}" for said in differences(recorded.run, about)]
-    # In the course of a run, the precision may be raised and maps come to be.
+        return [f"run.json: {difference}" for difference in differences(recorded.run, about)]
+    # A run may raise the precision and make maps after run.json is written.
     machine = {name: value for name, value in about["environment"].items() if name != "precision"}
     expected = {"subject": about["subject"], "policy": results.policy.sha256, "environment": machine}
     if results.explained is None:
@@ -40,50 +44,50 @@ def settings(recorded: Recorded) -> list[str]:
             *(f"results.json: {text}" for text in in_results)]  # fmt: skip
 
 
-def parts(recorded: Recorded) -> list[str]:
-    """Units that are missing, damaged, of another run, or too many."""
-    there, expected = recorded.store.keys(), set(recorded.units.values())
-    found = [f"items/{key}.parquet belongs to no unit of the run" for key in there if key not in expected]
+def check_units(recorded: RecordedRun) -> Outcome:
+    """Units that are missing, damaged, superfluous or of another run."""
+    stored_keys, expected = recorded.store.keys(), set(recorded.units.values())
+    problems = [f"items/{key}.parquet belongs to no unit of the run" for key in stored_keys if key not in expected]
     for unit, key in recorded.units.items():
-        if key not in there:
-            found.append(f"the unit of images {unit.start} to {unit.stop - 1} is missing (items/{key}.parquet)")
-        elif why := _unsound(recorded, key):
-            found.append(f"items/{key}.parquet {why}")
-    return found
+        if key not in stored_keys:
+            problems.append(f"the unit of images {unit.start} to {unit.stop - 1} is missing (items/{key}.parquet)")
+        else:
+            problems += [f"items/{key}.parquet {damage}" for damage in _damage(recorded, key)]
+    return f"{len(recorded.units)} units, each sealed with its key", problems
 
 
-def _unsound(recorded: Recorded, key: str) -> str:
+def _damage(recorded: RecordedRun, key: str) -> list[str]:
     try:
         if recorded.store.has(key):
-            return ""
+            return []
     except (KeyError, TypeError, OSError) as error:  # sealed, but not by auditkit
-        return f"was not written by auditkit ({type(error).__name__})"
-    return "is torn, was changed, or holds another unit"
+        return [f"was not written by auditkit ({type(error).__name__})"]
+    return ["is torn, was changed, or holds another unit"]
 
 
-def rows(recorded: Recorded) -> tuple[int, list[str]]:
-    """How many rows there are, and those whose figures contradict each other or stand there twice."""
-    count, found = 0, list[str]()
-    by_infill = {lane.insertion.infill: lane for lane in recorded.curve_pairs}
+def check_rows(recorded: RecordedRun) -> Outcome:
+    """Rows that contradict themselves or occur twice."""
+    count, problems = 0, list[str]()
+    by_infill = {curves.insertion.infill: curves for curves in recorded.curve_pairs}
     for table in recorded.store.tables(recorded.units.values()):
-        listed = table.to_pylist()
-        count += len(listed)
-        names = [(row["image"], row["label"], row["bundle"], row["infill"]) for row in listed]
-        found += [f"{_told(row)} stands there twice" for row, name in zip(listed, names, strict=True)
-                  if names.count(name) > 1] if len(set(names)) < len(names) else []  # fmt: skip
-        found += [f"{_told(row)}: {said}" for row in listed for said in _contradictions(row, by_infill, recorded)]
-        found += _ratios(listed, recorded) + _errors(listed, recorded)
-    return count, found
+        rows = table.to_pylist()
+        count += len(rows)
+        names = Counter(map(_row_name, rows))
+        problems += [f"{name} stands there twice" for name in names.elements() if names[name] > 1]
+        for row in rows:
+            problems += [f"{_row_name(row)}: {problem}" for problem in _contradictions(row, by_infill, recorded)]
+        problems += _ratios(rows, recorded) + _errors(rows, recorded)
+    return f"{count:,} fit their curves and formulas", problems
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _row_name(row: StoredRow) -> str:
     return f"image '{row['image']}', label {row['label']}, {row['bundle']}, {row['infill']}"
 
 
-def _contradictions(row: Mapping[str, Any], by_infill: Mapping[str, CurvePair], recorded: Recorded) -> Iterator[str]:
-    """What a row says against itself."""
-    lane = by_infill.get(row["infill"])
-    if lane is None:
+def _contradictions(row: StoredRow, by_infill: Mapping[str, CurvePair], recorded: RecordedRun) -> Iterator[str]:
+    """Contradictions within a row."""
+    curves = by_infill.get(row["infill"])
+    if curves is None:
         yield "the run has no such infill"
         return
     if row["error"] is not None:
@@ -91,60 +95,65 @@ def _contradictions(row: Mapping[str, Any], by_infill: Mapping[str, CurvePair], 
     counts, values = np.asarray(row["keep_counts"] or (), np.int64), np.asarray(row["curve"] or (), np.float64)
     if row["insertion"] is None or row["prob"] is None or not 0 < len(counts) == len(values):
         yield "it has no figure and no reason for that"
-    elif not abs(_area(counts, values, lane, recorded) - row["insertion"]) <= FLOAT32:
-        yield f"insertion is {row['insertion']:.6g}, its curve's area {_area(counts, values, lane, recorded):.6g}"
+    elif not abs(_area(counts, values, curves, recorded) - row["insertion"]) <= FLOAT32:
+        yield f"insertion is {row['insertion']:.6g}, its curve's area {_area(counts, values, curves, recorded):.6g}"
     elif counts[-1] == recorded.span.pixels and not abs(values[-1] - row["prob"]) <= FLOAT32:
         yield f"the probability is {row['prob']:.6g}, its curve ends at {values[-1]:.6g}"
 
 
-def _area(counts: Array, values: Array, lane: CurvePair, recorded: Recorded) -> float:
-    protocol, low = lane.insertion.protocol, recorded.span.low
+def _area(counts: Array, values: Array, curves: CurvePair, recorded: RecordedRun) -> float:
+    protocol, low = curves.insertion.protocol, recorded.span.low
     return float(protocol.area(counts, values) if protocol is not None else area(counts - low, values))
 
 
-def _ratios(listed: Sequence[Mapping[str, Any]], recorded: Recorded) -> list[str]:
+def _ratios(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
     """Rows whose alpha or beta is not what the formulas give."""
     eps1, eps2 = recorded.settings.eps1, recorded.settings.eps2
-    good = [row for row in listed if row["error"] is None and None not in (row["insertion"], row["prob"])]
-    if eps1 is None or eps2 is None or not good:
+    measured = [row for row in rows if row["error"] is None and None not in (row["insertion"], row["prob"])]
+    if eps1 is None or eps2 is None or not measured:
         return []
-    shown, whole = (np.array([row[name] for row in good]) for name in ("insertion", "prob"))
+    insertion, prob = np.array([(row["insertion"], row["prob"]) for row in measured]).T
     try:
-        expected = {"alpha": alpha(shown, whole, eps1), "beta": beta(shown, whole, eps2)}
+        expected = {"alpha": alpha(insertion, prob, eps1), "beta": beta(insertion, prob, eps2)}
     except AuditError as error:
-        return [f"in the unit of image '{good[0]['image']}': {error}"]
-    return [
-        f"{_told(row)}: {name} is {row[name]}, its insertion and probability give {value:.6g}"
-        for name, values in expected.items() for row, value in zip(good, values, strict=True)
-        if row[name] is None or not abs(row[name] - value) <= FORMULA
-    ]  # fmt: skip
+        return [f"in the unit of image '{measured[0]['image']}': {error}"]
+    problems = []
+    for name, values in expected.items():
+        problems += [
+            f"{_row_name(row)}: {name} is {row[name]}, its insertion and probability give {value:.6g}"
+            for row, value in zip(measured, values, strict=True)
+            if row[name] is None or not abs(row[name] - value) <= FORMULA
+        ]
+    return problems
 
 
-def _errors(listed: Sequence[Mapping[str, Any]], recorded: Recorded) -> list[str]:
-    """Rows by a given number of steps whose points or error are not those of their curves; other rules ask more."""
+def _errors(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
+    """Rows of fixed steps whose points or error do not follow from their curves; other rules need the model."""
     steps, span = recorded.settings.steps, recorded.span
     if steps is None or steps.rule == "auto" or recorded.settings.protocol is not None:
         return []
     width = span.high - span.low
     counts = uniform_counts(width, steps.count if steps.rule == "uniform" else width) + span.low
-    good = [row for row in listed if row["error"] is None and row["curve"] is not None]
-    fits = [row["keep_counts"] == counts.tolist() and len(row["curve"]) == len(counts) for row in good]
-    whole = [row for row, fit in zip(good, fits, strict=True) if fit]
-    found = [f"{_told(row)}: its points are not those of steps {steps}"
-             for row, fit in zip(good, fits, strict=True) if not fit]  # fmt: skip
-    if not whole:
-        return found
-    expected = sampled_errors(counts, np.array([row["curve"] for row in whole])[..., None])[:, 0]
-    said = np.array([row["insertion_error"] for row in whole], np.float64)
-    off = ~np.isclose(said, expected, rtol=ROUNDED, atol=FLOAT32, equal_nan=True)
-    return found + [
-        f"{_told(row)}: its error is {row['insertion_error']}, its curve gives {value:.6g}"
-        for row, value, differs in zip(whole, expected, off, strict=True) if differs
+    measured = [row for row in rows if row["error"] is None and row["curve"] is not None]
+    fitting, problems = list[StoredRow](), list[str]()
+    for row in measured:
+        if row["keep_counts"] == counts.tolist() and len(row["curve"]) == len(counts):
+            fitting.append(row)
+        else:
+            problems.append(f"{_row_name(row)}: its points are not those of steps {steps}")
+    if not fitting:
+        return problems
+    expected = sampled_errors(counts, np.array([row["curve"] for row in fitting])[..., None])[:, 0]
+    errors = np.array([row["insertion_error"] for row in fitting], np.float64)
+    off = ~np.isclose(errors, expected, rtol=ROUNDED, atol=FLOAT32, equal_nan=True)
+    return problems + [
+        f"{_row_name(row)}: its error is {row['insertion_error']}, its curve gives {value:.6g}"
+        for row, value, differs in zip(fitting, expected, off, strict=True) if differs
     ]  # fmt: skip
 
 
-def summed_up(recorded: Recorded) -> tuple[int, list[str]]:
-    """How many figures there are, and entries of results.json that are not what the stored rows give."""
+def check_summary(recorded: RecordedRun) -> Outcome:
+    """Entries of results.json that do not follow from the stored rows."""
     runtime, about = recorded.runtime, recorded.about
     if runtime is None:
         summary = without_figures(about["subject"], recorded.settings, about["environment"])
@@ -153,5 +162,6 @@ def summed_up(recorded: Recorded) -> tuple[int, list[str]]:
         summary = results(summarise(lambda: tables(recorded.units.values()), recorded.settings, runtime, about))
     left_out = {*NOT_SUMMED_UP, *(("limitations",) if recorded.results.tool != summary.tool else ())}
     expected = {name: value for name, value in summary.to_json().items() if name not in left_out}
-    entries = (summary.metrics, summary.controls, summary.comparisons, summary.classes)
-    return sum(map(len, entries)), [f"results.json: {text}" for text in differences(recorded.plain, expected)]
+    figures = sum(map(len, (summary.metrics, summary.controls, summary.comparisons, summary.classes)))
+    problems = [f"results.json: {text}" for text in differences(recorded.plain, expected)]
+    return f"{figures:,} figures follow from the rows", problems

@@ -1,4 +1,4 @@
-"""Maps that an audit made itself, made once more as they were asked for, and set beside those that it keeps."""
+"""Recreates maps that an audit made itself, and compares them with those that it stored."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
-from auditkit.verdict.verify.run_record import Recorded
+from auditkit.verdict.verify.run_record import RecordedRun
 
 Maps = Mapping[tuple[str, int], Array]  # by image and label
-# Rank correlation of two maps made alike. On the CPU, gradients, grad-cam, rise, occlusion and differences gave equal
+# Least rank correlation of like maps. On the CPU, gradients, grad-cam, rise, occlusion and differences gave equal
 # bits alone and in a batch, and a mask 0.99999 after 1,500 steps; with weights rounded as in TF32 the least was 0.997.
 ALIKE = 0.99
 SUPPLIED = "how the maps were made: they were supplied, and cannot be made again"
@@ -29,7 +29,7 @@ SUPPLIED = "how the maps were made: they were supplied, and cannot be made again
 
 @dataclass(frozen=True)
 class Agreement:
-    """Maps made again, and what of them is not as the run has it."""
+    """Recreated maps and how they differ from those of the run."""
 
     maps: int
     images: int
@@ -37,52 +37,57 @@ class Agreement:
     problems: list[str]
 
 
-def made_by(recorded: Recorded) -> str:
-    """The method that the audit made its maps by; empty where it was given them."""
+def method_name(recorded: RecordedRun) -> str:
+    """The method that made the maps; empty if they were supplied."""
     return "" if recorded.results.explained is None else recorded.results.explained.method
 
 
-def again(
-    recorded: Recorded, work: EvaluationPlan, order: Sequence[int], wanted: int, pool: Path | None, exact: bool,
+def recreate_maps(
+    recorded: RecordedRun, plan: EvaluationPlan, order: Sequence[int], wanted: int, pool: Path | None, exact: bool,
     progress: Progress,
 ) -> Agreement:  # fmt: skip
-    """The maps of the first images in `order` that have some, made again and compared.
+    """Recreate and compare the maps of the first images in `order` that have some.
 
-    What was drawn by chance is drawn again alike, but fewer images share a batch than in the run, so the last digits
-    may differ. `exact`: it is the same environment, in which an image's labels come out alike too.
+    Random draws repeat, but fewer images share a batch than in the run, so the last digits may differ. `exact`: the
+    environment is the same, so that the labels of an image must be the same too.
     """
-    what, pool_digest = _asked(recorded)
-    (bundle,) = work.bundles.values()
-    positions = [place for place in order if work.images.ids[place] in bundle.labels][:wanted]
-    model = _classifier(recorded, work)
-    made, missing = _made(model, work, what, _pool(recorded, work, pool, pool_digest), positions, bundle, progress)
+    explanation, digest = _explanation(recorded)
+    (bundle,) = plan.bundles.values()
+    positions = [position for position in order if plan.images.ids[position] in bundle.labels][:wanted]
+    model = _classifier(recorded, plan)
+    images = _pool(recorded, plan, pool, digest)
+    made, missing = _make_maps(model, plan, explanation, images, positions, bundle, progress)
     problems = [
         f"image '{image}' has no map for label {label}, which was asked for" for image, label in missing if exact
     ]
-    alike = {pair: correlation(values, bundle.get(*pair)) for pair, values in made.items()}
+    correlations = {pair: correlation(values, bundle.get(*pair)) for pair, values in made.items()}
     problems += [
-        f"the map of image '{image}', label {label}, is not the one that {what.name()} makes: their rank correlation "
-        f"is {found:.3f}, at least {ALIKE} is expected"
-        for (image, label), found in alike.items() if not found >= ALIKE
-    ]  # fmt: skip
-    return Agreement(len(alike), len(positions), min(alike.values(), default=1.0), problems)
+        f"the map of image '{image}', label {label}, is not the one that {explanation.name()} makes: their rank "
+        f"correlation is {value:.3f}, at least {ALIKE} is expected"
+        for (image, label), value in correlations.items()
+        if not value >= ALIKE
+    ]
+    return Agreement(len(correlations), len(positions), min(correlations.values(), default=1.0), problems)
 
 
-def _asked(recorded: Recorded) -> tuple[Explanation, str | None]:
-    """What was asked for, and the digest of the pictures behind hidden pixels, where they are not the images."""
+def _explanation(recorded: RecordedRun) -> tuple[Explanation, str | None]:
+    """The recorded request, and the digest of the infill pool if it is not the images."""
     explained = recorded.results.explained
     if explained is None:
         raise ValueError("the run did not make its maps")
     request = explained.request
-    what = Explanation(request.method, request.labels, tuple(request.options.items()), request.seed, request.gradient)
-    if what.name() != explained.method:
-        raise ValueError(f"what was asked for is {what.name()}, but the maps are said to be of {explained.method}")
-    return what, request.pool
+    options = tuple(request.options.items())
+    explanation = Explanation(request.method, request.labels, options, request.seed, request.gradient)
+    if explanation.name() != explained.method:
+        raise ValueError(
+            f"what was asked for is {explanation.name()}, but the maps are said to be of {explained.method}"
+        )
+    return explanation, request.pool
 
 
-def _classifier(recorded: Recorded, work: EvaluationPlan) -> OnnxClassifier:
-    """The model in the precision that maps were made in; figures may have been taken in a better one."""
-    model, then = work.model, recorded.run["environment"]
+def _classifier(recorded: RecordedRun, plan: EvaluationPlan) -> OnnxClassifier:
+    """The model in the precision that made the maps; figures may have been measured in a better one."""
+    model, then = plan.model, recorded.run["environment"]
     if model.file is None:
         raise TypeError("a function is never asked again")
     if then["device"] != model.device.name or then["precision"] == model.settings.precision:
@@ -91,42 +96,45 @@ def _classifier(recorded: Recorded, work: EvaluationPlan) -> OnnxClassifier:
     return OnnxClassifier(model.file, model.signature, model.card, settings)
 
 
-def _pool(recorded: Recorded, work: EvaluationPlan, given: Path | None, known: str | None) -> Dataset:
-    """The pictures behind hidden pixels."""
-    if known is None:
-        return work.images
-    path = given or recorded.results.run.pool_path
+def _pool(recorded: RecordedRun, plan: EvaluationPlan, location: Path | None, digest: str | None) -> Dataset:
+    """The images that infills are drawn from."""
+    if digest is None:
+        return plan.images
+    path = location or recorded.results.run.pool_path
     if path is None or not Path(path).exists():
         raise BadInput(f"the pool that maps were made with cannot be found ({path}): give --pool PATH, or --maps 0.")
-    pool = Dataset.open(Path(path), work.model.signature.classes, work.model.card.names)
-    if pool.digest() != known:
+    pool = Dataset.open(Path(path), plan.model.signature.classes, plan.model.card.names)
+    if pool.digest() != digest:
         raise ValueError(f"{path} is not the pool that they were made with: its digest is another")
-    return pool.usable(work.model.card)[0]
+    return pool.usable(plan.model.card)[0]
 
 
-def _made(
-    model: OnnxClassifier, work: EvaluationPlan, what: Explanation, pool: Dataset, positions: Sequence[int],
+def _make_maps(
+    model: OnnxClassifier, plan: EvaluationPlan, explanation: Explanation, pool: Dataset, positions: Sequence[int],
     bundle: HeatmapSet, progress: Progress,
 ) -> tuple[Maps, list[tuple[str, int]]]:  # fmt: skip
-    """The maps of images and the labels that the bundle has maps for; and labels that it lacks."""
+    """The maps of the labels that the bundle has; and the labels that it lacks."""
     if not positions:
         return {}, []
-    method, options = what.chosen()
-    seen, tick = load_images(positions, work.images, model.card, model.signature), progress(len(positions))
-    drawn = drawn_pool(model, pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
-    rule = what.labels or str(default_labels(model.signature.classes))
-    chosen = choose_labels(probabilities(model, seen.inputs), rule)
-    missing = [(image, int(label)) for image, own in zip(seen.ids, chosen, strict=True)
-               for label in own if int(label) not in bundle.labels[image]]  # fmt: skip
-    labels = [bundle.labels[image] for image in seen.ids]
-    found = method.run(request_for(model, seen, labels, drawn, what.seed, lambda rows: tick(0, rows)), options)
+    method, options = explanation.chosen()
+    batch, tick = load_images(positions, plan.images, model.card, model.signature), progress(len(positions))
+    drawn = drawn_pool(model, pool, explanation.seed) if method.uses_pool else Pool((), np.zeros(0))
+    rule = explanation.labels or str(default_labels(model.signature.classes))
+    chosen = choose_labels(probabilities(model, batch.inputs), rule)
+    missing = []
+    for image, expected in zip(batch.ids, chosen, strict=True):
+        missing += [(image, int(label)) for label in expected if int(label) not in bundle.labels[image]]
+    labels = [bundle.labels[image] for image in batch.ids]
+    result = method.run(request_for(model, batch, labels, drawn, explanation.seed, lambda rows: tick(0, rows)), options)
     tick(len(positions))
-    return {(image, label): values for image, own in zip(seen.ids, found.maps, strict=True)
-            for label, values in own.items()}, missing  # fmt: skip
+    maps: dict[tuple[str, int], Array] = {}
+    for image, by_label in zip(batch.ids, result.maps, strict=True):
+        maps |= {(image, label): values for label, values in by_label.items()}
+    return maps, missing
 
 
 def correlation(first: Array, second: Array) -> float:
-    """Rank correlation of two maps over the pixels; two that rank none before another are alike."""
+    """Rank correlation of two maps over the pixels; 1 if both are constant."""
     if first.shape != second.shape:
         return 0.0
     flat = [bool(values.min() == values.max()) for values in (first, second)]

@@ -1,4 +1,4 @@
-"""The files that a run was made from: found again, and compared by digest with what the run says of them."""
+"""The files that a run was made from, located and compared with the digests that the run records."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -13,17 +13,18 @@ from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Device, Precision, Settings, cuda_problem
 from auditkit.model.signature import Overrides
 from auditkit.runs.evaluation.plan import EvaluationPlan, bundle_digest, plan_evaluation, subject
-from auditkit.verdict.verify.run_record import Recorded, differences
+from auditkit.runs.folder.results import ModelFile
+from auditkit.verdict.verify.run_record import RecordedRun, differences
 
-Given = TypeVar("Given")
+T = TypeVar("T")
 Images = tuple[Dataset, tuple[FailedImage, ...]]
-BY_DIGEST = ("model", "images", "card_origin")  # parts of a subject: wherever they lie now, the content counts
+BY_DIGEST = ("model", "images", "card_origin")  # parts of a subject that may have moved; their digests are compared
 MAPS = "maps"  # in a run's folder: the bundle that the run made itself
 
 
 @dataclass(frozen=True)
 class Originals:
-    """Where the files are now, as far as not where the run says, and how to open the model."""
+    """Where the files are now, if not where the run recorded them, and how to open the model."""
 
     model: Path | None = None
     images: Path | None = None
@@ -34,12 +35,12 @@ class Originals:
 
 
 @dataclass
-class Opened:
-    """The originals, and what is wrong with them."""
+class OpenedOriginals:
+    """The originals and their problems."""
 
     count: int = 0
     problems: list[str] = field(default_factory=list)
-    work: EvaluationPlan | None = None  # to compute rows with, where nothing is wrong
+    plan: EvaluationPlan | None = None  # to recompute rows with; None if there are problems
 
     def note(self, what: str, *, holds: bool) -> None:
         """Count one more original."""
@@ -47,8 +48,8 @@ class Opened:
         if not holds:
             self.problems.append(f"{what} is not what the run was made with: its digest is another")
 
-    def tried(self, step: Callable[[], Given]) -> Given | None:
-        """What the step gives; what is there and cannot be read any more is a problem."""
+    def attempt(self, step: Callable[[], T]) -> T | None:
+        """The value of the step; None, and a problem, if a file cannot be read."""
         try:
             return step()
         except BadInput as error:
@@ -57,64 +58,68 @@ class Opened:
             return None
 
 
-def opened(recorded: Recorded, where: Originals) -> Opened:
-    """Every original with its digest taken; refused, with the option that helps, where one cannot be found."""
-    if recorded.about["subject"]["model"] == "callable":
+def open_originals(recorded: RecordedRun, locations: Originals) -> OpenedOriginals:
+    """Open every original and compare its digest; BadInput names the option that locates a missing one."""
+    recorded_model = recorded.results.subject.model
+    if recorded_model == "callable":
         raise BadInput("the run was made with a Python function, which verify cannot ask; --run-only checks the rest.")
-    paths, found = _Paths.of(recorded, where), Opened()
-    model = _model(found, recorded, where, paths.model)
-    images = None if model is None else _images(found, recorded, model, paths.images)
-    pool = _pool(found, recorded, model, paths.pool) if model is not None and paths.pool is not None else None
-    bundles = {name: _bundle(found, recorded, name, path) for name, path in paths.bundles.items()}
-    for path, known in paths.infills.items():
-        found.note(f"the infill {path}", holds=_sha256(path) == known)
-    if not found.problems and model is not None and images is not None:
-        whole, good, left_out = {name: bundle for name, bundle in bundles.items() if bundle}, *images
-        found.work = found.tried(lambda: plan_evaluation(model, good, whole, recorded.asked, pool, left_out))
-    return found
+    paths, originals = _Paths.of(recorded, recorded_model, locations), OpenedOriginals()
+    model = _model(originals, recorded, recorded_model, locations, paths.model)
+    images = None if model is None else _images(originals, recorded, model, paths.images)
+    pool = _pool(originals, recorded, model, paths.pool) if model is not None and paths.pool is not None else None
+    bundles = {name: _bundle(originals, recorded, name, path) for name, path in paths.bundles.items()}
+    for path, sha256 in paths.infills.items():
+        originals.note(f"the infill {path}", holds=_sha256(path) == sha256)
+    if not originals.problems and model is not None and images is not None:
+        usable, failed = images
+        opened = {name: bundle for name, bundle in bundles.items() if bundle}
+        originals.plan = originals.attempt(
+            lambda: plan_evaluation(model, usable, opened, recorded.requested, pool, failed)
+        )
+    return originals
 
 
 @dataclass(frozen=True)
 class _Paths:
-    """Where the originals lie: as told, else as recorded, else refused with the option that says it."""
+    """Where the originals are: as the user says, else as recorded; BadInput names the option to give."""
 
     model: Path
     images: Path
     bundles: Mapping[str, Path]
-    pool: Path | None  # None: there is none, or it is the images
+    pool: Path | None  # None: the run has none, or it is the images
     infills: Mapping[Path, str]
 
     @classmethod
-    def of(cls, recorded: Recorded, where: Originals) -> "_Paths":
-        about, told = recorded.about, recorded.about["subject"]
-        if strange := sorted(set(where.heatmaps) - set(about["bundles"])):
-            raise BadInput(f"the run has no bundle '{strange[0]}'; it has {', '.join(about['bundles']) or 'none'}.")
+    def of(cls, recorded: RecordedRun, model: ModelFile, locations: Originals) -> "_Paths":
+        run, images = recorded.results.run, recorded.results.subject.images
+        unknown = sorted(set(locations.heatmaps) - set(run.bundles))
+        if unknown:
+            raise BadInput(f"the run has no bundle '{unknown[0]}'; it has {', '.join(run.bundles) or 'none'}.")
         bundles = {
-            name: _there(where.heatmaps.get(name) or _own_maps(recorded, name), f"the heatmaps '{name}'",
+            name: _existing(locations.heatmaps.get(name) or _bundle_path(recorded, name), f"the heatmaps '{name}'",
                          f"give --heatmaps {name}=PATH")
-            for name in about["bundles"]
+            for name in run.bundles
         }  # fmt: skip
-        has_pool = about["pool"] not in (None, told["images"]["digest"])
+        has_pool = run.pool not in (None, images.digest)
         return cls(
-            _there(where.model or told["model"]["path"], "the model", "give --model FILE"),
-            _there(where.images or told["images"]["source"], "the images", "give --images PATH"), bundles,
-            _there(where.pool, "the pool of random infill", "give --pool PATH") if has_pool else None,
-            {_there(path, "an infill image", "put it back"): known for path, known in about["infill_images"].items()},
+            _existing(locations.model or model.path, "the model", "give --model FILE"),
+            _existing(locations.images or images.source, "the images", "give --images PATH"), bundles,
+            _existing(locations.pool, "the pool of random infill", "give --pool PATH") if has_pool else None,
+            {_existing(path, "an infill image", "put it back"): sha256 for path, sha256 in run.infill_images.items()},
         )  # fmt: skip
 
 
-def _own_maps(recorded: Recorded, name: str) -> "Path | str | None":
-    """Where the run says that a bundle is; one that it made itself lies in its own folder."""
-    listed = recorded.results.run.bundle_paths
-    own = recorded.store.folder / MAPS
-    return listed.get(name) or (own if own.is_dir() and list(recorded.about["bundles"]) == [name] else None)
+def _bundle_path(recorded: RecordedRun, name: str) -> "Path | str | None":
+    """The recorded path of a bundle; the run's own folder, if the run made it."""
+    run, created = recorded.results.run, recorded.store.folder / MAPS
+    return run.bundle_paths.get(name) or (created if created.is_dir() and list(run.bundles) == [name] else None)
 
 
-def _there(path: "Path | str | None", what: str, way_out: str) -> Path:
+def _existing(path: "Path | str | None", what: str, way_out: str) -> Path:
     if path is not None and Path(path).exists():
         return Path(path)
-    said = "the run does not say where" if path is None else f"there is no {path}"
-    raise BadInput(f"{what} cannot be found, {said}: {way_out}; or check the run's folder alone with --run-only.")
+    reason = "the run does not say where" if path is None else f"there is no {path}"
+    raise BadInput(f"{what} cannot be found, {reason}: {way_out}; or check the run's folder alone with --run-only.")
 
 
 def _sha256(path: Path) -> str:
@@ -125,42 +130,47 @@ def _sha256(path: Path) -> str:
         raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _model(found: Opened, recorded: Recorded, where: Originals, path: Path) -> OnnxClassifier | None:
-    """The model, prepared as the run says; the card beside it gives no more than the names of its classes."""
-    told = recorded.about["subject"]
-    if _sha256(path) != told["model"]["sha256"]:
-        found.note(f"the model {path}", holds=False)
+def _model(
+    originals: OpenedOriginals, recorded: RecordedRun, file: ModelFile, locations: Originals, path: Path
+) -> OnnxClassifier | None:
+    """The model with the recorded preprocessing; the card beside it only gives the names of its classes."""
+    about = recorded.about["subject"]
+    if _sha256(path) != file.sha256:
+        originals.note(f"the model {path}", holds=False)
         return None
-    layout = where.opening.overrides.layout or told.get("layout")
-    said = Overrides(told["input"], told["output"], layout, told["kind"], recorded.card.size)
-    model = open_file(path, replace(where.opening, overrides=said), _settings(recorded, where.device))
-    found.note(f"the data of the model {path}", holds=model.file.identity == told["model"]["identity"])
-    names = model.card.names if told["card"]["class_names"] else ()
-    if len(names) != told["card"]["class_names"]:
-        raise BadInput(f"the run's card names {told['card']['class_names']} classes; give that card with --card.")
+    layout = locations.opening.overrides.layout or about["layout"]
+    overrides = Overrides(about["input"], about["output"], layout, about["kind"], recorded.card.size)
+    model = open_file(path, replace(locations.opening, overrides=overrides), _settings(recorded, locations.device))
+    originals.note(f"the data of the model {path}", holds=model.file.identity == file.identity)
+    class_names = about["card"]["class_names"]
+    names = model.card.names if class_names else ()
+    if len(names) != class_names:
+        raise BadInput(f"the run's card names {class_names} classes; give that card with --card.")
     model.card = replace(recorded.card, names=names)
     return model
 
 
-def _settings(recorded: Recorded, device: Device) -> Settings:
-    """The run's own device and precision where they are here and nothing else is asked for; else strict float32."""
-    told = recorded.about["environment"]
+def _settings(recorded: RecordedRun, device: Device) -> Settings:
+    """The run's device and precision if this machine has them and the user does not override; else strict float32."""
+    environment = recorded.about["environment"]
     if device == "auto":
-        device = "cuda" if told["device"] == "cuda" and cuda_problem() is None else "cpu"
-    precision: Precision = told["precision"] if device == told["device"] else "strict"
+        device = "cuda" if environment["device"] == "cuda" and cuda_problem() is None else "cpu"
+    precision: Precision = environment["precision"] if device == environment["device"] else "strict"
     return Settings(device, precision)
 
 
-def _images(found: Opened, recorded: Recorded, model: OnnxClassifier, path: Path) -> Images | None:
-    images = found.tried(lambda: _usable(model, path))
+def _images(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, path: Path) -> Images | None:
+    images = originals.attempt(lambda: _usable(model, path))
     if images is None:
         return None
-    told, now = recorded.about["subject"], subject(model, images[0])
-    found.note(f"the set of images {path}", holds=now["images"]["digest"] == told["images"]["digest"])
+    usable, failed = images
+    now, recorded_digest = subject(model, usable), recorded.results.subject.images.digest
+    originals.note(f"the set of images {path}", holds=now["images"]["digest"] == recorded_digest)
     rest = {name: value for name, value in now.items() if name not in BY_DIGEST}
-    found.problems += [f"the model opens otherwise than in the run: {said}" for said in differences(told, rest)]
-    left_out, said = {one.image for one in images[1]}, {one["image"] for one in recorded.about["failed_images"]}
-    found.problems += [f"image '{image}' is left out by the run, but can be used" for image in sorted(said - left_out)]
+    changes = differences(recorded.about["subject"], rest)
+    originals.problems += [f"the model opens otherwise than in the run: {change}" for change in changes]
+    left_out = {entry.image for entry in recorded.results.failed_images} - {entry.image for entry in failed}
+    originals.problems += [f"image '{image}' is left out by the run, but can be used" for image in sorted(left_out)]
     return images
 
 
@@ -168,16 +178,16 @@ def _usable(model: OnnxClassifier, path: Path) -> Images:
     return Dataset.open(path, model.signature.classes, model.card.names).usable(model.card)
 
 
-def _pool(found: Opened, recorded: Recorded, model: OnnxClassifier, path: Path) -> Dataset | None:
-    pool = found.tried(lambda: _usable(model, path)[0])
+def _pool(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, path: Path) -> Dataset | None:
+    pool = originals.attempt(lambda: _usable(model, path)[0])
     if pool is not None:
-        found.note(f"the pool {path}", holds=pool.digest() == recorded.about["pool"])
+        originals.note(f"the pool {path}", holds=pool.digest() == recorded.results.run.pool)
     return pool
 
 
-def _bundle(found: Opened, recorded: Recorded, name: str, path: Path) -> HeatmapSet | None:
-    bundle = found.tried(lambda: open_bundle(path))
+def _bundle(originals: OpenedOriginals, recorded: RecordedRun, name: str, path: Path) -> HeatmapSet | None:
+    bundle = originals.attempt(lambda: open_bundle(path))
     if bundle is not None:
-        taken = found.tried(lambda: bundle_digest(bundle))
-        found.note(f"the bundle {path}", holds=taken is None or taken == recorded.about["bundles"][name])
+        digest = originals.attempt(lambda: bundle_digest(bundle))
+        originals.note(f"the bundle {path}", holds=digest is None or digest == recorded.results.run.bundles[name])
     return bundle

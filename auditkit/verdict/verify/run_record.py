@@ -1,4 +1,4 @@
-"""What a run says of itself, read from its own files and believed only as far as it is checked."""
+"""A run as its own files describe it; nothing in them is trusted before it is checked."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -21,43 +21,46 @@ from auditkit.runs.folder import results as results_types
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import Store
 
-MOST_IMAGES = 10**7  # more than any run has; a file that was tampered with may say anything
-ROUNDING = 1e-9  # between a number that is stored and the same one summed up again, perhaps on another machine
-OF_THE_PROTOCOL = ("renormalise", "infill", "eps1", "eps2", "ties")  # settings that a protocol brings itself
+MOST_IMAGES = 10**7  # more than any run has; a changed file may hold any number
+ROUNDING = 1e-9  # between a stored number and the same one recomputed, perhaps on another machine
+OF_THE_PROTOCOL = ("renormalise", "infill", "eps1", "eps2", "ties")  # settings that a protocol fixes
+Outcome = tuple[str, list[str]]  # of a check: what holds, and the problems
+PlainRecord = Mapping[str, Any]  # a JSON object as it was written
+StoredRow = Mapping[str, Any]  # a row of a Parquet file, by column
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What the evaluation in a run was about, and how it was done."""
+class RecordedRun:
+    """What a run evaluated, and how."""
 
     store: Store
-    run: Mapping[str, Any]  # what run.json says that the run is
+    run: PlainRecord  # run.json
     results: Results
-    plain: Mapping[str, Json]  # results.json as it was written
-    about: Mapping[str, Any]  # what the keys of its units are the digests of
-    asked: Evaluation  # settings as they can be given again
+    plain: Mapping[str, Json]  # results.json
+    about: PlainRecord  # the keys of its units are digests of this
+    requested: Evaluation  # settings as a user would give them
     settings: Evaluation  # the same, resolved
-    runtime: Runtime | None  # None: no map could be used, so that there are no rows
+    runtime: Runtime | None  # None: no map could be used, so there are no rows
     card: Card  # without the names of the classes
     units: Mapping[range, str]  # the key of each
 
     @classmethod
-    def of(cls, folder: Path) -> "Recorded":
-        """What run.json and results.json say; refused where that cannot have been written by an evaluation."""
+    def of(cls, folder: Path) -> "RecordedRun":
+        """The run in a folder; BadInput if no evaluation can have written run.json and results.json."""
         store = Store(folder)
         run, plain, results = store.settings(), store.plain_results(), store.results()
         try:
             about = _about(plain)
-            asked, subject = _asked(about["settings"]), about["subject"]
-            settings = resolved(asked, subject["classes"])
-            if said := list(differences(about["settings"], settings.to_json())):
-                raise ValueError(f"its settings do not belong together: {said[0]}")
-            card, runtime = _card(subject["card"]), _runtime(results.runtime)
-            keys = {} if runtime is None else _keys(about, card)
-            return cls(store, run, results, plain, about, asked, settings, runtime, card, keys)
+            requested = _evaluation(results.settings)
+            settings = resolved(requested, results.subject.classes)
+            for difference in differences(about["settings"], settings.to_json()):
+                raise ValueError(f"its settings do not belong together: {difference}")
+            card, runtime = _card(results.subject.card), _runtime(results.runtime)
+            keys = {} if runtime is None else _unit_keys(about, results, card)
+            return cls(store, run, results, plain, about, requested, settings, runtime, card, keys)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            said_why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-            raise BadInput(f"{folder} does not hold an evaluation of this auditkit's: {said_why}.") from None
+            reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise BadInput(f"{folder} does not hold an evaluation of this auditkit's: {reason}.") from None
 
     @property
     def curve_pairs(self) -> tuple[CurvePair, ...]:
@@ -74,33 +77,30 @@ class Recorded:
         return next(unit for unit in self.units if position in unit)
 
 
-def _about(results: Any) -> dict[str, Any]:
-    """What an evaluation puts into the keys of its units; its results say all of it."""
+def _about(results: Any) -> PlainRecord:
+    """The part of results.json that goes into the keys of the units."""
     of_run = {name: results["run"][name] for name in ("bundles", "bundle_paths", "pool", "infill_images")}
     return of_run | {name: results[name] for name in ("subject", "settings", "failed_images", "environment")}
 
 
-def _keys(about: Mapping[str, Any], card: Card) -> dict[range, str]:
-    count = int(about["subject"]["images"]["count"])
+def _unit_keys(about: PlainRecord, results: Results, card: Card) -> dict[range, str]:
+    count = results.subject.images.count
     if not 0 < count <= MOST_IMAGES:
         raise ValueError(f"it has {count} images")
-    every = units(count, card.size[0] * card.size[1], PROFILES[about["environment"].get("device", CPU.name)])
+    every = units(count, card.size[0] * card.size[1], PROFILES[results.environment.get("device", CPU.name)])
     return unit_keys(about, every)
 
 
-def _asked(said: Mapping[str, Any]) -> Evaluation:
-    own = OF_THE_PROTOCOL if said["protocol"] is not None else ()
-    given: dict[str, Any] = {name: value for name, value in said.items() if name not in (*own, "conventions")}
-    given |= {"steps": parse_steps(said["steps"]), "range": tuple(said["range"])}
-    if "infill" in given:
-        given["infill"] = tuple(given["infill"])
-    return Evaluation(**given)
+def _evaluation(settings: results_types.Settings) -> Evaluation:
+    omitted = ("conventions", *(OF_THE_PROTOCOL if settings.protocol is not None else ()))
+    values = {name: value for name, value in vars(settings).items() if name not in omitted}
+    return Evaluation(**values | {"steps": parse_steps(settings.steps)})
 
 
-def _card(said: Mapping[str, Any]) -> Card:
-    fitted: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
-    del fitted["class_names"]
-    return Card(**fitted)
+def _card(recorded: Mapping[str, results_types.CardValue]) -> Card:
+    values: dict[str, Any] = dict(recorded)
+    del values["class_names"]
+    return Card(**values)
 
 
 def _runtime(recorded: results_types.Runtime | None) -> Runtime | None:
@@ -110,32 +110,34 @@ def _runtime(recorded: results_types.Runtime | None) -> Runtime | None:
                    recorded.alpha, recorded.beta, recorded.note or "")  # fmt: skip
 
 
-def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
-    """Where what is recorded is not what was found; what else it says is left alone, but lists are whole."""
-    if isinstance(found, Mapping):
-        held = recorded if isinstance(recorded, Mapping) else {}
-        for name, value in found.items():
-            yield from differences(held.get(name), value, f"{where}.{name}" if where else name)
-    elif isinstance(found, list | tuple):
-        listed = recorded if isinstance(recorded, list) else []
-        if len(listed) != len(found):
-            yield f"{where or 'the list'} has {len(listed)} entries, {len(found)} are expected"
-        for place, (mine, value) in enumerate(zip(listed, found, strict=False)):
-            yield from differences(mine, value, f"{where}[{place}]{_named(value)}")
-    elif not _equal(recorded, found):
-        yield f"{where or 'the value'} is {recorded!r:.80}, expected {found!r:.80}"
+def differences(recorded: object, expected: object, where: str = "") -> Iterator[str]:
+    """Differences between recorded and expected values; keys that are not expected do not matter, list entries do."""
+    if isinstance(expected, Mapping):
+        values = recorded if isinstance(recorded, Mapping) else {}
+        for name, value in expected.items():
+            yield from differences(values.get(name), value, f"{where}.{name}" if where else name)
+    elif isinstance(expected, list | tuple):
+        entries = recorded if isinstance(recorded, list) else []
+        if len(entries) != len(expected):
+            yield f"{where or 'the list'} has {len(entries)} entries, {len(expected)} are expected"
+        for index, (entry, value) in enumerate(zip(entries, expected, strict=False)):
+            yield from differences(entry, value, f"{where}[{index}]{_figure_name(value)}")
+    elif not _equal(recorded, expected):
+        yield f"{where or 'the value'} is {recorded!r:.80}, expected {expected!r:.80}"
 
 
-def _named(value: Any) -> str:
-    said = value if isinstance(value, Mapping) else {}
-    return f" ({said['name']} of {said.get('bundle') or 'the model'})" if "name" in said else ""
+def _figure_name(value: object) -> str:
+    if not isinstance(value, Mapping) or "name" not in value:
+        return ""
+    return f" ({value['name']} of {value.get('bundle') or 'the model'})"
 
 
-def _equal(recorded: Any, found: Any) -> bool:
-    if isinstance(found, np.generic):
-        found = found.item()
-    if isinstance(found, float) and not math.isfinite(found):
+def _equal(recorded: object, expected: object) -> bool:
+    if isinstance(expected, np.generic):
+        expected = expected.item()
+    if isinstance(expected, float) and not math.isfinite(expected):
         return recorded is None
-    if type(found) in (int, float) and type(recorded) in (int, float):
-        return math.isclose(recorded, found, rel_tol=ROUNDING, abs_tol=ROUNDING)
-    return type(recorded) is type(found) and recorded == found
+    numbers = (int, float)
+    if isinstance(expected, numbers) and isinstance(recorded, numbers) and bool not in (type(expected), type(recorded)):
+        return math.isclose(recorded, expected, rel_tol=ROUNDING, abs_tol=ROUNDING)
+    return type(recorded) is type(expected) and recorded == expected

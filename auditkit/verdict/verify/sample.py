@@ -1,4 +1,4 @@
-"""Which images are computed anew: some by chance, and those that decide."""
+"""Which images are recomputed: some at random, and those that decide most."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -10,23 +10,23 @@ from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import CONTROL
 from auditkit.runs.summary.row_table import Items
 from auditkit.runs.summary.source_rows import image_means
-from auditkit.verdict.verify.run_record import Recorded
+from auditkit.verdict.verify.run_record import RecordedRun
 
-SEVERAL = 10  # changed images of which the chance to escape is told too
+SEVERAL = 10  # changed images whose chance to escape is reported too
 
 
 def drawn(images: int, share: float, seed: int) -> list[int]:
-    """Positions of the images that chance chooses, in the order of the draw; at least one."""
+    """Positions of randomly drawn images, in the order of the draw; at least one."""
     count = min(images, max(1, int(np.ceil(share * images))))
     return [int(position) for position in np.random.default_rng(seed).permutation(images)[:count]]
 
 
 def escape(images: int, sampled: int, changed: int) -> float:
-    """How likely none of so many changed images is drawn: C(n - k, m) / C(n, m), every draw being as likely."""
-    return prod(max(images - sampled - place, 0) / (images - place) for place in range(changed))
+    """Probability that a sample holds none of `changed` images: C(n - k, m) / C(n, m)."""
+    return prod(max(images - sampled - position, 0) / (images - position) for position in range(changed))
 
 
-def told(images: int, sampled: int) -> str:
+def escape_text(images: int, sampled: int) -> str:
     """What a sample of this size misses, in a sentence."""
     if sampled >= images:
         return "every image is computed anew"
@@ -35,16 +35,15 @@ def told(images: int, sampled: int) -> str:
     return f"one changed image of {images}, none of those that decide, {one}{several}; --sample 1 computes all anew"
 
 
-def deciding(recorded: Recorded) -> list[str]:
+def deciding(recorded: RecordedRun) -> list[str]:
     """The images that decide most: for every bundle, infill and judged figure, the highest and the lowest.
 
-    An image counts by how far its figure lies above the best control's on the same image, or by the figure itself
-    where there is no control. Who lifts a mean by changing few images must change them by much, and then they are the
-    highest; who hides an image that speaks against the maps leaves the next one as the lowest. Since this is no
-    secret, it adds nothing against many small changes: those are for chance.
+    Images are ordered by their figure minus the best control's on the same image, or by the figure if there is no
+    control. To lift a mean by few images, a forger must change them by much, and they become the highest. Many small
+    changes are left to the random sample.
     """
     items = Items(recorded.store.tables(recorded.units.values()), named=recorded.settings.targets_listed_labels)
-    return list(dict.fromkeys(items.images[place] for place in _extremes(items)))
+    return list(dict.fromkeys(items.images[position] for position in _extremes(items)))
 
 
 def _extremes(items: Items) -> Iterator[int]:

@@ -1,10 +1,11 @@
-"""All checks of a run, one after the other; what does not hold is listed, and so is what could not be checked."""
+"""Runs all checks of a run; lists the problems, and what could not be checked."""
 
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -14,40 +15,40 @@ from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.store import RESULTS, RUN
 from auditkit.verdict.verify import consistency, judgement, maps, recompute, sample
-from auditkit.verdict.verify.originals import Opened, Originals, opened
-from auditkit.verdict.verify.run_record import Recorded
+from auditkit.verdict.verify.originals import OpenedOriginals, Originals, open_originals
+from auditkit.verdict.verify.run_record import Outcome, RecordedRun
 
 Depth = Literal["rows", "digests", "run"]
-Told = tuple[str, list[str]]  # what was looked at, and what does not hold
-STRANGE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)  # from files that others wrote
-SHARE, MAPS = 0.05, 2  # of the images: those whose rows are computed again, and those whose maps are made again
+MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)  # raised by changed files
+SHARE = 0.05  # of the images: their rows are recomputed
+MAPS = 2  # images whose maps are recreated
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """One check and its problems."""
 
     name: str
-    about: str  # what holds of it, with counts, where nothing is wrong
+    about: str  # what holds, with counts
     problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Which rows were computed anew, so that another can do the same, and how far they may be off."""
+    """Which rows were recomputed, so that anyone can repeat it, and the tolerance."""
 
     share: float
     seed: int
-    images: int  # drawn
-    deciding: int  # and so many more, since they decide most
-    escape: str  # what such a sample misses, in a sentence
+    images: int  # drawn at random
+    deciding: int  # images added because they decide most
+    escape: str  # what a sample of this size misses, in a sentence
     tolerance: float
     why: str
 
 
 @dataclass
 class Verification:
-    """What was checked, what does not hold, and what was not checked."""
+    """The checks with their problems, and what was not checked."""
 
     run: str
     checks: list[Check] = field(default_factory=list)
@@ -56,18 +57,18 @@ class Verification:
 
     @property
     def problems(self) -> list[str]:
-        """All that does not hold."""
-        return [problem for check in self.checks for problem in check.problems]
+        """The problems of all checks."""
+        return list(chain.from_iterable(check.problems for check in self.checks))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain object for `verify --json`."""
         return {"schema_version": 1, "holds": not self.problems, **asdict(self)}
 
-    def look(self, name: str, step: Callable[[], Told], *, asks: bool = False) -> bool:
-        """Do one check; whether all of it holds. `asks`: what it needs and lacks, the user can give."""
+    def check(self, name: str, step: Callable[[], Outcome], *, asks: bool = False) -> bool:
+        """Run one check; whether it holds. `asks`: the user can supply what it lacks."""
         try:
             about, problems = step()
-        except (*STRANGE, AuditError) as error:
+        except (*MALFORMED, AuditError) as error:
             if asks and isinstance(error, BadInput) and not self.problems:
                 raise
             about, problems = "", [f"the {name} cannot be made sense of ({type(error).__name__}: {error})"]
@@ -79,10 +80,10 @@ def verify(
     run: Path, originals: Originals | None = None, *, depth: Depth = "rows", share: float = SHARE,
     images_mapped: int = MAPS, seed: int | None = None, progress: Progress = silent,
 ) -> Verification:  # fmt: skip
-    """Whether the run's files are unchanged, follow from each other, and come out again from the originals.
+    """Check that the run's files are unchanged, agree with each other, and can be recomputed from the originals.
 
-    Without a seed the sample is drawn anew each time: who changes a run cannot know where nobody will look. Of maps
-    that the audit made, those of `images_mapped` images are made again.
+    Without a seed every call draws another sample, so nobody can know which images will not be recomputed. If the
+    audit made the maps, those of `images_mapped` images are recreated.
     """
     if not 0 < share <= 1:
         raise BadInput(f"a sample of {share:g} of the images is none; give a share above 0, up to 1.")
@@ -92,128 +93,128 @@ def verify(
         raise BadInput(f"seed {seed} is negative.")
     if not any((run / name).is_file() for name in (RUN, RESULTS, checksums.SUMS)):
         raise BadInput(f"{run} is not a run: it has no {RUN}.")
-    found = Verification(str(run))
-    recorded, whole = _inside(found, run)
+    result = Verification(str(run))
+    recorded, units_hold = _check_folder(result, run)
     if recorded is None or depth == "run":
-        found.not_checked += ["whether model, images and heatmaps are the run's, and its rows and maps come out again"]
-        return found
+        result.not_checked += ["whether model, images and heatmaps are the run's, and its rows and maps come out again"]
+        return result
     try:
-        files = opened(recorded, originals or Originals())
+        files = open_originals(recorded, originals or Originals())
     except BadInput as error:
-        if not found.problems:
+        if not result.problems:
             raise
-        found.not_checked.append(f"model, images, heatmaps and rows: {error}")
-        return found
-    except STRANGE as error:
-        files = Opened(problems=[f"what the run says of them makes no sense ({type(error).__name__}: {error})"])
-    found.look("originals", lambda: (f"{files.count} have the digests that are recorded", files.problems))
+        result.not_checked.append(f"model, images, heatmaps and rows: {error}")
+        return result
+    except MALFORMED as error:
+        problem = f"what the run says of them makes no sense ({type(error).__name__}: {error})"
+        files = OpenedOriginals(problems=[problem])
+    result.check("originals", lambda: (f"{files.count} have the digests that are recorded", files.problems))
     if depth == "digests":
-        found.not_checked.append("whether rows and maps come out again")
-    elif files.work is None or not whole:
-        found.not_checked.append("whether rows and maps come out again: first, originals and parts must hold")
+        result.not_checked.append("whether rows and maps come out again")
+    elif files.plan is None or not units_hold:
+        result.not_checked.append("whether rows and maps come out again: first, originals and parts must hold")
     else:
         seed = secrets.randbelow(2**32) if seed is None else seed
-        _again(found, recorded, files.work, share, seed, progress)
-        _made_again(found, recorded, files.work, images_mapped, seed, (originals or Originals()).pool, progress)
-    return found
+        _check_rows(result, recorded, files.plan, share, seed, progress)
+        _check_maps(result, recorded, files.plan, images_mapped, seed, (originals or Originals()).pool, progress)
+    return result
 
 
-def _inside(found: Verification, run: Path) -> tuple[Recorded | None, bool]:
-    """The run looked at by itself: what it says, None where it is no run any more; and whether its parts hold."""
+def _check_folder(result: Verification, run: Path) -> tuple[RecordedRun | None, bool]:
+    """Check the run's folder: its record, None if it cannot be read; and whether its units hold."""
     if not any((run / name).exists() for name in (RESULTS, checksums.SUMS)):
         raise BadInput(f"{run} is not finished; give its command again, then verify.")
     try:
-        recorded = Recorded.of(run)
+        recorded = RecordedRun.of(run)
     except BadInput as error:
-        if found.look("files", lambda: _files(run)) and isinstance(error, OtherVersion):
+        if result.check("files", lambda: _files(run)) and isinstance(error, OtherVersion):
             raise  # an older run is not a changed one
-        found.checks.append(Check("settings", "", (str(error),)))
+        result.checks.append(Check("settings", "", (str(error),)))
         return None, False
-    found.look("files", lambda: _files(run))
-    found.look("settings", lambda: ("say the same in run.json and results.json", consistency.settings(recorded)))
-    about = f"{len(recorded.units)} units, each sealed with its key"
-    if whole := found.look("parts", lambda: (about, consistency.parts(recorded))):
+    result.check("files", lambda: _files(run))
+    result.check("settings", lambda: consistency.check_settings(recorded))
+    units_hold = result.check("parts", lambda: consistency.check_units(recorded))
+    if units_hold:
         with np.errstate(all="ignore"):
-            found.look("rows", lambda: _told("{:,} fit their curves and formulas", consistency.rows(recorded)))
-            found.look("results", lambda: _told("{:,} figures follow from the rows", consistency.summed_up(recorded)))
+            result.check("rows", lambda: consistency.check_rows(recorded))
+            result.check("results", lambda: consistency.check_summary(recorded))
     if recorded.results.policy is not None:
-        _judged(found, recorded)
-    return recorded, whole
+        _check_audit(result, recorded)
+    return recorded, units_hold
 
 
-def _judged(found: Verification, recorded: Recorded) -> None:
-    """What an audit adds to an evaluation."""
-    found.look("verdict", lambda: _told("follows from results and policy, {} checks", judgement.verdict(recorded)))
-    if stages := judgement.stages(recorded):
-        about = f"{len(stages)} follow from the maps of re-initialised models"
-        found.look("stages", lambda: (about, judgement.series(recorded)))
-    if why_not := judgement.cannot_render(recorded):
-        found.not_checked.append(f"whether the report shows these results: {why_not}")
+def _check_audit(result: Verification, recorded: RecordedRun) -> None:
+    """Check what an audit adds to an evaluation."""
+    result.check("verdict", lambda: judgement.check_verdict(recorded))
+    if judgement.stages(recorded):
+        result.check("stages", lambda: judgement.check_stages(recorded))
+    obstacle = judgement.rendering_obstacle(recorded)
+    if obstacle:
+        result.not_checked.append(f"whether the report shows these results: {obstacle}")
     else:
-        found.look("report", lambda: ("shows these results, byte for byte", judgement.report(recorded)))
-    found.not_checked += judgement.beyond(recorded)
+        result.check("report", lambda: judgement.check_report(recorded))
+    result.not_checked += judgement.unchecked(recorded)
 
 
-def _files(run: Path) -> Told:
+def _files(run: Path) -> Outcome:
     problems = checksums.check(run)
     return f"{0 if problems else len(checksums.read(run))} are as listed in {checksums.SUMS}", problems
 
 
-def _told(text: str, counted: tuple[int, list[str]]) -> Told:
-    return text.format(counted[0]), counted[1]
-
-
-def _again(
-    found: Verification, recorded: Recorded, work: EvaluationPlan, share: float, seed: int, progress: Progress
+def _check_rows(
+    result: Verification, recorded: RecordedRun, plan: EvaluationPlan, share: float, seed: int, progress: Progress
 ) -> None:  # fmt: skip
-    """A sample of the rows from the originals, and the runtime's own error."""
+    """Recompute a sample of the rows from the originals, and the runtime's error."""
     runtime = recorded.runtime
     if runtime is None:
-        found.not_checked.append("rows: no map could be used, so there are none")
+        result.not_checked.append("rows: no map could be used, so there are none")
         return
-    count, tolerance = len(work.images), recompute.Tolerance.of(recorded, runtime, work)
+    count, tolerance = len(plan.images), recompute.Tolerance.of(recorded, runtime, plan)
     drawn = sample.drawn(count, share, seed)
-    most = [place for place in _deciding(recorded, work) if place not in drawn]
-    found.sample = Sample(share, seed, len(drawn), len(most), sample.told(count, len(drawn)), tolerance.value,
+    most = [position for position in _deciding(recorded, plan) if position not in drawn]
+    result.sample = Sample(share, seed, len(drawn), len(most), sample.escape_text(count, len(drawn)), tolerance.value,
                           tolerance.why)  # fmt: skip
-    text = (
-        f"{{:,}} rows of {len(drawn)} images, drawn with seed {seed}, and {len(most)} that decide most come out again"
-    )
-    positions = sorted([*drawn, *most])
-    found.look("sample", lambda: _told(text, recompute.compared(recorded, work, positions, tolerance, progress)))
+
+    def step() -> Outcome:
+        rows, problems = recompute.compare_rows(recorded, plan, sorted([*drawn, *most]), tolerance, progress)
+        images = f"{len(drawn)} images, drawn with seed {seed}, and {len(most)} that decide most"
+        return f"{rows:,} rows of {images} come out again", problems
+
+    result.check("sample", step)
     if tolerance.same:
-        found.look("runtime", lambda: ("has the error that is recorded", recompute.runtime(runtime, work)))
+        result.check("runtime", lambda: recompute.check_runtime(runtime, plan))
     else:
-        found.not_checked.append(f"the runtime's error: it was another ({tolerance.why})")
+        result.not_checked.append(f"the runtime's error: it was another ({tolerance.why})")
 
 
-def _deciding(recorded: Recorded, work: EvaluationPlan) -> list[int]:
-    """Positions of the images that decide most; rows that make no sense are a problem of the results already."""
-    places = {image: place for place, image in enumerate(work.images.ids)}
+def _deciding(recorded: RecordedRun, plan: EvaluationPlan) -> list[int]:
+    """Positions of the images that decide most; none if the rows are malformed, which the results check reports."""
+    places = {image: position for position, image in enumerate(plan.images.ids)}
     try:
         with np.errstate(all="ignore"):
             return [places[image] for image in sample.deciding(recorded) if image in places]
-    except (*STRANGE, AuditError):
+    except (*MALFORMED, AuditError):
         return []
 
 
-def _made_again(
-    found: Verification, recorded: Recorded, work: EvaluationPlan, wanted: int, seed: int, pool: Path | None,
+def _check_maps(
+    result: Verification, recorded: RecordedRun, plan: EvaluationPlan, wanted: int, seed: int, pool: Path | None,
     progress: Progress,
 ) -> None:  # fmt: skip
-    """Maps of a few images, where the audit made them: the first ones of the sample."""
-    if not (method := maps.made_by(recorded)):
-        found.not_checked += [maps.SUPPLIED] if work.bundles else []
+    """Recreate the maps of the first images of the sample, if the audit made them."""
+    method = maps.method_name(recorded)
+    if not method:
+        result.not_checked += [maps.SUPPLIED] if plan.bundles else []
         return
     if not wanted:
-        found.not_checked.append(f"whether the maps are those that {method} makes")
+        result.not_checked.append(f"whether the maps are those that {method} makes")
         return
-    order = sample.drawn(len(work.images), 1.0, seed)
+    order = sample.drawn(len(plan.images), 1.0, seed)
 
-    def step() -> Told:
-        same = recorded.run["environment"] == environment(work.model)
-        made = maps.again(recorded, work, order, wanted, pool, same, progress)
+    def step() -> Outcome:
+        same = recorded.run["environment"] == environment(plan.model)
+        made = maps.recreate_maps(recorded, plan, order, wanted, pool, same, progress)
         about = f"{made.maps} maps of {made.images} of {len(order)} images, made again by {method}, rank pixels alike"
         return f"{about} (least rank correlation {made.least:.4f}; {maps.ALIKE} is asked for)", made.problems
 
-    found.look("maps", step, asks=True)
+    result.check("maps", step, asks=True)
