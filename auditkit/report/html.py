@@ -37,7 +37,7 @@ def page(template: str, context: Mapping[str, object], folder: Path = TEMPLATES)
         loader=FileSystemLoader([folder, TEMPLATES]), autoescape=True, undefined=StrictUndefined, finalize=_shown,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"name": name, "last": last}
+    environment.filters |= {"name": name, "last": last, "exact": exact}
     own = (folder / "page.css",) if folder != TEMPLATES else ()
     style, script = _trusted(TEMPLATES / "report.css", *own), _trusted(TEMPLATES / "report.js")
     policy = (

@@ -47,7 +47,7 @@ def _head(results: Results, baseline: tables.Baseline | None) -> list[str]:
 
 
 def _earlier_run(baseline: tables.Baseline) -> str:
-    run = f"run {name(baseline.run)}" if baseline.run else "an earlier run"
+    run = f"run {name(baseline.comparison.a.run)}" if baseline.comparison.a.run else "an earlier run"
     outcome = f"; {baseline.outcome}" if baseline.outcome else ""
     return plain(f"Baseline: {run}, {baseline.verdict.word}{outcome}.")
 
@@ -75,9 +75,10 @@ def _reason(row: sections.CheckRow) -> str:
 def _figures(results: Results) -> list[str]:
     parts = []
     for figures in tables.figures(results):
-        rows = [(f"{row.metric} ({row.direction})", *map(_figure, row.cells), _images(row.cells))
+        rows = [(f"{row.title} ({row.note})", *map(_figure, row.cells), _images(row.cells))
                 for row in figures.rows]  # fmt: skip
-        parts.append(f"{plain(figures.caption)}\n\n{table(('Metric', *figures.sources, 'Images'), rows)}")
+        head = ("Metric", *(source for source, _ in figures.columns), "Images")
+        parts.append(f"{plain(figures.caption)}\n\n{table(head, rows)}")
     about_model = [metric for metric in results.metrics if not metric.bundle]
     if about_model:
         rows = [(metric.name, _figure(sections.figure(metric)), str(metric.n)) for metric in about_model]
@@ -101,8 +102,8 @@ def _images(cells: Iterable[sections.Figure | None]) -> str:
 def _classes(loaded: Loaded) -> list[str]:
     parts = []
     for by_class in tables.classes(loaded.results, tables.names(loaded.results, loaded.gallery)):
-        head = ("Class", "Images", *(f"{metric} ({direction})" for metric, direction in by_class.metrics))
-        rows = [(row.text, row.images, *map(_figure, row.cells)) for row in by_class.rows]
+        head = ("Class", "Images", *(f"{metric} ({direction})" for metric, direction in by_class.columns))
+        rows = [(row.title, row.note, *map(_figure, row.cells)) for row in by_class.rows]
         parts.append(f"{plain(by_class.caption)}\n\n{table(head, rows)}")
     return ["## By class", *parts] if parts else []
 
@@ -129,14 +130,15 @@ def _changes(baseline: tables.Baseline | None) -> list[str]:
         return []
     rows = [(row.title, row.after, row.infill, row.difference.value, row.difference.interval, row.difference.n,
              row.difference.shows) for row in baseline.differences]  # fmt: skip
-    checks = [f"{check.id}: {check.before.word} → {check.after.word}" for check in baseline.checks if check.changed]
+    checks = [f"{check.id}: {wording.status(check.before).word} → {wording.status(check.after).word}"
+              for check in baseline.comparison.checks if check.before != check.after]  # fmt: skip
     head = ("Metric", "Maps", "Infill", "This run less the baseline", "Interval", "Images", "Shown")
     compared = [(fact.what, *(text for text, _ in fact.cells), "changed" if fact.changed else "")
-                for fact in baseline.compared]  # fmt: skip
+                for fact in baseline.facts]  # fmt: skip
     facts = f"What was compared\n\n{table(('What', 'Baseline', 'This run', 'Changed'), compared, _fact)}"
     once = "; what is the same under each infill stands once" if baseline.repeated else ""
     return ["## Changes since the baseline", facts if compared else "", f"Paired differences{once}", table(head, rows),
-            _bullets([*checks, *baseline.notes])]  # fmt: skip
+            _bullets([*checks, *baseline.comparison.notes])]  # fmt: skip
 
 
 def _fact(text: object) -> str:

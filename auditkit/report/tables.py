@@ -13,7 +13,7 @@ from auditkit.records import Json, to_json
 from auditkit.report.formatting import count, exact, interval, name, number, percent, source
 from auditkit.report.sections import Difference, Figure, better, bundles, difference, figure, first_infill
 from auditkit.report.svg import strip
-from auditkit.report.wording import Word, status, verdict
+from auditkit.report.wording import Word, verdict
 from auditkit.runs.folder.results import Comparison, DifferenceResult, MetricResult, Results, RunIdentity
 
 if TYPE_CHECKING:
@@ -28,44 +28,20 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _MODEL_DIGEST = ("model", "sha256")
 
 
-class FigureRow(NamedTuple):
-    """A metric's figures, a source a cell."""
+class Row(NamedTuple):
+    """The figures of a metric by source, or of a class by metric; the note is a direction or a number of images."""
 
-    metric: str
-    direction: str
+    title: str
+    note: str
     cells: list[Figure | None]
 
 
-class FigureTable(NamedTuple):
-    """Figures under one infill, the sources as columns."""
+class Table(NamedTuple):
+    """Rows of figures; a column has a title and, where it is a metric, a direction."""
 
     caption: str
-    sources: list[str]
-    rows: list[FigureRow]
-
-
-class ClassRow(NamedTuple):
-    """A class's figures, a metric a cell."""
-
-    text: str
-    images: str
-    cells: list[Figure | None]
-
-
-class ClassTable(NamedTuple):
-    """A bundle's figures by class, the metrics (title, direction) as columns."""
-
-    caption: str
-    metrics: list[tuple[str, str]]
-    rows: list[ClassRow]
-
-
-class Effort(NamedTuple):
-    """Best effort of a source, as figure and as a dot on a line."""
-
-    source: str
-    figure: Figure
-    strip: Markup
+    columns: list[tuple[str, str]]
+    rows: list[Row]
 
 
 class Stage(NamedTuple):
@@ -77,15 +53,6 @@ class Stage(NamedTuple):
     value: str
     interval: str
     n: str
-
-
-class CheckChange(NamedTuple):
-    """A check before and after."""
-
-    id: str
-    before: Word
-    after: Word
-    changed: bool
 
 
 class DifferenceRow(NamedTuple):
@@ -112,16 +79,16 @@ class FactChange(NamedTuple):
 class Baseline(NamedTuple):
     """What changed since an earlier run."""
 
-    run: str | None
-    digest: str | None
+    comparison: Comparison
     verdict: Word
     outcome: str  # what became of the checks, and what the earlier verdict left out
-    shared: list[tuple[str, str]]
-    compared: list[FactChange]
-    checks: list[CheckChange]
-    differences: list[DifferenceRow]
-    repeated: int  # differences left out because they are the same under each infill
-    notes: Sequence[str]
+    facts: list[FactChange]
+    differences: list[DifferenceRow]  # one that is the same under each infill is listed once
+
+    @property
+    def repeated(self) -> bool:
+        """Whether differences were left out because they are the same under each infill."""
+        return len(self.differences) < len(self.comparison.differences)
 
 
 def names(results: Results, gallery: "GalleryIndex | None") -> dict[int, str]:
@@ -140,7 +107,7 @@ def class_text(label: int | None, class_names: Mapping[int, str]) -> str:
     return f"{name(class_names[label], 60)} ({label})" if label in class_names else f"class {label}"
 
 
-def figures(results: Results) -> list[FigureTable]:
+def figures(results: Results) -> list[Table]:
     """Every metric of every source, a few sources a table, under each infill; what has none, under the first."""
     every = [metric for metric in [*results.metrics, *results.controls] if metric.bundle]
     infills = list(dict.fromkeys(metric.infill for metric in every if metric.name == "insertion")) or [""]
@@ -150,9 +117,11 @@ def figures(results: Results) -> list[FigureTable]:
     tables = []
     for infill, sources in product(infills, columns):
         shown = [metric for metric in metrics if infill == infills[0] or METRICS[metric].depends_on_infill]
-        rows = [FigureRow(title(metric), _direction(metric, infills), _cells(by_source, sources, metric, infill))
+        rows = [Row(title(metric), _direction(metric, infills), _cells(by_source, sources, metric, infill))
                 for metric in shown]  # fmt: skip
-        tables.append(FigureTable(f"Means over images, infill {name(infill)}", [*map(source, sources)], rows))
+        tables.append(
+            Table(f"Means over images, infill {name(infill)}", [(source(bundle), "") for bundle in sources], rows)
+        )
     return tables
 
 
@@ -181,11 +150,11 @@ def _cells(
     return cells
 
 
-def effort(results: Results) -> list[Effort]:
-    """Best effort of every source."""
+def effort(results: Results) -> list[tuple[str, Figure, Markup]]:
+    """Best effort of every source, as a figure and as a dot on a line."""
     key = ("best_effort", first_infill(results))
     every = [*results.metrics, *results.controls]
-    return [Effort(source(metric.bundle), figure(metric), _dot(metric)) for metric in every
+    return [(source(metric.bundle), figure(metric), _dot(metric)) for metric in every
             if (metric.name, metric.infill) == key]  # fmt: skip
 
 
@@ -194,7 +163,7 @@ def _dot(metric: MetricResult) -> Markup:
     return Markup("") if metric.value is None else strip(metric.value, metric.low, metric.high, (), tone)
 
 
-def classes(results: Results, class_names: Mapping[int, str]) -> list[ClassTable]:
+def classes(results: Results, class_names: Mapping[int, str]) -> list[Table]:
     """Figures of each bundle by class, the least complete classes where there are very many."""
     infill, tables = first_infill(results), []
     for bundle in bundles(results):
@@ -210,13 +179,13 @@ def classes(results: Results, class_names: Mapping[int, str]) -> list[ClassTable
         if len(rows) < len(by_class):
             caption += f"; of {exact(len(by_class))} classes, the {_MOST_CLASSES} with the lowest worst completeness"
         if rows:
-            tables.append(ClassTable(caption, [(title(metric), better(metric)) for metric in metrics], rows))
+            tables.append(Table(caption, [(title(metric), better(metric)) for metric in metrics], rows))
     return tables
 
 
-def _class_row(figures: Mapping[str, MetricResult], metrics: Sequence[str], text: str) -> ClassRow:
+def _class_row(figures: Mapping[str, MetricResult], metrics: Sequence[str], text: str) -> Row:
     cells = [_class_figure(figures[metric]) if metric in figures else None for metric in metrics]
-    return ClassRow(text, exact(max(entry.n for entry in figures.values())), cells)
+    return Row(text, exact(max(entry.n for entry in figures.values())), cells)
 
 
 def _class_figure(metric: MetricResult) -> Figure:
@@ -262,17 +231,10 @@ def baseline(results: Results) -> Baseline | None:
     comparison = results.baseline
     if comparison is None:
         return None
-    checks = [CheckChange(check.id, status(check.before), status(check.after), check.before != check.after)
-              for check in comparison.checks]  # fmt: skip
-    rows = [_difference_row(pair) for pair in _distinct(comparison.differences)]
-    shared = (("in both", comparison.shared_images), ("only in the baseline", comparison.only_a),
-              ("only in this run", comparison.only_b))  # fmt: skip
-    return Baseline(
-        comparison.a.run, comparison.a.results, verdict(comparison.a.verdict),
-        _outcome(comparison, sum(check.changed for check in checks)),
-        shared=[(what, exact(images)) for what, images in shared], compared=_compared(comparison.a, comparison.b),
-        checks=checks, differences=rows, repeated=len(comparison.differences) - len(rows), notes=comparison.notes,
-    )  # fmt: skip
+    changed = sum(check.before != check.after for check in comparison.checks)
+    differences = [_difference_row(pair) for pair in _distinct(comparison.differences)]
+    facts = _compared(comparison.a, comparison.b)
+    return Baseline(comparison, verdict(comparison.a.verdict), _outcome(comparison, changed), facts, differences)
 
 
 def _difference_row(pair: DifferenceResult) -> DifferenceRow:
