@@ -1,4 +1,4 @@
-"""Policies read from TOML so that nothing in them is ignored.
+"""Reads policies from TOML; nothing in them is ignored.
 
 Unknown keys, wrong types, impossible limits and limits that nothing could miss are refused in a sentence that names the
 file, the key and what is allowed.
@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
@@ -47,7 +46,7 @@ _MARGIN = re.compile(r"control:(?:([a-z-]*[a-z]):)?([-+]?(?:\d+\.?\d*|\.\d+)(?:e
 
 
 def read_policy(name_or_path: str | Path) -> Policy:
-    """The policy that comes with auditkit under this name, or that lies in this file."""
+    """The shipped policy of this name, or the one in this file."""
     given = str(name_or_path)
     if given in SHIPPED:
         return parse_policy(shipped_text(given), given)
@@ -107,17 +106,22 @@ def _evaluation(table: Table, controls: Sequence[str]) -> Evaluation:
     steps = table.data.get("steps")
     if "steps" in table and type(steps) not in (int, str):
         raise table.refuse("steps", "a number of points, 'exact', 'auto' or 'auto:TOLERANCE'")
-    settings: dict[str, Any] = {
-        "labels": table.text("labels", None, "'all', 'topK', 'f>=p' or a list of labels in one text, such as '3,7'"),
-        "infill": _infill(table), "eps1": table.number("eps1", None, "a number from 0 up to, but not including, 1"),
-        "eps2": table.number("eps2", None, "a number from 0 up to, but not including, 1"),
-        "confidence": table.number("confidence", 0.95, "a number from 0.5 up to, but not including, 1"),
-        "range": _range(table), "seed": table.whole("seed", 0, 0), "controls": bool(controls),
-    }  # fmt: skip
+    labels_expected = "'all', 'topK', 'f>=p' or a list of labels in one text, such as '3,7'"
+    labels = table.text("labels", expected=labels_expected) if "labels" in table else None
+    infill, eps1, eps2 = _infill(table), _epsilon(table, "eps1"), _epsilon(table, "eps2")
+    confidence = table.number("confidence", 0.95, "a number from 0.5 up to, but not including, 1")
+    kept_range, seed = _range(table), table.whole("seed", 0, 0)
     try:
-        return Evaluation(steps=None if steps is None else parse_steps(str(steps)), **settings)
+        return Evaluation(
+            labels=labels, infill=infill, eps1=eps1, eps2=eps2, confidence=confidence, range=kept_range, seed=seed,
+            controls=bool(controls), steps=None if steps is None else parse_steps(str(steps)),
+        )  # fmt: skip
     except BadInput as error:
         raise BadInput(f"{table.where}: {error}") from None
+
+
+def _epsilon(table: Table, key: str) -> float | None:
+    return table.number(key, expected="a number from 0 up to, but not including, 1") if key in table else None
 
 
 def _infill(table: Table) -> tuple[str, ...] | None:
@@ -157,23 +161,26 @@ def _randomisation(top: Table) -> Randomisation | None:
     return Randomisation(table.whole("images", 2, 32), table.whole("stages", 1, 4))
 
 
-def _listed(top: Table, key: str, keys: Sequence[str]) -> list[Table]:
-    """The tables of an array of tables, each named by its place, or by its id where it has one."""
+def _tables(top: Table, key: str, keys: Sequence[str]) -> list[Table]:
+    """The tables of an array, each named by its id if it has one, else by its number."""
     value = top.data.get(key, [])
     if not isinstance(value, list):
         raise BadInput(f"{top.where}: {key} must be an array of tables, each written as [[{key}]].")
-    said = [one.get("id", one.get("check")) if isinstance(one, dict) else None for one in value]
-    return [Table(one, f"{top.where} [[{key}]] {name if isinstance(name, str) else f'number {place}'}", keys)
-            for place, (one, name) in enumerate(zip(value, said, strict=True), 1)]  # fmt: skip
+    tables = []
+    for number, entry in enumerate(value, 1):
+        name = entry.get("id", entry.get("check")) if isinstance(entry, dict) else None
+        name = name if isinstance(name, str) else f"number {number}"
+        tables.append(Table(entry, f"{top.where} [[{key}]] {name}", keys))
+    return tables
 
 
 def _checks(top: Table, controls: tuple[str, ...], randomised: bool) -> tuple[Check, ...]:
     keys = ("id", "title", "metric", *RULES, "severity", "required")
-    found = [_check(table, controls, randomised) for table in _listed(top, "check", keys)]
-    for place, check in enumerate(found):
-        if check.id in [other.id for other in found[:place]]:
+    checks = tuple(_check(table, controls, randomised) for table in _tables(top, "check", keys))
+    for index, check in enumerate(checks):
+        if check.id in [other.id for other in checks[:index]]:
             raise BadInput(f"{top.where}: two checks have the id '{check.id}'; every check needs one of its own.")
-    return tuple(found)
+    return checks
 
 
 def _assessable(checks: Sequence[Check], settings: Evaluation, where: str) -> None:
@@ -219,7 +226,7 @@ def _limit(table: Table, metric: str, rule: str) -> float:
     least, most = METRICS[metric].limits
     if METRICS[metric].needs == "nothing" and rule != "max":
         raise BadInput(f"{table.where}: {metric} is better the lower it is; give max, not {rule}.")
-    limit = float(table.number(rule))
+    limit = table.number(rule)
     if metric == "flags" and not (limit >= 0 and limit.is_integer()):
         raise table.refuse(rule, "a whole number from 0 up")
     if not least <= limit <= most:
@@ -242,27 +249,27 @@ def _margin(table: Table, metric: str, controls: tuple[str, ...]) -> tuple[tuple
     if match is None or not -1 < float(match[2]) < 1:
         raise table.refuse("min_margin_over", f"{expected}, with a margin between -1 and 1")
     # The one map is the bundle's own of the predicted label: of what is about one label alone it says nothing.
-    there = tuple(name for name in controls if name != ONE_MAP or METRICS[metric].of_every_label)
-    if match[1] is None and there:
-        return there, float(match[2])
-    if match[1] not in there:
+    available = tuple(name for name in controls if name != ONE_MAP or METRICS[metric].of_every_label)
+    if match[1] is None and available:
+        return available, float(match[2])
+    if match[1] not in available:
         named = f"the control '{match[1]}'" if match[1] else "every control"
-        has = f"has {', '.join(there)}" if there else "has none"
+        has = f"has {', '.join(available)}" if available else "has none"
         raise BadInput(f"{table.where}: a margin over {named} is asked, but for {metric} the policy {has}.")
     return (match[1],), float(match[2])
 
 
 def _suppressions(top: Table, checks: tuple[Check, ...]) -> tuple[Suppression, ...]:
-    keys, found = ("check", "reason", "approver", "expires"), list[Suppression]()
+    keys, suppressions = ("check", "reason", "approver", "expires"), list[Suppression]()
     known = (*(check.id for check in checks), *CHEATS)
-    for table in _listed(top, "suppression", keys):
+    for table in _tables(top, "suppression", keys):
         name = table.text("check")
         if name in BUILT_IN:
             raise BadInput(f"{table.where}: '{name}' says whether there is evidence at all, and cannot be suppressed.")
         if name not in known:
             hint = nearest(name, known) or f"there are {', '.join(known)}."
             raise BadInput(f"{table.where}: there is no check '{name}' to suppress; {hint}")
-        if name in [other.check for other in found]:
+        if name in [other.check for other in suppressions]:
             raise BadInput(f"{table.where}: '{name}' is suppressed twice; keep one of them.")
-        found.append(Suppression(name, table.text("reason"), table.text("approver"), table.day("expires")))
-    return tuple(found)
+        suppressions.append(Suppression(name, table.text("reason"), table.text("approver"), table.day("expires")))
+    return tuple(suppressions)

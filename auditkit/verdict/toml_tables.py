@@ -1,32 +1,32 @@
-"""Tables of a TOML file read key by key: what is unknown, of the wrong type or impossible is refused with a way out."""
+"""Reads the tables of a TOML file key by key; refuses unknown keys and wrong types with a way out."""
 
 import difflib
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
-from datetime import date
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from typing import TypeVar
 
 from auditkit.errors import BadInput
 
-_REQUIRED: Any = object()
+T = TypeVar("T", bound=str)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 MOST_CHARACTERS = 2000  # of a text that ends up in reports
 
 
 def _legible(text: str) -> bool:
-    """Whether there is anything to be seen in a text."""
+    """Whether a text has a visible character."""
     return any(unicodedata.category(sign)[0] not in "CZ" for sign in text)
 
 
 class Table:
-    """One table, whose keys are all known."""
+    """A table without unknown keys; a key without a default is required."""
 
-    def __init__(self, data: Any, where: str, keys: Iterable[str]) -> None:
-        self.where, self.data = where, data
+    def __init__(self, data: object, where: str, keys: Iterable[str]) -> None:
         if not isinstance(data, Mapping):
             raise BadInput(f"{where} is {_shown(data)}, expected a table with the keys {', '.join(keys)}.")
+        self.where, self.data = where, data
         for key in data:
             if key not in keys:
                 hint = nearest(key, keys) or f"known keys: {', '.join(keys)}."
@@ -36,54 +36,52 @@ class Table:
         return key in self.data
 
     def refuse(self, key: str, expected: str) -> BadInput:
-        """The error that says what a key holds and what it should."""
+        """The error that names a key's value and what is expected."""
         end = "" if expected.endswith("?") else "."
         return BadInput(f"{self.where}: {key} is {_shown(self.data[key])}, expected {expected}{end}")
 
-    def _value(self, key: str, default: Any, expected: str) -> Any:
-        if key not in self.data and default is _REQUIRED:
+    def _value(self, key: str, default: object, expected: str) -> object:
+        if key not in self.data and default is None:
             raise BadInput(f"{self.where}: {key} is missing, expected {expected}.")
         return self.data.get(key, default)
 
-    def text(self, key: str, default: Any = _REQUIRED, expected: str = "a text in quotes, not blank") -> Any:
-        """A text that is not blank, nor endless."""
+    def text(self, key: str, default: str | None = None, expected: str = "a text in quotes, not blank") -> str:
+        """A text of limited length that is not blank."""
         value = self._value(key, default, expected)
-        if key in self.data and not (isinstance(value, str) and _legible(value) and len(value) <= MOST_CHARACTERS):
+        if not isinstance(value, str) or (key in self.data and not (_legible(value) and len(value) <= MOST_CHARACTERS)):
             raise self.refuse(key, expected)
         return value
 
     def name(self, key: str) -> str:
-        """A text that can be typed, searched for and put into a file's name."""
+        """A text that is easy to type and safe in a file name."""
         expected = "a name of lower-case letters, digits, '-', '_' and '.'"
         value = self.text(key, expected=expected)
         if not _NAME.fullmatch(value):
             raise self.refuse(key, expected)
-        return str(value)
-
-    def choice(self, key: str, allowed: Iterable[str], default: Any = _REQUIRED) -> Any:
-        """One of some words."""
-        expected = f"one of {', '.join(allowed)}"
-        value = self._value(key, default, expected)
-        if key in self.data and value not in list(allowed):  # a table cannot be looked up in a set
-            hint = nearest(value, allowed) if isinstance(value, str) else ""
-            raise self.refuse(key, f"{expected}; {hint}" if hint else expected)
         return value
 
-    def number(self, key: str, default: Any = _REQUIRED, expected: str = "a finite number") -> Any:
-        """A finite number as a float; a whole one and a fraction are the same."""
+    def choice(self, key: str, options: Sequence[T], default: T | None = None) -> T:
+        """One of the options."""
+        expected = f"one of {', '.join(options)}"
         value = self._value(key, default, expected)
-        if key not in self.data:
-            return value
-        if type(value) not in (int, float) or not math.isfinite(value):
+        for option in options:
+            if option == value:
+                return option
+        hint = nearest(value, options) if isinstance(value, str) else ""
+        raise self.refuse(key, f"{expected}; {hint}" if hint else expected)
+
+    def number(self, key: str, default: float | None = None, expected: str = "a finite number") -> float:
+        """A finite number."""
+        value = self._value(key, default, expected)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise self.refuse(key, expected)
         return float(value)
 
-    def whole(self, key: str, least: int, default: Any = _REQUIRED) -> Any:
-        """A whole number of at least so much."""
-        expected = f"a whole number from {least} up"
-        value = self._value(key, default, expected)
-        if key in self.data and not (type(value) is int and least <= value < 2**31):
-            raise self.refuse(key, expected)
+    def whole(self, key: str, least: int, default: int) -> int:
+        """A whole number of at least `least`."""
+        value = self.data.get(key, default)
+        if type(value) is not int or not least <= value < 2**31:
+            raise self.refuse(key, f"a whole number from {least} up")
         return value
 
     def truth(self, key: str, default: bool) -> bool:
@@ -96,21 +94,20 @@ class Table:
     def day(self, key: str) -> date:
         """A date without a time."""
         expected = "a date without quotes, such as 2030-12-31"
-        value = self._value(key, _REQUIRED, expected)
-        if type(value) is not date:
+        value = self._value(key, None, expected)
+        if not isinstance(value, date) or isinstance(value, datetime):
             raise self.refuse(key, expected)
         return value
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A question about the known word that comes nearest, if one does."""
+    """A question that suggests the most similar known word; empty if none is similar."""
     close = difflib.get_close_matches(word, list(known), 1)
     return f"did you mean '{close[0]}'?" if close else ""
 
 
-def _shown(value: Any) -> str:
-    """A value as TOML has it, short enough for a sentence."""
-    text = {True: "true", False: "false"}.get(value) if isinstance(value, bool) else repr(value)
-    if isinstance(value, date):
-        text = str(value)
-    return text if text is not None and len(text) <= 80 else f"{text}"[:77] + "..."
+def _shown(value: object) -> str:
+    """A value as TOML writes it, short enough for a sentence."""
+    text = str(value) if isinstance(value, date) else repr(value)
+    text = text.lower() if isinstance(value, bool) else text
+    return text if len(text) <= 80 else text[:77] + "..."
