@@ -47,6 +47,13 @@ def to_json(value: Any) -> Json:
     raise TypeError(f"{type(value).__name__} has no JSON form: {value!r:.80}")
 
 
+def to_object(record: object) -> dict[str, Json]:
+    """Plain JSON of a dataclass."""
+    plain = to_json(record)
+    assert isinstance(plain, dict)  # noqa: S101 - a dataclass is an object
+    return plain
+
+
 def from_json(kind: type[T], value: object, where: str) -> T:
     """The dataclass that `value` holds; BadInput names the key that does not fit."""
     return _parse(kind, value, where)  # type: ignore[no-any-return]

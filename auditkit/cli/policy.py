@@ -81,10 +81,15 @@ def list_(as_json: options.AsJson = False) -> None:
 
 
 def _to_json(policy: "Policy") -> dict[str, Any]:
+    from auditkit.runs.evaluation.settings import CONVENTIONS  # noqa: PLC0415
+
+    settings = policy.evaluation
+    steps = None if settings.steps is None else str(settings.steps)
+    evaluation = vars(settings) | {"infill": settings.infills, "steps": steps, "conventions": CONVENTIONS}
     entry = {key: value for key, value in vars(policy.to_record()).items() if key != "text"}
     randomisation = policy.randomisation
     return entry | {
-        "evaluation": policy.evaluation.to_json(), "max_failed_images": policy.max_failed_images,
+        "evaluation": evaluation, "max_failed_images": policy.max_failed_images,
         "controls": list(policy.controls),
         "randomisation": {"images": randomisation.images, "stages": randomisation.stages} if randomisation else None,
         "checks": [{"id": check.id, "title": check.title, "metric": check.metric, "rule": check.rule_text,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.model.classifier import AnyClassifier
+from auditkit.records import to_object
 from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.batch import Batch, prepare
 from auditkit.runs.evaluation.measure import Row, measure
@@ -61,15 +62,17 @@ def evaluate(
             tables: dict[range, pa.Table] = {}
             _measure_units(plan, every_unit, tables.__setitem__, tick)
             return summarise(lambda: (tables[unit] for unit in every_unit), plan.settings, runtime.result(),
-                             {"failed_images": plan.failures()})  # fmt: skip
+                             plan.failed)  # fmt: skip
         record = plan.record()
-        with nullcontext(out) if isinstance(out, Store) else Store.open(out, without_paths(record)) as store:
-            keys = unit_keys(record, every_unit)
+        plain = to_object(record)
+        with nullcontext(out) if isinstance(out, Store) else Store.open(out, without_paths(plain)) as store:
+            keys = unit_keys(plain, every_unit)
             missing = [unit for unit in every_unit if not store.has(keys[unit])]
             tick(len(images) - sum(map(len, missing)))
             _measure_units(plan, missing, lambda unit, table: store.write(keys[unit], table), tick)
             reader = Store(store.folder)
-            summary = summarise(lambda: reader.tables(keys.values()), plan.settings, runtime.result(), record)
+            summary = summarise(lambda: reader.tables(keys.values()), plan.settings, runtime.result(), plan.failed,
+                                record)  # fmt: skip
             if store is not out:
                 store.finish(results(summary))
                 checksums.write(store.folder)

@@ -13,7 +13,7 @@ from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
-from auditkit.records import from_json
+from auditkit.records import from_json, to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.comparison.comparability import Conditions, common_infills
@@ -38,8 +38,8 @@ from auditkit.runs.folder.results import (
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
 from auditkit.runs.randomisation import randomisation
-from auditkit.runs.summary.results import recorded_settings, without_figures
 from auditkit.runs.summary.results import results as run_results
+from auditkit.runs.summary.results import without_figures
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import deciding
 from auditkit.verdict.policy_file import Policy
@@ -134,7 +134,7 @@ def _about(
     """Everything that identifies the run; a folder that holds another run is refused."""
     explanation = None if request.explanation is None else request.explanation.fitting(model)
     return {
-        "subject": subject(model, images.usable(model.card)[0]),
+        "subject": to_object(subject(model, images.usable(model.card)[0])),
         "policy": request.policy.sha256,
         "fail_on": request.fail_on,
         "maps": None if explanation is None else {"method": explanation.name(), "labels": explanation.labels},
@@ -158,7 +158,7 @@ def _require_comparable(baseline: Path, out: Path, images: Dataset, settings: Ev
         raise BadInput(f"{baseline} cannot be its own baseline; give the folder of an earlier run.")
     run = read_run(baseline)
     before = Conditions.of(run.results)
-    common_infills(before, replace(before, settings=recorded_settings(resolved(settings, classes)), classes=classes))
+    common_infills(before, replace(before, settings=resolved(settings, classes).to_record(), classes=classes))
     if not set(run.items.images) & set(images.ids):
         raise BadInput(f"{baseline} has none of these images, by their names; give a run on the same ones.")
 

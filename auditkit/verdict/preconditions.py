@@ -9,7 +9,6 @@ from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import CONTROL, resolved
 from auditkit.runs.folder.results import ModelFile, Refusal, Severity, Status
-from auditkit.runs.summary.results import recorded_settings
 from auditkit.runs.summary.sampling_error import MATTERS
 from auditkit.verdict.checks import NO_FIGURE, Finding
 from auditkit.verdict.measurements import Figure, Measurements
@@ -44,7 +43,7 @@ def _settings(policy: Policy, measurements: Measurements) -> Finding:
     """Whether it was measured as the policy asks: figures measured with other settings are not comparable."""
     title, recorded = "measured as the policy asks", vars(measurements.results.settings)
     try:
-        expected = recorded_settings(resolved(policy.evaluation, measurements.results.subject.classes))
+        expected = resolved(policy.evaluation, measurements.results.subject.classes).to_record()
     except BadInput as error:
         return _finding("settings", title, "error", str(error))
     for name, value in vars(expected).items():

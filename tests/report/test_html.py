@@ -18,16 +18,17 @@ from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.table import METRICS, title
 from auditkit.metrics.values import Note
-from auditkit.records import from_json
+from auditkit.records import from_json, to_json
 from auditkit.report import tables, wording
 from auditkit.report.formatting import exact, interval, measured, name, number, signed, source, visible
 from auditkit.report.html import SECTIONS, render_html
 from auditkit.report.load_run import Loaded, load
 from auditkit.report.plots import MOST_IMAGES, MOST_PAIRS
+from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.folder.parquet import COLUMNS, fitted
-from auditkit.runs.folder.results import Comparison, DifferenceResult, Refusal, Results
+from auditkit.runs.folder.results import Comparison, DifferenceResult, Refusal, Results, Subject
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import summarise
@@ -73,7 +74,7 @@ def made_run(
     about = {
         "bundles": {bundle: "ab" * 32 for bundle in sources if not bundle.startswith("control:")}, "pool": None,
         "bundle_paths": {},
-        "infill_images": {}, "failed_images": [], "settings": settings.to_json(),
+        "infill_images": {}, "failed_images": [], "settings": to_json(settings.to_record()),
         "environment": {"auditkit": "0.1.0", "device": "cpu", "precision": "strict", "onnxruntime": "1.31.1"},
         "subject": {
             "model": {"path": "vendor/model.onnx", "sha256": "cd" * 32, "identity": "cd" * 32}, "input": "image",
@@ -84,7 +85,7 @@ def made_run(
         },
     }  # fmt: skip
     runtime = Runtime(rows=18, repeated=0.0, largest=1.2e-7, mean=1e-9, insertion=1e-8, alpha=1e-8, beta=0.0)
-    summary = summarise(lambda: parts, settings, runtime, about)
+    summary = summarise(lambda: parts, settings, runtime, (), from_json(RunRecord, about, "about"))
     with Store.open(folder, {"made": "for a test"}) as store:
         for number_of, part in enumerate(parts):
             store.write(Store.key(number_of), part)
@@ -263,7 +264,7 @@ def test_a_run_whose_maps_were_all_refused_renders(tmp_path: Path) -> None:
         "dtype": "float32", "card_origin": {"source": "preset unit", "sha256": None}, "card": {}, "class_names": [],
         "images": {"source": "x", "count": 3, "digest": "00"},
     }  # fmt: skip
-    told = without_figures(subject, resolved(Evaluation(), 3), {"auditkit": "0.1.0"})
+    told = without_figures(from_json(Subject, subject, "subject"), resolved(Evaluation(), 3), {"auditkit": "0.1.0"})
     refused = {"vendor": (Refusal("another-model", "made for another model"),)}
     told = replace(told, verdict="fail", verdict_reason="The maps are of another model.",
                    run=replace(told.run, refused_bundles=refused))  # fmt: skip

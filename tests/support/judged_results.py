@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.metrics.table import METRICS
+from auditkit.records import to_json
 from auditkit.runs.evaluation.settings import resolved
 from auditkit.runs.folder.results import FlagKind, Results
 from auditkit.verdict.policy import CONTROLS, Policy
@@ -46,7 +47,7 @@ def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000)
             "model": {"path": "model.onnx", "sha256": MODEL, "identity": MODEL}, "classes": 10,
             "images": {"source": "images", "count": n, "digest": MODEL}},
         "run": base["run"] | {"bundles": dict.fromkeys(bundles, "cd"), "bundle_models": dict.fromkeys(bundles, MODEL)},
-        "settings": resolved(policy.evaluation, 10).to_json(), "metrics": listed,
+        "settings": to_json(resolved(policy.evaluation, 10).to_record()), "metrics": listed,
         "controls": [entry(name, f"control:{control}", value - 0.2, n, infill=infill)
                      for infill in infills for control in controls for name, value in VALUES.items()],
         "comparisons": [entry(name, bundle, 0.2, n, infill=infill, against=f"control:{control}")

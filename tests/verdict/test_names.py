@@ -10,12 +10,12 @@ from typing import Any, get_args
 import pytest
 
 from auditkit.data.bundle_files import COLOUR_PICTURE
+from auditkit.data.dataset import FailedImage
 from auditkit.errors import BadInput
 from auditkit.metrics.values import Cause, NotAssessed, Note, NoteKind
 from auditkit.runs.folder.results import (
     STATUSES,
     CheckResult,
-    FailedImage,
     Flag,
     FlagKind,
     NotRandomised,

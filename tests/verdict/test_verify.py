@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from auditkit.methods.registry import METHODS
 from auditkit.methods.request import Found, Request
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
+from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.executor import silent
 from auditkit.runs.folder import checksums, parquet, provenance
 from auditkit.runs.folder.store import Store
@@ -97,7 +99,9 @@ def _forged_rows(run: Path, change: Callable[[list[dict[str, Any]]], list[dict[s
     assert said.runtime is not None
     store = Store(run)
     with np.errstate(all="ignore"):
-        summary = summarise(lambda: store.tables(said.units.values()), said.settings, said.runtime, said.about)
+        record = RunRecord.of(said.results)
+        tables = partial(store.tables, said.units.values())
+        summary = summarise(tables, said.settings, said.runtime, record.failed_images, record)
     with Store.open(run, said.run) as writing:
         writing.finish(results(summary))
     checksums.write(run)

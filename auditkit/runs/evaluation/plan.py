@@ -4,8 +4,8 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.card import Card
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.session import runtime_version
+from auditkit.records import from_json
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.infills import Infills, infill_file
 from auditkit.runs.evaluation.settings import (
@@ -25,75 +26,34 @@ from auditkit.runs.evaluation.settings import (
     CurvePair,
     CurveRule,
     Evaluation,
-    SettingValue,
     curve_pairs,
     resolved,
 )
+from auditkit.runs.folder.results import CardOrigin, CardValue, Images, ModelFile, Results, Settings, Subject
 from auditkit.runs.folder.store import Store
 
 PATHS = (("model", "path"), ("card_origin", "source"), ("images", "source"))  # entries of a subject
 
 
-class ModelFile(TypedDict):
-    """The file of a model."""
-
-    path: str
-    sha256: str
-    identity: str
-
-
-class CardOrigin(TypedDict):
-    """Where a card comes from; a preset has no digest."""
-
-    source: str
-    sha256: str | None
-
-
-class ImagesRecord(TypedDict):
-    """Which images were used."""
-
-    source: str
-    count: int
-    digest: str
-
-
-class Subject(TypedDict):
-    """Which model, how it is read, how its input is prepared, and on which images it runs."""
-
-    model: ModelFile | str  # "callable"
-    input: str
-    output: str
-    kind: str
-    classes: int
-    layout: str
-    dtype: str
-    card_origin: CardOrigin
-    card: dict[str, Any]
-    class_names: list[str]
-    images: ImagesRecord
-
-
-class Environment(TypedDict):
-    """What computes the figures; each of these can change a last digit."""
-
-    auditkit: str
-    onnxruntime: str
-    system: str
-    device: NotRequired[str]  # of an ONNX file
-    precision: NotRequired[str]
-
-
-class RunRecord(TypedDict):
-    """All that can change a figure, as results.json has it."""
+@dataclass(frozen=True)
+class RunRecord:
+    """All that can change a figure."""
 
     subject: Subject
-    settings: dict[str, SettingValue]
-    bundles: dict[str, str]  # digests
-    bundle_paths: dict[str, str]
+    settings: Settings
+    bundles: Mapping[str, str]  # digests
+    bundle_paths: Mapping[str, str]
     pool: str | None
-    infill_images: dict[str, str]
-    failed_images: list[dict[str, str]]
-    environment: Environment
+    infill_images: Mapping[str, str]
+    failed_images: tuple[FailedImage, ...]
+    environment: Mapping[str, str]
+
+    @classmethod
+    def of(cls, results: Results) -> "RunRecord":
+        """The record of a finished run."""
+        run = results.run
+        return cls(results.subject, results.settings, run.bundles, run.bundle_paths, run.pool, run.infill_images,
+                   results.failed_images, results.environment)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,23 +78,17 @@ class EvaluationPlan:
             rules |= dict.fromkeys(pair.rules)
         return tuple(rules)
 
-    def failures(self) -> list[dict[str, str]]:
-        """The images that cannot be used, as plain objects."""
-        return [asdict(image) for image in self.failed]
-
     def record(self) -> RunRecord:
         """All that can change a figure: a folder that holds another run is refused."""
         files = [infill_file(name) for name in self.settings.infills if name.startswith(IMAGE_PREFIX)]
-        return {
-            "subject": subject(self.model, self.images),
-            "settings": self.settings.to_json(),
-            "bundles": {name: bundle_digest(bundle) for name, bundle in self.bundles.items()},
-            "bundle_paths": {name: str(bundle.path) for name, bundle in self.bundles.items()},
-            "pool": self.pool.digest() if "random" in self.settings.infills else None,
-            "infill_images": {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
-            "failed_images": self.failures(),
-            "environment": environment(self.model),
-        }
+        return RunRecord(
+            subject(self.model, self.images), self.settings.to_record(),
+            bundles={name: bundle_digest(bundle) for name, bundle in self.bundles.items()},
+            bundle_paths={name: str(bundle.path) for name, bundle in self.bundles.items()},
+            pool=self.pool.digest() if "random" in self.settings.infills else None,
+            infill_images={str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+            failed_images=self.failed, environment=environment(self.model),
+        )  # fmt: skip
 
 
 def plan_evaluation(
@@ -201,35 +155,28 @@ def _check_bundle(name: str, bundle: HeatmapSet, plan: EvaluationPlan) -> None:
 
 def subject(model: AnyClassifier, images: Dataset) -> Subject:
     """Which model, how it is read, how its input is prepared, and on which images it runs."""
-    signature = model.signature
-    file: ModelFile | str = "callable"
+    signature, card = model.signature, model.card
+    file: ModelFile | Literal["callable"] = "callable"
     if model.file is not None:
-        file = {"path": str(model.file.path), "sha256": model.file.sha256, "identity": model.file.identity}
-    return {
-        "model": file,
-        "input": signature.input,
-        "output": signature.output,
-        "kind": signature.kind,
-        "classes": signature.classes,
-        "layout": signature.layout,
-        "dtype": signature.dtype,
-        "card_origin": _card_origin(model.card),
-        "card": {key: value for key, value in model.card.to_json().items() if key != "source"},
-        "class_names": list(model.card.names),
-        "images": {"source": str(images.source), "count": len(images), "digest": images.digest()},
-    }
+        file = ModelFile(str(model.file.path), model.file.sha256, model.file.identity)
+    values = {name: value for name, value in card.to_json().items() if name != "source"}
+    return Subject(
+        file, signature.input, signature.output, signature.kind, signature.classes, signature.layout, signature.dtype,
+        _card_origin(card), from_json(dict[str, CardValue], values, "card"), tuple(card.names),
+        Images(str(images.source), len(images), images.digest()),
+    )  # fmt: skip
 
 
 def _card_origin(card: Card) -> CardOrigin:
     file, digest = card.origin.file, None
     if file is not None and file.is_file():
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return {"source": str(card.origin), "sha256": digest}
+    return CardOrigin(str(card.origin), digest)
 
 
-def environment(model: AnyClassifier) -> Environment:
-    """What computes the figures."""
-    base: Environment = {"auditkit": __version__, "onnxruntime": runtime_version(), "system": platform.machine()}
+def environment(model: AnyClassifier) -> dict[str, str]:
+    """What computes the figures; each of these can change a last digit."""
+    base = {"auditkit": __version__, "onnxruntime": runtime_version(), "system": platform.machine()}
     if model.settings is not None:
         base |= {"device": model.settings.device, "precision": model.settings.precision}
     return base

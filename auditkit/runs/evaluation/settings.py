@@ -9,6 +9,7 @@ from auditkit.metrics.curves import Steps
 from auditkit.metrics.faithfulness import EPS1, EPS2, default_labels, parse_labels
 from auditkit.metrics.statistics import METHODS, Method
 from auditkit.model.device import DeviceProfile
+from auditkit.runs.folder.results import Settings
 
 INFILLS = ("gray", "blur", "random")
 IMAGE_PREFIX, BLUR_PREFIX = "image:", "blur:"  # followed by a file, or by the blur's sigma in pixels
@@ -29,8 +30,6 @@ CONVENTIONS = {
     "crop_offset": "rounded half to even",
     "gradient_map": "largest absolute value over channels",
 }
-
-SettingValue = bool | int | float | str | list[str] | list[float] | dict[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -106,16 +105,16 @@ class Evaluation:
         names = (self.infill,) if isinstance(self.infill, str) else self.infill or ("gray",)
         return tuple(dict.fromkeys(names))
 
-    def to_json(self) -> dict[str, SettingValue]:
-        """Plain object for results and digests."""
-        return {
-            "labels": self.labels, "renormalise": self.renormalise, "protocol": self.protocol,
-            "infill": list(self.infills), "steps": None if self.steps is None else str(self.steps),
-            "range": list(self.range), "eps1": self.eps1,
-            "eps2": self.eps2, "ties": self.ties, "tie_orders": self.tie_orders, "seed": self.seed,
-            "draws": self.draws, "controls": self.controls, "deletion": self.deletion, "saliency": self.saliency,
-            "confidence": self.confidence, "interval": self.interval, "conventions": dict(CONVENTIONS),
-        }  # fmt: skip
+    def to_record(self) -> Settings:
+        """Resolved settings as results hold them."""
+        if self.labels is None or self.renormalise is None or self.steps is None or self.ties is None:
+            raise ValueError("the settings are not resolved")
+        eps1, eps2 = (None if eps is None else float(eps) for eps in (self.eps1, self.eps2))
+        return Settings(
+            self.labels, self.renormalise, self.protocol, self.infills, str(self.steps),
+            (float(self.range[0]), float(self.range[1])), eps1, eps2, self.ties, self.tie_orders, self.seed, self.draws,
+            self.controls, self.deletion, self.saliency, float(self.confidence), self.interval, CONVENTIONS,
+        )  # fmt: skip
 
 
 def resolved(settings: Evaluation, classes: int) -> Evaluation:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from auditkit.data.dataset import FailedImage
 from auditkit.errors import BadInput, OtherVersion
 from auditkit.metrics.statistics import Method
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import NotAssessed, Note, require
-from auditkit.records import Json, from_json, json_name, optional, to_json
+from auditkit.records import Json, from_json, json_name, optional, to_object
 
 SCHEMA_VERSION = 2
 CONTROL = "control:"  # begins the name of a source that knows nothing of the model
@@ -111,14 +112,6 @@ class SamplingError:
     error: float | None
     errors: Mapping[str, float]
     n: int
-
-
-@dataclass(frozen=True)
-class FailedImage:
-    """An image that cannot be used, and why."""
-
-    image: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -476,9 +469,7 @@ class Results:
 
     def to_json(self) -> dict[str, Json]:
         """The object of results.json."""
-        plain = to_json(self)
-        assert isinstance(plain, dict)  # noqa: S101 - a dataclass is an object
-        return plain
+        return to_object(self)
 
     @property
     def metric_names(self) -> tuple[str, ...]:

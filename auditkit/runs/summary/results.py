@@ -1,14 +1,12 @@
 """The results of a run, from what an evaluation summed up."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from auditkit import __version__
-from auditkit.records import from_json
-from auditkit.runs.evaluation import plan
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.results import Results, RunFacts, Settings, Subject, Tool
+from auditkit.runs.folder.results import Results, RunFacts, Subject, Tool
 from auditkit.runs.summary.summarise import Summary
 
 LIMITATIONS = (
@@ -20,32 +18,27 @@ LIMITATIONS = (
 )
 
 
-def without_figures(subject: plan.Subject, settings: Evaluation, environment: plan.Environment) -> Results:
+def without_figures(subject: Subject, settings: Evaluation, environment: Mapping[str, str]) -> Results:
     """The results of a run whose maps could not be used."""
     return Results(
-        tool=Tool("auditkit", __version__), run=RunFacts(0, {}, {}, None, {}, 0),
-        subject=from_json(Subject, subject, "subject"), settings=recorded_settings(settings),
-        environment=from_json(dict[str, str], environment, "environment"),
-        runtime=None, metrics=(), controls=(), comparisons=(), classes=(), classes_are="predicted", reliability=(),
-        points=(), flags=(), failed_images=(), limitations=LIMITATIONS,
+        tool=Tool("auditkit", __version__), run=RunFacts(0, {}, {}, None, {}, 0), subject=subject,
+        settings=settings.to_record(), environment=environment, runtime=None, metrics=(), controls=(), comparisons=(),
+        classes=(), classes_are="predicted", reliability=(), points=(), flags=(), failed_images=(),
+        limitations=LIMITATIONS,
     )  # fmt: skip
-
-
-def recorded_settings(settings: Evaluation) -> Settings:
-    """Resolved settings as results hold them."""
-    return from_json(Settings, settings.to_json(), "settings")
 
 
 def results(summary: Summary) -> Results:
     """The results of a run that kept its rows."""
-    about: Any = summary.about
+    record = summary.record
+    if record is None:
+        raise ValueError("an evaluation in memory has no results to keep")
     return Results(
         tool=Tool("auditkit", __version__),
-        run=RunFacts(len(summary.items), about["bundles"], about["bundle_paths"], about["pool"],
-                     about["infill_images"], summary.items.copies),
-        subject=from_json(Subject, about["subject"], "subject"),
-        settings=from_json(Settings, about["settings"], "settings"),
-        environment=about["environment"], runtime=summary.runtime.to_record(),
+        run=RunFacts(len(summary.items), record.bundles, record.bundle_paths, record.pool, record.infill_images,
+                     summary.items.copies),
+        subject=record.subject, settings=record.settings, environment=record.environment,
+        runtime=summary.runtime.to_record(),
         metrics=tuple(metric for metric in summary.metrics if not metric.is_control),
         controls=tuple(metric for metric in summary.metrics if metric.is_control),
         comparisons=summary.comparisons, classes=summary.classes,

@@ -4,11 +4,12 @@ import html
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.data.dataset import FailedImage
 from auditkit.metrics.per_image import MetricRows
 from auditkit.metrics.protocols import preset
 from auditkit.metrics.reliability import (
@@ -21,13 +22,17 @@ from auditkit.metrics.reliability import (
 from auditkit.metrics.statistics import Interval, mean_interval, paired_difference, share_interval
 from auditkit.metrics.table import METRICS, compute_all
 from auditkit.metrics.values import NotAssessed, Note, Values, paired
+from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import CONTROL, NO_LABEL, Evaluation
-from auditkit.runs.folder.results import ONE_MAP, Agreement, FailedImage, Flag, MetricResult, SamplingError
+from auditkit.runs.folder.results import ONE_MAP, Agreement, Flag, MetricResult, SamplingError
 from auditkit.runs.summary.row_table import Items
 from auditkit.runs.summary.sampling_error import sampling_errors
 from auditkit.runs.summary.source_rows import Source, map_flags, sources
 from auditkit.runs.summary.wording import figure_text, flag_text, remarks, sampling_remarks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 OWN_MAPS = ("completeness", "worst_completeness")  # where no second label counts, one map for all has the same
 FEWEST_OF_A_CLASS = 5  # images; of fewer, an interval would end at the worst and the best of them
@@ -48,8 +53,9 @@ class Summary:
     items: Items
     settings: Evaluation
     runtime: Runtime
-    tables: Callable[[], Iterable[Any]]  # the rows, from memory or from the folder of the run
-    about: Mapping[str, Any]  # what the evaluation was of; in memory, just the images that cannot be used
+    tables: "Callable[[], Iterable[pa.Table]]"  # the rows, from memory or from the folder of the run
+    failed_images: tuple[FailedImage, ...]  # that cannot be used
+    record: RunRecord | None  # None in memory
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -58,11 +64,6 @@ class Summary:
         for table in self.tables():
             rows += table.to_pylist()
         return rows
-
-    @property
-    def failed_images(self) -> tuple[FailedImage, ...]:
-        """Images that cannot be used."""
-        return tuple(FailedImage(**entry) for entry in self.about["failed_images"])
 
     def value(self, name: str, bundle: str | None = None, infill: str | None = None) -> float | None:
         """One figure, or None when it was not assessed; the first infill's unless one is named.
@@ -138,8 +139,9 @@ class Summary:
 
 
 def summarise(
-    tables: Callable[[], Iterable[Any]], settings: Evaluation, runtime: Runtime, about: Mapping[str, Any]
-) -> Summary:
+    tables: "Callable[[], Iterable[pa.Table]]", settings: Evaluation, runtime: Runtime,
+    failed_images: tuple[FailedImage, ...], record: RunRecord | None = None,
+) -> Summary:  # fmt: skip
     """The metrics of each source under each infill, in the order in which the sources come."""
     items = Items(tables(), named=settings.targets_listed_labels)
     rows = sources(items)
@@ -149,12 +151,11 @@ def summarise(
         metrics += [_metric_result(result, source, settings) for result in results]
     assessed = {source: {result.name: result for result in results if isinstance(result, Values)}
                 for source, results in figures.items()}  # fmt: skip
-    failed = len(about["failed_images"])
-    flags = [*_image_flags(items, failed), *_runtime_flags(runtime), *_map_flags(items, rows, assessed)]
+    flags = [*_image_flags(items, len(failed_images)), *_runtime_flags(runtime), *_map_flags(items, rows, assessed)]
     return Summary(
         tuple(metrics), tuple(_comparisons(assessed, rows, settings)), tuple(_by_class(items, assessed, settings)),
         tuple(_reliability(items, assessed)), tuple(sampling_errors(rows, figures, items, settings)), tuple(flags),
-        items, settings, runtime, tables, about,
+        items, settings, runtime, tables, failed_images, record,
     )  # fmt: skip
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+from auditkit.data.dataset import FailedImage
 from auditkit.metrics.curves import Steps
 from auditkit.metrics.values import NotAssessed, Note
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.results import (
     CONTROL,
-    FailedImage,
     Flag,
     MetricResult,
     NotRandomised,

@@ -9,7 +9,7 @@ from auditkit.arrays import Array
 from auditkit.errors import AuditError
 from auditkit.metrics.curves import area, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import alpha, beta
-from auditkit.runs.evaluation.plan import without_paths
+from auditkit.runs.evaluation.plan import RunRecord, without_paths
 from auditkit.runs.evaluation.settings import CurvePair
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import summarise
@@ -154,12 +154,13 @@ def _errors(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
 
 def check_summary(recorded: RecordedRun) -> Outcome:
     """Entries of results.json that do not follow from the stored rows."""
-    runtime, about = recorded.runtime, recorded.about
+    runtime, record = recorded.runtime, RunRecord.of(recorded.results)
     if runtime is None:
-        summary = without_figures(about["subject"], recorded.settings, about["environment"])
+        summary = without_figures(record.subject, recorded.settings, record.environment)
     else:
         tables = recorded.store.tables
-        summary = results(summarise(lambda: tables(recorded.units.values()), recorded.settings, runtime, about))
+        summary = results(summarise(lambda: tables(recorded.units.values()), recorded.settings, runtime,
+                                    record.failed_images, record))  # fmt: skip
     left_out = {*NOT_SUMMED_UP, *(("limitations",) if recorded.results.tool != summary.tool else ())}
     expected = {name: value for name, value in summary.to_json().items() if name not in left_out}
     figures = sum(map(len, (summary.metrics, summary.controls, summary.comparisons, summary.classes)))

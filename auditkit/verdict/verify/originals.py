@@ -12,6 +12,7 @@ from auditkit.errors import BadInput
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Device, Precision, Settings, cuda_problem
 from auditkit.model.signature import Overrides
+from auditkit.records import to_object
 from auditkit.runs.evaluation.plan import EvaluationPlan, bundle_digest, plan_evaluation, subject
 from auditkit.runs.folder.results import ModelFile
 from auditkit.verdict.verify.run_record import RecordedRun, differences
@@ -164,8 +165,8 @@ def _images(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassi
     if images is None:
         return None
     usable, failed = images
-    now, recorded_digest = subject(model, usable), recorded.results.subject.images.digest
-    originals.note(f"the set of images {path}", holds=now["images"]["digest"] == recorded_digest)
+    now, recorded_digest = to_object(subject(model, usable)), recorded.results.subject.images.digest
+    originals.note(f"the set of images {path}", holds=usable.digest() == recorded_digest)
     rest = {name: value for name, value in now.items() if name not in BY_DIGEST}
     changes = differences(recorded.about["subject"], rest)
     originals.problems += [f"the model opens otherwise than in the run: {change}" for change in changes]

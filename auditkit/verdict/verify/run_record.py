@@ -12,9 +12,9 @@ from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.card import Card
 from auditkit.model.device import CPU, PROFILES
-from auditkit.records import Json
+from auditkit.records import Json, to_object
 from auditkit.runs.evaluation.curves import Span
-from auditkit.runs.evaluation.plan import unit_keys
+from auditkit.runs.evaluation.plan import RunRecord, unit_keys
 from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import CurvePair, Evaluation, curve_pairs, resolved, units
 from auditkit.runs.folder import results as results_types
@@ -50,10 +50,10 @@ class RecordedRun:
         store = Store(folder)
         run, plain, results = store.settings(), store.plain_results(), store.results()
         try:
-            about = _about(plain)
+            about: PlainRecord = to_object(RunRecord.of(results))
             requested = _evaluation(results.settings)
             settings = resolved(requested, results.subject.classes)
-            for difference in differences(about["settings"], settings.to_json()):
+            for difference in differences(about["settings"], to_object(settings.to_record())):
                 raise ValueError(f"its settings do not belong together: {difference}")
             card, runtime = _card(results.subject.card), _runtime(results.runtime)
             keys = {} if runtime is None else _unit_keys(about, results, card)
@@ -75,12 +75,6 @@ class RecordedRun:
     def unit_of(self, position: int) -> range:
         """The unit that an image is in."""
         return next(unit for unit in self.units if position in unit)
-
-
-def _about(results: Any) -> PlainRecord:
-    """The part of results.json that goes into the keys of the units."""
-    of_run = {name: results["run"][name] for name in ("bundles", "bundle_paths", "pool", "infill_images")}
-    return of_run | {name: results[name] for name in ("subject", "settings", "failed_images", "environment")}
 
 
 def _unit_keys(about: PlainRecord, results: Results, card: Card) -> dict[range, str]:
