@@ -19,7 +19,7 @@ from auditkit.model.function_scores import Classify, check_range, function_score
 from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size
-from auditkit.model.session import Session, Settings, in_batches, in_precision, measured_batch
+from auditkit.model.session import Session, Settings, filled, in_batches, in_precision, measured_batch
 from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
@@ -145,9 +145,8 @@ class OnnxClassifier(_WithCard):
         """Scores from a graph that takes one batch size only."""
         if self.signature.rows == "dependent":
             return np.concatenate([self._run(row[None].repeat(own, axis=0))[:1] for row in rows])
-        short = -len(rows) % own
-        filled = np.concatenate([rows, rows[-1:].repeat(short, axis=0)]) if short else rows
-        return np.concatenate([self._run(filled[i : i + own]) for i in range(0, len(filled), own)])[: len(rows)]
+        parts = [filled(rows[start : start + own], own) for start in range(0, len(rows), own)]
+        return np.concatenate([self._run(part) for part in parts])[: len(rows)]
 
     def _run(self, rows: Array) -> Array:
         return self.session.run({self.signature.input: rows})[0].reshape(len(rows), -1)

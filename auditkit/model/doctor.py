@@ -2,8 +2,8 @@
 
 import os
 import platform
+from dataclasses import dataclass
 from importlib import metadata
-from typing import TypedDict
 
 from auditkit import __version__
 from auditkit.model import cuda, session
@@ -11,7 +11,8 @@ from auditkit.model import cuda, session
 _DISTRIBUTION = "onnx-auditkit"  # on the package index, where another project holds the name auditkit
 
 
-class CudaFacts(TypedDict):
+@dataclass(frozen=True)
+class CudaFacts:
     """Whether the runtime can use CUDA."""
 
     built_for: str
@@ -19,7 +20,8 @@ class CudaFacts(TypedDict):
     devices: list[str]
 
 
-class MachineFacts(TypedDict):
+@dataclass(frozen=True)
+class MachineFacts:
     """Versions, devices and memory of a machine."""
 
     versions: dict[str, str]
@@ -31,23 +33,12 @@ class MachineFacts(TypedDict):
 
 
 def describe() -> MachineFacts:
-    """Facts for `doctor` and for the provenance of results."""
-    problem = session.cuda_problem()
-    return {
-        "versions": {
-            "auditkit": __version__, "python": platform.python_version(), "onnxruntime": session.runtime_version(),
-            **{name: metadata.version(name) for name in ("onnx", "numpy", "scipy", "pillow")},
-        },
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": os.cpu_count() or 1,
-        "memory_bytes": memory_bytes(),
-        "providers": session.providers(),
-        "cuda": {
-            "built_for": session.cuda_version(),
-            "problem": problem,
-            "devices": [] if problem else cuda.device_names(),
-        },
-    }  # fmt: skip
+    """Facts for `doctor`."""
+    versions = {"auditkit": __version__, "python": platform.python_version(), "onnxruntime": session.runtime_version()}
+    versions |= {name: metadata.version(name) for name in ("onnx", "numpy", "scipy", "pillow")}
+    system, problem = f"{platform.system()} {platform.machine()}", session.cuda_problem()
+    gpus = CudaFacts(session.cuda_version(), problem, [] if problem else cuda.device_names())
+    return MachineFacts(versions, system, os.cpu_count() or 1, memory_bytes(), session.providers(), gpus)
 
 
 def name_clash() -> str | None:

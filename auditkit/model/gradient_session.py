@@ -10,7 +10,7 @@ from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.gradient import differentiate
-from auditkit.model.session import Session
+from auditkit.model.session import Session, filled
 from auditkit.model.signature import to_probabilities
 
 _LEAST_PROB = 1e-12  # a gradient is divided by the probability; this avoids a division by 0
@@ -60,9 +60,7 @@ class Slopes:
             own = self.signature.own_batch or 1
             rows = [self._batch(shown[[i] * own], labels[[i] * own]) for i in range(len(shown))]
             return tuple(np.concatenate([column[:1] for column in columns]) for columns in zip(*rows, strict=True))
-        short = self.rows - len(shown)
-        filled = np.concatenate([shown, shown[:1].repeat(short, axis=0)]) if short else shown
-        columns = self._batch(filled, np.concatenate([labels, labels[:1].repeat(short)]))
+        columns = self._batch(filled(shown, self.rows), filled(labels, self.rows))
         return tuple(column[: len(shown)] for column in columns)
 
     def _batch(self, shown: Array, labels: Array) -> tuple[Array, ...]:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,7 +20,7 @@ from auditkit.graph import hard_masks, input_rounding, simplify
 from auditkit.graph.hard_masks import PICTURES, PROBABILITIES, RANKS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.host_masks import Composer
-from auditkit.model.session import Feeds, Session, Settings, measured_batch
+from auditkit.model.session import Feeds, Session, Settings, filled, measured_batch
 from auditkit.model.signature import to_probabilities
 
 _ELEMENTS = {
@@ -28,19 +28,7 @@ _ELEMENTS = {
     "uint8": onnx.TensorProto.UINT8,
 }  # fmt: skip
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
-
-
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
-
-
-class Masked(Protocol):
-    """A classifier over banks of pictures and ranks."""
-
-    def load(self, pictures: Array, ranks: Array) -> Banks:
-        """Banks of these pictures (as the network takes them) and ranks [maps, height, width], to run rows over."""
-
-    def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
-        """Probabilities [n, classes] for int32 rows [N, 4] (top, bottom, map, keep), in order, a part at a time."""
 
 
 class OnnxOverBanks:
@@ -125,8 +113,7 @@ class OnnxOverBanks:
     def _padded(self, rows: Array, banks: Banks) -> Array:
         """The rows, filled up to a full batch where the graph or the device needs a fixed batch size."""
         fixed = self.signature.own_batch is not None or self.device.fixed_batch
-        short = self.batch(banks) - len(rows) if fixed else 0
-        return np.concatenate([rows, rows[:1].repeat(short, axis=0)]) if short > 0 else rows
+        return filled(rows, self.batch(banks)) if fixed else rows
 
     def _alone(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         own = self.signature.own_batch or 1
@@ -201,17 +188,20 @@ class HostMasked(HostOverBanks):
         return (Composer(pictures, ranks, self.model.signature.layout),)
 
 
+Masked = OnnxMasked | HostMasked
 _MASKED: "WeakKeyDictionary[AnyClassifier, Masked]" = WeakKeyDictionary()
 
 
 def masked(model: AnyClassifier) -> Masked:
-    """The classifier over banks, created once. It holds a copy, so that the classifier itself can be freed."""
-    if model not in _MASKED:
-        _MASKED[model] = _made(model)
-    return _MASKED[model]
+    """The classifier over banks, created once. It holds a copy, so that the classifier itself can be freed.
 
-
-def _made(model: AnyClassifier) -> Masked:
+    `load(pictures, ranks)` returns banks of pictures, as the network takes them, and of ranks [maps, height, width];
+    `run(rows, banks)` yields probabilities [n, classes] for int32 rows [N, 4] (top, bottom, map, keep), in order.
+    """
+    if model in _MASKED:
+        return _MASKED[model]
     if model.file is None:
-        return HostMasked(copy(model))
-    return OnnxMasked(model) if model.device.masks_in_graph else OnnxMaskedOnHost(model)
+        over: Masked = HostMasked(copy(model))
+    else:
+        over = OnnxMasked(model) if model.device.masks_in_graph else OnnxMaskedOnHost(model)
+    return _MASKED.setdefault(model, over)

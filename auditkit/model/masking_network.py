@@ -4,7 +4,7 @@ The file is untrusted like a classifier's: `read` checks it, and it first runs i
 It must take the pictures that the classifier takes, prepared in the same way.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -83,7 +83,7 @@ class Masker:
 def open_masker(path: Path, pictures: Pictures, settings: Settings, limits: Limits | None = None) -> Masker:
     """The masking network in an ONNX file, examined in a guarded child process first."""
     limits = limits or Limits()
-    outcome = sandbox.guarded(path, "masking network", asdict(pictures), limits, MaskerSignature)
+    outcome = sandbox.guarded(path, "masking network", pictures, limits, MaskerSignature)
     return Masker(outcome.reopened(path, limits), outcome.signature, pictures, settings)
 
 

@@ -10,14 +10,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from auditkit.errors import BadInput
 from auditkit.model.read import Limits, OnnxFile, file_size, read
 from auditkit.model.signature import Overrides, Signature
+from auditkit.records import from_json, to_json
+
+if TYPE_CHECKING:
+    from auditkit.model.masking_network import Pictures
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.sandbox_child import main; main()"
 REPLY = "auditkit-trial:"  # begins the child's reply; libraries may print other lines
@@ -27,24 +30,6 @@ _GRACE_SECONDS = 5  # beyond the child's own alarm, for a child that cannot set 
 _MOST_FILES = 10_000  # of a folder whose size is estimated
 
 T = TypeVar("T")
-
-
-class Request(TypedDict):
-    """What the child is told: the file, who examines it, and with which limits."""
-
-    path: str
-    bytes: int
-    examiner: Literal["classifier", "masking network"]
-    expected: Mapping[str, object]  # fields of Overrides or Pictures
-    limits: dict[str, float]
-
-
-class Reply(TypedDict, total=False):
-    """What the child answers: an error, or fields of a signature and the digest of what it read."""
-
-    error: str
-    signature: dict[str, object]
-    identity: str
 
 
 @dataclass(frozen=True)
@@ -64,16 +49,17 @@ class Outcome(Generic[T]):
 
 def attempt(path: Path, overrides: Overrides, limits: Limits) -> Outcome[Signature]:
     """The first load and run of a classifier's file; raises BadInput with the reason when the file is refused."""
-    return guarded(path, "classifier", asdict(overrides), limits, Signature)
+    return guarded(path, "classifier", overrides, limits, Signature)
 
 
 def guarded(
-    path: Path, examiner: Literal["classifier", "masking network"], expected: Mapping[str, object], limits: Limits,
-    signature_type: Callable[..., T],
+    path: Path, examiner: Literal["classifier", "masking network"], expected: "Overrides | Pictures", limits: Limits,
+    signature_type: type[T],
 ) -> Outcome[T]:  # fmt: skip
     """What an examiner finds out about a file in the child process."""
     size = file_size(path, limits)
-    request = Request(path=str(path), bytes=size, examiner=examiner, expected=expected, limits=asdict(limits))
+    request = {"path": str(path), "bytes": size, "examiner": examiner, "expected": to_json(expected),
+               "limits": to_json(limits)}  # fmt: skip
     command = [sys.executable, "-I", "-c", START, json.dumps(_import_path())]
     seconds = limits.seconds_for(size + _beside(path)) + _GRACE_SECONDS
     try:
@@ -84,11 +70,6 @@ def guarded(
     except subprocess.TimeoutExpired:
         raise BadInput(_too_slow(path.name, seconds)) from None
     return _outcome(child, path.name, limits, signature_type)
-
-
-def from_fields(make: Callable[..., T], fields: Mapping[str, object]) -> T:
-    """The dataclass whose fields went through JSON, which turns tuples into lists."""
-    return make(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
 def _import_path() -> list[str]:
@@ -116,17 +97,17 @@ def _too_slow(name: str, seconds: float) -> str:
 
 
 def _outcome(
-    child: "subprocess.CompletedProcess[str]", name: str, limits: Limits, signature_type: Callable[..., T]
+    child: "subprocess.CompletedProcess[str]", name: str, limits: Limits, signature_type: type[T]
 ) -> Outcome[T]:
     replies = [line for line in child.stdout.splitlines() if line.startswith(REPLY)]
     if not replies:
         raise BadInput(_death_sentence(child, name, limits))
     try:
-        reply: Reply = json.loads(replies[-1].removeprefix(REPLY))
+        reply = json.loads(replies[-1].removeprefix(REPLY))
         if "error" not in reply:
-            return Outcome(from_fields(signature_type, reply["signature"]), str(reply["identity"]))
+            return Outcome(from_json(signature_type, reply["signature"], "signature"), str(reply["identity"]))
         error = str(reply["error"])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (BadInput, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadInput(_death_sentence(child, name, limits)) from None
     raise BadInput(error if error.startswith(name) else f"{name}: {error}")
 

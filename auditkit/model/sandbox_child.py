@@ -4,41 +4,39 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from auditkit.errors import AuditError
 from auditkit.model.read import Limits, OnnxFile, read
-from auditkit.model.sandbox import REPLY, Reply, Request, from_fields
+from auditkit.model.sandbox import REPLY
 from auditkit.model.signature import Overrides
+from auditkit.records import Json, from_json, to_json
 
 _UNCOUNTED = 192 * 2**20  # bytes that the limit does not see: the parent, and the code of the libraries
 
 
 def main() -> None:
     """Answer the request on stdin."""
-    request: Request = json.load(sys.stdin)
-    limits = from_fields(Limits, request["limits"])
+    request = json.load(sys.stdin)
+    limits = from_json(Limits, request["limits"], "limits")
     _guard(limits, request["bytes"])
     try:
         file = read(Path(request["path"]), limits, announce=lambda size: _guard(limits, size))
-        reply = Reply(signature=_signature(file, request), identity=file.identity)
+        reply = {"signature": _signature(file, request["examiner"], request["expected"]), "identity": file.identity}
     except AuditError as error:
-        reply = Reply(error=str(error))
+        reply = {"error": str(error)}
     except (LookupError, TypeError, ValueError, AttributeError) as error:  # a graph that is not put together properly
-        reply = Reply(error=f"the file is damaged or malformed ({type(error).__name__}: {str(error)[:200]}).")
+        reply = {"error": f"the file is damaged or malformed ({type(error).__name__}: {str(error)[:200]})."}
     print(REPLY + json.dumps(reply), flush=True)
     os._exit(0)  # a damaged graph can still crash the runtime while it is torn down
 
 
-def _signature(file: OnnxFile, request: Request) -> dict[str, object]:
-    """Fields of the signature that the requested examiner finds."""
+def _signature(file: OnnxFile, examiner: str, expected: Json) -> Json:
     from auditkit.model import masking_network, probe  # noqa: PLC0415 - under the limits only
 
-    if request["examiner"] == "masking network":
-        pictures = from_fields(masking_network.Pictures, request["expected"])
-        return asdict(masking_network.examine(file, pictures))
-    return asdict(probe.examine(file, from_fields(Overrides, request["expected"])))
+    if examiner == "masking network":
+        return to_json(masking_network.examine(file, from_json(masking_network.Pictures, expected, "pictures")))
+    return to_json(probe.examine(file, from_json(Overrides, expected, "overrides")))
 
 
 def _guard(limits: Limits, model_bytes: int) -> None:

@@ -255,6 +255,11 @@ def _failure(error: Exception, what: str, kind: type[RuntimeFailure] = RuntimeFa
     return kind(f"{what}: {text}")
 
 
+def filled(rows: Array, count: int) -> Array:
+    """The rows, and their first one again until there are `count`."""
+    return rows if len(rows) >= count else np.concatenate([rows, rows[:1].repeat(count - len(rows), axis=0)])
+
+
 def in_batches(run: Callable[[Array], Array], rows: Array, batch: int, *, pad: bool = False) -> tuple[Array, int]:
     """All rows through `run`, at most `batch` at a time, halving on out-of-memory; also the batch that worked.
 
@@ -264,9 +269,8 @@ def in_batches(run: Callable[[Array], Array], rows: Array, batch: int, *, pad: b
     start = 0
     while start < len(rows):
         part = rows[start : start + batch]
-        short = batch - len(part) if pad else 0
         try:
-            done.append(run(np.concatenate([part, part[:1].repeat(short, axis=0)]) if short else part)[: len(part)])
+            done.append(run(filled(part, batch) if pad else part)[: len(part)])
         except OutOfMemory:
             if batch == 1:
                 raise OutOfMemory(_NO_IMAGE_FITS) from None

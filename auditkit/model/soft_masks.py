@@ -4,9 +4,7 @@ For an ONNX file the mixtures are composed inside the graph, over banks in the d
 they are composed on the host. The numbers are the same.
 """
 
-from collections.abc import Iterator
 from copy import copy
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,19 +16,6 @@ from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.hard_masks import Banks, HostOverBanks, OnnxOverBanks
 from auditkit.model.session import Feeds
-
-
-class Mixed(Protocol):
-    """A classifier over banks of pictures and soft masks."""
-
-    def upload(self, pictures: Array) -> Banks:
-        """A bank of these pictures (as the network takes them), to be loaded with any masks."""
-
-    def load(self, pictures: Banks, grids: Array, down: Array, across: Array) -> Banks:
-        """Banks to run rows over: uploaded pictures, and masks in the form that graph.soft_masks describes."""
-
-    def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
-        """Probabilities [n, classes] for int32 rows [N, 5] (top, bottom, grid, down, across), in order, in parts."""
 
 
 class OnnxMixed(OnnxOverBanks):
@@ -74,11 +59,16 @@ def composed(rows: Array, pictures: Array, grids: Array, down: Array, across: Ar
     return np.asarray(np.floor(mixture + np.float32(0.5)).astype(np.uint8) if inside != pictures.dtype else mixture)
 
 
+Mixed = OnnxMixed | HostMixed
 _MIXED: "WeakKeyDictionary[AnyClassifier, Mixed]" = WeakKeyDictionary()
 
 
 def mixed(model: AnyClassifier) -> Mixed:
-    """The classifier over mixtures, created once. It holds a copy, so that the classifier itself can be freed."""
+    """The classifier over mixtures, created once. It holds a copy, so that the classifier itself can be freed.
+
+    `load` takes uploaded pictures, and masks in the form that graph.soft_masks describes; `run` yields probabilities
+    [n, classes] for int32 rows [N, 5] (top, bottom, grid, down, across), in order.
+    """
     if model not in _MIXED:
         _MIXED[model] = HostMixed(copy(model)) if model.file is None else OnnxMixed(model)
     return _MIXED[model]

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 from auditkit.errors import BadInput
 from auditkit.model.inputs import find_image
 from auditkit.model.outputs import choose_output
-from auditkit.model.sandbox import from_fields
 from auditkit.model.signature import (
     Overrides,
     Signature,
@@ -25,6 +23,7 @@ from auditkit.model.signature import (
     to_probabilities,
     zipmap_classes,
 )
+from auditkit.records import from_json, to_json
 from tests.support import onnx_models
 
 Array = np.ndarray[Any, Any]
@@ -220,7 +219,7 @@ def test_probabilities_are_float64_and_finite_for_float16_logits() -> None:
 
 def test_a_signature_survives_json() -> None:
     signature = Signature("x", "NHWC", "uint8", 1, 8, 9, 3, "close", "y", "sigmoid", 1, shape=(3, "h"))
-    assert from_fields(Signature, json.loads(json.dumps(asdict(signature)))) == signature
+    assert from_json(Signature, json.loads(json.dumps(to_json(signature))), "signature") == signature
     assert (signature.classes, signature.own_batch, signature.batch) == (2, 3, "fixed:3")
     assert signature.array_shape(7) == (7, 8, 9, 1)
 
