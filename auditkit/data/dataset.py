@@ -12,16 +12,7 @@ import numpy as np
 from PIL import Image
 
 from auditkit.arrays import Array
-from auditkit.data.dataset_files import (
-    IMAGE_SUFFIXES,
-    Listing,
-    box_outside,
-    is_file,
-    list_csv,
-    list_folder,
-    list_npz,
-    size_of,
-)
+from auditkit.data.dataset_files import IMAGE_SUFFIXES, Listing, box_outside, is_file, listing, size_of
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.preprocessing import opened, pixels
@@ -76,17 +67,9 @@ class _DecodedImages:
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(Listing):
     """Images by position, with what is known about each. It can be pickled and holds no open file."""
 
-    source: Path
-    ids: tuple[str, ...]
-    images: "Sequence[Path | Image.Image | Array] | Array"  # the file of each image, or its pixels
-    labels: Array | None = None  # class index of each image
-    boxes: Array | None = None  # [N, 4]: x0, y0, x1, y1 in the pixels of the image; NaN where there is none
-    masks: "Sequence[Path | Array | None] | Array | None" = None  # [height, width] each, not 0 on the object
-    notes: tuple[str, ...] = ()
-    file: Path | None = None  # the one file that holds all images, if there is one
     # What was decoded; selected images share it with the dataset that they come from.
     _kept: _DecodedImages = field(default_factory=_DecodedImages, repr=False, compare=False)
     _problems: dict[_DecodedKey, str] = field(default_factory=dict, repr=False, compare=False)
@@ -94,17 +77,15 @@ class Dataset:
     @classmethod
     def open(cls, path: Path, classes: int, names: Sequence[str] = ()) -> "Dataset":
         """The images of a folder, a CSV (image,label) or an .npz (images, labels); labels fit the model's classes."""
-        listing = _listing(path, names)
-        if not listing.ids:
+        dataset = cls(**vars(listing(path, names)))
+        if not len(dataset):
             raise BadInput(f"{path} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
-        labels = listing.labels
-        if labels is not None and not np.all((labels >= 0) & (labels < classes)):
-            first = int(np.flatnonzero((labels < 0) | (labels >= classes))[0])
-            raise BadInput(
-                f"{path}: image '{listing.ids[first]}' has label {labels[first]}, but the model has classes 0 to "
-                f"{classes - 1}."
-            )
-        return cls(path, listing.ids, listing.images, labels, listing.boxes, listing.masks, listing.notes, listing.file)
+        for image, label in zip(dataset.ids, () if dataset.labels is None else dataset.labels, strict=False):
+            if not 0 <= label < classes:
+                raise BadInput(
+                    f"{path}: image '{image}' has label {label}, but the model has classes 0 to {classes - 1}."
+                )
+        return dataset
 
     @classmethod
     def from_files(cls, files: Sequence[Path]) -> "Dataset":
@@ -125,7 +106,7 @@ class Dataset:
                 f"images are {images.dtype}{list(images.shape)}, expected uint8 [N, height, width, 3 or 1] with pixels "
                 f"0..255{one}."
             )
-        return cls(Path("array"), tuple(str(index) for index in range(len(images))), images)
+        return cls(Path("array"), tuple(map(str, range(len(images)))), images)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -238,19 +219,6 @@ class Dataset:
         failed = tuple(FailedImage(name, reason) for name, reason in zip(self.ids, problems, strict=True) if reason)
         good = [position for position, reason in enumerate(problems) if not reason]
         return (self.select(good) if failed else self), failed
-
-
-def _listing(path: Path, names: Sequence[str]) -> Listing:
-    if not path.exists():
-        raise BadInput(f"there is no {path}; give a folder of images, a CSV (image,label) or an .npz (images,labels).")
-    if path.is_dir():
-        table = path / "labels.csv"
-        return list_csv(table, names) if table.is_file() else list_folder(path, names)
-    if path.suffix == ".npz":
-        return list_npz(path)
-    if path.suffix == ".csv":
-        return list_csv(path, names)
-    raise BadInput(f"{path} is none of: a folder of images, a .csv file, an .npz file.")
 
 
 def _version(path: Path) -> _FileVersion | None:

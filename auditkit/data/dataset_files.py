@@ -3,7 +3,7 @@
 import csv
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +23,28 @@ _Row = dict[str, str]
 class Listing:
     """The images of a file or folder, and what it says about each."""
 
+    source: Path
     ids: tuple[str, ...]
-    images: "Sequence[Path] | Array"
-    labels: Array | None = None
-    boxes: Array | None = None
-    masks: "Sequence[Path | None] | Array | None" = None
+    images: "Sequence[Path | Image.Image | Array] | Array"  # the file of each image, or its pixels
+    labels: Array | None = None  # class index of each image
+    boxes: Array | None = None  # [N, 4]: x0, y0, x1, y1 in the pixels of the image; NaN where there is none
+    masks: "Sequence[Path | Array | None] | Array | None" = None  # [height, width] each, not 0 on the object
     notes: tuple[str, ...] = ()
-    file: Path | None = None  # the one file that holds all images
+    file: Path | None = None  # the one file that holds all images, if there is one
+
+
+def listing(path: Path, names: Sequence[str]) -> Listing:
+    """The images of a folder, a CSV or an .npz; labels may be class names."""
+    if not path.exists():
+        raise BadInput(f"there is no {path}; give a folder of images, a CSV (image,label) or an .npz (images,labels).")
+    if path.is_dir():
+        table = path / "labels.csv"
+        return replace(_list_csv(table, names), source=path) if table.is_file() else _list_folder(path, names)
+    if path.suffix == ".npz":
+        return _list_npz(path)
+    if path.suffix == ".csv":
+        return _list_csv(path, names)
+    raise BadInput(f"{path} is none of: a folder of images, a .csv file, an .npz file.")
 
 
 def is_file(path: Path) -> bool:
@@ -40,8 +55,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def list_folder(folder: Path, names: Sequence[str]) -> Listing:
-    """The image files below a folder; its subfolders, if it has some, are the classes."""
+def _list_folder(folder: Path, names: Sequence[str]) -> Listing:
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
     for file in files:
         if not _is_unicode(str(file.relative_to(folder))):
@@ -50,11 +64,11 @@ def list_folder(folder: Path, names: Sequence[str]) -> Listing:
     ids = tuple(str(Path(*part)) for part in parts)
     groups = sorted({part[0] for part in parts if len(part) > 1})
     if not groups:
-        return Listing(ids, tuple(files))
+        return Listing(folder, ids, tuple(files))
     if any(len(part) == 1 for part in parts):
         raise BadInput(f"{folder} mixes pictures and class folders; move the pictures into their class folders.")
     indices, note = _class_indices(groups, names)
-    return Listing(ids, tuple(files), np.array([indices[part[0]] for part in parts]), notes=(note,))
+    return Listing(folder, ids, tuple(files), np.array([indices[part[0]] for part in parts]), notes=(note,))
 
 
 def _class_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, int], str]:
@@ -77,16 +91,13 @@ def _is_unicode(name: str) -> bool:
         return False
 
 
-def list_npz(path: Path) -> Listing:
-    """The arrays of an .npz: images, and optionally labels, boxes and masks."""
+def _list_npz(path: Path) -> Listing:
     if not zipfile.is_zipfile(path):  # numpy's own message would suggest to load it with pickle
         raise BadInput(f"{path} is not an .npz file.")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             images = np.asarray(arrays["images"])
-            labels, boxes, masks = (
-                np.asarray(arrays[key]) if key in arrays else None for key in ("labels", "boxes", "masks")
-            )
+            labels, boxes, masks = (arrays.get(key) for key in ("labels", "boxes", "masks"))
     except KeyError:
         raise BadInput(f"{path} has no array 'images' (N x height x width x 3, uint8).") from None
     except NOT_NPZ as error:
@@ -104,13 +115,14 @@ def list_npz(path: Path) -> Listing:
     if boxes is not None:
         boxes = boxes.astype(np.float64)
         _check_boxes(boxes, path)
-        _check_boxes_inside(boxes, (images.shape[1], images.shape[2]), path)
-    ids = tuple(str(index) for index in range(len(images)))
-    return Listing(ids, images, None if labels is None else labels.astype(np.int64), boxes, masks, file=path)
+        for index, box in enumerate(boxes):
+            if problem := box_outside(box, images.shape[1:3]):
+                raise BadInput(f"{path}, image '{index}': {problem}.")
+    ids = tuple(map(str, range(len(images))))
+    return Listing(path, ids, images, None if labels is None else labels.astype(np.int64), boxes, masks, file=path)
 
 
-def list_csv(path: Path, names: Sequence[str]) -> Listing:
-    """The rows of a CSV: image, and optionally label, the corners of a box, and mask."""
+def _list_csv(path: Path, names: Sequence[str]) -> Listing:
     rows = _csv_rows(path)
     columns = list(rows[0])
     if "image" not in columns:
@@ -123,9 +135,9 @@ def list_csv(path: Path, names: Sequence[str]) -> Listing:
     labels = None
     if "label" in columns:
         labels = np.array([_label(str(row["label"]), indices, path, line) for line, row in enumerate(rows, start=2)])
-    boxes = _boxes(rows, columns, path)
     masks = _mask_files(rows, path) if "mask" in columns else None
-    return Listing(tuple(str(row["image"]) for row in rows), files, labels, boxes, masks)
+    ids = tuple(str(row["image"]) for row in rows)
+    return Listing(path, ids, files, labels, _boxes(rows, columns, path), masks)
 
 
 def _csv_rows(path: Path) -> list[_Row]:
@@ -156,36 +168,29 @@ def _boxes(rows: list[_Row], columns: Sequence[str], path: Path) -> Array | None
         if corner not in columns:
             raise BadInput(f"{path} has no column {corner}; a box has {', '.join(_CORNERS)}, in the picture's pixels.")
     try:
-        boxes = np.array([_corners(row) for row in rows])
+        boxes = np.array([_box(row) for row in rows])
     except (TypeError, ValueError) as error:
         raise BadInput(f"{path}: a box is not four numbers ({error}).") from None
     _check_boxes(boxes, path)
     return boxes
 
 
-def _corners(row: _Row) -> list[float]:
+def _box(row: _Row) -> list[float]:
     return [float(row[corner] or "nan") for corner in _CORNERS]
 
 
 def _check_boxes(boxes: Array, path: Path) -> None:
     """Refuse boxes with a corner missing, out of order, or given as shares of the image."""
-    for number, (x0, y0, x1, y1) in enumerate(boxes, start=1):
-        corners = np.array([x0, y0, x1, y1])
-        if not (np.isnan(corners).all() or (np.isfinite(corners).all() and x0 < x1 and y0 < y1)):
-            raise BadInput(
-                f"{path}: box {number} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) needs four numbers, x0 < x1 and y0 < y1."
-            )
+    for number, box in enumerate(boxes, start=1):
+        (x0, y0, x1, y1), name = box, f"{path}: box {number} {_corners(box)}"
+        if not (np.isnan(box).all() or (np.isfinite(box).all() and x0 < x1 and y0 < y1)):
+            raise BadInput(f"{name} needs four numbers, x0 < x1 and y0 < y1.")
         if min(x0, y0) >= 0 and max(x1, y1) <= 1:
-            raise BadInput(
-                f"{path}: box {number} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) seems to be in shares of the picture; give "
-                "its pixels."
-            )
+            raise BadInput(f"{name} seems to be in shares of the picture; give its pixels.")
 
 
-def _check_boxes_inside(boxes: Array, size: tuple[int, int], path: Path) -> None:
-    for index, box in enumerate(boxes):
-        if problem := box_outside(box, size):
-            raise BadInput(f"{path}, image '{index}': {problem}.")
+def _corners(box: Array) -> str:
+    return f"({', '.join(f'{corner:g}' for corner in box)})"
 
 
 def size_of(image: "Image.Image | Array") -> tuple[int, int]:
@@ -198,7 +203,7 @@ def box_outside(box: Array, size: tuple[int, int]) -> str:
     x0, y0, x1, y1 = box
     if not np.isfinite(box).all() or (x0 < size[1] and y0 < size[0] and min(x1, y1) > 0):
         return ""
-    return f"the box ({x0:g}, {y0:g}, {x1:g}, {y1:g}) lies outside the picture, which has {size[0]}x{size[1]} pixels"
+    return f"the box {_corners(box)} lies outside the picture, which has {size[0]}x{size[1]} pixels"
 
 
 def _mask_files(rows: list[_Row], path: Path) -> list[Path | None]:
