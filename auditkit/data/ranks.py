@@ -56,9 +56,8 @@ class Order:
         self.pixels = (packed & _INDEX_MASK).astype(np.int64)  # equal scores by lower index
         scores = packed >> _INDEX_BITS
         starts = np.flatnonzero(scores[1:] != scores[:-1]) + 1
-        self.groups = np.concatenate(
-            [[0], starts, [keys.size]]
-        )  # group g of equal scores has ranks groups[g] to groups[g + 1] - 1
+        # Group g of equal scores has ranks groups[g] to groups[g + 1] - 1.
+        self.groups = np.concatenate([[0], starts, [keys.size]])
 
     @functools.cached_property
     def tied(self) -> float:

@@ -153,9 +153,8 @@ def parse(path: Path) -> Mapping[str, object]:
     try:
         data = tomllib.loads(_text(path))
     except FileNotFoundError:
-        raise BadInput(
-            f"there is no card {path}; write one with: auditkit inspect MODEL --write-card --card {path}"
-        ) from None
+        way_out = f"write one with: auditkit inspect MODEL --write-card --card {path}"
+        raise BadInput(f"there is no card {path}; {way_out}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(f"the card {path} cannot be read: {error}.") from None
     if data.get("schema_version") != SCHEMA_VERSION:
@@ -267,13 +266,13 @@ def _numbers(value: object, key: str, where: str) -> Numbers:
 
 def _names(table: Mapping[str, object], path: Path) -> tuple[str, ...]:
     if "file" in table:
-        listed = str(table["file"])
+        file = str(table["file"])
         try:
             # A vendor's card may name any file of the reader's machine, just as a tensor may.
-            with external_files.opened(path.parent, listed, f"the list of class names of {path.name}") as data:
+            with external_files.opened(path.parent, file, f"the list of class names of {path.name}") as data:
                 text = data.read(0, min(data.size, _MOST_BYTES)).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise BadInput(f"{path.name}: the class names file {listed} cannot be read: {error}.") from None
+            raise BadInput(f"{path.name}: the class names file {file} cannot be read: {error}.") from None
         return tuple(line.strip() for line in text.splitlines() if line.strip())
     names = table.get("names", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

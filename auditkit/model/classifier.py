@@ -256,13 +256,6 @@ def _merged(overrides: Overrides, data: Mapping[str, object] | None, card_path: 
     return replace(overrides, **{key: getattr(overrides, key) or getattr(of_card, key) for key in keys})
 
 
-def _default_preset(signature: Signature) -> str:
-    """The preset that is assumed for a model without a card."""
-    if signature.dtype == "uint8":
-        return "none"
-    return "imagenet" if signature.channels == 3 else "unit"
-
-
 def _card(data: Mapping[str, object] | None, card_path: Path, opening: Opening, signature: Signature) -> Card:
     if data is not None:
         return cards.from_data(data, card_path, signature)
@@ -270,7 +263,9 @@ def _card(data: Mapping[str, object] | None, card_path: Path, opening: Opening, 
         card = cards.from_preset(opening.preset, signature)
         cards.check_fits(card, signature, f"preset {opening.preset}")
         return card
-    assumed = _default_preset(signature)
+    assumed = "imagenet" if signature.channels == 3 else "unit"
+    if signature.dtype == "uint8":
+        assumed = "none"
     warning = f"there is no card; preset '{assumed}' is assumed. Write one with: auditkit inspect MODEL --write-card"
     card = cards.from_preset(assumed, signature)
     origin = cards.Origin(preset=assumed, assumed="assumed")
@@ -280,12 +275,12 @@ def _card(data: Mapping[str, object] | None, card_path: Path, opening: Opening, 
 def _from_callable(function: Classify, opening: Opening, settings: Settings) -> CallableClassifier:
     data = cards.parse(opening.card) if opening.card else None
     where = opening.card or Path("card")
-    wanted = _merged(opening.overrides, data, where)
-    if wanted.size is None:
+    overrides = _merged(opening.overrides, data, where)
+    if overrides.size is None:
         raise BadInput("a classifier function needs the size of its pictures: give size=(height, width).")
-    layout = wanted.layout or "NCHW"
-    blank = Signature("input", layout, "float32", 3, *wanted.size, None, "close", "scores", "logits", 0)
+    layout = overrides.layout or "NCHW"
+    blank = Signature("input", layout, "float32", 3, *overrides.size, None, "close", "scores", "logits", 0)
     noise = np.random.default_rng(20221128).standard_normal(blank.array_shape(2)).astype(np.float32)
     scores = function_scores(function, noise, None)
-    signature = replace(blank, outputs=scores.shape[1], kind=wanted.kind or kind_by_values(scores))
+    signature = replace(blank, outputs=scores.shape[1], kind=overrides.kind or kind_by_values(scores))
     return CallableClassifier(function, signature, _card(data, where, opening, signature), settings.batch or 32)

@@ -18,8 +18,8 @@ def pip_library(name: str) -> Path | None:
     """A CUDA library that pip packages brought, wherever on the import path they are."""
     for folder in map(Path, sys.path):
         for pattern in (f"nvidia/*/lib/{name}", f"nvidia/*/lib/*/{name}", f"torch/lib/{name}"):
-            if found := next(folder.glob(pattern), None):
-                return found
+            if library := next(folder.glob(pattern), None):
+                return library
     return None
 
 
@@ -34,11 +34,11 @@ def load_with_dependencies(library: Path) -> str | None:
             if match is None:
                 return str(error)
             name = match.group(1)
-            found = pip_library(name)
-            if found is None or name in tried:
+            dependency = pip_library(name)
+            if dependency is None or name in tried:
                 return f"{name} is missing"
             tried.add(name)
-            if reason := load_with_dependencies(found):
+            if reason := load_with_dependencies(dependency):
                 return reason
         else:
             return None
@@ -82,11 +82,11 @@ def device_names() -> list[str]:
     driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
     count = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
-    found: list[str] = []
+    names: list[str] = []
     for index in range(count.value):
         device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(128), ctypes.c_size_t()
         driver.cuDeviceGet(ctypes.byref(device), index)
         driver.cuDeviceGetName(name, len(name), device)
         driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-        found.append(f"{name.value.decode(errors='replace')} ({memory.value / 2**30:.0f} GiB)")
-    return found
+        names.append(f"{name.value.decode(errors='replace')} ({memory.value / 2**30:.0f} GiB)")
+    return names

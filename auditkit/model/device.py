@@ -22,9 +22,7 @@ class DeviceProfile:
     unit_images: int  # lost at most when a run is cut, and prepared before its first pass
     slow_unit_images: int  # of units whose images have more than `slow_pixels`
     slow_pixels: float  # a unit of larger images takes minutes on a CPU
-    small_units: (
-        int | None
-    )  # images of the first and last units: a GPU waits for the first, and two should end together
+    small_units: int | None  # images of the first and last units: a GPU waits for the first, two should end together
     sample_images: int  # run twice, and on the CPU, to see what the runtime is worth
     learning_factor: int  # times the images whose masks are learned together: 2,560 rows a step fill a GPU
     learning_rows: int  # images in a step of learning masks

@@ -56,11 +56,8 @@ class Differentiated:
 
     def to_json(self) -> dict[str, object]:
         """What `differentiate --json` prints."""
-        return {
-            "wrt": self.wrt, "operators": self.operators, "nodes_before": self.nodes_before,
-            "nodes_after": self.nodes_after, "surrogate": self.surrogate, "vendors_own": self.vendors_own,
-            "check": self.check.to_json(), "scores_were": self.scores_were,
-        }  # fmt: skip
+        facts = {name: value for name, value in vars(self).items() if name not in ("model", "weights")}
+        return facts | {"check": self.check.to_json()}
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,8 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
         unreached(signature.input, [signature.output])
     dims = [signature.own_batch or "N", *signature.array_shape(1)[1:]]
     model = edit.with_dims(edit.with_outputs(classifier.graph, outputs), signature.input, dims)
-    feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in _two_sizes(classifier)]
+    sizes = [2, 3] if signature.own_batch is None else [signature.own_batch]
+    feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in sizes]
     try:
         return _ready(canonical.taking_floats(model, signature.input), classifier.weights, outputs, feeds)
     except (shape_inference.InferenceError, RuntimeError) as error:  # what onnx's own passes raise
@@ -100,9 +98,9 @@ def _ready(
         model = edit.with_outputs(dequantise.dequantised(canonical.raised(model)), outputs)
     model, weights = float_types.in_one_float(model, weights)
     model = canonical.raised(folded(model, weights))
-    known = shapes.conditions(model, weights, feeds)
-    if known:
-        model = folded(canonical.resolved(model, known), weights)
+    conditions = shapes.conditions(model, weights, feeds)
+    if conditions:
+        model = folded(canonical.resolved(model, conditions), weights)
     facts = shapes.probe(model, weights, feeds)
     return Ready(canonical.with_known(model, facts.values), weights, facts, surrogate)
 
@@ -116,11 +114,6 @@ def _outputs(classifier: OnnxClassifier, wrt: str | None) -> list[str]:
             f"'{signature.output}' is not computed from a tensor '{wrt}'; --wrt takes a tensor of the graph."
         )
     return [signature.output, wrt]
-
-
-def _two_sizes(classifier: OnnxClassifier) -> list[int]:
-    own_batch = classifier.signature.own_batch
-    return [2, 3] if own_batch is None else [own_batch]
 
 
 def noise(classifier: OnnxClassifier, rows: int, seed: int) -> Array:
@@ -142,13 +135,13 @@ def differentiate(
     target, brought = wrt or image, vendor_gradient.ends(classifier.file.proto, gradient_output)
     if brought is not None and target == image and not dequantise.rounds(classifier.graph, image):
         return _vendors_own(classifier, brought)
-    found = trusted(classifier, wrt)
-    base = found.base
-    model, weights = export.taking(found.joined, image, _kind(classifier)), dict(base.weights)
+    gradient = trusted(classifier, wrt)
+    base, weights = gradient.base, dict(gradient.base.weights)
+    model = export.taking(gradient.joined, image, classifier.signature.element_type)
     if base.surrogate and target == image:
         model = export.beside(canonical.raised(classifier.graph), model, image)
         weights = {export.STAND_IN + name: array for name, array in weights.items()} | dict(classifier.weights)
-    return _recorded(classifier, model, weights, base, target, found.check)
+    return _recorded(classifier, model, weights, base, target, gradient.check)
 
 
 def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> Trusted:
@@ -157,23 +150,19 @@ def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> Trusted:
     A check is about rules and how they are put together, not about weights: graphs with the same nodes share one, as
     far as their classifiers do.
     """
-    target, known = wrt or classifier.signature.input, classifier.gradient_checks
+    target, checks = wrt or classifier.signature.input, classifier.gradient_checks
     base = ready(classifier, wrt)
     joined = export.with_gradient(base.model, base.facts, classifier.signature.output, target)
     nodes = _nodes(joined)
-    if nodes not in known:
-        known[nodes] = _checked(classifier, base, joined, target)
-    return Trusted(base, joined, known[nodes])
+    if nodes not in checks:
+        checks[nodes] = _checked(classifier, base, joined, target)
+    return Trusted(base, joined, checks[nodes])
 
 
 def _nodes(model: onnx.ModelProto) -> str:
     """Digest of a graph without its weights: which operators read and write what."""
     nodes = [(node.op_type, list(node.input), list(node.output)) for node in model.graph.node]
     return hashlib.sha256(json.dumps(nodes).encode()).hexdigest()
-
-
-def _kind(classifier: OnnxClassifier) -> int:
-    return int(helper.np_dtype_to_tensor_dtype(np.dtype(classifier.signature.dtype)))
 
 
 def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differentiated:
@@ -209,11 +198,11 @@ def _compare_scores(classifier: OnnxClassifier, session: Session, base: Ready, w
     image = noise(classifier, rows, seed=0)
     nudge = np.zeros((rows, *(size or 1 for size in base.facts.shapes[wrt][1:])), np.float32)
     feeds = {signature.input: image, export.NUDGE: nudge, export.SEED: np.zeros((rows, signature.outputs), np.float32)}
-    found = session.run(feeds, [signature.output])[0].reshape(rows, -1)
+    scores = session.run(feeds, [signature.output])[0].reshape(rows, -1)
     half = classifier.settings.precision == "float16"  # its graph has other weights than the reference's
     expected = (classifier if half else classifier.reference()).scores(image.astype(signature.dtype))
     same = _SAME_SCORES["float16" if half else str(expected.dtype)]
-    difference = float(np.linalg.norm(found - expected) / max(float(np.linalg.norm(expected)), 1e-6))
+    difference = float(np.linalg.norm(scores - expected) / max(float(np.linalg.norm(expected)), 1e-6))
     if not difference <= (_WITHOUT_ROUNDING if base.surrogate else same):
         raise RuntimeFailure(
             f"the graph made ready for its gradient gives other scores than the model, by {100 * difference:.2g} %; it "
@@ -229,20 +218,18 @@ def _line_error(classifier: OnnxClassifier, session: Session, facts: Facts, wrt:
     seed = rng.standard_normal((1, signature.outputs)).astype(np.float32)
     shape = tuple(size or 1 for size in facts.shapes[wrt][1:])
 
-    def run(moves: Array, wanted: list[str]) -> list[Array]:
+    def run(moves: Array, outputs: list[str]) -> list[Array]:
         rows = signature.own_batch or len(moves)
         nudge, seeds = np.zeros((rows, *shape), np.float32), np.zeros((rows, signature.outputs), np.float32)
         nudge[: len(moves)], seeds[: len(moves)] = moves, seed
         feeds = {signature.input: image.repeat(rows, axis=0), export.SEED: seeds, export.NUDGE: nudge}
-        return [array[: len(moves)] for array in session.run(feeds, wanted)]
+        return [array[: len(moves)] for array in session.run(feeds, outputs)]
 
     def at(moves: Array) -> tuple[Array, Array]:
         # Rows that depend on each other are moved singly, in a batch of rows that stay.
         portion = 1 if signature.rows == "dependent" else signature.own_batch or ROWS
-        parts = [
-            run(moves[start : start + portion], [signature.output, export.GRADIENT])
-            for start in range(0, len(moves), portion)
-        ]
+        outputs, starts = [signature.output, export.GRADIENT], range(0, len(moves), portion)
+        parts = [run(moves[start : start + portion], outputs) for start in starts]
         scores, gradients = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return scores.reshape(len(moves), -1), gradients
 
@@ -278,16 +265,15 @@ def _score_type(model: onnx.ModelProto, output: str) -> str | None:
     return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
 
 
-def write(found: Differentiated, path: Path) -> None:
+def write(derived: Differentiated, path: Path) -> None:
     """The model as a file that any onnxruntime runs; large weights go into a second one beside it."""
-    model = found.model
-    for tensor in model.graph.initializer:
-        if tensor.name in found.weights:
-            tensor.CopyFrom(numpy_helper.from_array(found.weights[tensor.name], tensor.name))
+    for tensor in derived.model.graph.initializer:
+        if tensor.name in derived.weights:
+            tensor.CopyFrom(numpy_helper.from_array(derived.weights[tensor.name], tensor.name))
     beside = path.with_name(f"{path.name}.data")
     try:
-        if found.weights:
+        if derived.weights:
             beside.unlink(missing_ok=True)  # onnx would append to it
-        onnx.save(model, path, save_as_external_data=bool(found.weights), location=beside.name)
+        onnx.save(derived.model, path, save_as_external_data=bool(derived.weights), location=beside.name)
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}.") from None

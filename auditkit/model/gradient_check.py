@@ -8,6 +8,7 @@ median over lines is judged, and lines are added until it tells an error of 0.1 
 does, a gradient passes whose median is known well enough; one that is wrong in another way on each line is not.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
@@ -55,18 +56,16 @@ class Check:
 
 def check(errors: Iterable[float | None]) -> Check:
     """The verdict over as many lines as it takes; None is a line along which the scores hardly change."""
-    told: list[float] = []
-    for number, error in enumerate(errors, start=1):
-        told += [] if error is None else [error]
-        if len(told) >= _FEWEST and (found := _judged(told)).passed and found.doubt <= LIMIT:
-            return found
-        if number == _MOST:
-            break
-    if len(told) < _FEWEST:
+    measured: list[float] = []
+    for error in itertools.islice(errors, _MOST):
+        measured += [] if error is None else [error]
+        if len(measured) >= _FEWEST and (result := _judged(measured)).passed and result.doubt <= LIMIT:
+            return result
+    if len(measured) < _FEWEST:
         raise RuntimeFailure(
             "the gradient cannot be checked: on noise images the scores hardly change. Use --gradient differences."
         )
-    return _judged(told)
+    return _judged(measured)
 
 
 def _judged(errors: list[float]) -> Check:
@@ -84,10 +83,10 @@ def line_error(at: At, shape: tuple[int, ...], length: float, seed: Array, rng: 
     _, first = at(np.zeros((1, *shape)))
     direction = first[0].astype(np.float64) * rng.uniform(0, 2, shape)
     direction *= length / max(float(np.linalg.norm(direction)), 1e-30)
-    places, weights = np.polynomial.legendre.leggauss(POINTS)
-    places = np.array([0.0, *(places + 1) / 2, 1.0]).reshape(-1, *[1] * len(shape))
+    points, weights = np.polynomial.legendre.leggauss(POINTS)
+    points = np.array([0.0, *(points + 1) / 2, 1.0]).reshape(-1, *[1] * len(shape))
     for step in STEPS:
-        scores, gradients = at(places * step * direction)
+        scores, gradients = at(points * step * direction)
         values = (scores.astype(np.float64) * seed).sum(axis=1)
         if abs(values[-1] - values[0]) > _RESOLVED * np.abs(scores * seed).max():
             slopes = step * (gradients.astype(np.float64) * direction).reshape(POINTS + 2, -1).sum(axis=1)

@@ -23,10 +23,6 @@ from auditkit.model.host_masks import Composer
 from auditkit.model.session import Feeds, Session, Settings, filled, measured_batch
 from auditkit.model.signature import to_probabilities
 
-_ELEMENTS = {
-    "float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16, "float64": onnx.TensorProto.DOUBLE,
-    "uint8": onnx.TensorProto.UINT8,
-}  # fmt: skip
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
 
@@ -41,17 +37,16 @@ class OnnxOverBanks:
         """
         signature, graph = model.signature, model.graph
         ends = hard_masks.Ends(
-            signature.input, _ELEMENTS[signature.dtype], signature.layout == "NHWC", signature.height, signature.width,
+            signature.input, signature.element_type, signature.layout == "NHWC", signature.height, signature.width,
             signature.channels, signature.output, signature.outputs, signature.kind,
         )  # fmt: skip
         self.signature, self.device, self._columns = signature, model.device, columns
         self._turned = model.settings.channels_last and not ends.channels_last
         self._step: Session | None = None
-        if found := input_rounding.split_behind_rounding(
-            graph, ends, (input_rounding.TO_HALF,) if model.device.casts_to_float16 else behind
-        ):
-            graph, ends = found.rest, found.ends
-            self._step = Session(found.step, Settings(device="cpu", threads=1), model.weights)
+        casts = (input_rounding.TO_HALF,) if model.device.casts_to_float16 else behind
+        if split := input_rounding.split_behind_rounding(graph, ends, casts):
+            graph, ends = split.rest, split.ends
+            self._step = Session(split.step, Settings(device="cpu", threads=1), model.weights)
         self._input = ends.input
         graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
@@ -140,8 +135,7 @@ class OnnxMasked(OnnxOverBanks):
 
     def load(self, pictures: Array, ranks: Array) -> Banks:
         """Both banks in the device's memory, for as long as the result is referenced."""
-        order = ranks.astype(np.int32, copy=False)
-        return {PICTURES: self.upload(pictures), RANKS: self.session.upload(order)}
+        return {PICTURES: self.upload(pictures), RANKS: self.session.upload(ranks.astype(np.int32, copy=False))}
 
     def _feeds(self, rows: Array, banks: Banks) -> Feeds:
         return {**banks, **hard_masks.row_feeds(rows.astype(np.int32, copy=False))}
@@ -171,8 +165,7 @@ class HostOverBanks:
         """Probabilities for the rows."""
         for start in range(0, len(rows), self.batch):
             part = rows[start : start + self.batch]
-            shown = self._compose(part, *banks, self.model.signature.layout)
-            scores = self.model.scores(shown, self.batch)
+            scores = self.model.scores(self._compose(part, *banks, self.model.signature.layout), self.batch)
             probabilities = to_probabilities(scores, self.model.signature.kind).astype(np.float32)
             yield slice(start, start + len(part)), probabilities
 
@@ -198,10 +191,12 @@ def masked(model: AnyClassifier) -> Masked:
     `load(pictures, ranks)` returns banks of pictures, as the network takes them, and of ranks [maps, height, width];
     `run(rows, banks)` yields probabilities [n, classes] for int32 rows [N, 4] (top, bottom, map, keep), in order.
     """
-    if model in _MASKED:
-        return _MASKED[model]
+    if model not in _MASKED:
+        _MASKED[model] = _over_banks(model)
+    return _MASKED[model]
+
+
+def _over_banks(model: AnyClassifier) -> Masked:
     if model.file is None:
-        over: Masked = HostMasked(copy(model))
-    else:
-        over = OnnxMasked(model) if model.device.masks_in_graph else OnnxMaskedOnHost(model)
-    return _MASKED.setdefault(model, over)
+        return HostMasked(copy(model))
+    return OnnxMasked(model) if model.device.masks_in_graph else OnnxMaskedOnHost(model)

@@ -25,41 +25,42 @@ class Composer:
         self._orders: dict[int, Array] = {}
         self._buffers: list[Array | None] = [None] * turns
         self._turn = 0
-        self._known: dict[Row, tuple[int, Array, int]] = {}  # of a kind: the turn, the last image, and what it keeps
+        self._last_images: dict[Row, tuple[int, Array, int]] = {}  # by kind: its turn, the image, and what it keeps
 
     def __call__(self, rows: Array) -> Array:
         """The masked images of rows [N, 4]."""
-        made = self._room(len(rows))
-        for image, row in zip(made, rows.tolist(), strict=True):
+        images = self._room(len(rows))
+        for image, row in zip(images, rows.tolist(), strict=True):
             kind: Row = (row[TOP], row[BOTTOM], row[MAP])
             keep = min(max(row[KEEP], 0), self._pixels)
             self._compose(image, kind, keep)
-            self._known[kind] = (self._turn, image, keep)
+            self._last_images[kind] = (self._turn, image, keep)
         self._turn += 1
-        return made
+        return images
 
     def _room(self, count: int) -> Array:
         """Memory for so many images; none that is remembered lies in it."""
-        shape, place = (count, *self.pictures.shape[1:]), self._turn % max(len(self._buffers), 1)
+        shape = (count, *self.pictures.shape[1:])
         oldest = self._turn - (len(self._buffers) or _REMEMBERED)
-        self._known = {kind: held for kind, held in self._known.items() if held[0] > oldest}
+        self._last_images = {kind: last for kind, last in self._last_images.items() if last[0] > oldest}
         if not self._buffers:
             return np.empty(shape, self.pictures.dtype)
-        held = self._buffers[place]
-        if held is None or len(held) < count:
-            held = self._buffers[place] = np.empty(shape, self.pictures.dtype)
-        return held[:count]
+        position = self._turn % len(self._buffers)
+        buffer = self._buffers[position]
+        if buffer is None or len(buffer) < count:
+            buffer = self._buffers[position] = np.empty(shape, self.pictures.dtype)
+        return buffer[:count]
 
     def _compose(self, image: Array, kind: Row, keep: int) -> None:
-        top, bottom, place = kind
-        _, before, kept = self._known.get(kind, (0, self.pictures[bottom], 0))
+        top, bottom, index = kind
+        _, before, kept = self._last_images.get(kind, (0, self.pictures[bottom], 0))
         if abs(keep - kept) * _FEW > self._pixels:
-            shown = (self.ranks[place] < keep).reshape(image.shape[:2] if self._last else image.shape[1:])
+            shown = (self.ranks[index] < keep).reshape(image.shape[:2] if self._last else image.shape[1:])
             image[...] = self.pictures[bottom]
             np.copyto(image, self.pictures[top], where=shown[..., None] if self._last else shown)
             return
         image[...] = before
-        changed = self._order(place)[min(kept, keep) : max(kept, keep)]
+        changed = self._order(index)[min(kept, keep) : max(kept, keep)]
         source = self.pictures[top if keep > kept else bottom]
         if self._last:
             self._flat(image)[changed] = self._flat(source)[changed]
@@ -70,12 +71,12 @@ class Composer:
         """The image with its pixels along one axis."""
         return image.reshape((self._pixels, -1) if self._last else (-1, self._pixels))
 
-    def _order(self, place: int) -> Array:
+    def _order(self, index: int) -> Array:
         """The pixels of a map, the most important first."""
-        if place not in self._orders:
+        if index not in self._orders:
             order = np.full(self._pixels, -1)
-            order[self.ranks[place]] = np.arange(self._pixels)
+            order[self.ranks[index]] = np.arange(self._pixels)
             if order.min() < 0:
-                raise ValueError(f"the ranks of map {place} put several pixels at one place")
-            self._orders[place] = order
-        return self._orders[place]
+                raise ValueError(f"the ranks of map {index} put several pixels at one place")
+            self._orders[index] = order
+        return self._orders[index]

@@ -47,14 +47,14 @@ class ImageInput:
         return [batch, height, width, self.channels]
 
 
-def find_image(proto: onnx.ModelProto, wanted: Overrides) -> ImageInput:
+def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
     """The image input of a model; raises BadInput with what the file takes instead."""
     inputs = edit.real_inputs(proto.graph)
     candidates = [value for value in inputs if _may_be_image(value)]
-    if wanted.input is not None:
-        candidates = [value for value in inputs if value.name == wanted.input]
+    if overrides.input is not None:
+        candidates = [value for value in inputs if value.name == overrides.input]
         if not candidates:
-            raise BadInput(f"the model has no input '{wanted.input}'; its inputs are {_listed(inputs)}.")
+            raise BadInput(f"the model has no input '{overrides.input}'; its inputs are {_listed(inputs)}.")
     if not candidates:
         raise BadInput(_no_image_sentence(inputs))
     if len(candidates) > 1:
@@ -67,9 +67,9 @@ def find_image(proto: onnx.ModelProto, wanted: Overrides) -> ImageInput:
             f"besides the image '{chosen.name}' the model needs {_listed(other)}; "
             f"auditkit audits classifiers that take one image tensor."
         )
-    found = _described(proto.graph, chosen, wanted)
-    said = tuple(f"input '{v.name}' is a switch, set to false" for v in switches)
-    return replace(found, switches=tuple(v.name for v in switches), guesses=found.guesses + said)
+    image = _described(proto.graph, chosen, overrides)
+    guesses = tuple(f"input '{v.name}' is a switch, set to false" for v in switches)
+    return replace(image, switches=tuple(v.name for v in switches), guesses=image.guesses + guesses)
 
 
 def _dims(value: onnx.ValueInfoProto) -> list[int | None] | None:
@@ -80,9 +80,8 @@ def _dims(value: onnx.ValueInfoProto) -> list[int | None] | None:
 
 
 def _shown_dims(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
-    return tuple(
-        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in value.type.tensor_type.shape.dim
-    )
+    dims = value.type.tensor_type.shape.dim
+    return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in dims)
 
 
 def _may_be_image(value: onnx.ValueInfoProto) -> bool:
@@ -107,21 +106,19 @@ def _no_image_sentence(inputs: list[onnx.ValueInfoProto]) -> str:
     if not inputs:
         return "the model takes no input at all; it is not a classifier."
     if any(v.type.tensor_type.elem_type in _TEXT_DTYPES and len(_dims(v) or []) != 4 for v in inputs):
-        return (
-            f"the model takes {_listed(inputs)}: tokens or table rows, not images; auditkit audits image classifiers."
-        )
+        what = f"{_listed(inputs)}: tokens or table rows, not images"
+        return f"the model takes {what}; auditkit audits image classifiers."
     return (
         f"no input looks like a batch of images (4 dimensions, float32, float16, float64 or uint8): the model takes "
         f"{_listed(inputs)}. Ask the vendor for an export with an image input [N,3,H,W] or [N,H,W,3]."
     )
 
 
-def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, wanted: Overrides) -> ImageInput:
+def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, overrides: Overrides) -> ImageInput:
     if value.type.tensor_type.elem_type not in _DTYPES or len(_dims(value) or [0] * 4) != 4:
         raise BadInput(f"input {_listed([value])} is not a batch of images in float32, float16, float64 or uint8.")
     dims = _dims(value) or [None] * 4
-    hint = _layout_hint(graph, value.name)
-    layout, channels, said = _layout(dims, hint, wanted.layout)
+    layout, channels, guesses = _layout(dims, _layout_hint(graph, value.name), overrides.layout)
     height, width = (dims[2], dims[3]) if layout == "NCHW" else (dims[1], dims[2])
     if channels not in (1, 3):
         raise BadInput(
@@ -130,17 +127,17 @@ def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, wanted: Overr
         )
     return ImageInput(
         name=value.name, layout=layout, dtype=_DTYPES[value.type.tensor_type.elem_type], channels=channels,
-        height=height, width=width, batch=dims[0], shape=_shown_dims(value), guesses=said,
+        height=height, width=width, batch=dims[0], shape=_shown_dims(value), guesses=guesses,
     )  # fmt: skip
 
 
 def _layout(
-    dims: list[int | None], hint: tuple[Layout, int] | None, wanted: Layout | None
+    dims: list[int | None], hint: tuple[Layout, int] | None, stated: Layout | None
 ) -> tuple[Layout, int, tuple[str, ...]]:
     first, last = dims[1] in (1, 3), dims[3] in (1, 3)
-    if wanted is not None:
-        declared = dims[1] if wanted == "NCHW" else dims[3]
-        return wanted, declared or (hint[1] if hint and hint[0] == wanted else 3), ()
+    if stated is not None:
+        declared = dims[1] if stated == "NCHW" else dims[3]
+        return stated, declared or (hint[1] if hint and hint[0] == stated else 3), ()
     if first != last:
         return ("NCHW", dims[1] or 3, ()) if first else ("NHWC", dims[3] or 3, ())
     if hint is not None:

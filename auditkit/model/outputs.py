@@ -28,7 +28,7 @@ class Output:
 
 
 def choose_output(
-    proto: onnx.ModelProto, outputs: dict[str, str], arrays: dict[str, Array], rows: int, wanted: Overrides
+    proto: onnx.ModelProto, outputs: dict[str, str], arrays: dict[str, Array], rows: int, overrides: Overrides
 ) -> Output:
     """The tensor with one vector of class scores per image; raises BadInput with what the model returns instead."""
     fitting = {
@@ -36,13 +36,13 @@ def choose_output(
         for name, array in arrays.items()
         if array.dtype.kind == "f" and (scores := per_image(array, rows)) is not None and scores.shape[1] > 0
     }
-    if wanted.output is None:
+    if overrides.output is None:
         _refuse_detectors(proto, [name for name in arrays if name not in fitting])
     if not fitting:
         raise BadInput(_no_scores_sentence(arrays, rows))
-    if wanted.classes is not None:
-        fitting = {n: s for n, s in fitting.items() if max(s.shape[1], 2) == wanted.classes} or fitting
-    if wanted.kind is None:
+    if overrides.classes is not None:
+        fitting = {n: s for n, s in fitting.items() if max(s.shape[1], 2) == overrides.classes} or fitting
+    if overrides.kind is None:
         _refuse_sigmoids(proto, fitting)
     name = _last_of(proto, fitting, _without_forerunners(proto, fitting))
     guesses: tuple[str, ...] = ()

@@ -64,15 +64,14 @@ def resized_size(card: Card, height: int, width: int) -> tuple[int, int]:
 
 def crop_box(card: Card, height: int, width: int) -> tuple[int, int, int, int]:
     """Left, top, right, bottom of what the network sees of a resized picture."""
-    wanted_height, wanted_width = card.size
-    if (height, width) != card.size and (card.crop == "none" or height < wanted_height or width < wanted_width):
+    rows, columns = card.size
+    if (height, width) != card.size and (card.crop == "none" or height < rows or width < columns):
         raise BadInput(
-            f"a picture has {height}x{width} pixels after the resize, but the network takes {wanted_height}x"
-            f"{wanted_width}; set resize and crop in the card."
+            f"a picture has {height}x{width} pixels after the resize, but the network takes {rows}x{columns}; set "
+            "resize and crop in the card."
         )
-    # Half to even, as torchvision does.
-    top, left = round((height - wanted_height) / 2), round((width - wanted_width) / 2)
-    return left, top, left + wanted_width, top + wanted_height
+    top, left = round((height - rows) / 2), round((width - columns) / 2)  # half to even, as torchvision does
+    return left, top, left + columns, top + rows
 
 
 def pixels(card: Card, image: "Image.Image | Array") -> Array:

@@ -13,20 +13,12 @@ from auditkit.arrays import Array
 from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
 from auditkit.graph import edit, free_batch
 from auditkit.graph.gradient import vendor_gradient
+from auditkit.model import signature as signatures
 from auditkit.model.inputs import ImageInput, find_image
 from auditkit.model.outputs import Output, choose_output
 from auditkit.model.read import OnnxFile
 from auditkit.model.session import Session, Settings
-from auditkit.model.signature import (
-    Agreement,
-    Kind,
-    Overrides,
-    Signature,
-    kind_by_graph,
-    kind_of,
-    score_tensors,
-    zipmap_classes,
-)
+from auditkit.model.signature import Agreement, Kind, Overrides, Signature
 
 # Sizes to try, likeliest first, when the file leaves height and width open.
 _COMMON_SIZES = (224, 32, 299, 256, 384, 64, 28, 227, 96, 112, 128, 160, 192, 240, 260, 300, 320, 380, 448, 512)
@@ -72,14 +64,14 @@ def derived(
     return model
 
 
-def examine(file: OnnxFile, wanted: Overrides) -> Signature:
+def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     """The signature of a model, from its graph and from runs on noise."""
-    file = replace(file, proto=vendor_gradient.without_gradient(file.proto, wanted.gradient_output))
-    image = find_image(file.proto, wanted)
-    trial, session, outputs, arrays, guesses = _first_run(file, image, wanted)
+    file = replace(file, proto=vendor_gradient.without_gradient(file.proto, overrides.gradient_output))
+    image = find_image(file.proto, overrides)
+    trial, session, outputs, arrays, guesses = _first_run(file, image, overrides)
     rows = len(trial.noise) if image.batch is None else image.batch
-    chosen = choose_output(file.proto, outputs, arrays, rows, wanted)
-    kind, kind_warnings = _kind(file.proto, chosen, wanted)
+    chosen = choose_output(file.proto, outputs, arrays, rows, overrides)
+    kind, kind_warnings = _kind(file.proto, chosen, overrides)
     batching = _batching(trial, session, chosen.name)
     return Signature(
         input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels,
@@ -87,7 +79,7 @@ def examine(file: OnnxFile, wanted: Overrides) -> Signature:
         rows=batching.rows, freed_batch=batching.freed,
         output=chosen.name, kind=kind, outputs=chosen.scores.shape[1],
         free_size=image.height is None or image.width is None, shape=image.shape, fixed_inputs=image.switches,
-        class_names=zipmap_classes(file.proto),
+        class_names=signatures.zipmap_classes(file.proto),
         guesses=image.guesses + guesses + chosen.guesses + _one_number(chosen, kind),
         warnings=kind_warnings + batching.warnings,
     )  # fmt: skip
@@ -96,8 +88,8 @@ def examine(file: OnnxFile, wanted: Overrides) -> Signature:
 def _one_number(chosen: Output, kind: Kind) -> tuple[str, ...]:
     if chosen.scores.shape[1] > 1:
         return ()
-    said = "logit" if kind == "logits" else "probability"
-    return (f"'{chosen.name}' is one number an image, read as the {said} of the second of two classes",)
+    meaning = "logit" if kind == "logits" else "probability"
+    return (f"'{chosen.name}' is one number an image, read as the {meaning} of the second of two classes",)
 
 
 def _noise(image: ImageInput, rows: int, height: int, width: int) -> Array:
@@ -113,12 +105,15 @@ def _noise(image: ImageInput, rows: int, height: int, width: int) -> Array:
     return noise.astype(image.dtype)
 
 
-def _sizes(image: ImageInput, wanted: Overrides) -> Iterator[tuple[int, int]]:
-    if wanted.size is not None:
-        for declared, asked, axis in ((image.height, wanted.size[0], "height"), (image.width, wanted.size[1], "width")):
-            if declared is not None and declared != asked:
-                raise BadInput(f"{axis} {asked} was asked for, but the model's input is fixed at {declared}.")
-        yield wanted.size
+def _sizes(image: ImageInput, overrides: Overrides) -> Iterator[tuple[int, int]]:
+    if overrides.size is not None:
+        for declared, side, axis in (
+            (image.height, overrides.size[0], "height"),
+            (image.width, overrides.size[1], "width"),
+        ):
+            if declared is not None and declared != side:
+                raise BadInput(f"{axis} {side} was asked for, but the model's input is fixed at {declared}.")
+        yield overrides.size
     elif image.height is not None or image.width is not None:
         yield image.height or image.width or 0, image.width or image.height or 0
     else:
@@ -126,18 +121,18 @@ def _sizes(image: ImageInput, wanted: Overrides) -> Iterator[tuple[int, int]]:
 
 
 def _first_run(
-    file: OnnxFile, image: ImageInput, wanted: Overrides
+    file: OnnxFile, image: ImageInput, overrides: Overrides
 ) -> tuple[Trial, Session, dict[str, str], dict[str, Array], tuple[str, ...]]:
     """The first size that runs, its session, the tensors that may hold scores, and what they held."""
-    outputs = dict(score_tensors(file.proto))
-    if wanted.output is not None:
-        outputs = {wanted.output: ""}
-        if wanted.output not in edit.producers(file.proto.graph):
-            raise BadInput(f"the model computes no tensor '{wanted.output}'; give --output one of its outputs.")
+    outputs = dict(signatures.score_tensors(file.proto))
+    if overrides.output is not None:
+        outputs = {overrides.output: ""}
+        if overrides.output not in edit.producers(file.proto.graph):
+            raise BadInput(f"the model computes no tensor '{overrides.output}'; give --output one of its outputs.")
     if not outputs:
         raise BadInput("no output of the model is a tensor of scores; ask for an export that returns class scores.")
     first: RuntimeFailure | None = None
-    for height, width in _sizes(image, wanted):
+    for height, width in _sizes(image, overrides):
         trial = Trial(file, image, height, width)
         try:
             session = trial.session(list(outputs), freed=False)
@@ -149,9 +144,9 @@ def _first_run(
             if isinstance(error, LoadFailure):
                 break  # no other size will help
             continue
-        said = () if wanted.size or image.height else (f"input size {height}x{width}: the file leaves it open",)
-        return trial, session, outputs, dict(zip(outputs, arrays, strict=True)), said
-    if wanted.size is None and image.height is None and image.width is None and not isinstance(first, LoadFailure):
+        guess = () if overrides.size or image.height else (f"input size {height}x{width}: the file leaves it open",)
+        return trial, session, outputs, dict(zip(outputs, arrays, strict=True)), guess
+    if overrides.size is None and image.height is None and image.width is None and not isinstance(first, LoadFailure):
         raise BadInput(
             f"the file leaves its input size open and runs at none of {len(_COMMON_SIZES)} common ones; give it with "
             f"--size. At {_COMMON_SIZES[0]}x{_COMMON_SIZES[0]}: {first}."
@@ -172,15 +167,15 @@ def _try_batches(trial: Trial, session: Session) -> list[Array]:
         return [np.concatenate(parts) if parts[0].ndim else np.stack(parts) for parts in zip(*alone, strict=True)]
 
 
-def _kind(proto: onnx.ModelProto, chosen: Output, wanted: Overrides) -> tuple[Kind, tuple[str, ...]]:
+def _kind(proto: onnx.ModelProto, chosen: Output, overrides: Overrides) -> tuple[Kind, tuple[str, ...]]:
     if not np.all(np.isfinite(chosen.scores)):
         raise BadInput(f"the scores '{chosen.name}' are NaN or infinite on noise images; the file is damaged.")
-    if wanted.kind is not None:
-        return wanted.kind, ()
-    by_graph = kind_by_graph(proto, chosen.name)
+    if overrides.kind is not None:
+        return overrides.kind, ()
+    by_graph = signatures.kind_by_graph(proto, chosen.name)
     if by_graph == "probabilities" and np.all(chosen.scores == 1):
         raise BadInput(_always_sure(chosen.name))
-    return kind_of(by_graph, chosen.scores)
+    return signatures.kind_of(by_graph, chosen.scores)
 
 
 def _always_sure(name: str) -> str:
@@ -265,11 +260,8 @@ def _reference(trial: Trial, session: Session, output: str) -> tuple[Array, bool
 
 def _alone(trial: Trial, session: Session, output: str) -> Array:
     """The scores of each noise image, filling a whole batch by itself."""
-    own = trial.own
-    return np.stack([
-        trial.run(session, trial.noise[i : i + 1].repeat(own, axis=0), output)[0].reshape(own, -1)[0]
-        for i in range(ROWS)
-    ])  # fmt: skip
+    batches = [image[None].repeat(trial.own, axis=0) for image in trial.noise[:ROWS]]
+    return np.stack([trial.run(session, batch, output)[0].reshape(trial.own, -1)[0] for batch in batches])
 
 
 def _agreement(trial: Trial, session: Session, output: str, alone: Array) -> Agreement | None:

@@ -107,19 +107,12 @@ def read(path: Path, limits: Limits | None = None, announce: Callable[[int], Non
     content = _bytes_of(path, limits)
     proto = _parse(content, path.name)
     _check_operators(proto, path.name, limits)
-    outside = [found for found in external_tensors.all_tensors(proto) if external_tensors.is_outside(found[0])]
+    outside = [pair for pair in external_tensors.all_tensors(proto) if external_tensors.is_outside(pair[0])]
     total = len(content) + external_tensors.data_bytes(path, [tensor for tensor, _ in outside], limits.external_bytes)
     announce(total)
     weights, digests = external_tensors.bring_in(outside, path, apart=total > limits.inline_bytes)
     external_tensors.refuse_doubles(proto, weights, path.name)
-    return OnnxFile(
-        path=path,
-        sha256=hashlib.sha256(content).hexdigest(),
-        bytes=total,
-        proto=proto,
-        weights=weights,
-        external=digests,
-    )
+    return OnnxFile(path, hashlib.sha256(content).hexdigest(), total, proto, weights, digests)
 
 
 def file_size(path: Path, limits: Limits) -> int:

@@ -5,6 +5,7 @@ that changes follows the batch. Whole numbers that do not depend on the image, s
 of, are kept where both runs agree.
 """
 
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -24,28 +25,28 @@ _MOST_NUMBERS = 4096  # no operand of shape arithmetic is larger
 def probe(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list[dict[str, Array]]) -> Facts:
     """What all tensors of a model look like; `feeds` are two batches of different size, or one where that is fixed."""
     kinds, lists = _kinds(model)
-    made = [name for node in model.graph.node for name in node.output if name and name not in lists]
+    tensors = [name for name in _computed(model.graph) if name not in lists]
     scales = {name for node in model.graph.node if node.op_type == "Resize" for name in node.input[1:]}
-    steady = _independent(model.graph, set(feeds[0])) & ({n for n in made if kinds.get(n) in _WHOLE} | scales)
-    asked, shape_of = _with_shapes(model, made, sorted(steady))
-    session = Session(asked, Settings(device="cpu", arena=False), weights)
-    seen = [dict(zip(session.outputs, session.run(feed), strict=True)) for feed in feeds]
-    found = {name: [tuple(run[shape].tolist()) for run in seen] for name, shape in shape_of.items()}
-    found |= {name: [feed[name].shape for feed in feeds] for name in feeds[0]}
-    shapes = {name: _merged(name, several) for name, several in found.items()}
+    steady = _independent(model.graph, set(feeds[0])) & ({n for n in tensors if kinds.get(n) in _WHOLE} | scales)
+    with_shapes, shape_of = _with_shapes(model, tensors, sorted(steady))
+    session = Session(with_shapes, Settings(device="cpu", arena=False), weights)
+    runs = [dict(zip(session.outputs, session.run(feed), strict=True)) for feed in feeds]
+    by_run = {name: [tuple(run[shape].tolist()) for run in runs] for name, shape in shape_of.items()}
+    by_run |= {name: [feed[name].shape for feed in feeds] for name in feeds[0]}
+    shapes = {name: _merged(name, several) for name, several in by_run.items()}
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    return Facts(shapes, kinds, _agreed([{name: run[name] for name in steady} for run in seen]))
+    return Facts(shapes, kinds, _agreed([{name: run[name] for name in steady} for run in runs]))
 
 
 def conditions(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list[dict[str, Array]]) -> dict[str, bool]:
     """Those conditions of the graph's If nodes that come out the same whatever is fed, and how."""
-    wanted = sorted({node.input[0] for node in model.graph.node if node.op_type == "If"})
-    wanted = sorted(_independent(model.graph, set(feeds[0])).intersection(wanted))
-    if not wanted:
+    names = {node.input[0] for node in model.graph.node if node.op_type == "If"}
+    steady = sorted(_independent(model.graph, set(feeds[0])) & names)
+    if not steady:
         return {}
-    session = Session(edit.with_outputs(model, wanted), Settings(device="cpu", arena=False), weights)
+    session = Session(edit.with_outputs(model, steady), Settings(device="cpu", arena=False), weights)
     runs = [session.run({name: feed[name] for name in session.inputs}) for feed in feeds]
-    agreed = _agreed([dict(zip(wanted, run, strict=True)) for run in runs])
+    agreed = _agreed([dict(zip(steady, run, strict=True)) for run in runs])
     return {name: bool(value) for name, value in agreed.items()}
 
 
@@ -53,9 +54,9 @@ def _kinds(model: onnx.ModelProto) -> tuple[dict[str, int], set[str]]:
     """Element types of all tensors; and what is no tensor but a list of some, which has no shape."""
     graph = shape_inference.infer_shapes(model).graph
     values = (*graph.value_info, *graph.input, *graph.output)
-    known = {value.name: value.type.tensor_type.elem_type for value in values if value.type.tensor_type.elem_type}
+    kinds = {value.name: value.type.tensor_type.elem_type for value in values if value.type.tensor_type.elem_type}
     lists = {value.name for value in values if value.type.WhichOneof("value") not in (None, "tensor_type")}
-    return known | {tensor.name: tensor.data_type for tensor in graph.initializer}, lists
+    return kinds | {tensor.name: tensor.data_type for tensor in graph.initializer}, lists
 
 
 def _independent(graph: onnx.GraphProto, fed: set[str]) -> set[str]:
@@ -64,14 +65,18 @@ def _independent(graph: onnx.GraphProto, fed: set[str]) -> set[str]:
     for node in graph.node:
         if node.op_type not in ("Shape", "Size") and not dependent.isdisjoint(edit.names_read(node)):
             dependent.update(node.output)
-    return {name for node in graph.node for name in node.output if name} - dependent
+    return set(_computed(graph)) - dependent
 
 
-def _with_shapes(model: onnx.ModelProto, made: list[str], also: list[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
+def _computed(graph: onnx.GraphProto) -> list[str]:
+    return [name for name in itertools.chain.from_iterable(node.output for node in graph.node) if name]
+
+
+def _with_shapes(model: onnx.ModelProto, tensors: list[str], also: list[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
     """The model that gives shapes in place of tensors, so that no tensor is held longer than it is needed."""
     fresh = edit.copy(model)
     builder = build.Builder(fresh.graph)
-    shape_of = {name: builder.node("Shape", [name]) for name in made}
+    shape_of = {name: builder.node("Shape", [name]) for name in tensors}
     builder.into(fresh.graph)
     del fresh.graph.output[:]
     fresh.graph.output.extend(onnx.ValueInfoProto(name=name) for name in [*shape_of.values(), *also])
@@ -88,8 +93,5 @@ def _merged(name: str, shapes: list[tuple[int, ...]]) -> tuple[int | None, ...]:
 
 
 def _agreed(runs: list[dict[str, Array]]) -> dict[str, Array]:
-    return {
-        name: value
-        for name, value in runs[0].items()
-        if value.size <= _MOST_NUMBERS and all(np.array_equal(value, run[name]) for run in runs)
-    }
+    small = {name: value for name, value in runs[0].items() if value.size <= _MOST_NUMBERS}
+    return {name: value for name, value in small.items() if all(np.array_equal(value, run[name]) for run in runs)}

@@ -83,6 +83,11 @@ class Signature:
             return f"fixed:{self.own_batch}"
         return "dynamic" if self.freed_batch is None else "made-dynamic"
 
+    @property
+    def element_type(self) -> int:
+        """The input's type, by ONNX's number."""
+        return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype)))
+
     def array_shape(self, rows: int) -> tuple[int, int, int, int]:
         """Shape of an input array for that many images."""
         if self.layout == "NCHW":

@@ -244,13 +244,13 @@ def _opened(proto: onnx.ModelProto, folder: Path, settings: auditkit.Settings = 
 @pytest.fixture(autouse=True, params=["graph", "host"])
 def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Masks of a file are composed inside the graph, as on CUDA, or on the host, as on a CPU."""
-    usual = masked_sessions._made
+    usual = masked_sessions._over_banks
 
-    def made(model: Any) -> Any:
+    def over_banks(model: Any) -> Any:
         inside = request.param == "graph" and isinstance(model, auditkit.OnnxClassifier)
         return OnnxMasked(model) if inside else usual(model)
 
-    monkeypatch.setattr(masked_sessions, "_made", made)
+    monkeypatch.setattr(masked_sessions, "_over_banks", over_banks)
 
 
 def _all(over: "_Loaded", rows: np.ndarray) -> np.ndarray:
