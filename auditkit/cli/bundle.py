@@ -1,6 +1,6 @@
 """`auditkit bundle`: check heatmaps, and bring them into the form that auditkit reads."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,18 +50,14 @@ def check(
         problems = _problems(maps, images, model, replace(model_options, device="cpu"), progress)
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
-    if as_json:
-        console.print_json({
-            "schema_version": 1, "bundle": str(bundle), **_counts(maps), **_facts(maps.header), "errors": errors,
-            "warnings": warnings, "problems": [problem.to_json() for problem in problems],
-        })  # fmt: skip
-    else:
-        counts = ", ".join(f"{number} {what}" for what, number in _counts(maps).items())
-        result = f"{'cannot' if errors else 'can'} be used: {errors} errors, {warnings} warnings"
-        console.print_fields([
-            ("bundle", f"{bundle}: {counts}"), *_header_fields(maps.header), *_problem_fields(problems),
-            ("result", result),
-        ])  # fmt: skip
+    counts = ", ".join(f"{number} {what}" for what, number in _counts(maps).items())
+    result = f"{'cannot' if errors else 'can'} be used: {errors} errors, {warnings} warnings"
+    console.show(as_json, {
+        "schema_version": 1, "bundle": str(bundle), **_counts(maps), **_facts(maps.header), "errors": errors,
+        "warnings": warnings, "problems": [asdict(problem) for problem in problems],
+    }, [
+        ("bundle", f"{bundle}: {counts}"), *_header_fields(maps.header), *_problem_fields(problems), ("result", result),
+    ])  # fmt: skip
     if errors:
         raise typer.Exit(2)
 
@@ -98,16 +94,13 @@ def import_(
     with console.progress("importing", "maps") as progress:
         notes = import_maps(source, bundle, channels, progress)
     added, warnings = len(bundle) - before, [*notes, *bundle.header.notes]
-    if as_json:
-        console.print_json({
-            "schema_version": 1, "bundle": str(out), "added": added, "maps": len(bundle),
-            "constant": bundle.constant, **_facts(bundle.header), "warnings": warnings,
-        })  # fmt: skip
-    else:
-        console.print_fields([
-            ("bundle", f"{out}: {added} maps added, {len(bundle)} in all"), *_header_fields(bundle.header),
-            *(("warning", text) for text in warnings),
-        ])  # fmt: skip
+    console.show(as_json, {
+        "schema_version": 1, "bundle": str(out), "added": added, "maps": len(bundle), "constant": bundle.constant,
+        **_facts(bundle.header), "warnings": warnings,
+    }, [
+        ("bundle", f"{out}: {added} maps added, {len(bundle)} in all"), *_header_fields(bundle.header),
+        *(("warning", text) for text in warnings),
+    ])  # fmt: skip
 
 
 def _problems(
@@ -131,10 +124,7 @@ def _counts(maps: "HeatmapSet") -> dict[str, int]:
 
 
 def _facts(header: "Header") -> dict[str, str | None]:
-    return {
-        "method": header.method, "model": header.model, "frame": header.frame, "channels": header.channels,
-        "sign": header.sign, "producer": header.producer,
-    }  # fmt: skip
+    return {name: getattr(header, name) for name in ("method", "model", "frame", "channels", "sign", "producer")}
 
 
 def _header_fields(header: "Header") -> list[tuple[str, str]]:

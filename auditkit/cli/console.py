@@ -95,6 +95,14 @@ def print_json(content: Mapping[str, object], sort_keys: bool = False) -> None:
     print(json.dumps(content, indent=2, sort_keys=sort_keys))
 
 
+def show(as_json: bool, content: Mapping[str, object], fields: list[tuple[str, str]]) -> None:
+    """Print an object as JSON, or its fields in two columns."""
+    if as_json:
+        print_json(content)
+    else:
+        print_fields(fields)
+
+
 def print_table(head: list[str], rows: list[list[str]], names: int = 1) -> None:
     """Print a table whose first columns are names; figures that do not fit beside each other follow below."""
     from rich.console import Console  # noqa: PLC0415

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 @options.with_model_options("device")
 def demo(
     model_options: options.ModelOptions,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the audits and the page.")] = Path(
-        "auditkit-demo"
-    ),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the audits and the page.")]
+    = Path("auditkit-demo"),
     count: Annotated[int, typer.Option(help="Images to audit on.", min=20, max=10_000)] = 30,
     answered: Annotated[int, typer.Option(
         help="Images of each kind to count correct answers on.", min=10, max=100_000)] = 500,
@@ -33,16 +32,11 @@ def demo(
 
     result = planted.run(out, count, answered, seed, model_options.settings(), console.progress)
     write_whole(out / "report.html", page.render(result).encode())
-    if as_json:
-        console.print_json(result.to_json())
-    else:
-        images = f"{len(result.audited.images)} audited, {result.answered} of each kind answered, seed {result.seed}"
-        console.print_fields([
-            ("images", images),
-            *((vendor.model, _sentence(vendor)) for vendor in result.vendors),
-            ("so", page.headline(result)),
-            ("report", str(result.folder / "report.html")),
-        ])  # fmt: skip
+    images = f"{len(result.audited.images)} audited, {result.answered} of each kind answered, seed {result.seed}"
+    console.show(as_json, result.to_json(), [
+        ("images", images), *((vendor.model, _sentence(vendor)) for vendor in result.vendors),
+        ("so", page.headline(result)), ("report", str(result.folder / "report.html")),
+    ])  # fmt: skip
 
 
 def _sentence(vendor: "Vendor") -> str:

@@ -36,14 +36,11 @@ def differentiate(
 
     if out.exists() and not force:
         raise BadInput(f"{out} exists already; name another file with -o, or overwrite it with --force.")
-    opening, settings = model_options.opening(gradient_output), replace(model_options, precision="strict").settings()
-    classifier = open_file(model, opening, settings)
+    settings = replace(model_options, precision="strict").settings()
+    classifier = open_file(model, model_options.opening(gradient_output), settings)
     derived = gradient.differentiate(classifier, wrt, gradient_output)
     gradient.write(derived, out)
-    if as_json:
-        console.print_json({"schema_version": 1, "out": str(out), **derived.to_json()})
-    else:
-        console.print_fields(_fields(derived, out))
+    console.show(as_json, {"schema_version": 1, "out": str(out), **derived.to_json()}, _fields(derived, out))
 
 
 def _fields(derived: "Differentiated", out: Path) -> list[tuple[str, str]]:

@@ -17,17 +17,13 @@ def doctor(model_options: options.ModelOptions, as_json: options.AsJson = False)
     result = selftest.run(model_options.settings())
     clash = doctor.name_clash()
     warnings = [clash] if clash else []
-    if as_json:
-        console.print_json({"schema_version": 1, **asdict(facts), "warnings": warnings, "self_test": result.to_json()})
-    else:
-        versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
-        console.print_fields([
-            ("versions", versions),
-            ("system", f"{facts.system}, {facts.cores} cores, {facts.memory_bytes / 2**30:.1f} GiB memory"),
-            ("providers", ", ".join(facts.providers)),
-            ("cuda", facts.cuda.problem or "ready: " + ", ".join(facts.cuda.devices)),
-            *(("warning", warning) for warning in warnings),
-            ("self-test", result.sentence()),
-        ])  # fmt: skip
+    content = {"schema_version": 1, **asdict(facts), "warnings": warnings, "self_test": result.to_json()}
+    console.show(as_json, content, [
+        ("versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
+        ("system", f"{facts.system}, {facts.cores} cores, {facts.memory_bytes / 2**30:.1f} GiB memory"),
+        ("providers", ", ".join(facts.providers)),
+        ("cuda", facts.cuda.problem or "ready: " + ", ".join(facts.cuda.devices)),
+        *(("warning", warning) for warning in warnings), ("self-test", result.sentence()),
+    ])  # fmt: skip
     if not result.passed:
         raise typer.Exit(4)

@@ -60,9 +60,6 @@ def explain(
     notes = [*record.notes, *maps.notes]
     if explanation.method != request.method:
         notes.insert(0, f"{request.method} without a gradient: {explanation.method} is used")
-    if as_json:
-        console.print_json({"schema_version": 1, **facts, "notes": notes})
-    else:
-        warnings = [("warning", text) for text in classifier.card.warnings]
-        fields = [(name, str(value)) for name, value in facts.items()]
-        console.print_fields([*fields, *warnings, *(("note", note) for note in notes)])
+    fields = [(name, str(value)) for name, value in facts.items()]
+    fields += [("warning", text) for text in classifier.card.warnings] + [("note", note) for note in notes]
+    console.show(as_json, {"schema_version": 1, **facts, "notes": notes}, fields)

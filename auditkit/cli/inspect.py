@@ -43,10 +43,8 @@ def inspect(
     target = card or path_beside(model)
     if write_card:
         inspect_model.write_card(result, target, force=force)
-    if as_json:
-        console.print_json(result.to_json())
-    else:
-        console.print_fields(_fields(result) + ([("card", f"written to {target}")] if write_card else []))
+    written = [("card", f"written to {target}")] if write_card else []
+    console.show(as_json, result.to_json(), _fields(result) + written)
 
 
 def _fields(result: "Inspection") -> list[tuple[str, str]]:

@@ -73,11 +73,9 @@ def list_(as_json: options.AsJson = False) -> None:
     from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
     policies = [read_policy(name) for name in SHIPPED]
-    if as_json:
-        entries = [{"name": each.name, "description": each.description, "sha256": each.sha256} for each in policies]
-        console.print_json({"schema_version": 1, "policies": entries})
-    else:
-        console.print_fields([(each.name, each.description) for each in policies])
+    entries = [{"name": each.name, "description": each.description, "sha256": each.sha256} for each in policies]
+    fields = [(each.name, each.description) for each in policies]
+    console.show(as_json, {"schema_version": 1, "policies": entries}, fields)
 
 
 def _to_json(policy: "Policy") -> dict[str, Any]:

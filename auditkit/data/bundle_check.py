@@ -1,7 +1,7 @@
 """Checks a bundle, alone or against images and a model; every problem names its file and value."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -26,10 +26,6 @@ class Problem:
     file: str
     message: str
     kind: str = "other"  # or colour-picture
-
-    def to_json(self) -> dict[str, str]:
-        """Plain object for `bundle check --json`."""
-        return asdict(self)
 
 
 def check(
@@ -72,9 +68,8 @@ def _image_problems(bundle: HeatmapSet, images: Dataset) -> Iterator[Problem]:
     ids = set(images.ids)
     unknown = [image for image in bundle.labels if image not in ids]
     if unknown:
-        example = f"; images are called like '{images.ids[0]}'"
-        text = f"image '{unknown[0]}' is not in {images.source}{_more(len(unknown))}{example}"
-        yield Problem("error", files.MANIFEST, text)
+        text = f"image '{unknown[0]}' is not in {images.source}{_more(len(unknown))}"
+        yield Problem("error", files.MANIFEST, f"{text}; images are called like '{images.ids[0]}'")
     unmapped = [image for image in images.ids if image not in bundle.labels]
     if unmapped:
         text = f"image '{unmapped[0]}' of {images.source} has no map{_more(len(unmapped))}"

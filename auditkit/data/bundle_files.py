@@ -225,7 +225,6 @@ def map_array(stream: BinaryIO, name: str) -> Array:
 
 
 def _is_coloured(stream: BinaryIO) -> bool:
-    """Whether a file is a colour picture."""
     stream.seek(0)
     try:
         with Image.open(stream, formats=["PNG", "JPEG"]) as picture:

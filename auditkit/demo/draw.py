@@ -60,7 +60,6 @@ def draw(count: int, *, seed: int, tags: Tags) -> Planted:
 
 
 def _draw_chunk(indices: Ints, seed: int, tags: Tags) -> Planted:
-    """The images with these indices."""
     draws = _draws(indices, seed)
     labels = indices % len(CLASSES)
     tag_classes = _tag_classes(labels, draws["tag"][:, 0, 0], tags)
@@ -106,7 +105,6 @@ def _between(low: float, high: float, chance: Floats) -> Floats:
 
 
 def _clip(values: Floats) -> Floats:
-    """The values, limited to [0, 1]."""
     clipped: Floats = np.clip(values, 0, 1)
     return clipped
 
@@ -118,7 +116,6 @@ def _direction(half_tangent: Floats) -> tuple[Floats, Floats]:
 
 
 def _length(x: Floats, y: Floats) -> Floats:
-    """Euclidean length of (x, y)."""
     length: Floats = np.sqrt(x * x + y * y)
     return length
 
@@ -269,7 +266,6 @@ _TEXTURES: tuple[Callable[[Draws], Floats], ...] = (
 
 
 def _tag_classes(labels: Ints, chance: Floats, tags: Tags) -> Ints:
-    """The class that each tag names."""
     if tags == "agree":
         return labels.copy()
     if tags == "disagree":

@@ -139,14 +139,13 @@ def _audit(
     agreeing, disagreeing = test_sets
     misled = _answers(model, disagreeing)
     return Vendor(
-        model=name,
-        verdict=results.verdict or "measured",
+        model=name, verdict=results.verdict or "measured",
         correct_when_agree=float(np.mean(_answers(model, agreeing) == agreeing.labels)),
         correct_when_disagree=float(np.mean(misled == disagreeing.labels)),
         followed_tag=float(np.mean(misled == disagreeing.tags)),
         on_object=_evidence(maps, audited, audited.objects),
         on_tag=_evidence(maps, audited, audited.tag_regions),
-    )
+    )  # fmt: skip
 
 
 def _answers(model: OnnxClassifier, planted: Planted) -> Array:

@@ -40,7 +40,6 @@ def function_scores(function: Classify, rows: Array, numbers: int | None) -> Arr
 
 
 def _summary(error: Exception) -> str:
-    """An exception's type and text in one line."""
     text = " ".join(str(error)[:_MESSAGE_CHARACTERS].split()).removesuffix(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

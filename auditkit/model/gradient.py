@@ -260,7 +260,6 @@ def _recorded(
 
 
 def _score_type(model: onnx.ModelProto, output: str) -> str | None:
-    """The type that the file declares for its scores."""
     kind = next(value.type.tensor_type.elem_type for value in model.graph.output if value.name == output)
     return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
 

@@ -123,7 +123,6 @@ class OnnxOverBanks:
         raise NotImplementedError
 
     def _scored(self, feeds: Feeds, count: int) -> Array:
-        """Probabilities of the first `count` rows."""
         return self.session.run(feeds, [PROBABILITIES])[0][:count]
 
 

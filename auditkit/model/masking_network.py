@@ -153,7 +153,6 @@ def _image_input(proto: onnx.ModelProto, label: tuple[str, str, str] | None, pic
 
 
 def _output(proto: onnx.ModelProto, pictures: Pictures) -> str:
-    """Name of the output that holds the masks."""
     names = [str(value.name) for value in proto.graph.output]
     if pictures.output is not None:
         if pictures.output not in names:
