@@ -67,14 +67,14 @@ def cards(loaded: Loaded, class_names: Mapping[int, str]) -> tuple[list[Card], i
     for entry in loaded.gallery["entries"]:
         groups.setdefault((entry["bundle"], entry["role"], entry["image"]), []).append(entry)
     kept = float(loaded.gallery.get("kept", _DEFAULT_KEPT))
-    shown, room = dict[int, Card](), _MOST_BYTES
+    chosen, room = dict[int, Card](), _MOST_BYTES
     for position, entries in _in_turns(list(groups.values())):
         card = _card(loaded, entries, class_names, kept)
         room -= card.size
         if room < 0:
             break
-        shown[position] = card
-    return [shown[position] for position in sorted(shown)], len(groups) - len(shown)
+        chosen[position] = card
+    return [chosen[position] for position in sorted(chosen)], len(groups) - len(chosen)
 
 
 def _in_turns(groups: "list[list[GalleryEntry]]") -> "list[tuple[int, list[GalleryEntry]]]":

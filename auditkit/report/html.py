@@ -38,8 +38,9 @@ def page(template: str, context: Mapping[str, object], folder: Path = TEMPLATES)
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"name": name, "last": last, "exact": exact}
-    own = (folder / "page.css",) if folder != TEMPLATES else ()
-    style, script = _trusted(TEMPLATES / "report.css", *own), _trusted(TEMPLATES / "report.js")
+    environment.tests["digest"] = tables.is_digest
+    page_style = (folder / "page.css",) if folder != TEMPLATES else ()
+    style, script = _trusted(TEMPLATES / "report.css", *page_style), _trusted(TEMPLATES / "report.js")
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         f"base-uri 'none'; form-action 'none'"
@@ -51,8 +52,8 @@ def _context(loaded: Loaded) -> dict[str, object]:
     """All that the template shows."""
     results, rows = loaded.results, rows_of(loaded)
     class_names = tables.names(results, loaded.gallery)
-    shown, left_out = cards(loaded, class_names)
-    available = sections.available(results, gallery=bool(shown))
+    gallery_cards, left_out = cards(loaded, class_names)
+    available = sections.available(results, gallery=bool(gallery_cards))
     failed, randomisation = results.failed_images, results.randomisation
     infill = sections.first_infill(results)
     series = (randomisation.series if randomisation else None) or ()
@@ -73,7 +74,7 @@ def _context(loaded: Loaded) -> dict[str, object]:
         "curves": _each(rows, plots.curves, "curve"), "spread": _each(rows, plots.histograms, "spread"),
         "areas": _each(rows, plots.areas, "area"), "undrawn": _undrawn(rows),
         "effort": tables.effort(results), "classes": tables.classes(results, class_names),
-        "cards": shown, "cards_left_out": left_out, "roles": ROLES, "chosen_by": _chosen_by(loaded),
+        "cards": gallery_cards, "cards_left_out": left_out, "roles": ROLES, "chosen_by": _chosen_by(loaded),
         "stages": tables.stages(results), "randomised": randomisation,
         "not_randomised": sections.not_randomised(results),
         "series": plots.randomisation(series, tables.randomisation_limit(results)) if series else None,

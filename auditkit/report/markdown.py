@@ -30,9 +30,9 @@ def plain(text: object) -> str:
     return NUMBERED.sub(r"\1\\\2", MARKS.sub(r"\\\g<0>", one_line))
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]], shown: Callable[[object], str] = plain) -> str:
+def table(head: Sequence[object], rows: Iterable[Sequence[object]], draw: Callable[[object], str] = plain) -> str:
     """A table of plain cells, or of cells shown otherwise."""
-    lines = [[*map(plain, head)], ["---"] * len(head), *([*map(shown, row)] for row in rows)]
+    lines = [[*map(plain, head)], ["---"] * len(head), *([*map(draw, row)] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -133,8 +133,7 @@ def _changes(baseline: tables.Baseline | None) -> list[str]:
     checks = [f"{check.id}: {wording.status(check.before).word} → {wording.status(check.after).word}"
               for check in baseline.comparison.checks if check.before != check.after]  # fmt: skip
     head = ("Metric", "Maps", "Infill", "This run less the baseline", "Interval", "Images", "Shown")
-    compared = [(fact.what, *(text for text, _ in fact.cells), "changed" if fact.changed else "")
-                for fact in baseline.facts]  # fmt: skip
+    compared = [(fact.what, fact.before, fact.after, "changed" if fact.changed else "") for fact in baseline.facts]
     facts = f"What was compared\n\n{table(('What', 'Baseline', 'This run', 'Changed'), compared, _fact)}"
     once = "; what is the same under each infill stands once" if baseline.repeated else ""
     return ["## Changes since the baseline", facts if compared else "", f"Paired differences{once}", table(head, rows),

@@ -198,8 +198,8 @@ def areas(rows: Rows, bundle: str, key: str) -> Drawn:
     predicted = rows.items.predicted[chosen]
     probability, area = rows.items.column("prob")[chosen], rows.items.column("insertion")[chosen]
     tone = f"{tone_of(bundle, rows.bundles)[0]} firm"
-    for mine, colour in ((~predicted, "other"), (predicted, tone)):
-        panel.points(probability[mine], area[mine], colour)
+    for mask, colour in ((~predicted, "other"), (predicted, tone)):
+        panel.points(probability[mask], area[mask], colour)
     close = _rejected(f"{key}-close", probability[~predicted], area[~predicted], bundle)
     panels = [("Whole range" if close else "", panel.svg())]
     caption = "A perfect map lies on the line." + _thinned(len(chosen), len(at), "pairs")

@@ -111,18 +111,18 @@ def _artifact(results: Results, uri: str) -> _Object:
 
 def _uri(path: str) -> str:
     windows = PureWindowsPath(path)
-    whole = windows.drive and windows.root
-    plain = windows.as_posix() if whole or "\\" in path else path
-    quoted = quote(plain, safe="/:" if whole else "/", errors="surrogatepass")
-    if whole:
+    absolute = windows.drive and windows.root
+    plain = windows.as_posix() if absolute or "\\" in path else path
+    quoted = quote(plain, safe="/:" if absolute else "/", errors="surrogatepass")
+    if absolute:
         return f"file:///{quoted}" if not plain.startswith("//") else f"file:{quoted}"
     return f"file://{quoted}" if PurePosixPath(plain).is_absolute() else quoted
 
 
 def _located(entry: _Object, index: int, uri: str) -> _Object:
     # A model has no lines, but code scanning shows nothing without one.
-    place = {"artifactLocation": {"uri": uri, "index": 0}, "region": {"startLine": 1}}
-    return {**entry, "ruleIndex": index, "locations": [{"physicalLocation": place}],
+    location = {"artifactLocation": {"uri": uri, "index": 0}, "region": {"startLine": 1}}
+    return {**entry, "ruleIndex": index, "locations": [{"physicalLocation": location}],
             "partialFingerprints": _fingerprint(str(entry["ruleId"]))}  # fmt: skip
 
 

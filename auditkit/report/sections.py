@@ -10,17 +10,8 @@ from auditkit.metrics.table import METRICS, title
 from auditkit.report import wording
 from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, number, signed, source
 from auditkit.report.svg import strip
-from auditkit.runs.folder.results import (
-    CONTROL,
-    ONE_MAP,
-    CheckResult,
-    DifferenceResult,
-    MetricResult,
-    ModelFile,
-    Results,
-    Runtime,
-    SamplingError,
-)
+from auditkit.runs.evaluation.settings import CONTROL
+from auditkit.runs.folder.results import ONE_MAP, CheckResult, DifferenceResult, MetricResult, ModelFile, Results
 from auditkit.runs.summary.wording import flag_text, remark, why_not_randomised
 
 MOST_KEY_BUNDLES = 3
@@ -281,13 +272,16 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
          if policy else [("name", "none was applied", False)]),
         ("Settings", _facts(vars(results.settings))),
         ("Software and device", _facts({**results.environment, **(results.software or {})})),
-        ("Precision, measured", [*_precision(results.runtime), *_points(results.points)]),
+        ("Precision, measured", [*_precision(results), *_points(results)]),
         ("Run", [("started", run.started, False), ("ended", run.ended, False), ("command", _command(run.command), True),
                  ("git commit", run.git_commit, True), ("rows", run.rows, False), ("pool", run.pool, True),
                  ("results.json, sha256", digest, True)]),
     ]  # fmt: skip
-    return [(head, [(what, _value_text(value), mono) for what, value, mono in facts if value not in (None, "")])
-            for head, facts in groups]  # fmt: skip
+    return [(head, _written(facts)) for head, facts in groups]
+
+
+def _written(facts: Iterable[_Value]) -> list[Fact]:
+    return [(what, _value_text(value), mono) for what, value, mono in facts if value not in (None, "")]
 
 
 def _model(model: ModelFile | str) -> list[_Value]:
@@ -315,18 +309,18 @@ def _maps(results: Results) -> list[_Value]:
     return facts or [("bundles", "none", False)]
 
 
-def _precision(runtime: Runtime | None) -> list[_Value]:
-    if not runtime:
+def _precision(results: Results) -> list[_Value]:
+    if not results.runtime:
         return [("error", "not measured in this run", False)]
-    values = vars(runtime)
+    values = vars(results.runtime)
     return [(words, values[key], False) for key, words in _PRECISION.items()]
 
 
-def _points(points: Iterable[SamplingError]) -> list[_Value]:
+def _points(results: Results) -> list[_Value]:
     """How far a figure may be off because its curves have few points."""
     return [(f"error by the number of points, {source(point.bundle)}, {name(point.infill)}",
              "not known" if point.error is None else measured(point.error), False)
-            for point in points if not point.bundle.startswith(CONTROL)]  # fmt: skip
+            for point in results.points if not point.bundle.startswith(CONTROL)]  # fmt: skip
 
 
 def _facts(values: Mapping[str, object]) -> list[_Value]:

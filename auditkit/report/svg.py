@@ -61,7 +61,7 @@ def _steps(low: float, high: float, *, whole: bool) -> list[float]:
     factors = (1, 2, 5, 10) if whole else (1, 2, 2.5, 5, 10)
     step = next(factor * power for factor in factors if factor * power >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(place * step, 10) for place in range(first, last + 1)]
+    return [round(multiple * step, 10) for multiple in range(first, last + 1)]
 
 
 UNIT = (0.0, 1.0)
@@ -146,8 +146,8 @@ class Panel:
             yield f'<text class="tick" x="{left:g}" y="{bottom + 16}" text-anchor="middle">{self.x.text(tick)}</text>'
         yield f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{right}"/>'
         yield f'<text class="label" x="0" y="14">{_safe(self.y.label)}</text>'
-        place = f'x="{right}" y="{self.height - 6}" text-anchor="end"'
-        yield f'<text class="label" {place}>{_safe(self.x.label)}</text>'
+        position = f'x="{right}" y="{self.height - 6}" text-anchor="end"'
+        yield f'<text class="label" {position}>{_safe(self.x.label)}</text>'
 
     def _through(self, points: Sequence[tuple[float, float]]) -> str:
         placed = [self.at(x, y) for x, y in points]

@@ -69,11 +69,12 @@ class DifferenceRow(NamedTuple):
 
 
 class FactChange(NamedTuple):
-    """A fact about both runs; each cell says whether it is a digest."""
+    """A fact about both runs."""
 
     what: str
+    before: str
+    after: str
     changed: bool
-    cells: list[tuple[str, bool]]
 
 
 class Baseline(NamedTuple):
@@ -173,8 +174,8 @@ def classes(results: Results, class_names: Mapping[int, str]) -> list[Table]:
             by_class.setdefault(metric.class_index or 0, {})[metric.name] = metric
         metrics = list(dict.fromkeys(metric.name for metric in figures))
         least = sorted((_completeness(entries), label) for label, entries in by_class.items())[:_MOST_CLASSES]
-        rows = [_class_row(by_class[label], metrics, class_text(label, class_names))
-                for label in sorted(label for _, label in least)]  # fmt: skip
+        labels = sorted(label for _, label in least)
+        rows = [_class_row(by_class[label], metrics, class_text(label, class_names)) for label in labels]
         caption = f"{source(bundle)}, images by {results.classes_are} class, infill {name(infill)}"
         if len(rows) < len(by_class):
             caption += f"; of {exact(len(by_class))} classes, the {_MOST_CLASSES} with the lowest worst completeness"
@@ -267,11 +268,9 @@ def _compared(before: RunIdentity, after: RunIdentity) -> list[FactChange]:
     keys = [key for key in dict.fromkeys([*first, *second]) if key[0] in parts]
     changes = []
     for key in sorted(keys, key=lambda key: parts.index(key[0])):
-        values = first.get(key), second.get(key)
-        if key != ("model", "identity") or values != (first.get(_MODEL_DIGEST), second.get(_MODEL_DIGEST)):
-            texts = [_fact(value) for value in values]
-            changes.append(FactChange(name(" ".join(key)), values[0] != values[1],
-                                      [(text, is_digest(text)) for text in texts]))  # fmt: skip
+        old, new = first.get(key), second.get(key)
+        if key != ("model", "identity") or (old, new) != (first.get(_MODEL_DIGEST), second.get(_MODEL_DIGEST)):
+            changes.append(FactChange(name(" ".join(key)), _fact(old), _fact(new), old != new))
     return changes
 
 
