@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -20,20 +20,11 @@ from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.executor import Progress, Stages, Tick, execute, silent
 from auditkit.runs.explain_record import RecordedBundle, picture_digest
+from auditkit.runs.folder.results import ExplanationRequest
 
 MOST_POOL = 64  # images behind hidden pixels; more of them change nothing and fill the memory
 GRADIENTS = ("auto", "graph", "differences")
 OptionValue = bool | int | float | str | None
-
-
-class ExplanationRecord(TypedDict):
-    """An explanation as results.json has it."""
-
-    method: str
-    labels: str | None
-    options: dict[str, str]
-    seed: int
-    gradient: str
 
 
 @dataclass(frozen=True)
@@ -86,21 +77,10 @@ class Explanation:
         options = {**asdict(self.chosen()[1]), "seed": self.seed}
         return f"{self.method}({', '.join(f'{name}={value}' for name, value in options.items())})"
 
-    def to_json(self) -> ExplanationRecord:
+    def to_record(self, pool: Dataset | None) -> ExplanationRequest:
         """The settings, so that the same maps can be made again."""
-        return {
-            "method": self.method,
-            "labels": self.labels,
-            "options": dict(self.options),
-            "seed": self.seed,
-            "gradient": self.gradient,
-        }
-
-    @classmethod
-    def from_json(cls, record: ExplanationRecord) -> "Explanation":
-        """The settings that `to_json` gave."""
-        options = tuple((str(name), str(text)) for name, text in record["options"].items())
-        return cls(record["method"], record["labels"], options, record["seed"], record["gradient"])
+        digest = None if pool is None else pool.digest()
+        return ExplanationRequest(self.method, self.labels, dict(self.options), self.seed, self.gradient, digest)
 
 
 def _parse_option(name: str, text: str, kind: str) -> OptionValue:

@@ -13,7 +13,7 @@ from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
-from auditkit.records import from_json, to_object
+from auditkit.records import to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.comparison.comparability import Conditions, common_infills
@@ -29,7 +29,6 @@ from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.results import (
     Comparison,
     Explained,
-    ExplanationRequest,
     NotRandomised,
     Randomisation,
     Refusal,
@@ -193,9 +192,8 @@ def _measure(
         with phase("explaining") as progress:
             maps = explain(model, images, explanation, store.folder / MAPS, pool, progress)
         usable, record = UsableBundles({explanation.method: maps}, {}), Record.of(store.folder / MAPS)
-        made_with = explanation.to_json() | {"pool": None if pool is None else pool.digest()}
-        explained = Explained(explanation.name(), from_json(ExplanationRequest, made_with, "request"), record.passes,
-                              record.gradients, tuple(record.computed), tuple(record.notes))  # fmt: skip
+        explained = Explained(explanation.name(), explanation.to_record(pool), record.passes, record.gradients,
+                              record.computed, record.notes)  # fmt: skip
     if not usable.bundles:
         about = subject(model, images.usable(model.card)[0])
         results = without_figures(about, resolved(settings, model.signature.classes), environment(model))
