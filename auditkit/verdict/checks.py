@@ -1,4 +1,4 @@
-"""One check of a policy against what was measured."""
+"""Judges one check of a policy by the measurements."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -13,45 +13,45 @@ from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression
 
 FEWEST = 30  # images that an interval needs to be worth its name, see metrics.statistics
-LEAST_ROOM = 0.05  # above a control, for maps that are no better than it to be told from maps that could not be
+LEAST_ROOM = 0.05  # above a control; with less, no map could be better
 NO_FIGURE = Figure("")
 
 
 class Outcome(NamedTuple):
-    """What became of one figure."""
+    """The status of one figure, and the reason."""
 
     status: Status
     reason: str = ""
-    by_nature: bool = False  # nobody could have supplied what it lacks
-    no_room: bool = False  # it could not have come out otherwise
+    by_nature: bool = False  # the model's probabilities, not the supplied maps, prevent an assessment
+    no_room: bool = False  # no map could have failed
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one check."""
+    """The result of one check."""
 
     id: str
     title: str
     metric: str
     status: Status
     severity: Severity
-    sentences: tuple[str, ...]  # the figure beside what is asked, then what else must be known
+    sentences: tuple[str, ...]  # the figure and its limit first, then remarks
     figure: Figure = NO_FIGURE
     limit: float | None = None
     rule: str = ""
-    required: bool = True  # whether not being assessed holds the verdict up
-    left_out: tuple[str, ...] = ()  # controls that could not be told from the maps, by the model's nature
-    part_of: str = ""  # the policy's check that it is a detail of, and that stands for it in the verdict
+    required: bool = True  # False: the verdict does not wait for it if it is not assessed
+    left_out: tuple[str, ...] = ()  # controls that the model's probabilities make useless
+    part_of: str = ""  # the policy's check that includes it in the verdict
     suppression: Suppression | None = None
     would_be: Status | None = None
 
     @property
     def reason(self) -> str:
-        """What became of the check, in words."""
+        """The result in words."""
         return " ".join(self.sentences)
 
     def to_record(self, *, counts: bool) -> CheckResult:
-        """The entry of results.json; `counts` says whether the verdict rests on it."""
+        """The entry of results.json; `counts` says whether it affects the verdict."""
         figure, suppression = self.figure, self.suppression
         return CheckResult(
             self.id, self.title, self.metric, self.status, figure.value, figure.low, figure.high, figure.n, self.limit,
@@ -61,7 +61,7 @@ class Finding:
 
 
 def judge_check(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str] = ()) -> Finding:
-    """A check of every bundle under every infill; the worst counts.
+    """The worst finding of a check over every bundle and infill.
 
     A margin "over the control" must hold over every control that the policy has. The best one is among them, and none
     was picked by looking at the figures, so the intervals keep their meaning. `allowed` are the cheats that are
@@ -97,7 +97,7 @@ def _figures(check: Check, policy: Policy, measurements: Measurements, allowed: 
 
 
 def _cheats(measurements: Measurements, allowed: Collection[str], limit: float) -> Figure:
-    """How many kinds of cheat were flagged; what may be one leaves it open, unless there are too many anyway."""
+    """How many kinds of cheat were flagged; a possible cheat leaves it open unless there are too many anyway."""
     of = "kinds of cheat"
     if not measurements.bundles:
         return Figure(of, reason="no heatmaps were measured")
@@ -120,13 +120,10 @@ def _runtime(measurements: Measurements) -> Figure:
 
 
 def _randomised(measurements: Measurements, policy: Policy) -> Figure:
-    """How alike the maps of the model and of the model that has forgotten most are."""
-    of, wanted, randomisation = (
-        "rank correlation at the last stage",
-        policy.randomisation,
-        measurements.results.randomisation,
-    )
-    if randomisation is None or not randomisation.series or wanted is None:
+    """How alike the maps of the model and of its last randomisation stage are."""
+    of = "rank correlation at the last stage"
+    settings, randomisation = policy.randomisation, measurements.results.randomisation
+    if randomisation is None or not randomisation.series or settings is None:
         missing = None if randomisation is None else randomisation.not_assessed
         reason = why_not_randomised(missing) if missing else "the model was not randomised"
         return Figure(of, reason=reason.removesuffix("."))
@@ -135,17 +132,17 @@ def _randomised(measurements: Measurements, policy: Policy) -> Figure:
         figure = Figure(of, last.spearman, n=last.n)
     else:
         figure = Figure(of, last.spearman, last.low, last.high, last.n)
-    needed = min(wanted.images, policy.minimum_images)
+    needed = min(settings.images, policy.minimum_images)
     if figure.n < needed:
         return replace(figure, short=f"{needed} images are needed")
     stages = len(randomisation.series)
-    if stages < wanted.stages and len(last.layers) != randomisation.layers:
-        return replace(figure, short=f"{wanted.stages} stages are asked for, {stages} were run")
+    if stages < settings.stages and len(last.layers) != randomisation.layers:
+        return replace(figure, short=f"{settings.stages} stages are asked for, {stages} were run")
     return figure
 
 
 def _finding(check: Check, figure: Figure, outcome: Outcome) -> Finding:
-    # Completeness and soundness are missing for want of maps, unless the model's probabilities are the reason.
+    # Completeness and soundness lack maps, unless the model's probabilities are the reason.
     for_want_of_maps = METRICS[check.metric].of_every_label and not outcome.by_nature
     required = not outcome.no_room and (check.required or for_want_of_maps)
     return Finding(check.id, check.title, check.metric, outcome.status, check.severity,
@@ -161,7 +158,7 @@ def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
 
 
 def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
-    """The status, and what must be known beside the figure."""
+    """The status of a figure, and the reason."""
     if figure.value is None:
         return Outcome("not assessed", figure.reason, figure.by_nature)
     if figure.short:
@@ -184,14 +181,14 @@ def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
 
 
 def _too_few(check: Check, policy: Policy, figure: Figure) -> str:
-    """Why the images are too few to go by; empty when they are not."""
+    """Why the images are too few; empty if they are not."""
     if figure.exact or check.metric == "randomisation":
         return ""
-    needed, said = policy.minimum_images, f"the policy needs {policy.minimum_images} images"
+    needed, reason = policy.minimum_images, f"the policy needs {policy.minimum_images} images"
     if figure.resting_on and figure.images >= policy.minimum_images:
         needed = min(FEWEST, policy.minimum_images)
-        said = f"{figure.n} of {figure.images} images {figure.resting_on}, {needed} are needed"
-    return said if figure.n < needed else ""
+        reason = f"{figure.n} of {figure.images} images {figure.resting_on}, {needed} are needed"
+    return reason if figure.n < needed else ""
 
 
 def _no_room(check: Check, figure: Figure) -> str:
@@ -233,7 +230,7 @@ def _written(value: float) -> str:
 
 
 def _observed(check: Check, figure: Figure) -> str:
-    """The figure beside what is asked."""
+    """The figure and its limit."""
     if figure.value is None:
         return figure.of
     ends = "" if figure.low is None or figure.high is None else f" ({_written(figure.low)} to {_written(figure.high)})"

@@ -1,7 +1,7 @@
-"""The verdict: what a policy asks, against what an evaluation found. Pure: results in, findings out.
+"""Decides the verdict: compares results with a policy. Pure: results in, findings out.
 
 An expired suppression is not applied: its check counts again, as in other audit tools, and a finding for information
-says so. It does not fail the verdict by itself, since the check, which nobody answers for any more, speaks for itself.
+says so. The expiry alone does not fail the verdict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ OF_OTHER_LABELS = ("soundness", "worst_soundness", "best_effort")  # metrics tha
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a policy makes of results."""
+    """The checks of a policy, its verdict and the reason."""
 
     checks: tuple[CheckResult, ...]
     verdict: Verdict
@@ -34,14 +34,14 @@ class Decision:
 
     verdict: Verdict
     because: tuple[Finding, ...] = ()  # that failed, are open, or were set aside
-    counted: int = 0  # findings that have a say
+    counted: int = 0  # findings that affect the verdict
     held: tuple[Finding, ...] = ()
-    of_policy: int = 0  # of the policy's own checks, those that hold
-    no_other_labels: bool = False  # nothing could be told of labels other than the prediction
+    of_policy: int = 0  # checks of the policy that hold
+    no_other_labels: bool = False  # no label other than the prediction could be assessed
 
 
 def judge(policy: Policy, results: Results, today: date, fail_on: str | None = None) -> Judgement:
-    """The checks, the verdict and its reason; `fail_on` goes before the policy's."""
+    """The checks, the verdict and its reason; `fail_on` overrides the policy's."""
     level = deciding(fail_on or policy.fail_on)
     measurements = Measurements(results)
     active = {suppression.check: suppression for suppression in policy.suppressions if today <= suppression.expires}
@@ -58,12 +58,12 @@ def judge(policy: Policy, results: Results, today: date, fail_on: str | None = N
 
 
 def _counts(finding: Finding, level: Severity) -> bool:
-    """Whether a finding has a say in the verdict: it weighs enough, and no other stands for it."""
+    """Whether a finding affects the verdict: it is severe enough, and no other finding includes it."""
     return at_least(finding.severity, level) and not finding.part_of
 
 
 def _weighed(finding: Finding, rough: float) -> Finding:
-    """The finding, open where it failed by less than its curves may be off for want of points."""
+    """The finding; inconclusive if it failed by less than the sampling error of its curves."""
     figure, limit = finding.figure, finding.limit
     if finding.status != "fail" or not METRICS[finding.metric].curve or figure.equal or figure.value is None:
         return finding
@@ -76,7 +76,7 @@ def _weighed(finding: Finding, rough: float) -> Finding:
 
 
 def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
-    """The finding, suppressed where somebody answers for it or for the whole check; what holds needs nobody."""
+    """The finding, suppressed if a suppression names it or its check and it does not pass."""
     suppression = active.get(finding.id) or active.get(finding.part_of)
     if suppression is None:
         return finding
@@ -86,7 +86,7 @@ def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
 
 
 def _odd(policy: Policy, measurements: Measurements, active: Mapping[str, Suppression]) -> list[Finding]:
-    """Named findings of what is odd about the maps; what is or may be a cheat weighs what the check of flags weighs."""
+    """Findings about flagged maps; possible cheats have the severity of the check on flags."""
     check = next((check for check in policy.checks if check.metric == "flags"), None)
     findings = []
     for oddity in oddities(measurements.results.flags, measurements.results.subject.classes):
@@ -101,26 +101,27 @@ def _odd(policy: Policy, measurements: Measurements, active: Mapping[str, Suppre
 def _not_above(
     policy: Policy, measurements: Measurements, active: Mapping[str, Suppression], rough: float
 ) -> list[Finding]:
-    """Named findings of controls that the maps do not beat, by the policy's own margin or for information."""
-    ignoring = replace(policy, minimum_images=1)  # few images are no sign of anything
+    """Findings about controls that the maps do not beat, by the policy's margin or for information."""
+    any_count = replace(policy, minimum_images=1)  # few images are no sign of anything
     few = min(FEWEST, policy.minimum_images)
     margins = [check for check in policy.checks
                if check.rule == "min_margin_over" and check.limit >= 0 and check.metric != "best_effort"]  # fmt: skip
-    found: dict[str, Finding] = {}
-    for check in margins or _blind(policy, measurements):
+    findings: dict[str, Finding] = {}
+    for check in margins or _default_margins(policy, measurements):
         for control in check.over:
             name = f"not-above-{control}"
             title = f"{check.metric.replace('_', ' ')} above control:{control}"
-            own = replace(check, id=name, title=title, limit=0.0, over=(control,))
-            one = _weighed(judge_check(own, ignoring, measurements), rough)
-            scarce = bool(one.figure.resting_on) and one.figure.n < few
-            if one.status in ("fail", "inconclusive") and not scarce:
-                found.setdefault(name, _suppressed(replace(one, part_of=check.id if margins else ""), active))
-    return list(found.values())
+            over_control = replace(check, id=name, title=title, limit=0.0, over=(control,))
+            finding = _weighed(judge_check(over_control, any_count, measurements), rough)
+            scarce = bool(finding.figure.resting_on) and finding.figure.n < few
+            if finding.status in ("fail", "inconclusive") and not scarce:
+                finding = replace(finding, part_of=check.id if margins else "")
+                findings.setdefault(name, _suppressed(finding, active))
+    return list(findings.values())
 
 
-def _blind(policy: Policy, measurements: Measurements) -> list[Check]:
-    """What maps are set beside the controls by when the policy does not say: completeness, or else insertion."""
+def _default_margins(policy: Policy, measurements: Measurements) -> list[Check]:
+    """The margin over controls if the policy has none: of completeness if it is known, else of insertion."""
     known = any(figure.value is not None for figure in measurements.figures("worst_completeness"))
     metric = "worst_completeness" if known else "insertion"
     over = tuple(name for name in policy.controls if known or name != "one-map")
@@ -140,7 +141,7 @@ def _expired(policy: Policy, today: date) -> list[Finding]:
 
 
 def decide(findings: Sequence[Finding], asked: Sequence[Finding], level: Severity) -> Decision:
-    """Fails closed: what was asked and is not known to hold never passes."""
+    """The verdict; a check that is not known to hold never passes."""
     weighed = [finding for finding in asked if at_least(finding.severity, level)]
     if not weighed:
         return Decision("measured")
@@ -167,7 +168,7 @@ def _is_open(finding: Finding) -> bool:
 
 
 def _set_aside(findings: Sequence[Finding], weighed: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What is suppressed by name, what would have failed first; then what was not assessed."""
+    """Findings suppressed by name, would-be failures first; then those not assessed."""
     by_name = [finding for finding in findings if finding.suppression and finding.suppression.check == finding.id]
     by_name.sort(key=lambda finding: finding.would_be != "fail")
     return (*by_name, *(finding for finding in weighed if finding.status == "not assessed"))
@@ -206,7 +207,7 @@ def _explain_pass(decision: Decision, asked: Sequence[Finding], level: Severity)
 
 
 def _because(what: str, findings: Sequence[Finding]) -> str:
-    """How many, which, and why the first; or who answers for each that would have failed."""
+    """The count, the ids, and the reason of the first; or the suppression of each that would have failed."""
     first = [finding for finding in findings if finding.would_be == "fail"] or findings[:1]
     why = " ".join(f"Of {finding.id}: {_why(finding)}." for finding in first)
     return f"{what}: {', '.join(finding.id for finding in findings)}. {why}"

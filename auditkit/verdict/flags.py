@@ -1,7 +1,8 @@
-"""Flags of an evaluation as findings: which are cheats, which happen to honest methods, and which leave it open."""
+"""Turns the flags of an evaluation into findings: cheats, honest oddities, and undecided cases."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from auditkit.runs.folder.results import Flag, FlagKind
 from auditkit.runs.summary.wording import flag_text
@@ -33,7 +34,7 @@ KINDS = (
     Kind("tie-order-matters", "", "the order in ties moves nothing", 1.0, "tie-order-matters"),
     Kind("maps-missing", "", "every map is there", 1.0, "maps-missing"),
 )  # fmt: skip
-CHEATS = tuple(name for kind in KINDS for name in (kind.id, kind.open_id) if name)  # and what may be one
+CHEATS = tuple(filter(None, chain.from_iterable((kind.id, kind.open_id) for kind in KINDS)))  # and possible ones
 _TWO_CLASSES = (
     "with two classes an unsigned gradient is the same for both labels; signed maps, or another method, would tell "
     "them apart"
@@ -59,7 +60,7 @@ class Oddity:
 
 def is_named(finding: str) -> bool:
     """Whether it is a finding that exists only where something was flagged, unlike a policy's check."""
-    names = {name for kind in KINDS for name in (kind.id, kind.honest_id, kind.open_id)}
+    names = chain.from_iterable((kind.id, kind.honest_id, kind.open_id) for kind in KINDS)
     return finding in names or finding.startswith(("not-above-", "cheat-"))
 
 

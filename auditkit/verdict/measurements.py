@@ -1,7 +1,8 @@
-"""Figures of a run as checks take them: by metric, bundle and infill, or with their margin over a control."""
+"""The figures of a run by metric, bundle and infill, and their margins over controls."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 
 from auditkit.metrics.faithfulness import FLOOR
 from auditkit.runs.folder.results import CONTROL, MetricResult, Results
@@ -14,7 +15,7 @@ _Key = tuple[str, str, str, str]  # metric, bundle, infill and, in comparisons, 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure as it is judged; without a value, the reason why there is none."""
+    """A figure to judge; without a value, the reason why there is none."""
 
     of: str  # whose it is, in words
     value: float | None = None
@@ -23,11 +24,11 @@ class Figure:
     n: int = 0
     reason: str = ""  # why there is none, or what it rests on
     exact: bool = False  # a count or a measurement that has no interval
-    by_nature: bool = False  # it is missing because of the model's probabilities, not of what was supplied
+    by_nature: bool = False  # missing because of the model's probabilities, not of the supplied maps
     equal: bool = False  # on every image it is that of the control
     images: int = 0  # that could have had the figure
     resting_on: str = ""  # what images must have to count, where not all of them do
-    short: str = ""  # why too little was measured to go by
+    short: str = ""  # why too little was measured
     control: "Figure | None" = None  # of a margin: the control's own figure
     against: str = ""  # of a margin: the control's name
 
@@ -54,7 +55,7 @@ class Measurements:
     @property
     def sources(self) -> list[tuple[str, str]]:
         """Every bundle under every infill."""
-        return [(bundle, infill) for bundle in self.bundles for infill in self.infills]
+        return list(product(self.bundles, self.infills))
 
     def figures(self, metric: str) -> list[Figure]:
         """A metric of every bundle under every infill; of the model itself, where it is about no map."""
