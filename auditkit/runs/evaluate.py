@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,8 +82,8 @@ def evaluate(
 def _measure_units(
     plan: EvaluationPlan, pending: Sequence[range], keep: "Callable[[range, pa.Table], None]", tick: Tick
 ) -> None:
-    def run(batch: Batch) -> list[Row]:
-        return measure(plan, batch, lambda count: tick(0, count))
+    def run(batch: Batch, device: AbstractContextManager[None]) -> list[Row]:
+        return measure(plan, batch, lambda count: tick(0, count), device)
 
     def keep_rows(unit: range, rows: list[Row]) -> None:
         keep(unit, _table(rows))

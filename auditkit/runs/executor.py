@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Event, Semaphore
 from typing import Generic, Protocol, TypeVar
@@ -51,31 +51,39 @@ class Limits:
 
 @dataclass(frozen=True)
 class Stages(Generic[Unit, Batch, Result]):
-    """What is done with a unit: `run` holds the device, `prepare` and `keep` do not."""
+    """What is done with a unit: `run` uses the device inside the context it is given; nothing else does."""
 
     prepare: Callable[[Unit], Batch]
-    run: Callable[[Batch], Result]
+    run: Callable[[Batch, AbstractContextManager[None]], Result]
     keep: Callable[[Unit, Result], None]
+
+
+class _Stopped(Exception):
+    """Another unit has failed."""
 
 
 def execute(units: Sequence[Unit], stages: Stages[Unit, Batch, Result], limits: Limits = Limits()) -> None:
     """Prepare, run and keep every unit; after the first error no further unit is begun."""
     if limits.running + limits.ahead == 1:
         for unit in units:
-            stages.keep(unit, stages.run(stages.prepare(unit)))
+            stages.keep(unit, stages.run(stages.prepare(unit), nullcontext()))
         return
     device, stop = Semaphore(limits.running), Event()
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        with device:
+            if stop.is_set():
+                raise _Stopped
+            yield
 
     def process(unit: Unit) -> None:
         if stop.is_set():
             return
         try:
-            batch = stages.prepare(unit)
-            with device:
-                if stop.is_set():
-                    return
-                result = stages.run(batch)
-            stages.keep(unit, result)
+            stages.keep(unit, stages.run(stages.prepare(unit), turn()))
+        except _Stopped:
+            return
         except BaseException:
             stop.set()
             raise

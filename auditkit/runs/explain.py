@@ -1,6 +1,7 @@
 """Makes heatmaps for a dataset, some images at a time, into a bundle; an interrupted run can be resumed."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -118,8 +119,11 @@ def explain(
     tick = progress(len(images))
     maps = _MissingMaps(model, images, what, drawn, bundle, tick)
 
-    def run(request: Request | None) -> tuple[Request, Found] | None:
-        return None if request is None else (request, method.run(request, options))
+    def run(request: Request | None, device: AbstractContextManager[None]) -> tuple[Request, Found] | None:
+        if request is None:
+            return None
+        with device:
+            return request, method.run(request, options)
 
     def keep(unit: range, result: tuple[Request, Found] | None) -> None:
         if result is not None:

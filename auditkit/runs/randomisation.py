@@ -12,7 +12,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -225,8 +225,11 @@ def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) 
         labels = [(original.label,) for original in missing]
         return request_for(model(), loaded, labels, check.pool, check.what.seed, lambda rows: tick(0, rows))
 
-    def run(request: Request | None) -> tuple[Request, Found] | None:
-        return None if request is None else (request, _maps(method, options, request))
+    def run(request: Request | None, device: AbstractContextManager[None]) -> tuple[Request, Found] | None:
+        if request is None:
+            return None
+        with device:
+            return request, _maps(method, options, request)
 
     def keep(originals: Sequence[_Original], result: tuple[Request, Found] | None) -> None:
         if result is not None:

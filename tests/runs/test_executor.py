@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from contextlib import AbstractContextManager
 from dataclasses import fields
 
 import pytest
@@ -30,13 +31,14 @@ class Watched:
             raise RuntimeError("out of order")
         return unit
 
-    def run(self, unit: int) -> int:
-        with self.lock:
-            self.now += 1
-            self.most = max(self.most, self.now)
-        time.sleep(0.002)
-        with self.lock:
-            self.now -= 1
+    def run(self, unit: int, device: AbstractContextManager[None]) -> int:
+        with device:
+            with self.lock:
+                self.now += 1
+                self.most = max(self.most, self.now)
+            time.sleep(0.002)
+            with self.lock:
+                self.now -= 1
         return unit * unit
 
     def keep(self, unit: int, result: int) -> None:

@@ -1,6 +1,7 @@
 """Measures one prepared unit: its curves, and from them a row of figures for every map."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -55,13 +56,17 @@ class Row:
     map_top: bytes | None = None
 
 
-def measure(plan: EvaluationPlan, batch: Batch, on_rows: Callable[[int], None] = lambda _count: None) -> list[Row]:
+def measure(
+    plan: EvaluationPlan, batch: Batch, on_rows: Callable[[int], None] = lambda _count: None,
+    device: AbstractContextManager[None] = nullcontext(),
+) -> list[Row]:  # fmt: skip
     """A row for each use and infill, in the order of the uses, then one for each missing map.
 
-    `on_rows` is called with the number of masked images that the model has just run.
+    `on_rows` is called with the number of masked images that the model has just run; `device` is held while it runs.
     """
     requests = list(batch.curves.values())
-    measured = measure_curves(batch.run_rows, requests, plan.span, plan.settings, batch.label_set, on_rows)
+    with device:
+        measured = measure_curves(batch.run_rows, requests, plan.span, plan.settings, batch.label_set, on_rows)
     figures = _Figures(plan, batch, dict(zip(batch.curves, measured, strict=True)))
     return [*figures.rows(), *figures.missing_rows()]
 
