@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.model.doctor import describe
+from auditkit.records import to_json
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def printed_at_end(results: dict[str, Any]) -> Iterator[None]:
 def origin(module: str) -> dict[str, Any]:
     """The date, the machine with its versions, and the command line of the running module, without local paths."""
     command = ["python", "-m", module, *map(_without_path, sys.argv[1:])]
-    return {"date": datetime.now(UTC).date().isoformat(), "machine": describe(), "command": command}
+    return {"date": datetime.now(UTC).date().isoformat(), "machine": to_json(describe()), "command": command}
 
 
 def _without_path(argument: str) -> str:

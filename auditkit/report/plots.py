@@ -12,7 +12,7 @@ from auditkit.report.chart_data import BAND, GRID, SEED, Rows, some
 from auditkit.report.formatting import CONTROLS, DOWN, UP, count, exact, name, percent, source
 from auditkit.report.svg import Axis, Panel, legend, nice_range
 from auditkit.runs.evaluation.settings import CONTROL
-from auditkit.runs.folder.results import ONE_MAP, MetricResult, RandomisationStage
+from auditkit.runs.folder.figures import ONE_MAP, MetricResult, RandomisationStage
 
 MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables

@@ -11,7 +11,8 @@ from auditkit.report import sections, wording
 from auditkit.report.formatting import visible
 from auditkit.report.load_run import Loaded
 from auditkit.report.sections import CheckRow
-from auditkit.runs.folder.results import ModelFile, RecordedSuppression, Results, Verdict
+from auditkit.runs.folder.figures import Verdict
+from auditkit.runs.folder.results import ModelFile, RecordedSuppression, Results
 from auditkit.runs.folder.store import RESULTS
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -11,7 +11,8 @@ from auditkit.report import wording
 from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, number, signed, source
 from auditkit.report.svg import strip
 from auditkit.runs.evaluation.settings import CONTROL
-from auditkit.runs.folder.results import ONE_MAP, CheckResult, DifferenceResult, MetricResult, ModelFile, Results
+from auditkit.runs.folder.figures import ONE_MAP, MetricResult
+from auditkit.runs.folder.results import CheckResult, DifferenceResult, ModelFile, Results
 from auditkit.runs.summary.wording import flag_text, remark, why_not_randomised
 
 MOST_KEY_BUNDLES = 3

@@ -14,7 +14,8 @@ from auditkit.report.formatting import count, exact, interval, name, number, per
 from auditkit.report.sections import Difference, Figure, better, bundles, difference, figure, first_infill
 from auditkit.report.svg import strip
 from auditkit.report.wording import Word, verdict
-from auditkit.runs.folder.results import Comparison, DifferenceResult, MetricResult, Results, RunIdentity
+from auditkit.runs.folder.figures import MetricResult
+from auditkit.runs.folder.results import Comparison, DifferenceResult, Results, RunIdentity
 
 if TYPE_CHECKING:
     from auditkit.runs.pictures.gallery import GalleryIndex

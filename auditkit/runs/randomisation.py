@@ -37,7 +37,7 @@ from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.executor import Progress, Stages, Tick, execute, silent
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.runs.explain_record import RecordedBundle
-from auditkit.runs.folder.results import NotRandomised, Randomisation, RandomisationStage
+from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 
 VERSION = 1  # of the way in which layers are found and drawn
 LEAST_SHARE = 0.5  # of the parameters must be weights that can be re-initialised; with fewer, most of the model stays

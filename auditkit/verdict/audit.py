@@ -26,14 +26,8 @@ from auditkit.runs.executor import Progress, silent
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder import checksums, provenance
-from auditkit.runs.folder.results import (
-    Comparison,
-    Explained,
-    NotRandomised,
-    Randomisation,
-    Refusal,
-    Results,
-)
+from auditkit.runs.folder.figures import NotRandomised, Randomisation
+from auditkit.runs.folder.results import Comparison, Explained, Refusal, Results
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
 from auditkit.runs.randomisation import randomisation

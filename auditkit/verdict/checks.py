@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
 from auditkit.metrics.table import METRICS
-from auditkit.runs.folder.results import STATUSES, CheckResult, Severity, Status
+from auditkit.runs.folder.figures import STATUSES, Severity, Status
+from auditkit.runs.folder.results import CheckResult
 from auditkit.runs.summary.wording import why_not_randomised
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Figure, Measurements

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from auditkit.metrics.table import METRICS
-from auditkit.runs.folder.results import CheckResult, Results, Severity, Verdict
+from auditkit.runs.folder.figures import Severity, Verdict
+from auditkit.runs.folder.results import CheckResult, Results
 from auditkit.verdict.checks import FEWEST, Finding, judge_check
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Measurements

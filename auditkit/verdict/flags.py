@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from auditkit.runs.folder.results import Flag, FlagKind
+from auditkit.runs.folder.figures import Flag, FlagKind
 from auditkit.runs.summary.wording import flag_text
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from auditkit.metrics.faithfulness import FLOOR
-from auditkit.runs.folder.results import CONTROL, MetricResult, Results
+from auditkit.runs.folder.figures import CONTROL, MetricResult
+from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.summarise import OWN_MAPS
 from auditkit.runs.summary.wording import remark
 from auditkit.verdict.policy import ONE_MAP

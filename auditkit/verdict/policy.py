@@ -8,7 +8,8 @@ from importlib import resources
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS as DRAWN
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.results import RecordedPolicy, RecordedSuppression, Severity
+from auditkit.runs.folder.figures import Severity
+from auditkit.runs.folder.results import RecordedPolicy, RecordedSuppression
 
 SHIPPED = ("explore", "standard", "strict")
 SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high", "critical")

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import CONTROL, resolved
-from auditkit.runs.folder.results import ModelFile, Refusal, Severity, Status
+from auditkit.runs.folder.figures import Severity, Status
+from auditkit.runs.folder.results import ModelFile, Refusal
 from auditkit.runs.summary.sampling_error import MATTERS
 from auditkit.verdict.checks import NO_FIGURE, Finding
 from auditkit.verdict.measurements import Figure, Measurements

@@ -5,7 +5,7 @@ from typing import Any
 
 from auditkit.records import from_json
 from auditkit.report.markdown import table
-from auditkit.runs.folder.results import NotRandomised
+from auditkit.runs.folder.figures import NotRandomised
 from auditkit.runs.summary.wording import why_not_randomised
 from benchmarks.paper.claims import REMARKS
 from benchmarks.paper.published import TV

@@ -20,7 +20,7 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.records import from_json
 from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.explain_record import Record
-from auditkit.runs.folder.results import MetricResult
+from auditkit.runs.folder.figures import MetricResult
 from auditkit.runs.summary.wording import remark, why_not_assessed
 
 Figure = dict[str, Any]

@@ -10,8 +10,8 @@ from auditkit.metrics.similarity import SAMPLE
 from auditkit.metrics.table import METRICS, compute_all
 from auditkit.metrics.values import NotAssessed, Note, Values
 from auditkit.runs.evaluation.settings import NO_LABEL
+from auditkit.runs.folder.figures import Flag
 from auditkit.runs.folder.parquet import COLUMNS, fitted
-from auditkit.runs.folder.results import Flag
 from auditkit.runs.summary.row_table import Items
 from auditkit.runs.summary.source_rows import map_flags, metric_rows
 from tests.support import synthetic_runs

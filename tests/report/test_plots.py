@@ -12,7 +12,7 @@ from auditkit.report import plots
 from auditkit.report.chart_data import GRID, Curve, Rows, rows_of
 from auditkit.report.load_run import load
 from auditkit.report.svg import Axis, Panel, legend, sparkline
-from auditkit.runs.folder.results import RandomisationStage
+from auditkit.runs.folder.figures import RandomisationStage
 from tests.report.test_html import AUDIT, made_run
 
 SHEET = (Path(plots.__file__).parent / "templates" / "report.css").read_text(encoding="utf-8")

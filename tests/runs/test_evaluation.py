@@ -22,7 +22,7 @@ from auditkit.model.signature import Overrides
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation import measure, runtime_check
 from auditkit.runs.evaluation.settings import Evaluation, resolved
-from auditkit.runs.folder.results import Flag
+from auditkit.runs.folder.figures import Flag
 from auditkit.runs.summary.summarise import Summary
 from tests.support import onnx_models
 

@@ -84,7 +84,9 @@ def test_units_without_threads_stay_in_the_callers_thread_and_in_order() -> None
         return unit
 
     stages = Stages[int, int, int](
-        lambda unit: note("prepare", unit), lambda unit: note("run", unit), lambda unit, _: order.append(("keep", unit))
+        lambda unit: note("prepare", unit),
+        lambda unit, _device: note("run", unit),
+        lambda unit, _: order.append(("keep", unit)),
     )
     execute([1, 2], stages)
     assert threads == {threading.current_thread()}

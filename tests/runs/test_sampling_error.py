@@ -16,7 +16,7 @@ from auditkit.records import to_json
 from auditkit.report.load_run import load
 from auditkit.report.sections import identity
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.results import SamplingError
+from auditkit.runs.folder.figures import SamplingError
 from auditkit.runs.summary.sampling_error import COMMON, USUAL
 from auditkit.runs.summary.summarise import Summary
 from auditkit.runs.summary.wording import sampling_remarks

@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.runs.folder import parquet
+from auditkit.runs.folder.figures import MetricResult
 from auditkit.runs.folder.parquet import COLUMNS, ITEMS
-from auditkit.runs.folder.results import SCHEMA_VERSION, MetricResult, Results
+from auditkit.runs.folder.results import SCHEMA_VERSION, Results
 from auditkit.runs.folder.store import Store, canonical, locked
 from tests.support import synthetic_runs
 

@@ -16,7 +16,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.metrics.statistics import mean_interval
 from auditkit.metrics.values import NotAssessed, Note
 from auditkit.records import to_json
-from auditkit.runs.folder.results import Flag, MetricResult
+from auditkit.runs.folder.figures import Flag, MetricResult
 from auditkit.runs.summary.summarise import Summary
 from auditkit.runs.summary.wording import figure_text
 from tests.metrics.test_protocols import CLASSES, SIZE, Array, small_toy

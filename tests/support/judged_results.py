@@ -6,7 +6,8 @@ from typing import Any
 from auditkit.metrics.table import METRICS
 from auditkit.records import to_json
 from auditkit.runs.evaluation.settings import resolved
-from auditkit.runs.folder.results import FlagKind, Results
+from auditkit.runs.folder.figures import FlagKind
+from auditkit.runs.folder.results import Results
 from auditkit.verdict.policy import CONTROLS, Policy
 from tests.support import synthetic_runs
 

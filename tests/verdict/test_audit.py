@@ -22,7 +22,8 @@ from auditkit.data import dataset
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.runs.folder import checksums, provenance
-from auditkit.runs.folder.results import CheckChange, ExplanationRequest, ModelFile, NotRandomised, Results
+from auditkit.runs.folder.figures import NotRandomised
+from auditkit.runs.folder.results import CheckChange, ExplanationRequest, ModelFile, Results
 from auditkit.runs.folder.store import Store, locked
 from tests.support.commands import auditkit as command
 from tests.support.commands import auditkit_process, refused

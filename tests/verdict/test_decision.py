@@ -24,15 +24,8 @@ from auditkit.metrics.statistics import mean_interval, paired_difference
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import NotAssessed
 from auditkit.records import to_json
-from auditkit.runs.folder.results import (
-    CheckResult,
-    Flag,
-    FlagKind,
-    NotRandomised,
-    RecordedSuppression,
-    Results,
-    Verdict,
-)
+from auditkit.runs.folder.figures import Flag, FlagKind, NotRandomised, Verdict
+from auditkit.runs.folder.results import CheckResult, RecordedSuppression, Results
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.wording import flag_text, why_not_assessed, why_not_randomised
 from auditkit.verdict.decision import judge

@@ -13,17 +13,8 @@ from auditkit.data.bundle_files import COLOUR_PICTURE
 from auditkit.data.dataset import FailedImage
 from auditkit.errors import BadInput
 from auditkit.metrics.values import Cause, NotAssessed, Note, NoteKind
-from auditkit.runs.folder.results import (
-    STATUSES,
-    CheckResult,
-    Flag,
-    FlagKind,
-    NotRandomised,
-    Randomisation,
-    Refusal,
-    Results,
-    Verdict,
-)
+from auditkit.runs.folder.figures import STATUSES, Flag, FlagKind, NotRandomised, Randomisation, Verdict
+from auditkit.runs.folder.results import CheckResult, Refusal, Results
 from auditkit.runs.summary.wording import flag_text, note_text, why_not_assessed
 from auditkit.verdict.decision import Judgement, judge
 from auditkit.verdict.flags import KINDS

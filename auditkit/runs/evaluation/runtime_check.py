@@ -22,7 +22,7 @@ from auditkit.model.hard_masks import masked
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.plan import EvaluationPlan
-from auditkit.runs.folder import results
+from auditkit.runs.folder import figures
 
 STEPS = 8  # of each curve of the sample
 MAP_SEED = -2  # stands where a label would: the order of ties in the sample
@@ -66,10 +66,10 @@ class Runtime:
         """Whether a figure changes by more than is acceptable."""
         return self.most[1] > MATTERS
 
-    def to_record(self) -> results.Runtime:
+    def to_record(self) -> figures.Runtime:
         """The entry of results.json."""
         reference = None if self.largest is None else "the file on the CPU, strict float32, masks made with numpy"
-        return results.Runtime(reference, self.rows, self.repeated, self.largest, self.mean, self.insertion, self.alpha,
+        return figures.Runtime(reference, self.rows, self.repeated, self.largest, self.mean, self.insertion, self.alpha,
                                self.beta, self.note or None)  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from auditkit.metrics.per_image import MetricRows
 from auditkit.metrics.table import METRICS, compute_all
 from auditkit.metrics.values import NotAssessed, Values
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.results import SamplingError
+from auditkit.runs.folder.figures import SamplingError
 from auditkit.runs.summary.row_table import Items
 from auditkit.runs.summary.source_rows import Source, metric_rows
 

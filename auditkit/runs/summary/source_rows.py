@@ -10,7 +10,7 @@ from auditkit.metrics.similarity import is_repeated
 from auditkit.metrics.table import compute_all
 from auditkit.metrics.values import Values
 from auditkit.runs.evaluation.settings import NO_LABEL, NO_MAP
-from auditkit.runs.folder.results import Flag
+from auditkit.runs.folder.figures import Flag
 from auditkit.runs.summary.row_table import CONSTANT, ONE_MAP, TIES, Items
 
 Source = tuple[str, str]  # a bundle or control, and an infill

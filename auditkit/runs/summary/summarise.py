@@ -25,7 +25,7 @@ from auditkit.metrics.values import NotAssessed, Note, Values, paired
 from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import CONTROL, NO_LABEL, Evaluation
-from auditkit.runs.folder.results import ONE_MAP, Agreement, Flag, MetricResult, SamplingError
+from auditkit.runs.folder.figures import ONE_MAP, Agreement, Flag, MetricResult, SamplingError
 from auditkit.runs.summary.row_table import Items
 from auditkit.runs.summary.sampling_error import sampling_errors
 from auditkit.runs.summary.source_rows import Source, map_flags, sources

@@ -6,14 +6,7 @@ from auditkit.data.dataset import FailedImage
 from auditkit.metrics.curves import Steps
 from auditkit.metrics.values import NotAssessed, Note
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.results import (
-    CONTROL,
-    Flag,
-    MetricResult,
-    NotRandomised,
-    Runtime,
-    SamplingError,
-)
+from auditkit.runs.folder.figures import CONTROL, Flag, MetricResult, NotRandomised, Runtime, SamplingError
 from auditkit.runs.summary.sampling_error import MATTERS
 
 

@@ -7,7 +7,7 @@ from auditkit.records import to_json
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.folder import provenance
-from auditkit.runs.folder.results import RandomisationStage
+from auditkit.runs.folder.figures import RandomisationStage
 from auditkit.runs.randomisation import stage_result
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy_file import parse_policy

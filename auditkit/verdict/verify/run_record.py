@@ -17,6 +17,7 @@ from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.plan import RunRecord, unit_keys
 from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import CurvePair, Evaluation, curve_pairs, resolved, units
+from auditkit.runs.folder import figures
 from auditkit.runs.folder import results as results_types
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import Store
@@ -97,7 +98,7 @@ def _card(recorded: Mapping[str, results_types.CardValue]) -> Card:
     return Card(**values)
 
 
-def _runtime(recorded: results_types.Runtime | None) -> Runtime | None:
+def _runtime(recorded: figures.Runtime | None) -> Runtime | None:
     if recorded is None:
         return None
     return Runtime(recorded.rows, recorded.repeated, recorded.largest, recorded.mean, recorded.insertion,

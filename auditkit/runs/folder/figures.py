@@ -1,0 +1,174 @@
+"""The figures of a run and what is odd about them, as results.json holds them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from auditkit.metrics.values import NotAssessed, Note, require
+from auditkit.records import json_name, optional
+
+CONTROL = "control:"  # begins the name of a source that knows nothing of the model
+ONE_MAP = f"{CONTROL}one-map:"  # and the bundle whose map of the predicted label poses for all labels
+Status = Literal["fail", "error", "inconclusive", "not assessed", "suppressed", "pass"]
+STATUSES: tuple[Status, ...] = ("fail", "error", "inconclusive", "not assessed", "suppressed", "pass")  # worst first
+Severity = Literal["info", "low", "medium", "high", "critical"]
+Verdict = Literal["pass", "fail", "inconclusive", "measured"]
+FlagKind = Literal[
+    "copies", "unusable-images", "images-without-label", "runtime-off", "strict-precision-used",
+    "same-map-for-all-labels", "position-only", "constant", "ties", "tie-order-matters", "maps-missing",
+]  # fmt: skip
+_SHARE_OF_IMAGES = ("count", "total")
+_SHARE_OF_MAPS = ("bundle", "count", "total")
+_FLAG_NEEDS: dict[FlagKind, tuple[str, ...]] = {
+    "copies": _SHARE_OF_IMAGES, "unusable-images": _SHARE_OF_IMAGES, "images-without-label": _SHARE_OF_IMAGES,
+    "same-map-for-all-labels": _SHARE_OF_MAPS, "position-only": _SHARE_OF_MAPS, "constant": _SHARE_OF_MAPS,
+    "ties": _SHARE_OF_MAPS, "tie-order-matters": ("bundle", "infill", "value"), "maps-missing": ("bundle", "count"),
+}  # fmt: skip
+
+
+def _check_interval(value: float | None, low: float | None, high: float | None, n: int) -> None:
+    """ValueError where a mean, its interval and its images do not go together."""
+    ends = [end for end in (low, high) if end is not None]
+    if len(ends) == 1 or ends != sorted(ends):
+        raise ValueError(f"has an interval from {low} to {high}.")
+    if value is not None and n < 1:
+        raise ValueError(f"has a value on {n} images.")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Something odd about the images, the runtime or a bundle's maps, counted."""
+
+    kind: FlagKind
+    bundle: str | None = None  # None: it is about the images or the runtime
+    count: int | None = None
+    total: int | None = None
+    infill: str | None = None
+    value: float | None = None  # by how much insertion moves
+
+    def __post_init__(self) -> None:
+        require(self, self.kind, _FLAG_NEEDS.get(self.kind, ()))
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """A metric of a source under an infill: its mean with an interval, or why there is none."""
+
+    name: str
+    bundle: str | None  # None: it is about the model, not about heatmaps
+    labels: str
+    infill: str
+    eps1: float | None
+    eps2: float | None
+    steps: str
+    range: tuple[float, float]
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    n: int
+    not_assessed: NotAssessed | None = None
+    note: Note | None = None
+    against: str | None = optional()  # the source whose figure was subtracted
+    class_index: int | None = json_name("class")
+    protocol: str | None = optional()
+    renormalised: bool | None = optional()
+
+    def __post_init__(self) -> None:
+        _check_interval(self.value, self.low, self.high, self.n)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is about a control, not about a bundle."""
+        return (self.bundle or "").startswith(CONTROL)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether images rank the bundles alike by a metric; or, with `against`, whether two metrics agree."""
+
+    infill: str
+    name: str
+    n: int | None = optional()
+    krippendorff_alpha: float | None = optional()
+    inter_method: float | None = optional()
+    against: str | None = optional()
+    spearman: float | None = optional()
+
+
+@dataclass(frozen=True)
+class SamplingError:
+    """How far the figures of a source may be off because its curves are known at some points only."""
+
+    name: str | None  # the metric that may be off most; None where nobody knows
+    bundle: str
+    infill: str
+    error: float | None
+    errors: Mapping[str, float]
+    n: int
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How far the runtime is from strict float32 on the CPU, on a sample of rows."""
+
+    reference: str | None
+    rows: int
+    repeated: float
+    largest: float | None
+    mean: float | None
+    insertion: float | None
+    alpha: float | None
+    beta: float | None
+    note: str | None
+
+    def __post_init__(self) -> None:
+        if self.reference is not None:
+            require(self, "compared with a reference", ("insertion", "alpha", "beta"))
+
+    @property
+    def largest_change(self) -> float | None:
+        """The largest mean change of a figure; None where there is no reference."""
+        changes = (self.insertion, self.alpha, self.beta)
+        return None if self.reference is None else max(change or 0.0 for change in changes)
+
+
+@dataclass(frozen=True)
+class RandomisationStage:
+    """How alike the maps are once some layers are re-initialised."""
+
+    stage: int
+    layers: tuple[str, ...]
+    share: float
+    spearman: float | None
+    low: float | None
+    high: float | None
+    n: int
+    absolute: float | None
+    constant: int
+
+    def __post_init__(self) -> None:
+        _check_interval(self.spearman, self.low, self.high, self.n)
+
+
+@dataclass(frozen=True)
+class NotRandomised:
+    """Why nothing is known about the dependence on the model; runs.summary.wording has the sentence."""
+
+    cause: Literal["function", "supplied", "other-maps", "few-parameters", "no-maps", "no-stage"]
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Randomisation:
+    """Whether maps depend on what the model has learned; or why that was not assessed."""
+
+    not_assessed: NotRandomised | None = optional()
+    method: str | None = optional()
+    images: int | None = optional()
+    label: str | None = optional()
+    seed: int | None = optional()
+    layers: int | None = optional()
+    confidence: float | None = optional()
+    series: tuple[RandomisationStage, ...] | None = optional()
+    notes: tuple[str, ...] | None = optional()
