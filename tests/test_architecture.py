@@ -31,12 +31,12 @@ FLOORS = (
     "demo",
     "cli",
 )
-# Ratchets: no figure may rise. Whoever lowers one lowers its limit here; the goal stands beside it.
-MOST_ANY = 536  # goal: 300; the word in source text, imports included
-MOST_UNTYPED_DICTS = 195  # goal: 40; dict[str, Any] and Mapping[str, Any]
-MOST_DOUBLE_LOOPS = 45  # goal: 20; comprehensions with two or more loops
-MOST_NESTED_CONDITIONALS = 12  # goal: 0; conditional expressions inside another
-MOST_CYCLIC_MODULES = 0  # goal: 0; modules that import each other in a circle when they are loaded
+# Ratchets: no figure may rise. Whoever lowers one lowers its limit here.
+MOST_ANY = 160  # the word in source text, imports included
+MOST_UNTYPED_DICTS = 18  # dict[str, Any] and Mapping[str, Any]
+MOST_DOUBLE_LOOPS = 3  # comprehensions with two or more loops
+MOST_NESTED_CONDITIONALS = 0  # conditional expressions inside another
+MOST_CYCLIC_MODULES = 0  # modules that import each other in a circle when they are loaded
 MOST_ENTRIES_OF_RUNS = 12  # files and folders of auditkit/runs, so that its contents can be taken in at a glance
 HEAVY = ("numpy", "onnx", "onnxruntime", "scipy", "PIL", "pyarrow", "matplotlib", "jinja2")
 

@@ -9,7 +9,9 @@ def to_toml(card: Card, signature: Signature, about: str) -> str:
     names = f"names = [{', '.join(_quoted(name) for name in card.names)}]"
     if not card.names:
         names = f"names = []   # {signature.classes} names in the order of the scores, or: file = 'classes.txt'"
-    resize = '"none"' if card.resize is None else list(card.resize) if isinstance(card.resize, tuple) else card.resize
+    resize = '"none"' if card.resize is None else str(card.resize)
+    if isinstance(card.resize, tuple):
+        resize = str(list(card.resize))
     return f"""\
 # How pictures reach {_one_line(about)}, and what its classes are called.
 # value = (x * scale - mean) / std for each channel in the stated order, x a pixel in 0..255.
@@ -44,7 +46,11 @@ def _one_line(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = "".join(
-        f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else "\\" + c if c in '"\\' else c for c in text
-    )
-    return f'"{escaped}"'
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(sign: str) -> str:
+    """A character as a TOML string has it."""
+    if ord(sign) < 32 or ord(sign) == 127:
+        return f"\\u{ord(sign):04x}"
+    return f"\\{sign}" if sign in '"\\' else sign

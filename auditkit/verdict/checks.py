@@ -236,6 +236,7 @@ def _observed(check: Check, figure: Figure) -> str:
         return figure.of
     ends = "" if figure.low is None or figure.high is None else f" ({_written(figure.low)} to {_written(figure.high)})"
     value = f"{figure.value:.3g}" if figure.exact else _written(figure.value)
-    on = "" if not figure.n else f" on {figure.n} {'rows' if check.metric == 'runtime_error' else 'images'}"
+    counted = "rows" if check.metric == "runtime_error" else "images"
+    on = f" on {figure.n} {counted}" if figure.n else ""
     asked = {"min": "at least", "max": "at most"}.get(check.rule, "more than")
     return f"{figure.of}: {value}{ends}{on}; {asked} {check.limit:g} is asked"

@@ -28,14 +28,16 @@ def write(folder: Path) -> None:
 
 def read(folder: Path) -> dict[str, str]:
     """The digest of each file that is listed, by its path inside the run."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for number, line in enumerate((folder / SUMS).read_bytes().split(b"\n")[:-1], start=1):
         match = LINE.fullmatch(os.fsdecode(line))
-        name = "" if match is None else _unescaped(match[3]) if match[1] else match[3]
-        if match is None or name in found or name != _inside(name):
+        name = "" if match is None else match[3]
+        if match is not None and match[1]:
+            name = _unescaped(name)
+        if match is None or name in digests or name != _inside(name):
             raise BadInput(f"{folder / SUMS}, line {number}: not a digest and the name of a file of the run.")
-        found[name] = match[2]
-    return found
+        digests[name] = match[2]
+    return digests
 
 
 def check(folder: Path) -> list[str]:
