@@ -491,7 +491,7 @@ def test_the_command_takes_them_all(tmp_path: Path, files: tuple[Path, Path]) ->
     assert all(word in done.stdout for word in whole)
     said = "labels 0,2 renormalised; infill gray, blur; steps 3; range 0.2 to 0.6; eps 0.1 and 0.2; ties last"
     assert said in " ".join(done.stdout.split())
-    settings = Store(tmp_path / "run").results()["settings"]
+    settings = Store(tmp_path / "run").plain_results()["settings"]
     assert settings == {
         "labels": "0,2", "renormalise": True, "protocol": None, "infill": ["gray", "blur"], "steps": "3",
         "range": [0.2, 0.6], "eps1": 0.1, "eps2": 0.2, "ties": "last", "tie_orders": 2, "seed": 5, "draws": 2,
