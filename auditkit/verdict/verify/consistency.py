@@ -65,6 +65,9 @@ def _damage(recorded: RecordedRun, key: str) -> list[str]:
     return ["is torn, was changed, or holds another unit"]
 
 
+_ROW_KEY = ("image", "label", "bundle", "infill")  # what tells a row from others; its name in words may not
+
+
 def check_rows(recorded: RecordedRun) -> Outcome:
     """Rows that contradict themselves or occur twice."""
     count, problems = 0, list[str]()
@@ -72,8 +75,11 @@ def check_rows(recorded: RecordedRun) -> Outcome:
     for table in recorded.store.tables(recorded.units.values()):
         rows = table.to_pylist()
         count += len(rows)
-        names = Counter(map(_row_name, rows))
-        problems += [f"{name} stands there twice" for name in names.elements() if names[name] > 1]
+        keys = [tuple(row[name] for name in _ROW_KEY) for row in rows]
+        counts = Counter(keys)
+        problems += [
+            f"{_row_name(row)} stands there twice" for key, row in zip(keys, rows, strict=True) if counts[key] > 1
+        ]
         for row in rows:
             problems += [f"{_row_name(row)}: {problem}" for problem in _contradictions(row, by_infill, recorded)]
         problems += _ratios(rows, recorded) + _errors(rows, recorded)
