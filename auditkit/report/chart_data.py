@@ -9,8 +9,8 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.report.load_run import Loaded
-from auditkit.runs.evaluation.settings import CONTROL
-from auditkit.runs.summary.row_table import Items
+from auditkit.runs.folder.figures import CONTROL
+from auditkit.runs.summary.row_table import RowTable
 from auditkit.runs.summary.source_rows import image_means
 
 if TYPE_CHECKING:
@@ -36,36 +36,36 @@ class Rows:
     """Rows of the first infill."""
 
     loaded: Loaded
-    items: Items
+    table: RowTable
 
     @property
     def infill(self) -> str:
         """The infill that charts are about."""
-        return str(self.items.infills[0]) if self.items.infills else ""
+        return str(self.table.infills[0]) if self.table.infills else ""
 
     @property
     def bundles(self) -> list[str]:
         """The maps that are judged."""
-        return [name for name in self.items.sources if not name.startswith(CONTROL)]
+        return [name for name in self.table.sources if not name.startswith(CONTROL)]
 
     @property
     def controls(self) -> list[str]:
         """Those they are judged beside."""
-        return [name for name in self.items.sources if name.startswith(CONTROL)]
+        return [name for name in self.table.sources if name.startswith(CONTROL)]
 
     def at(self, source: str) -> Array:
         """Places of a source's rows."""
-        items = self.items
-        return np.flatnonzero((items.source == items.sources.index(source)) & (items.infill == 0))
+        table = self.table
+        return np.flatnonzero((table.source == table.sources.index(source)) & (table.infill == 0))
 
     def good(self, source: str) -> Array:
         """Places of those that have a figure."""
         at = self.at(source)
-        return np.asarray(at[~self.items.failed()[at]])
+        return np.asarray(at[~self.table.failed()[at]])
 
     def per_image(self, source: str) -> dict[str, Array]:
         """Each metric's value by number of the image; NaN where an image has none."""
-        return image_means(self.items, source)
+        return image_means(self.table, source)
 
     @cached_property
     def curves(self) -> dict[tuple[str, bool], Curve]:
@@ -109,7 +109,7 @@ def _mean_curve(curves: Array) -> Curve:
 
 def rows_of(loaded: Loaded) -> Rows | None:
     """The run's rows; None where they were not kept."""
-    return None if loaded.items is None or not len(loaded.items) else Rows(loaded, loaded.items)
+    return None if loaded.table is None or not len(loaded.table) else Rows(loaded, loaded.table)
 
 
 def some(places: Array, most: int) -> Array:

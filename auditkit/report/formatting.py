@@ -5,7 +5,7 @@ import re
 import unicodedata
 from typing import TypeGuard
 
-from auditkit.runs.evaluation.settings import CONTROL
+from auditkit.runs.folder.figures import CONTROL
 
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidi and other format characters, broken Unicode
 LONGEST_NAME = 120

@@ -15,7 +15,7 @@ from auditkit.metrics.faithfulness import parse_labels
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import RESULTS, Store
-from auditkit.runs.summary.row_table import Items
+from auditkit.runs.summary.row_table import RowTable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,18 +35,18 @@ class Loaded:
     gallery: "GalleryIndex | None"  # what gallery.json says; None where none was kept
 
     @cached_property
-    def items(self) -> Items | None:
+    def table(self) -> RowTable | None:
         """The rows as columns, read when first asked for; None where they were not kept."""
         if not Store(self.folder).keys():
             return None
-        items = Items(self.tables(), named=self._named)
+        table = RowTable(self.tables(), named=self._named)
         expected = self.results.run.rows
-        if len(items) != expected:
+        if len(table) != expected:
             raise IntegrityFailure(
-                f"{self.folder / 'items'} holds {len(items)} of the run's {expected} rows; `auditkit verify "
+                f"{self.folder / 'items'} holds {len(table)} of the run's {expected} rows; `auditkit verify "
                 f"{self.folder}` says which files are missing."
             )
-        return items
+        return table
 
     @cached_property
     def digest(self) -> str:

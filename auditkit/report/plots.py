@@ -11,8 +11,7 @@ from auditkit.arrays import Array
 from auditkit.report.chart_data import BAND, GRID, SEED, Rows, some
 from auditkit.report.formatting import CONTROLS, DOWN, UP, count, exact, name, percent, source
 from auditkit.report.svg import Axis, Panel, legend, nice_range
-from auditkit.runs.evaluation.settings import CONTROL
-from auditkit.runs.folder.figures import ONE_MAP, MetricResult, RandomisationStage
+from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult, RandomisationStage
 
 MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables
@@ -97,7 +96,7 @@ def _ends(metric: MetricResult) -> tuple[float, float]:
 def curves(rows: Rows, bundle: str, key: str) -> Drawn:
     """Insertion curves of a bundle and of the controls, for predicted and for other labels."""
     panels, tone = [], tone_of(bundle, rows.bundles)[0]
-    blind = [control for control in rows.controls if not control.startswith(ONE_MAP)]
+    blind = [control for control in rows.controls if not control.startswith(ONE_MAP_PREFIX)]
     named = _named(rows, blind)
     for predicted, title in ((True, "Predicted label"), (False, "Other labels")):
         curve = rows.curves.get((bundle, predicted))
@@ -129,7 +128,7 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
     )
     if len(blind) > 1:
         caption += " Of the controls, means are drawn; the best has the largest area for the predicted label."
-    if f"{ONE_MAP}{bundle}" in rows.controls:
+    if f"{ONE_MAP_PREFIX}{bundle}" in rows.controls:
         caption += f" The control “{CONTROLS['one-map']}” is left out: for the predicted label it is the map itself."
     return Drawn(panels, legend(keys), caption)
 
@@ -178,8 +177,8 @@ def histograms(rows: Rows, bundle: str, key: str) -> Drawn:
 
 def _shares(rows: Rows, source_name: str, column: str, chief: bool) -> Array | None:
     at = rows.good(source_name)
-    at = at[rows.items.predicted[at]] if chief and not rows.items.named else at
-    values = rows.items.column(column)[at]
+    at = at[rows.table.predicted[at]] if chief and not rows.table.named else at
+    values = rows.table.column(column)[at]
     values = values[np.isfinite(values)]
     return np.histogram(values.clip(0, 1), BINS)[0] / len(values) if len(values) else None
 
@@ -195,8 +194,8 @@ def areas(rows: Rows, bundle: str, key: str) -> Drawn:
     panel.note(0.35, 0.1, "below: the map hides evidence (α < 1)")
     at = rows.good(bundle)
     chosen = some(at, MOST_PAIRS)
-    predicted = rows.items.predicted[chosen]
-    probability, area = rows.items.column("prob")[chosen], rows.items.column("insertion")[chosen]
+    predicted = rows.table.predicted[chosen]
+    probability, area = rows.table.column("prob")[chosen], rows.table.column("insertion")[chosen]
     tone = f"{tone_of(bundle, rows.bundles)[0]} firm"
     for mask, colour in ((~predicted, "other"), (predicted, tone)):
         panel.points(probability[mask], area[mask], colour)

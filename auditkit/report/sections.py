@@ -10,8 +10,7 @@ from auditkit.metrics.table import METRICS, title
 from auditkit.report import wording
 from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, number, signed, source
 from auditkit.report.svg import strip
-from auditkit.runs.evaluation.settings import CONTROL
-from auditkit.runs.folder.figures import ONE_MAP, MetricResult
+from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult
 from auditkit.runs.folder.results import CheckResult, DifferenceResult, ModelFile, Results
 from auditkit.runs.summary.wording import flag_text, remark, why_not_randomised
 
@@ -103,7 +102,7 @@ def _key_figure(metric: MetricResult, results: Results) -> KeyFigure:
     choose = min if METRICS[metric.name].lower_is_better else max
     blind = [control for control in results.controls
              if (control.name, control.infill) == (metric.name, metric.infill) and control.value is not None
-             and not (control.bundle or "").startswith(ONE_MAP)]  # fmt: skip
+             and not (control.bundle or "").startswith(ONE_MAP_PREFIX)]  # fmt: skip
     best = choose(blind, key=lambda control: control.value or 0.0, default=None)
     controls = [control.value for control in blind if control.value is not None]
     return KeyFigure(

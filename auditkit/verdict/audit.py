@@ -152,7 +152,7 @@ def _require_comparable(baseline: Path, out: Path, images: Dataset, settings: Ev
     run = read_run(baseline)
     before = Conditions.of(run.results)
     common_infills(before, replace(before, settings=resolved(settings, classes).to_record(), classes=classes))
-    if not set(run.items.images) & set(images.ids):
+    if not set(run.table.images) & set(images.ids):
         raise BadInput(f"{baseline} has none of these images, by their names; give a run on the same ones.")
 
 

@@ -9,7 +9,7 @@ from auditkit.runs.folder.figures import CONTROL, MetricResult
 from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.summarise import OWN_MAPS
 from auditkit.runs.summary.wording import remark
-from auditkit.verdict.policy import ONE_MAP
+from auditkit.verdict.policy import ONE_MAP_CONTROL
 
 _Key = tuple[str, str, str, str]  # metric, bundle, infill and, in comparisons, what they are compared with
 
@@ -81,14 +81,14 @@ class Measurements:
         return figures or [Figure("the run", reason="no heatmaps were measured")]
 
     def _margins(self, metric: str, control: str, bundle: str, infill: str) -> list[Figure]:
-        against = f"{CONTROL}{control}" + (f":{bundle}" if control == ONE_MAP else "")
+        against = f"{CONTROL}{control}" + (f":{bundle}" if control == ONE_MAP_CONTROL else "")
         of = f"{self._of(bundle, infill)} over {CONTROL}{control}"
         margins = [_figure(entry, of) for entry in self._comparisons.get((metric, bundle, infill, against), [])]
         if not margins:
             missing = [figure for figure in self._figures(metric, bundle, infill) if figure.value is None]
             reason = missing[0] if missing else Figure(of, reason=f"it was not compared with {CONTROL}{control}")
             return [replace(reason, of=of, against=f"{CONTROL}{control}")]
-        unsure = control == ONE_MAP and metric in OWN_MAPS
+        unsure = control == ONE_MAP_CONTROL and metric in OWN_MAPS
         least = f"above {self.results.settings.eps1}" if unsure else f"{FLOOR:g} or more"
         if unsure or metric == "best_effort":
             margins = [self._of_unsure(figure, least, bundle, infill) for figure in margins]

@@ -14,8 +14,8 @@ from auditkit.runs.folder.results import RecordedPolicy, RecordedSuppression
 SHIPPED = ("explore", "standard", "strict")
 SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high", "critical")
 FAIL_ON = SEVERITIES[1:]  # what is for information never fails
-ONE_MAP = "one-map"  # the bundle's own map of the predicted label, posing for all labels
-CONTROLS = (*DRAWN, ONE_MAP)
+ONE_MAP_CONTROL = "one-map"  # the bundle's own map of the predicted label, posing for all labels
+CONTROLS = (*DRAWN, ONE_MAP_CONTROL)
 
 RULES = ("min", "max", "min_margin_over")
 BUILT_IN = ("record", "settings", "images", "labels", "controls", "points", "identity", "maps-usable")

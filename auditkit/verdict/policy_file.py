@@ -20,7 +20,7 @@ from auditkit.verdict.policy import (
     BUILT_IN,
     CONTROLS,
     FAIL_ON,
-    ONE_MAP,
+    ONE_MAP_CONTROL,
     RULES,
     SEVERITIES,
     SHIPPED,
@@ -249,7 +249,7 @@ def _margin(table: Table, metric: str, controls: tuple[str, ...]) -> tuple[tuple
     if match is None or not -1 < float(match[2]) < 1:
         raise table.refuse("min_margin_over", f"{expected}, with a margin between -1 and 1")
     # The one map is the bundle's own of the predicted label: of what is about one label alone it says nothing.
-    available = tuple(name for name in controls if name != ONE_MAP or METRICS[metric].of_every_label)
+    available = tuple(name for name in controls if name != ONE_MAP_CONTROL or METRICS[metric].of_every_label)
     if match[1] is None and available:
         return available, float(match[2])
     if match[1] not in available:

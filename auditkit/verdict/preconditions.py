@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
-from auditkit.runs.evaluation.settings import CONTROL, resolved
-from auditkit.runs.folder.figures import Severity, Status
+from auditkit.runs.evaluation.settings import resolved
+from auditkit.runs.folder.figures import CONTROL, Severity, Status
 from auditkit.runs.folder.results import ModelFile, Refusal
 from auditkit.runs.summary.sampling_error import MATTERS
 from auditkit.verdict.checks import NO_FIGURE, Finding
 from auditkit.verdict.measurements import Figure, Measurements
-from auditkit.verdict.policy import ONE_MAP, Check, Policy
+from auditkit.verdict.policy import ONE_MAP_CONTROL, Check, Policy
 
 MOST_COPIES = 0.9  # with fewer different images among them than this share, intervals are narrower than they may be
 
@@ -99,9 +99,9 @@ def _controls(policy: Policy, measurements: Measurements) -> Finding:
     title = "controls measured beside the maps"
     if not policy.controls:
         return _finding("controls", title, "not assessed", "The policy has no controls.", severity="info")
-    expected = [name for name in policy.controls if name != ONE_MAP]
-    if ONE_MAP in policy.controls and _labels(policy, measurements).status == "pass":
-        expected += [f"{ONE_MAP}:{bundle}" for bundle in measurements.bundles]
+    expected = [name for name in policy.controls if name != ONE_MAP_CONTROL]
+    if ONE_MAP_CONTROL in policy.controls and _labels(policy, measurements).status == "pass":
+        expected += [f"{ONE_MAP_CONTROL}:{bundle}" for bundle in measurements.bundles]
     missing = [name for name in expected
                if not all(measurements.has_control(name, infill) for infill in measurements.infills)]  # fmt: skip
     if missing or not measurements.infills:
@@ -136,7 +136,7 @@ def _errors(check: Check, measurements: Measurements) -> Iterator[tuple[str, flo
     by_source = {(entry.bundle, entry.infill): entry for entry in measurements.results.points}
     metric = "insertion" if check.metric == "deletion" else check.metric  # both have the same steps
     for bundle, infill in measurements.sources:
-        controls = (f"{CONTROL}{name}{f':{bundle}' if name == ONE_MAP else ''}" for name in check.over)
+        controls = (f"{CONTROL}{name}{f':{bundle}' if name == ONE_MAP_CONTROL else ''}" for name in check.over)
         for source in (bundle, *controls):
             entry = by_source.get((source, infill))
             if entry is None or not entry.errors:

@@ -147,7 +147,7 @@ def moved(before: Path, after: Path, name: str, bundle: str, infill: str = "gray
         values = run.metrics(bundle, infill)[name]
         if isinstance(values, NotAssessed):
             raise SystemExit(f"{run.name} has no {name}: {why_not_assessed(values)}.")
-        means.append(dict(zip(run.items.images, values.image_means(len(run.items.images)), strict=True)))
+        means.append(dict(zip(run.table.images, values.image_means(len(run.table.images)), strict=True)))
     both = [image for image, value in means[0].items() if np.isfinite([value, means[1].get(image, np.nan)]).all()]
     later, earlier = ([own[image] for image in both] for own in reversed(means))
     found = paired_difference(later, earlier)

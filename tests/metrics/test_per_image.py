@@ -12,7 +12,7 @@ from auditkit.metrics.values import NotAssessed, Note, Values
 from auditkit.runs.evaluation.settings import NO_LABEL
 from auditkit.runs.folder.figures import Flag
 from auditkit.runs.folder.parquet import COLUMNS, fitted
-from auditkit.runs.summary.row_table import Items
+from auditkit.runs.summary.row_table import RowTable
 from auditkit.runs.summary.source_rows import map_flags, metric_rows
 from tests.support import synthetic_runs
 
@@ -20,12 +20,12 @@ Row = dict[str, Any]
 
 
 def group(rows: list[Row], source: str = "maps") -> MetricRows:
-    items = table(rows)
-    return metric_rows(items, np.flatnonzero(items.source == items.sources.index(source)))
+    columns = table(rows)
+    return metric_rows(columns, np.flatnonzero(columns.source == columns.sources.index(source)))
 
 
-def table(rows: list[Row]) -> Items:
-    return Items([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
+def table(rows: list[Row]) -> RowTable:
+    return RowTable([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
 
 
 def flags(rows: list[Row]) -> list[Flag]:
@@ -84,16 +84,16 @@ def test_images_without_a_label_in_the_set_are_no_copies_of_each_other() -> None
     edges = synthetic_runs.edges(range(4))
     for row in edges[-6:]:
         row |= {"error": NO_LABEL, "insertion": None, "map_digest": None}
-    assert Items([fitted({name: [row.get(name) for row in edges] for name in COLUMNS})]).copies == 0
+    assert RowTable([fitted({name: [row.get(name) for row in edges] for name in COLUMNS})]).copies == 0
 
 
 def test_copies_are_told_by_their_edges() -> None:
     rows = synthetic_runs.edges(range(4))
     for row in rows[:3]:
         row["map_digest"] = rows[3]["map_digest"]
-    items = Items([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
-    assert items.copies == 1
-    assert len(set(items.pictures.tolist())) == 3
+    row_table = RowTable([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
+    assert row_table.copies == 1
+    assert len(set(row_table.pictures.tolist())) == 3
 
 
 def test_copies_that_differ_in_a_few_pixels_are_copies() -> None:
@@ -104,8 +104,8 @@ def test_copies_that_differ_in_a_few_pixels_are_copies() -> None:
     bits[last][np.flatnonzero(bits[first])[:2]] = False
     for row in rows:
         row["map_top"] = np.packbits(bits[row["image"]]).tobytes()
-    items = Items([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
-    assert items.copies == 1
+    row_table = RowTable([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
+    assert row_table.copies == 1
 
 
 def with_maps(images: int, labels: int, template: int | None = None, noise: int = 0, seed: int = 0) -> list[Row]:

@@ -118,10 +118,10 @@ def _with_sureness(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_new_metric_is_measured_and_reported(given: Path, tmp_path: Path, command: Command) -> None:
     results = measured(given, tmp_path / "run")
     (entry,) = (entry for entry in results.metrics if entry.name == "sureness")
-    items = load(tmp_path / "run").items
-    assert items is not None
-    own = (items.source == items.sources.index("maps")) & items.predicted
-    assert entry.value == pytest.approx(items.column("prob")[own].mean())
+    table = load(tmp_path / "run").table
+    assert table is not None
+    own = (table.source == table.sources.index("maps")) & table.predicted
+    assert entry.value == pytest.approx(table.column("prob")[own].mean())
     assert entry.n == IMAGES
     for entries in (results.controls, results.comparisons, results.classes):
         assert "sureness" in {entry.name for entry in entries}

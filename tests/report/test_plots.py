@@ -30,8 +30,8 @@ def rows(levels: dict[str, tuple[float, float]]) -> Any:
 def pairs(prob: list[float], area: list[float], predicted: list[bool]) -> Any:
     """Pairs of one source."""
     columns = {"prob": np.array(prob), "insertion": np.array(area)}
-    items = SimpleNamespace(predicted=np.array(predicted), column=columns.__getitem__)
-    return SimpleNamespace(bundles=["maps"], items=items, good=lambda bundle: np.arange(len(prob)))
+    table = SimpleNamespace(predicted=np.array(predicted), column=columns.__getitem__)
+    return SimpleNamespace(bundles=["maps"], table=table, good=lambda bundle: np.arange(len(prob)))
 
 
 def keys(drawn: plots.Drawn) -> list[str]:

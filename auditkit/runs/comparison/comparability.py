@@ -7,7 +7,8 @@ import numpy as np
 
 from auditkit.errors import BadInput
 from auditkit.runs.comparison.finished_run import FinishedRun
-from auditkit.runs.evaluation.settings import CONTROL, CONVENTIONS, IMAGE_PREFIX
+from auditkit.runs.evaluation.settings import CONVENTIONS, IMAGE_PREFIX
+from auditkit.runs.folder.figures import CONTROL
 from auditkit.runs.folder.results import CardValue, ModelFile, Results, Settings
 
 _SAME_SETTINGS = ("protocol", "labels", "renormalise", "steps", "range", "eps1", "eps2", "ties")
@@ -66,10 +67,10 @@ def _why_other_infill(name: str, a: Conditions, b: Conditions) -> str:
 
 def shared_images(a: FinishedRun, b: FinishedRun, notes: list[str]) -> list[str]:
     """The images that both runs have: the same name, and the same content as far as the runs can tell."""
-    in_second = set(b.items.images)
-    both = [name for name in a.items.images if name in in_second]
+    in_second = set(b.table.images)
+    both = [name for name in a.table.images if name in in_second]
     if not both:
-        names = f"'{a.items.images[0]}' in the first, '{b.items.images[0]}' in the second"
+        names = f"'{a.table.images[0]}' in the first, '{b.table.images[0]}' in the second"
         raise BadInput(f"no image has the same name in both runs ({names}); measure both on the same images.")
     first, second = a.results.subject, b.results.subject
     if first.images.digest == second.images.digest:
@@ -91,11 +92,11 @@ def shared_images(a: FinishedRun, b: FinishedRun, notes: list[str]) -> list[str]
 
 def _edge_digests(run: FinishedRun) -> dict[str, int]:
     """A digest of what the network saw of each image: that of the edges control; empty where it was not measured."""
-    items = run.items
-    if _EDGES not in items.sources:
+    table = run.table
+    if _EDGES not in table.sources:
         return {}
-    rows = np.flatnonzero((items.source == items.sources.index(_EDGES)) & ~items.failed())
-    return {items.images[items.image[row]]: int(items.column("map_digest")[row]) for row in rows}
+    rows = np.flatnonzero((table.source == table.sources.index(_EDGES)) & ~table.failed())
+    return {table.images[table.image[row]]: int(table.column("map_digest")[row]) for row in rows}
 
 
 def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
@@ -123,9 +124,9 @@ def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
 
 
 def _other_predictions(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
-    before, after = (dict(zip(run.items.images, run.items.prediction, strict=True)) for run in (a, b))
+    before, after = (dict(zip(run.table.images, run.table.prediction, strict=True)) for run in (a, b))
     moved = sum(before[name] != after[name] for name in images)
-    if not moved or a.items.named:
+    if not moved or a.table.named:
         return []
     about = "insertion, deletion and the saliency metric are about each run's own"
     return [f"the predicted label is another on {moved} of {len(images)} images; {about}"]

@@ -53,7 +53,7 @@ def compare_runs(a: FinishedRun, b: FinishedRun) -> Comparison:
             f"{len(differences)} differences are looked at, each with an interval of its own: some may exclude 0 by "
             "chance"
         )
-    only_a, only_b = (len(run.items.images) - len(images) for run in (a, b))
+    only_a, only_b = (len(run.table.images) - len(images) for run in (a, b))
     return Comparison(a.identity(), b.identity(), len(images), only_a, only_b, tuple(differences),
                       tuple(_checks(a, b)), tuple(notes))  # fmt: skip
 
@@ -76,7 +76,7 @@ def _common_bundles(a: FinishedRun, b: FinishedRun, notes: list[str]) -> list[tu
 def _numbers(run: FinishedRun, images: list[str]) -> Array:
     """The number of each of a run's images among those that are shared; -1 where it is not."""
     numbers = {name: number for number, name in enumerate(images)}
-    return np.array([numbers.get(name, -1) for name in run.items.images])
+    return np.array([numbers.get(name, -1) for name in run.table.images])
 
 
 def _differences(pair: _Pair, bundles: tuple[str, str], infill: str, notes: list[str]) -> Iterator[DifferenceResult]:
@@ -173,8 +173,8 @@ def _accuracy(pair: _Pair) -> Iterator[DifferenceResult]:
 
 
 def _hits(run: FinishedRun) -> Values:
-    labelled = np.flatnonzero(np.isfinite(run.items.truth))
-    right = (run.items.truth == run.items.prediction)[labelled].astype(np.float64)
+    labelled = np.flatnonzero(np.isfinite(run.table.truth))
+    right = (run.table.truth == run.table.prediction)[labelled].astype(np.float64)
     return Values("accuracy", labelled * LABELS_PER_IMAGE, labelled, right)
 
 

@@ -10,10 +10,11 @@ import numpy as np
 from auditkit.errors import BadInput
 from auditkit.metrics.table import compute_all
 from auditkit.metrics.values import NotAssessed, Values
-from auditkit.runs.evaluation.settings import CONTROL, Evaluation
+from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.folder.figures import CONTROL
 from auditkit.runs.folder.results import PolicyName, Results, RunIdentity
 from auditkit.runs.folder.store import RESULTS, RUN, Store
-from auditkit.runs.summary.row_table import Items
+from auditkit.runs.summary.row_table import RowTable
 from auditkit.runs.summary.source_rows import metric_rows
 
 
@@ -24,18 +25,18 @@ class FinishedRun:
     name: str
     results: Results
     digest: str  # of results.json
-    items: Items
+    table: RowTable
 
     @cached_property
     def bundles(self) -> list[str]:
         """Its sources other than controls."""
-        return [source for source in self.items.sources if not source.startswith(CONTROL)]
+        return [source for source in self.table.sources if not source.startswith(CONTROL)]
 
     def metrics(self, bundle: str, infill: str) -> dict[str, Values | NotAssessed]:
         """Each metric of a bundle before it is averaged."""
-        source, infill_index = self.items.sources.index(bundle), self.items.infills.index(infill)
-        positions = np.flatnonzero((self.items.source == source) & (self.items.infill == infill_index))
-        return {metric.name: metric for metric in compute_all(metric_rows(self.items, positions))}
+        source, infill_index = self.table.sources.index(bundle), self.table.infills.index(infill)
+        positions = np.flatnonzero((self.table.source == source) & (self.table.infill == infill_index))
+        return {metric.name: metric for metric in compute_all(metric_rows(self.table, positions))}
 
     def identity(self) -> RunIdentity:
         """What tells it from other runs."""
@@ -58,10 +59,10 @@ def read_run(folder: Path) -> FinishedRun:
     if not keys:
         raise BadInput(f"{folder} has no rows to compare; its folder 'items' is missing or empty.")
     settings = Evaluation(labels=results.settings.labels, renormalise=results.settings.renormalise)
-    items = Items(store.tables(keys), named=settings.targets_listed_labels)
-    if len(items) != results.run.rows:
+    table = RowTable(store.tables(keys), named=settings.targets_listed_labels)
+    if len(table) != results.run.rows:
         raise BadInput(
-            f"{folder / 'items'} holds {len(items)} rows, but the run made {results.run.rows}; see auditkit verify."
+            f"{folder / 'items'} holds {len(table)} rows, but the run made {results.run.rows}; see auditkit verify."
         )
     digest = hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()
-    return FinishedRun(folder.resolve().name, results, digest, items)
+    return FinishedRun(folder.resolve().name, results, digest, table)

@@ -17,8 +17,9 @@ from auditkit.metrics.similarity import fingerprint, is_same_map, outline
 from auditkit.model.card import Card
 from auditkit.runs.evaluation.images import UnitImages
 from auditkit.runs.evaluation.plan import EvaluationPlan
-from auditkit.runs.evaluation.settings import CONTROL, NO_LABEL, NO_MAP, Evaluation
-from auditkit.runs.summary.row_table import CONSTANT, ONE_MAP, TIES
+from auditkit.runs.evaluation.settings import NO_LABEL, NO_MAP, Evaluation
+from auditkit.runs.folder.figures import CONTROL
+from auditkit.runs.summary.row_table import CONSTANT, SAME_MAP_FLAG, TIES
 
 HEAVY_TIES = 0.5  # a map is flagged when more of its pixels are tied: chance then decides most of its order
 
@@ -173,7 +174,7 @@ class _ImageMaps:
     def _use(
         self, source: str, label: int, values: Array, ranked: RankedMap, drawn: tuple[Box, ...], one_for_all: bool
     ) -> MapUse:
-        flags = [ONE_MAP] if one_for_all else []
+        flags = [SAME_MAP_FLAG] if one_for_all else []
         flags += [CONSTANT] if values.min() == values.max() else []
         flags += [TIES] if ranked.tied_fraction > HEAVY_TIES else []
         is_target = self._is_target(label)

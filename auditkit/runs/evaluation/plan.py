@@ -21,7 +21,6 @@ from auditkit.records import from_json
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.infills import Infills, infill_file
 from auditkit.runs.evaluation.settings import (
-    CONTROL,
     IMAGE_PREFIX,
     CurvePair,
     CurveRule,
@@ -29,6 +28,7 @@ from auditkit.runs.evaluation.settings import (
     curve_pairs,
     resolved,
 )
+from auditkit.runs.folder.figures import CONTROL
 from auditkit.runs.folder.results import CardOrigin, CardValue, Images, ModelFile, Results, Settings, Subject
 from auditkit.runs.folder.store import Store
 

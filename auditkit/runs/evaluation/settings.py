@@ -13,7 +13,6 @@ from auditkit.runs.folder.results import Settings
 
 INFILLS = ("gray", "blur", "random")
 IMAGE_PREFIX, BLUR_PREFIX = "image:", "blur:"  # followed by a file, or by the blur's sigma in pixels
-CONTROL = "control:"  # followed by the name of a map that knows nothing of the model
 SALIENCY = ("none", "component", "tuned", "both")
 NO_MAP = "no map for this label"
 NO_LABEL = "no label of the image is in the label set"

@@ -8,7 +8,7 @@ from auditkit.metrics.values import NotAssessed, Note, require
 from auditkit.records import json_name, optional
 
 CONTROL = "control:"  # begins the name of a source that knows nothing of the model
-ONE_MAP = f"{CONTROL}one-map:"  # and the bundle whose map of the predicted label poses for all labels
+ONE_MAP_PREFIX = f"{CONTROL}one-map:"  # and the bundle whose map of the predicted label poses for all labels
 Status = Literal["fail", "error", "inconclusive", "not assessed", "suppressed", "pass"]
 STATUSES: tuple[Status, ...] = ("fail", "error", "inconclusive", "not assessed", "suppressed", "pass")  # worst first
 Severity = Literal["info", "low", "medium", "high", "critical"]

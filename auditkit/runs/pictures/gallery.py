@@ -117,7 +117,7 @@ def showcase(
 
 def _basis(summary: Summary, bundles: Mapping[str, HeatmapSet]) -> dict[str, str]:
     """The figure that the images of each bundle are ordered by."""
-    basis = {name: _ordering(image_means(summary.items, name)) for name in bundles}
+    basis = {name: _ordering(image_means(summary.table, name)) for name in bundles}
     return {name: figure for name, figure in basis.items() if figure}
 
 
@@ -127,11 +127,11 @@ def _ordering(figures: Mapping[str, Array]) -> str:
 
 def _chosen(summary: Summary, bundle: str, each: int) -> list[_Chosen]:
     """The worst, median and best images of a bundle, none of them twice."""
-    figures = image_means(summary.items, bundle)
+    figures = image_means(summary.table, bundle)
     basis = _ordering(figures)
     if not basis:
         return []
-    names, values = summary.items.images, figures[basis]
+    names, values = summary.table.images, figures[basis]
     order = sorted(np.flatnonzero(np.isfinite(values)), key=lambda image: (values[image], names[image]))
     count = min(each, max(1, len(order) // 3))
     worst, rest = order[:count], order[count:]
@@ -148,7 +148,7 @@ def _chosen(summary: Summary, bundle: str, each: int) -> list[_Chosen]:
 def _rows(summary: Summary, chosen: set[tuple[str, str]]) -> dict[tuple[str, str], list[Row]]:
     """The rows of the chosen (bundle, image) pairs with their curves, read a unit at a time."""
     rows: dict[tuple[str, str], list[Row]] = {}
-    infill = next(iter(summary.items.infills), "")
+    infill = next(iter(summary.table.infills), "")
     for table in summary.tables():
         pairs = zip(table.column("bundle").to_pylist(), table.column("image").to_pylist(), strict=True)
         positions = [position for position, pair in enumerate(pairs) if pair in chosen]

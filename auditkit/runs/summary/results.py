@@ -35,14 +35,14 @@ def results(summary: Summary) -> Results:
         raise ValueError("an evaluation in memory has no results to keep")
     return Results(
         tool=Tool("auditkit", __version__),
-        run=RunFacts(len(summary.items), record.bundles, record.bundle_paths, record.pool, record.infill_images,
-                     summary.items.copies),
+        run=RunFacts(len(summary.table), record.bundles, record.bundle_paths, record.pool, record.infill_images,
+                     summary.table.copies),
         subject=record.subject, settings=record.settings, environment=record.environment,
         runtime=summary.runtime.to_record(),
         metrics=tuple(metric for metric in summary.metrics if not metric.is_control),
         controls=tuple(metric for metric in summary.metrics if metric.is_control),
         comparisons=summary.comparisons, classes=summary.classes,
-        classes_are="predicted" if np.isnan(summary.items.truth).all() else "given",
+        classes_are="predicted" if np.isnan(summary.table.truth).all() else "given",
         reliability=summary.reliability, points=summary.points, flags=summary.flags,
         failed_images=summary.failed_images, limitations=LIMITATIONS,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.metrics.similarity import BYTES, first_similar
-from auditkit.runs.evaluation.settings import CONTROL
+from auditkit.runs.folder.figures import CONTROL
 
 CODED = ("image", "bundle", "infill", "error", "flags")  # texts, kept once each
 SMALL = ("label", "predicted", "prediction", "truth", "box_degenerate")  # float32 holds them
@@ -21,13 +21,13 @@ LISTS = ("saliency_by_delta", "degenerate_by_delta")
 EDGES = "control:edges"
 COPIED = 0.95  # likeness of the edges of two images from which one is a copy of the other
 DIGEST = "map_digest"  # of which 60 bits tell maps apart
-ONE_MAP: Final = "same-map-for-all-labels"  # flags of a map
+SAME_MAP_FLAG: Final = "same-map-for-all-labels"  # flags of a map
 CONSTANT: Final = "constant"
 TIES: Final = "ties"
 TOP = "map_top"  # fingerprints, kept of the bundles' maps and of edges
 
 
-class Items:
+class RowTable:
     """All rows of a run, a column at a time; tables are read one by one and not kept."""
 
     def __init__(self, tables: Iterable[Any], *, named: bool = False) -> None:
@@ -61,7 +61,7 @@ class Items:
         """A column of numbers, NaN where there is none."""
         return self._columns[name]
 
-    def with_columns(self, columns: dict[str, Array]) -> "Items":
+    def with_columns(self, columns: dict[str, Array]) -> "RowTable":
         """The same rows with other numbers in these columns."""
         other = copy(self)
         other._columns = self._columns | columns

@@ -14,7 +14,7 @@ from auditkit.metrics.table import METRICS, compute_all
 from auditkit.metrics.values import NotAssessed, Values
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import SamplingError
-from auditkit.runs.summary.row_table import Items
+from auditkit.runs.summary.row_table import RowTable
 from auditkit.runs.summary.source_rows import Source, metric_rows
 
 # Set on 3,930 curves of five models, known at every point. Areas are off by 0.1 to 0.4 of their bounds on average, and
@@ -31,12 +31,12 @@ def moves(metric: str) -> bool:
 
 
 def sampling_errors(
-    sources: Mapping[Source, MetricRows], figures: Mapping[Source, Sequence[Values | NotAssessed]], items: Items,
+    sources: Mapping[Source, MetricRows], figures: Mapping[Source, Sequence[Values | NotAssessed]], table: RowTable,
     settings: Evaluation,
 ) -> list[SamplingError]:  # fmt: skip
     """For each source under each infill, how far every figure may be off, and the one that may be off most."""
-    moved = [_moved(items, sign * USUAL, settings) for sign in (1, -1)]
-    unknown = np.isnan(items.column("insertion_error")) & ~items.failed()
+    moved = [_moved(table, sign * USUAL, settings) for sign in (1, -1)]
+    unknown = np.isnan(table.column("insertion_error")) & ~table.failed()
     entries = []
     for (source, infill), rows in sources.items():
         assessed = [figure for figure in figures[source, infill] if isinstance(figure, Values) and moves(figure.name)]
@@ -46,22 +46,22 @@ def sampling_errors(
         if unknown[rows.positions].any():
             errors = {}
         largest = max(errors, key=lambda name: errors[name], default=None)
-        images = len(np.unique(items.image[rows.measured]))
+        images = len(np.unique(table.image[rows.measured]))
         error = None if largest is None else errors[largest]
         entries.append(SamplingError(largest, source, infill, error, errors, images))
     return entries
 
 
-def _moved(items: Items, errors: float, settings: Evaluation) -> Items:
+def _moved(table: RowTable, errors: float, settings: Evaluation) -> RowTable:
     """The rows with their areas moved by so many errors, and what follows from the areas."""
-    areas = items.column("insertion") + errors * np.nan_to_num(items.column("insertion_error"))
+    areas = table.column("insertion") + errors * np.nan_to_num(table.column("insertion_error"))
     columns = {"insertion": np.clip(areas, 0, 1)}
     rows = np.flatnonzero(np.isfinite(areas))
     for name, ratio, eps in (("alpha", alpha, settings.eps1), ("beta", beta, settings.eps2)):
         if eps is not None:
-            columns[name] = np.full(len(items), np.nan)
-            columns[name][rows] = ratio(columns["insertion"][rows], items.column("prob")[rows], eps)
-    return items.with_columns(columns)
+            columns[name] = np.full(len(table), np.nan)
+            columns[name][rows] = ratio(columns["insertion"][rows], table.column("prob")[rows], eps)
+    return table.with_columns(columns)
 
 
 def _error(figure: Values, moved: Sequence[Values | NotAssessed]) -> float:

@@ -11,42 +11,42 @@ from auditkit.metrics.table import compute_all
 from auditkit.metrics.values import Values
 from auditkit.runs.evaluation.settings import NO_LABEL, NO_MAP
 from auditkit.runs.folder.figures import Flag
-from auditkit.runs.summary.row_table import CONSTANT, ONE_MAP, TIES, Items
+from auditkit.runs.summary.row_table import CONSTANT, SAME_MAP_FLAG, TIES, RowTable
 
 Source = tuple[str, str]  # a bundle or control, and an infill
 
 
-def sources(items: Items) -> dict[Source, MetricRows]:
+def sources(table: RowTable) -> dict[Source, MetricRows]:
     """The rows of every source under every infill, infill by infill."""
     rows = {}
-    for infill_index, infill in enumerate(items.infills):
-        for source_index, source in enumerate(items.sources):
-            positions = np.flatnonzero((items.source == source_index) & (items.infill == infill_index))
-            rows[source, infill] = metric_rows(items, positions)
+    for infill_index, infill in enumerate(table.infills):
+        for source_index, source in enumerate(table.sources):
+            positions = np.flatnonzero((table.source == source_index) & (table.infill == infill_index))
+            rows[source, infill] = metric_rows(table, positions)
     return rows
 
 
-def metric_rows(items: Items, positions: Array) -> MetricRows:
+def metric_rows(table: RowTable, positions: Array) -> MetricRows:
     """Rows at these positions, as metrics take them."""
     return MetricRows(
-        items.image, items.label, items.predicted, items.prediction, items.column, items.lists, positions,
-        measured=np.asarray(positions[~items.failed()[positions]]),
-        in_label_set=positions[~items.failed(NO_LABEL)[positions]], targets_listed_labels=items.named,
+        table.image, table.label, table.predicted, table.prediction, table.column, table.lists, positions,
+        measured=np.asarray(positions[~table.failed()[positions]]),
+        in_label_set=positions[~table.failed(NO_LABEL)[positions]], targets_listed_labels=table.named,
     )  # fmt: skip
 
 
-def map_flags(bundle: str, rows: MetricRows, items: Items) -> Iterator[Flag]:
+def map_flags(bundle: str, rows: MetricRows, table: RowTable) -> Iterator[Flag]:
     """What is odd about a bundle's maps, counted."""
-    total, counts = len(rows.measured), items.flags(rows.measured)
-    if shared := counts.get(ONE_MAP):
-        yield Flag(ONE_MAP, bundle, shared, _maps_with_company(rows))
+    total, counts = len(rows.measured), table.flags(rows.measured)
+    if shared := counts.get(SAME_MAP_FLAG):
+        yield Flag(SAME_MAP_FLAG, bundle, shared, _maps_with_company(rows))
     if constant := counts.get(CONSTANT):
         yield Flag(CONSTANT, bundle, constant, total)
     if tied := counts.get(TIES):
         yield Flag(TIES, bundle, tied, total)
-    if repeats := _repeats(rows, items):
+    if repeats := _repeats(rows, table):
         yield Flag("position-only", bundle, repeats, total)
-    if missing := int(items.failed(NO_MAP)[rows.positions].sum()):
+    if missing := int(table.failed(NO_MAP)[rows.positions].sum()):
         yield Flag("maps-missing", bundle, missing)
 
 
@@ -56,23 +56,23 @@ def _maps_with_company(rows: MetricRows) -> int:
     return int(count[count > 1].sum())
 
 
-def _repeats(rows: MetricRows, items: Items) -> int:
+def _repeats(rows: MetricRows, table: RowTable) -> int:
     """Maps that equal those of the same label of other images; labels that one image alone has are compared as one.
 
     Maps of copies of an image may well be alike, and constant maps have a flag of their own.
     """
-    positions, fingerprints = items.tops(rows.measured[~items.flagged(CONSTANT)[rows.measured]])
-    labels = items.label[positions]
+    positions, fingerprints = table.tops(rows.measured[~table.flagged(CONSTANT)[rows.measured]])
+    labels = table.label[positions]
     distinct, images = np.unique(labels, return_counts=True)
     groups = np.where(np.isin(labels, distinct[images > 1]), labels, -1)
-    digests, pictures = items.column("map_digest")[positions], items.pictures[items.image[positions]]
+    digests, pictures = table.column("map_digest")[positions], table.pictures[table.image[positions]]
     return int(is_repeated(fingerprints, digests, groups, pictures).sum())
 
 
-def image_means(items: Items, source: str, infill: int = 0) -> dict[str, Array]:
+def image_means(table: RowTable, source: str, infill: int = 0) -> dict[str, Array]:
     """Each metric of a source by number of the image, under the infill of that number; NaN where an image has none."""
-    if source not in items.sources:
+    if source not in table.sources:
         return {}
-    positions = np.flatnonzero((items.source == items.sources.index(source)) & (items.infill == infill))
-    metrics = (metric for metric in compute_all(metric_rows(items, positions)) if isinstance(metric, Values))
-    return {metric.name: metric.image_means(len(items.images)) for metric in metrics}
+    positions = np.flatnonzero((table.source == table.sources.index(source)) & (table.infill == infill))
+    metrics = (metric for metric in compute_all(metric_rows(table, positions)) if isinstance(metric, Values))
+    return {metric.name: metric.image_means(len(table.images)) for metric in metrics}

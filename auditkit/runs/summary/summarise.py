@@ -24,9 +24,9 @@ from auditkit.metrics.table import METRICS, compute_all
 from auditkit.metrics.values import NotAssessed, Note, Values, paired
 from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.evaluation.runtime_check import Runtime
-from auditkit.runs.evaluation.settings import CONTROL, NO_LABEL, Evaluation
-from auditkit.runs.folder.figures import ONE_MAP, Agreement, Flag, MetricResult, SamplingError
-from auditkit.runs.summary.row_table import Items
+from auditkit.runs.evaluation.settings import NO_LABEL, Evaluation
+from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, Agreement, Flag, MetricResult, SamplingError
+from auditkit.runs.summary.row_table import RowTable
 from auditkit.runs.summary.sampling_error import sampling_errors
 from auditkit.runs.summary.source_rows import Source, map_flags, sources
 from auditkit.runs.summary.wording import figure_text, flag_text, remarks, sampling_remarks
@@ -50,7 +50,7 @@ class Summary:
     reliability: tuple[Agreement, ...]
     points: tuple[SamplingError, ...]  # how far figures may be off by the number of points
     flags: tuple[Flag, ...]
-    items: Items
+    table: RowTable
     settings: Evaluation
     runtime: Runtime
     tables: "Callable[[], Iterable[pa.Table]]"  # the rows, from memory or from the folder of the run
@@ -84,7 +84,7 @@ class Summary:
             f"infill {', '.join(settings.infills)}", f"steps {settings.steps}",
             "range {:g} to {:g}".format(*settings.range) if tuple(settings.range) != (0, 1) else "",
             "" if settings.eps1 is None else f"eps {settings.eps1:g} and {settings.eps2:g}", f"ties {settings.ties}",
-            f"{len(self.items.images)} images", f"{settings.confidence:.0%} intervals",
+            f"{len(self.table.images)} images", f"{settings.confidence:.0%} intervals",
         ]  # fmt: skip
         return "; ".join(filter(None, parts))
 
@@ -143,29 +143,29 @@ def summarise(
     failed_images: tuple[FailedImage, ...], record: RunRecord | None = None,
 ) -> Summary:  # fmt: skip
     """The metrics of each source under each infill, in the order in which the sources come."""
-    items = Items(tables(), named=settings.targets_listed_labels)
-    rows = sources(items)
+    table = RowTable(tables(), named=settings.targets_listed_labels)
+    rows = sources(table)
     figures = {source: compute_all(source_rows) for source, source_rows in rows.items()}
-    metrics = _accuracy(items, settings)
+    metrics = _accuracy(table, settings)
     for source, results in figures.items():
         metrics += [_metric_result(result, source, settings) for result in results]
     assessed = {source: {result.name: result for result in results if isinstance(result, Values)}
                 for source, results in figures.items()}  # fmt: skip
-    flags = [*_image_flags(items, len(failed_images)), *_runtime_flags(runtime), *_map_flags(items, rows, assessed)]
+    flags = [*_image_flags(table, len(failed_images)), *_runtime_flags(runtime), *_map_flags(table, rows, assessed)]
     return Summary(
-        tuple(metrics), tuple(_comparisons(assessed, rows, settings)), tuple(_by_class(items, assessed, settings)),
-        tuple(_reliability(items, assessed)), tuple(sampling_errors(rows, figures, items, settings)), tuple(flags),
-        items, settings, runtime, tables, failed_images, record,
+        tuple(metrics), tuple(_comparisons(assessed, rows, settings)), tuple(_by_class(table, assessed, settings)),
+        tuple(_reliability(table, assessed)), tuple(sampling_errors(rows, figures, table, settings)), tuple(flags),
+        table, settings, runtime, tables, failed_images, record,
     )  # fmt: skip
 
 
-def _image_flags(items: Items, failed: int) -> Iterator[Flag]:
-    total = len(items.images)
-    if items.copies:
-        yield Flag("copies", count=items.copies, total=total)
+def _image_flags(table: RowTable, failed: int) -> Iterator[Flag]:
+    total = len(table.images)
+    if table.copies:
+        yield Flag("copies", count=table.copies, total=total)
     if failed:
         yield Flag("unusable-images", count=failed, total=total + failed)
-    without_label = len(np.unique(items.image[items.failed(NO_LABEL)]))
+    without_label = len(np.unique(table.image[table.failed(NO_LABEL)]))
     if without_label:
         yield Flag("images-without-label", count=without_label, total=total)
 
@@ -177,12 +177,12 @@ def _runtime_flags(runtime: Runtime) -> Iterator[Flag]:
         yield Flag("runtime-off")
 
 
-def _map_flags(items: Items, rows: Mapping[Source, MetricRows], assessed: Assessed) -> Iterator[Flag]:
+def _map_flags(table: RowTable, rows: Mapping[Source, MetricRows], assessed: Assessed) -> Iterator[Flag]:
     for (bundle, infill), source_rows in rows.items():
         if bundle.startswith(CONTROL):  # odd on purpose
             continue
-        if infill == items.infills[0]:
-            yield from map_flags(bundle, source_rows, items)
+        if infill == table.infills[0]:
+            yield from map_flags(bundle, source_rows, table)
         spread = assessed[bundle, infill].get("tie_spread")
         if spread is not None and spread.values.mean() > SPREAD_THAT_MATTERS:
             yield Flag("tie-order-matters", bundle, infill=infill, value=float(spread.values.mean()))
@@ -218,12 +218,12 @@ def _interval(name: str, values: Array, images: Array, settings: Evaluation) -> 
                          bounds=METRICS[name].bounds)  # fmt: skip
 
 
-def _accuracy(items: Items, settings: Evaluation) -> list[MetricResult]:
+def _accuracy(table: RowTable, settings: Evaluation) -> list[MetricResult]:
     """Share of the images whose given label is the predicted one, where labels are given."""
-    labelled = np.isfinite(items.truth)
+    labelled = np.isfinite(table.truth)
     if not labelled.any():
         return []
-    hits = int((items.truth == items.prediction)[labelled].sum())
+    hits = int((table.truth == table.prediction)[labelled].sum())
     share = share_interval(hits, int(labelled.sum()), settings.confidence)
     return [_result("accuracy", ("", ""), settings, share)]
 
@@ -244,7 +244,7 @@ def _difference(
     values: Values, other: Values, source: Source, against: str, rows: MetricRows, settings: Evaluation
 ) -> Iterator[MetricResult]:
     """A paired difference, over the bundle's own map of one label on the images where another label counts."""
-    name, one_map = values.name, against == f"{ONE_MAP}{source[0]}"
+    name, one_map = values.name, against == f"{ONE_MAP_PREFIX}{source[0]}"
     if one_map and name in OWN_MAPS and settings.eps1 is not None:
         values = values.on_images(rows.unsure_images(settings.eps1))
         if not len(values.keys):
@@ -266,9 +266,9 @@ def _difference_bounds(name: str) -> tuple[float, float] | None:
     return None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
 
 
-def _by_class(items: Items, assessed: Assessed, settings: Evaluation) -> Iterator[MetricResult]:
+def _by_class(table: RowTable, assessed: Assessed, settings: Evaluation) -> Iterator[MetricResult]:
     """Figures of each bundle on the images of each given class; of each predicted one where none is given."""
-    classes = items.prediction if np.isnan(items.truth).all() else items.truth
+    classes = table.prediction if np.isnan(table.truth).all() else table.truth
     for source, metrics in assessed.items():
         if source[0].startswith(CONTROL):
             continue
@@ -286,18 +286,18 @@ def _of_each_class(metric: Values, classes: Array, source: Source, settings: Eva
         yield _result(metric.name, source, settings, interval, class_index=int(class_index))
 
 
-def _reliability(items: Items, assessed: Assessed) -> Iterator[Agreement]:
+def _reliability(table: RowTable, assessed: Assessed) -> Iterator[Agreement]:
     """With three bundles or more: whether images rank them alike, and whether metrics agree (Tomsett et al.)."""
-    bundles = [source for source in items.sources if not source.startswith(CONTROL)]
-    for infill in items.infills:
+    bundles = [source for source in table.sources if not source.startswith(CONTROL)]
+    for infill in table.infills:
         metrics = [assessed[source, infill] for source in bundles if (source, infill) in assessed]
         if len(metrics) < LEAST_METHODS:
             continue
         names = [name for name in metrics[0] if all(name in other for other in metrics)]
-        tables = {name: np.stack([values[name].image_means(len(items.images)) for values in metrics], axis=1)
+        tables = {name: np.stack([values[name].image_means(len(table.images)) for values in metrics], axis=1)
                   for name in names}  # fmt: skip
-        for name, table in tables.items():
-            complete = table[np.isfinite(table).all(axis=1)]
+        for name, means in tables.items():
+            complete = means[np.isfinite(means).all(axis=1)]
             if len(complete) > 1:
                 yield Agreement(infill, name, len(complete), inter_rater(complete),
                                 mean_off_diagonal(inter_method(complete)))  # fmt: skip

@@ -7,8 +7,8 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.metrics.table import METRICS
-from auditkit.runs.evaluation.settings import CONTROL
-from auditkit.runs.summary.row_table import Items
+from auditkit.runs.folder.figures import CONTROL
+from auditkit.runs.summary.row_table import RowTable
 from auditkit.runs.summary.source_rows import image_means
 from auditkit.verdict.verify.run_record import RecordedRun
 
@@ -42,13 +42,13 @@ def deciding(recorded: RecordedRun) -> list[str]:
     control. To lift a mean by few images, a forger must change them by much, and they become the highest. Many small
     changes are left to the random sample.
     """
-    items = Items(recorded.store.tables(recorded.units.values()), named=recorded.settings.targets_listed_labels)
-    return list(dict.fromkeys(items.images[position] for position in _extremes(items)))
+    table = RowTable(recorded.store.tables(recorded.units.values()), named=recorded.settings.targets_listed_labels)
+    return list(dict.fromkeys(table.images[position] for position in _extremes(table)))
 
 
-def _extremes(items: Items) -> Iterator[int]:
-    for infill in range(len(items.infills)):
-        figures = {source: image_means(items, source, infill) for source in items.sources}
+def _extremes(table: RowTable) -> Iterator[int]:
+    for infill in range(len(table.infills)):
+        figures = {source: image_means(table, source, infill) for source in table.sources}
         controls = [metrics for source, metrics in figures.items() if source.startswith(CONTROL)]
         for source, metrics in figures.items():
             for name in metrics if not source.startswith(CONTROL) else ():
