@@ -19,6 +19,7 @@ FLOORS = (
     "arrays",
     "untrusted",
     "records",
+    "toml_tables",
     "graph",
     "model",
     "data",

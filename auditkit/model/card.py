@@ -4,10 +4,10 @@
 where x is a pixel in 0..255.
 """
 
-import difflib
+import json
 import stat
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,15 +18,17 @@ from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.model import external_files
 from auditkit.model.signature import Overrides, Signature
+from auditkit.records import Json, to_json
+from auditkit.toml_tables import Table
 
 SCHEMA_VERSION = 1
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box")
 ORDERS = ("RGB", "BGR", "L")
 CROPS = ("center", "none")
+_PREPROCESSING = ("preset", "size", "resize", "crop", "interpolation", "channels", "scale", "mean", "std", "gray")
 _MOST_BYTES = 1 << 20  # of a card or a list of names
 _CROP_SHARE = 0.875  # the usual recipe: the network sees the middle 7/8 of the resized picture
 _SMALLEST_WITH_MARGIN = 96  # smaller networks are trained on pictures of just their size
-
 _MID_RANGE = 127.5  # of pixel values 0 to 255
 _MOST_SIDE = 65536  # pixels of a side that a card may ask for
 
@@ -73,14 +75,12 @@ class Card:
         """Whether both cards turn a picture into the same input."""
         return replace(self, gray=other.gray, names=other.names, origin=other.origin, warnings=other.warnings) == other
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Json]:
         """The card as a plain object for reports."""
-        return {
-            "source": str(self.origin), "size": list(self.size),
-            "resize": list(self.resize) if isinstance(self.resize, tuple) else self.resize, "crop": self.crop,
-            "interpolation": self.interpolation, "channels": self.channels, "scale": self.scale,
-            "mean": list(self.mean), "std": list(self.std), "gray": list(self.gray), "class_names": len(self.names),
-        }  # fmt: skip
+        values = {
+            key: to_json(value) for key, value in vars(self).items() if key not in ("names", "origin", "warnings")
+        }
+        return {"source": str(self.origin), **values, "class_names": len(self.names)}
 
 
 @dataclass(frozen=True)
@@ -148,23 +148,73 @@ def path_beside(model: Path) -> Path:
     return model.with_suffix(".toml")
 
 
-def parse(path: Path) -> Mapping[str, object]:
-    """The tables of a card file, their keys checked."""
-    try:
-        data = tomllib.loads(_text(path))
-    except FileNotFoundError:
-        way_out = f"write one with: auditkit inspect MODEL --write-card --card {path}"
-        raise BadInput(f"there is no card {path}; {way_out}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"the card {path} cannot be read: {error}.") from None
-    if data.get("schema_version") != SCHEMA_VERSION:
-        raise BadInput(f"{path}: schema_version is {data.get('schema_version')!r}, expected {SCHEMA_VERSION}.")
-    _check_keys(data, {"schema_version", "preprocessing", "classes", "signature"}, path.name)
-    keys = {"preset", "size", "resize", "crop", "interpolation", "channels", "scale", "mean", "std", "gray"}
-    _check_keys(_table(data, "preprocessing", path.name), keys, f"{path.name} [preprocessing]")
-    _check_keys(_table(data, "classes", path.name), {"names", "file"}, f"{path.name} [classes]")
-    _check_keys(_table(data, "signature", path.name), {"input", "output", "layout", "kind"}, f"{path.name} [signature]")
-    return data
+@dataclass(frozen=True)
+class CardFile:
+    """A card as it stands in a file, its keys checked."""
+
+    path: Path
+    preprocessing: Table
+    signature: Table
+    names: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "CardFile":
+        """The card in a TOML file."""
+        try:
+            data = tomllib.loads(_text(path))
+        except FileNotFoundError:
+            way_out = f"write one with: auditkit inspect MODEL --write-card --card {path}"
+            raise BadInput(f"there is no card {path}; {way_out}") from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+            raise BadInput(f"the card {path} cannot be read: {error}.") from None
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise BadInput(f"{path}: schema_version is {data.get('schema_version')!r}, expected {SCHEMA_VERSION}.")
+        Table(data, path.name, ("schema_version", "preprocessing", "classes", "signature"))
+        preprocessing, classes, signature = (
+            Table(data.get(name, {}), f"{path.name} [{name}]", keys)
+            for name, keys in (
+                ("preprocessing", _PREPROCESSING),
+                ("classes", ("names", "file")),
+                ("signature", ("input", "output", "layout", "kind")),
+            )
+        )
+        return cls(path, preprocessing, signature, _names(classes, path))
+
+    def overrides(self) -> Overrides:
+        """The facts that the card states about the model's inputs and outputs."""
+        texts: dict[str, Any] = {key: str(value) for key, value in self.signature.data.items()}
+        size = _size(self.preprocessing, "size") if "size" in self.preprocessing else None
+        try:
+            return Overrides(**texts, size=size, classes=len(self.names) or None)
+        except BadInput as error:
+            raise BadInput(f"{self.path.name}: {error}") from None
+
+    def card(self, signature: Signature) -> Card:
+        """The card, checked against the model's signature."""
+        table, where = self.preprocessing, self.path.name
+        missing = [key for key in ("channels", "scale", "mean", "std") if key not in table]
+        if missing and "preset" not in table:
+            raise BadInput(f"{where} [preprocessing] lacks {', '.join(missing)}; state them, or a preset.")
+        base = from_preset(str(table.data.get("preset", "none")), signature)
+        card = replace(
+            base,
+            size=_size(table, "size") if "size" in table else base.size,
+            resize=_resize(table) if "resize" in table else base.resize,
+            crop=table.choice("crop", CROPS, base.crop),
+            interpolation=table.choice("interpolation", INTERPOLATIONS, base.interpolation),
+            channels=table.choice("channels", ORDERS, base.channels),
+            scale=_numbers(table, "scale", (base.scale,))[0],
+            mean=_numbers(table, "mean", base.mean),
+            std=_numbers(table, "std", base.std),
+            names=self.names or signature.class_names,
+            origin=Origin(self.path),
+            warnings=(),
+        )
+        if card.scale == 0 or 0 in card.std:
+            raise BadInput(f"{where}: scale and std must not be 0.")
+        card = _with_gray(card, _numbers(table, "gray", ()) if "gray" in table else None)
+        check_fits(card, signature, where)
+        return card
 
 
 def _text(path: Path) -> str:
@@ -175,98 +225,36 @@ def _text(path: Path) -> str:
     return path.read_text("utf-8")
 
 
-def _table(data: Mapping[str, object], key: str, where: str) -> dict[str, object]:
-    value = data.get(key, {})
-    if not isinstance(value, dict):
-        raise BadInput(f"{where}: '{key}' must be a table, written as [{key}].")
-    return value
-
-
-def _check_keys(table: Mapping[str, object], keys: set[str], where: str) -> None:
-    for key in table:
-        if key not in keys:
-            close = difflib.get_close_matches(key, keys, 1)
-            hint = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(sorted(keys))}."
-            raise BadInput(f"{where}: unknown key '{key}'; {hint}")
-
-
-def overrides_in(data: Mapping[str, object], path: Path) -> Overrides:
-    """The facts that a card states about the model's inputs and outputs."""
-    where = path.name
-    signature = _table(data, "signature", where)
-    names = _names(_table(data, "classes", where), path)
-    size = _table(data, "preprocessing", where).get("size")
-    try:
-        texts: dict[str, Any] = {key: str(value) for key, value in signature.items()}
-        return Overrides(**texts, size=None if size is None else _size(size, where), classes=len(names) or None)
-    except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
-
-
-def from_data(data: Mapping[str, object], path: Path, signature: Signature) -> Card:
-    """The card of a parsed file, checked against the model's signature."""
-    table, where = _table(data, "preprocessing", path.name), path.name
-    if "preset" in table:
-        base = replace(from_preset(str(table["preset"]), signature), warnings=())
-    else:
-        missing = [key for key in ("channels", "scale", "mean", "std") if key not in table]
-        if missing:
-            raise BadInput(f"{where} [preprocessing] lacks {', '.join(missing)}; state them, or a preset.")
-        base = from_preset("none", signature)
-    card = replace(
-        base,
-        size=_size(table.get("size", list(base.size)), where),
-        resize=_resize(table.get("resize", base.resize), where),
-        crop=_choice(table.get("crop", base.crop), CROPS, "crop", where),
-        interpolation=_choice(table.get("interpolation", base.interpolation), INTERPOLATIONS, "interpolation", where),
-        channels=_choice(table.get("channels", base.channels), ORDERS, "channels", where),
-        scale=_numbers(table.get("scale", base.scale), "scale", where)[0],
-        mean=_numbers(table.get("mean", base.mean), "mean", where),
-        std=_numbers(table.get("std", base.std), "std", where),
-        names=_names(_table(data, "classes", where), path) or signature.class_names,
-        origin=Origin(path),
-        warnings=(),
-    )
-    if card.scale == 0 or 0 in card.std:
-        raise BadInput(f"{where}: scale and std must not be 0.")
-    card = _with_gray(card, _numbers(table["gray"], "gray", where) if "gray" in table else None)
-    check_fits(card, signature, where)
-    return card
-
-
-def _size(value: object, where: str) -> tuple[int, int]:
+def _size(table: Table, key: str) -> tuple[int, int]:
+    value = table.data[key]
     pair = [value, value] if isinstance(value, int) else value
     if isinstance(pair, list) and len(pair) == 2 and all(type(v) is int and 0 < v <= _MOST_SIDE for v in pair):
         return pair[0], pair[1]
-    raise BadInput(f"{where}: size is {value!r}, expected [height, width] in pixels.")
+    raise table.refuse(key, "[height, width] in pixels")
 
 
-def _resize(value: object, where: str) -> int | tuple[int, int] | None:
-    if value is None or value == "none":
+def _resize(table: Table) -> int | tuple[int, int] | None:
+    value = table.data["resize"]
+    if value == "none":
         return None
     if type(value) is int and 0 < value <= _MOST_SIDE:
         return value
     if isinstance(value, list):
-        return _size(value, where)
-    raise BadInput(f'{where}: resize is {value!r}, expected the shorter side, [height, width] or "none".')
+        return _size(table, "resize")
+    raise table.refuse("resize", 'the shorter side, [height, width] or "none"')
 
 
-def _choice(value: object, allowed: tuple[str, ...], key: str, where: str) -> str:
-    if value not in allowed:
-        raise BadInput(f"{where}: {key} is {value!r}, expected one of {', '.join(allowed)}.")
-    return str(value)
-
-
-def _numbers(value: object, key: str, where: str) -> Numbers:
+def _numbers(table: Table, key: str, default: Numbers) -> Numbers:
+    value = table.data.get(key, default)
     numbers: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if not numbers or not all(type(v) in (int, float) and abs(v) < 1e30 for v in numbers):
-        raise BadInput(f"{where}: {key} is {value!r}, expected a number for each channel.")
+        raise table.refuse(key, "a number for each channel")
     return tuple(float(v) for v in numbers)
 
 
-def _names(table: Mapping[str, object], path: Path) -> tuple[str, ...]:
+def _names(table: Table, path: Path) -> tuple[str, ...]:
     if "file" in table:
-        file = str(table["file"])
+        file = str(table.data["file"])
         try:
             # A vendor's card may name any file of the reader's machine, just as a tensor may.
             with external_files.opened(path.parent, file, f"the list of class names of {path.name}") as data:
@@ -274,19 +262,17 @@ def _names(table: Mapping[str, object], path: Path) -> tuple[str, ...]:
         except UnicodeDecodeError as error:
             raise BadInput(f"{path.name}: the class names file {file} cannot be read: {error}.") from None
         return tuple(line.strip() for line in text.splitlines() if line.strip())
-    names = table.get("names", [])
+    names = table.data.get("names", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise BadInput(f"{path.name}: class names must be a list of texts.")
+        raise table.refuse("names", "a list of texts")
     return tuple(names)
 
 
 def check_fits(card: Card, signature: Signature, where: str) -> None:
-    """Raise with both values when a card and a model contradict each other."""
-    if not signature.free_size and card.size != (signature.height, signature.width):
-        raise BadInput(
-            f"{where} says size {card.size[0]}x{card.size[1]}, but the model's input is "
-            f"{signature.height}x{signature.width}; correct the card."
-        )
+    """Raise BadInput with both values if a card and a model contradict each other."""
+    size, expected = (f"{height}x{width}" for height, width in (card.size, (signature.height, signature.width)))
+    if not signature.free_size and size != expected:
+        raise BadInput(f"{where} says size {size}, but the model's input is {expected}; correct the card.")
     count = 1 if card.channels == "L" else 3
     if count != signature.channels:
         raise BadInput(f"{where} says channels {card.channels}, but the model's input has {signature.channels}.")
@@ -296,17 +282,55 @@ def check_fits(card: Card, signature: Signature, where: str) -> None:
     if not all(0 <= value <= 255 for value in card.gray):
         raise BadInput(f"{where} says gray {list(card.gray)}, expected pixel values from 0 to 255.")
     if card.names and len(card.names) != signature.classes:
-        raise BadInput(
-            f"{where} names {len(card.names)} classes, but the model has {signature.classes}; correct the card, or "
-            f"choose another output."
-        )
-    if signature.dtype == "uint8" and not _whole_pixels(card):
+        advice = "correct the card, or choose another output."
+        raise BadInput(f"{where} names {len(card.names)} classes, but the model has {signature.classes}; {advice}")
+    pixels = card.table()
+    if signature.dtype == "uint8" and not np.array_equal(pixels, np.round(pixels).clip(0, 255)):
         raise BadInput(
             f"{where} says scale {card.scale:g}, mean {list(card.mean)}, std {list(card.std)}, but the model takes "
             f'uint8 pixels as they are; use preset = "none".'
         )
 
 
-def _whole_pixels(card: Card) -> bool:
-    table = card.table()
-    return bool(np.all(table == np.round(table)) and table.min() >= 0 and table.max() <= 255)
+def to_toml(card: Card, signature: Signature, about: str) -> str:
+    """The card as TOML to start from, with a comment on every line that a vendor should confirm."""
+    names = f"names = [{', '.join(_quoted(name) for name in card.names)}]"
+    if not card.names:
+        names = f"names = []   # {signature.classes} names in the order of the scores, or: file = 'classes.txt'"
+    resize = '"none"' if card.resize is None else to_json(card.resize)
+    return f"""\
+# How pictures reach {_one_line(about)}, and what its classes are called.
+# value = (x * scale - mean) / std for each channel in the stated order, x a pixel in 0..255.
+# Started from {_one_line(str(card.origin))}: confirm every line with the vendor.
+schema_version = {SCHEMA_VERSION}
+
+[preprocessing]
+size = {list(card.size)}   # height, width of the network's input
+resize = {resize}   # shorter side before the crop, or [height, width], or "none"
+crop = "{card.crop}"   # {", ".join(CROPS)}
+interpolation = "{card.interpolation}"   # {", ".join(INTERPOLATIONS)}
+channels = "{card.channels}"   # {", ".join(ORDERS)}
+scale = {card.scale!r}
+mean = {list(card.mean)}
+std = {list(card.std)}
+gray = {[round(value, 3) for value in card.gray]}   # infill, pixel units, RGB
+
+[classes]
+{names}
+
+[signature]   # as found; change what was guessed wrong
+input = {_quoted(signature.input)}
+output = {_quoted(signature.output)}
+layout = "{signature.layout}"
+kind = "{signature.kind}"
+"""
+
+
+def _one_line(text: str) -> str:
+    """A name that cannot end the comment it stands in."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _quoted(text: str) -> str:
+    """A TOML string, which is written as in JSON but for the character 127."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

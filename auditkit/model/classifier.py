@@ -1,21 +1,21 @@
 """A classifier to be audited: an ONNX file with its signature and card, or a plain callable."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
+from auditkit.errors import AuditError, BadInput, RuntimeFailure
 from auditkit.model import card as cards
 from auditkit.model import preprocessing, sandbox
-from auditkit.model.card import Card
+from auditkit.model.card import Card, CardFile
 from auditkit.model.device import CPU, DeviceProfile
-from auditkit.model.function_scores import Classify, check_range, function_scores
 from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size
@@ -23,7 +23,10 @@ from auditkit.model.session import Session, Settings, filled, in_batches, in_pre
 from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
+Classify = Callable[[Array], ArrayLike]  # preprocessed images in, one row of scores for each out
 _AT_ONCE = 64  # images that are run without measuring the batch size first
+_ROUNDING = 1e-5  # a probability may lie outside 0 to 1 by this much
+_MESSAGE_CHARACTERS = 300  # quoted of an exception that a classifier function raised
 
 
 class _WithCard:
@@ -131,9 +134,8 @@ class OnnxClassifier(_WithCard):
 
     def scores(self, rows: Array, batch: int | None = None) -> Array:
         """The vendor's own scores [N, numbers] for rows as the network takes them."""
-        own = self.signature.own_batch
-        if own is not None:
-            return self._at_own_size(rows, own)
+        if self.signature.own_batch is not None:
+            return self._scores_at_fixed_size(rows, self.signature.own_batch)
         few = min(self.settings.batch or _AT_ONCE, self.device.first_batch or len(rows))
         size = batch or (few if len(rows) <= _AT_ONCE else self.batch)
         scores, worked = in_batches(self._run, rows, size, pad=self.device.fixed_batch)
@@ -141,11 +143,10 @@ class OnnxClassifier(_WithCard):
             self._batch = worked
         return scores
 
-    def _at_own_size(self, rows: Array, own: int) -> Array:
-        """Scores from a graph that takes one batch size only."""
+    def _scores_at_fixed_size(self, rows: Array, size: int) -> Array:
         if self.signature.rows == "dependent":
-            return np.concatenate([self._run(row[None].repeat(own, axis=0))[:1] for row in rows])
-        parts = [filled(rows[start : start + own], own) for start in range(0, len(rows), own)]
+            return np.concatenate([self._run(row[None].repeat(size, axis=0))[:1] for row in rows])
+        parts = [filled(rows[start : start + size], size) for start in range(0, len(rows), size)]
         return np.concatenate([self._run(part) for part in parts])[: len(rows)]
 
     def _run(self, rows: Array) -> Array:
@@ -177,9 +178,51 @@ class CallableClassifier(_WithCard):
         return in_batches(self._call, rows, batch or self.batch)[0]
 
     def _call(self, rows: Array) -> Array:
-        scores = function_scores(self.function, rows, self.signature.outputs)
-        check_range(scores, self.signature.kind)
+        scores, kind = _function_scores(self.function, rows, self.signature.outputs), self.signature.kind
+        outside = (scores < -_ROUNDING) | (scores > 1 + _ROUNDING)
+        if kind in ("probabilities", "sigmoid") and outside.any():
+            raise RuntimeFailure(
+                f"the classifier function gave {scores[outside][0]:g}, but its scores were taken for probabilities "
+                f"(kind {kind}), which lie between 0 and 1; if they are logits, open it with auditkit.load(function, "
+                "overrides=auditkit.Overrides(kind='logits'), ...)."
+            )
         return scores
+
+
+AnyClassifier = OnnxClassifier | CallableClassifier
+
+
+def _function_scores(function: Classify, rows: Array, numbers: int | None) -> Array:
+    """The function's scores [N, numbers] for preprocessed images; None accepts any number of classes."""
+    try:
+        result = function(rows.copy())  # it may change them
+    except AuditError:
+        raise
+    except Exception as error:
+        shape = f"{rows.dtype}{list(rows.shape)}"
+        raise RuntimeFailure(f"the classifier function failed on {shape} with {_summary(error)}.") from error
+    expected = f"expected one row of {numbers or 'K >= 2'} scores for each picture, [{len(rows)}, {numbers or 'K'}]"
+    try:
+        scores = np.asarray(result)
+    except Exception as error:  # rows of several lengths, say, or a tensor that lies on a GPU
+        reason = f"{type(result).__name__} that makes no array ({_summary(error)})"
+        raise RuntimeFailure(f"the classifier function gave {reason}; {expected}.") from error
+    fits = scores.ndim == 2 and len(scores) == len(rows) and scores.shape[1] and numbers in (None, scores.shape[1])
+    if not fits or scores.dtype.kind not in "biuf":
+        shape = f"{type(result).__name__} ({scores.dtype.name}{list(scores.shape)})"
+        raise RuntimeFailure(f"the classifier function gave {shape} for {len(rows)} pictures; {expected}.")
+    # Minus infinity beside finite scores is a probability of 0.
+    if bad := np.count_nonzero(~np.isfinite(scores.max(axis=1))):
+        raise RuntimeFailure(
+            f"the classifier function gave NaN or infinity for {bad} of {len(scores)} pictures; each picture needs "
+            "finite scores, also masked ones and noise."
+        )
+    return scores
+
+
+def _summary(error: Exception) -> str:
+    text = " ".join(str(error)[:_MESSAGE_CHARACTERS].split()).removesuffix(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -188,18 +231,15 @@ class Opening:
 
     card: Path | None = None  # None: the one beside the model, if there is one
     preset: str | None = None
-    overrides: Overrides = field(default_factory=Overrides)
-    limits: Limits = field(default_factory=Limits)
-
-
-AnyClassifier = OnnxClassifier | CallableClassifier
+    overrides: Overrides = Overrides()
+    limits: Limits = Limits()
 
 
 def load(
     model: "str | Path | Classify", *, card: "str | Path | None" = None, preset: str | None = None,
     settings: Settings | None = None, overrides: Overrides | None = None, limits: Limits | None = None,
     size: tuple[int, int] | None = None,
-) -> "OnnxClassifier | CallableClassifier":  # fmt: skip
+) -> AnyClassifier:  # fmt: skip
     """The classifier in an ONNX file, or behind a function that takes preprocessed [N, 3, height, width] float32.
 
     `size` is the height and width of the pictures, where the file leaves them open or a function takes them.
@@ -225,40 +265,31 @@ def _checked_size(size: object) -> tuple[int, int]:
 def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifier:
     """The classifier in an ONNX file, tried in a guarded child process first."""
     file_size(path, opening.limits)  # a folder or a missing file is an error before its card is
-    data, card_path = _card_data(path, opening)
-    outcome = sandbox.attempt(path, _merged(opening.overrides, data, card_path), opening.limits)
+    card_file = _card_file(path, opening)
+    outcome = sandbox.attempt(path, _merged(opening.overrides, card_file), opening.limits)
     file = outcome.reopened(path, opening.limits)
-    return OnnxClassifier(file, outcome.signature, _card(data, card_path, opening, outcome.signature), settings)
+    return OnnxClassifier(file, outcome.signature, _card(card_file, opening, outcome.signature), settings)
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # the card's name would be too long, say
-        return False
+def _card_file(path: Path, opening: Opening) -> CardFile | None:
+    """The card that the caller names, or the one beside the model unless a preset is named."""
+    if opening.card is not None:
+        return CardFile.read(opening.card)
+    beside = cards.path_beside(path)
+    return CardFile.read(beside) if opening.preset is None and os.access(beside, os.F_OK) else None
 
 
-def _card_data(path: Path, opening: Opening) -> tuple[Mapping[str, object] | None, Path]:
-    card_path = opening.card or cards.path_beside(path)
-    if opening.preset is not None and opening.card is None:
-        return None, card_path
-    if opening.card is None and not _exists(card_path):
-        return None, card_path
-    return cards.parse(card_path), card_path
-
-
-def _merged(overrides: Overrides, data: Mapping[str, object] | None, card_path: Path) -> Overrides:
+def _merged(overrides: Overrides, card_file: CardFile | None) -> Overrides:
     """The caller's overrides; the card supplies what they leave open."""
-    if data is None:
+    if card_file is None:
         return overrides
-    of_card = cards.overrides_in(data, card_path)
-    keys = ("input", "output", "layout", "kind", "size", "classes")
-    return replace(overrides, **{key: getattr(overrides, key) or getattr(of_card, key) for key in keys})
+    of_card = card_file.overrides()
+    return replace(of_card, **{key: value for key, value in vars(overrides).items() if value})
 
 
-def _card(data: Mapping[str, object] | None, card_path: Path, opening: Opening, signature: Signature) -> Card:
-    if data is not None:
-        return cards.from_data(data, card_path, signature)
+def _card(card_file: CardFile | None, opening: Opening, signature: Signature) -> Card:
+    if card_file is not None:
+        return card_file.card(signature)
     if opening.preset is not None:
         card = cards.from_preset(opening.preset, signature)
         cards.check_fits(card, signature, f"preset {opening.preset}")
@@ -273,14 +304,13 @@ def _card(data: Mapping[str, object] | None, card_path: Path, opening: Opening, 
 
 
 def _from_callable(function: Classify, opening: Opening, settings: Settings) -> CallableClassifier:
-    data = cards.parse(opening.card) if opening.card else None
-    where = opening.card or Path("card")
-    overrides = _merged(opening.overrides, data, where)
+    card_file = CardFile.read(opening.card) if opening.card else None
+    overrides = _merged(opening.overrides, card_file)
     if overrides.size is None:
         raise BadInput("a classifier function needs the size of its pictures: give size=(height, width).")
     layout = overrides.layout or "NCHW"
     blank = Signature("input", layout, "float32", 3, *overrides.size, None, "close", "scores", "logits", 0)
     noise = np.random.default_rng(20221128).standard_normal(blank.array_shape(2)).astype(np.float32)
-    scores = function_scores(function, noise, None)
+    scores = _function_scores(function, noise, None)
     signature = replace(blank, outputs=scores.shape[1], kind=overrides.kind or kind_by_values(scores))
-    return CallableClassifier(function, signature, _card(data, where, opening, signature), settings.batch or 32)
+    return CallableClassifier(function, signature, _card(card_file, opening, signature), settings.batch or 32)

@@ -1,7 +1,8 @@
 """The guarded child process in which an unknown file is opened and run for the first time.
 
-The child (`sandbox_child`) reads the file, examines it and runs it on noise under limits of memory and time. If the
-runtime crashes, only the child dies, and the caller gets an error message. The caller opens the file afterwards.
+The child gets a request on stdin and replies on stdout; it reads the file, examines it and runs it on noise under
+limits of memory and time. If the runtime crashes, only the child dies, and the caller, which opens the file afterwards,
+gets an error message.
 """
 
 import itertools
@@ -14,20 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from auditkit.errors import BadInput
+from auditkit.errors import AuditError, BadInput
 from auditkit.model.read import Limits, OnnxFile, file_size, read
 from auditkit.model.signature import Overrides, Signature
-from auditkit.records import from_json, to_json
+from auditkit.records import Json, from_json, to_json
 
 if TYPE_CHECKING:
     from auditkit.model.masking_network import Pictures
 
-START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.sandbox_child import main; main()"
+START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.sandbox import main; main()"
 REPLY = "auditkit-trial:"  # begins the child's reply; libraries may print other lines
 # Each thread of a numerical library reserves memory, and dozens of them reserve more than the limit.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _GRACE_SECONDS = 5  # beyond the child's own alarm, for a child that cannot set one
 _MOST_FILES = 10_000  # of a folder whose size is estimated
+_UNCOUNTED = 192 * 2**20  # bytes that the limit does not see: the parent, and the code of the libraries
 
 T = TypeVar("T")
 
@@ -131,3 +133,45 @@ def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, limits
         )
     last = (child.stderr.strip().splitlines() or ["no message"])[-1]
     return f"{name} could not be opened in the guarded child process (exit {child.returncode}: {last[:200]})."
+
+
+def main() -> None:
+    """Answer the request on stdin: this runs in the child."""
+    request = json.load(sys.stdin)
+    limits = from_json(Limits, request["limits"], "limits")
+    _guard(limits, request["bytes"])
+    try:
+        file = read(Path(request["path"]), limits, announce=lambda size: _guard(limits, size))
+        reply = {"signature": _signature(file, request["examiner"], request["expected"]), "identity": file.identity}
+    except AuditError as error:
+        reply = {"error": str(error)}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # a graph that is not put together properly
+        reply = {"error": f"the file is damaged or malformed ({type(error).__name__}: {str(error)[:200]})."}
+    print(REPLY + json.dumps(reply), flush=True)
+    os._exit(0)  # a damaged graph can still crash the runtime while it is torn down
+
+
+def _signature(file: OnnxFile, examiner: str, expected: Json) -> Json:
+    from auditkit.model import masking_network, probe  # noqa: PLC0415 - under the limits only
+
+    if examiner == "masking network":
+        return to_json(masking_network.examine(file, from_json(masking_network.Pictures, expected, "pictures")))
+    return to_json(probe.examine(file, from_json(Overrides, expected, "overrides")))
+
+
+def _guard(limits: Limits, model_bytes: int) -> None:
+    """Cap the memory and time of this process for a model of that size.
+
+    The limit is on private writable memory. The runtime reserves much more address space than it uses.
+    """
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limits.memory_for(model_bytes) - _UNCOUNTED
+    if hard_limit != resource.RLIM_INFINITY:
+        limit = min(limit, hard_limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.setitimer(signal.ITIMER_REAL, limits.seconds_for(model_bytes))

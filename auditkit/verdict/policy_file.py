@@ -15,6 +15,7 @@ from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.toml_tables import Table, nearest
 from auditkit.verdict.flags import CHEATS
 from auditkit.verdict.policy import (
     BUILT_IN,
@@ -30,7 +31,6 @@ from auditkit.verdict.policy import (
     Suppression,
     shipped_text,
 )
-from auditkit.verdict.toml_tables import Table, nearest
 
 __all__ = ["Policy", "parse_policy", "read_policy"]
 SCHEMA_VERSION = 1

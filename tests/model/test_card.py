@@ -8,8 +8,7 @@ from PIL import Image
 from auditkit.errors import BadInput
 from auditkit.model import card as cards
 from auditkit.model import preprocessing
-from auditkit.model.card import Card
-from auditkit.model.card_text import to_toml
+from auditkit.model.card import Card, CardFile, to_toml
 from auditkit.model.signature import Signature
 
 SIGNATURE = Signature(
@@ -34,7 +33,7 @@ names = ["cat", "dog", "hen"]
 def _card(tmp_path: Path, text: str, signature: Signature = SIGNATURE) -> Card:
     path = tmp_path / "vendor.toml"
     path.write_text(text)
-    return cards.from_data(cards.parse(path), path, signature)
+    return CardFile.read(path).card(signature)
 
 
 def test_a_card_says_what_it_says(tmp_path: Path) -> None:
@@ -96,8 +95,7 @@ def test_a_written_card_reads_back_the_same(tmp_path: Path) -> None:
         back = _card(tmp_path, to_toml(card, signature, "model.onnx"), signature)
         assert replace(back, origin=card.origin, warnings=(), gray=()) == replace(card, warnings=(), gray=())
         np.testing.assert_allclose(back.gray, card.gray, atol=5e-4)
-        data = cards.parse(tmp_path / "vendor.toml")
-        assert cards.overrides_in(data, tmp_path / "vendor.toml").input == signature.input
+        assert CardFile.read(tmp_path / "vendor.toml").overrides().input == signature.input
 
 
 def test_small_networks_get_no_crop_margin() -> None:

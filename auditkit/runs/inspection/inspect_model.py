@@ -11,7 +11,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import Missing, missing_rules
 from auditkit.model import card as cards
-from auditkit.model.card_text import to_toml
+from auditkit.model.card import to_toml
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
 from auditkit.runs.inspection.accuracy import SAMPLE, Accuracy, accuracy_on_sample, accuracy_with_card
