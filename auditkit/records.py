@@ -1,9 +1,10 @@
 """Frozen dataclasses to JSON and back: what a stranger wrote is checked against the fields' types, once, at the door.
 
-A field's JSON name is its own, unless `json_name` gives another. The same types make the JSON schemas that ship with
+A field's JSON name is its own, unless `optional` gives another. The same types make the JSON schemas that ship with
 auditkit, so a schema cannot disagree with the reader.
 """
 
+import json
 import math
 import types
 from collections.abc import Mapping
@@ -15,31 +16,26 @@ from auditkit.errors import BadInput
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
-_JSON_NAME = "json_name"
-_OMIT_NONE = "omit_none"
+_JSON_NAME = "json_name"  # in the metadata of optional fields
+_MAX_INTEGER = 2**53  # larger ones may change when they are read as float
 _NAMES = {str: "a text", int: "an integer", float: "a finite number", bool: "true or false"}
 _SCHEMA_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
-def json_name(name: str) -> Any:
-    """A field that is called `name` in JSON and is left out there while it is None."""
-    return field(default=None, metadata={_JSON_NAME: name, _OMIT_NONE: True})
-
-
-def optional() -> Any:
-    """A field that is left out of JSON while it is None."""
-    return field(default=None, metadata={_OMIT_NONE: True})
+def optional(name: str | None = None) -> Any:
+    """A field that is left out of JSON while it is None; its name there may differ."""
+    return field(default=None, metadata={_JSON_NAME: name})
 
 
 def to_json(value: Any) -> Json:
     """Plain JSON of a dataclass and all that it holds; a number that is not finite becomes null."""
     if is_dataclass(value) and not isinstance(value, type):
-        entries = ((_name(item), item, getattr(value, item.name)) for item in fields(value))
-        return {name: to_json(held) for name, item, held in entries if held is not None or not _omitted(item)}
+        absent = {item for item in fields(value) if _JSON_NAME in item.metadata and getattr(value, item.name) is None}
+        return {_name(item): to_json(getattr(value, item.name)) for item in fields(value) if item not in absent}
     if isinstance(value, Mapping):
-        return {str(name): to_json(held) for name, held in value.items()}
+        return {str(name): to_json(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(held) for held in value]
+        return [to_json(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if value is None or isinstance(value, bool | int | float | str):
@@ -54,9 +50,20 @@ def to_object(record: object) -> dict[str, Json]:
     return plain
 
 
-def from_json(kind: type[T], value: object, where: str) -> T:
-    """The dataclass that `value` holds; BadInput names the key that does not fit."""
-    return _parse(kind, value, where)  # type: ignore[no-any-return]
+def parse_object(content: bytes, where: object) -> dict[str, Json]:
+    """The object in a JSON text; `where` names the file in the refusal of any other text."""
+    try:
+        value: Json = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{where} is not JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise BadInput(f"{where} holds a {type(value).__name__}, expected an object.")
+    return value
+
+
+def from_json(kind: type[T], value: object, where: object) -> T:
+    """The dataclass that `value` holds; BadInput names `where`, usually a file, and the key that does not fit."""
+    return _parse(kind, value, str(where))  # type: ignore[no-any-return]
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
@@ -72,13 +79,15 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
     if origin in (dict, Mapping):
         if not isinstance(value, dict):
             return _refuse(where, value, "an object")
-        return {name: _parse(arguments[1], held, f"{where}.{name}") for name, held in value.items()}
+        return {name: _parse(arguments[1], entry, f"{where}.{name}") for name, entry in value.items()}
     return _parse_scalar(kind, value, where)
 
 
 def _parse_scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float and type(value) is int:
-        value = float(value) if abs(value) < 2**53 else math.inf
+        if abs(value) >= _MAX_INTEGER:
+            return _refuse(where, value, f"a number below {_MAX_INTEGER}")
+        value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         return _refuse(where, value, _NAMES[kind])
     return value
@@ -94,9 +103,12 @@ def _parse_dataclass(kind: Any, value: Any, where: str) -> Any:
     missing = [name for name, item in items.items() if name not in value and item.default is MISSING]
     if missing:
         raise BadInput(f"{where} lacks '{missing[0]}'; it is not what auditkit wrote.")
-    held = {items[name].name: _parse(hints[items[name].name], part, f"{where}.{name}") for name, part in value.items()}
+    attributes = {}
+    for name, entry in value.items():
+        attribute = items[name].name
+        attributes[attribute] = _parse(hints[attribute], entry, f"{where}.{name}")
     try:
-        return kind(**held)
+        return kind(**attributes)
     except ValueError as error:  # of __post_init__: fields that do not go together
         raise BadInput(f"{where} {error}") from error
 
@@ -124,7 +136,7 @@ def _parse_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     if len(kinds) != len(value):
         return _refuse(where, value, f"a list of {len(kinds)}")
     pairs = zip(kinds, value, strict=True)
-    return tuple(_parse(kind, held, f"{where}[{index}]") for index, (kind, held) in enumerate(pairs))
+    return tuple(_parse(kind, entry, f"{where}[{index}]") for index, (kind, entry) in enumerate(pairs))
 
 
 def _refuse(where: str, value: Any, expected: str) -> Any:
@@ -137,11 +149,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _name(item: "Field[Any]") -> str:
-    return str(item.metadata.get(_JSON_NAME, item.name))
-
-
-def _omitted(item: "Field[Any]") -> bool:
-    return bool(item.metadata.get(_OMIT_NONE))
+    return str(item.metadata.get(_JSON_NAME) or item.name)
 
 
 def json_schema(kind: Any) -> dict[str, Json]:
@@ -169,7 +177,7 @@ def _schema(kind: Any, definitions: dict[str, Json]) -> dict[str, Json]:
             definitions[name] = _object_schema(kind, definitions)
         return {"$ref": f"#/$defs/{name}"}
     if origin in (Union, types.UnionType):
-        kinds = [_schema(held, definitions) for held in arguments]
+        kinds = [_schema(argument, definitions) for argument in arguments]
         plain = all(set(schema) == {"type"} for schema in kinds)
         return {"type": [schema["type"] for schema in kinds]} if plain else {"anyOf": list(kinds)}
     if origin is Literal:
@@ -177,7 +185,7 @@ def _schema(kind: Any, definitions: dict[str, Json]) -> dict[str, Json]:
     if origin is tuple and arguments[-1] is Ellipsis:
         return {"type": "array", "items": _schema(arguments[0], definitions)}
     if origin is tuple:
-        entries: list[Json] = [_schema(held, definitions) for held in arguments]
+        entries: list[Json] = [_schema(argument, definitions) for argument in arguments]
         return {"type": "array", "prefixItems": entries, "minItems": len(entries), "maxItems": len(entries)}
     if origin in (dict, Mapping):
         return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}

@@ -17,7 +17,6 @@ PACKAGE = Path(auditkit.__file__).parent
 FLOORS = (
     "errors",
     "arrays",
-    "untrusted",
     "records",
     "toml_tables",
     "graph",

@@ -11,10 +11,10 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path, PureWindowsPath
 from threading import Lock
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from PIL import Image
@@ -22,7 +22,7 @@ from PIL import Image
 from auditkit.arrays import Array
 from auditkit.data.alignment import checked_frame
 from auditkit.errors import BadInput, ColourPicture
-from auditkit.untrusted import UntrustedObject
+from auditkit.records import Json, from_json, parse_object
 
 SCHEMA_VERSION = 1
 HEADER, MANIFEST, MAPS = "bundle.json", "manifest.csv", "maps"
@@ -40,26 +40,19 @@ COLOUR_PICTURE = (
 _PARSING = Lock()  # numpy reads headers with Python's parser, which in 3.11 fails when threads use it at once
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Header:
     """The content of `bundle.json`."""
 
-    frame: str
+    schema_version: int = SCHEMA_VERSION
+    producer: str = ""
     method: str = ""
     model: str | None = None  # digest of the ONNX file that the maps explain
-    producer: str = ""
+    frame: str
     layout: tuple[str, ...] = ()  # of the arrays that were added; files hold [height, width] or stacks of it
     channels: str | None = None  # how channels were reduced to one; None if unknown
-    sign: str | None = None  # signed, unsigned, or None if unknown
+    sign: Literal["signed", "unsigned"] | None = None  # None if unknown
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> "dict[str, int | str | list[str] | None]":
-        """The object in `bundle.json`."""
-        return {
-            "schema_version": SCHEMA_VERSION, "producer": self.producer, "method": self.method, "model": self.model,
-            "frame": self.frame, "layout": list(self.layout), "channels": self.channels, "sign": self.sign,
-            "notes": list(self.notes),
-        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,24 +71,29 @@ def read_header(folder: Path) -> Header:
     where = folder / HEADER
     if not os.path.lexists(where):
         raise BadInput(f"{folder} has no {HEADER}; make a bundle of other maps with: auditkit bundle import.")
-    header = UntrustedObject.from_json(where, _content(folder, HEADER, _MAX_HEADER_BYTES))
-    version = header.values.get("schema_version")
+    values = parse_object(_content(folder, HEADER, _MAX_HEADER_BYTES), where)
+    version = values.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(f"{where} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
-    if "frame" not in header:
+    if "frame" not in values:
         raise BadInput(
             f"{where} does not say the frame; add model-input or original-image, whichever the maps lie over."
         )
     try:
-        frame = checked_frame(header.values["frame"])
+        checked_frame(values["frame"])
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
-    return Header(
-        frame, header.optional_text("method") or "", header.optional_text("model"),
-        header.optional_text("producer") or "", header.texts("layout"), header.optional_text("channels"),
-        None if header.optional_text("sign") is None else header.choice("sign", ("signed", "unsigned")),
-        header.texts("notes"),
-    )  # fmt: skip
+    return from_json(Header, _known_values(values), f"{where}: header")
+
+
+def _known_values(values: dict[str, Json]) -> dict[str, Json]:
+    """The keys that auditkit knows and that are not null; a single text stands for a list of one."""
+    known = {field.name: values[field.name] for field in fields(Header) if values.get(field.name) is not None}
+    for name in ("layout", "notes"):
+        text = known.get(name)
+        if isinstance(text, str):
+            known[name] = [text] if text else []
+    return known
 
 
 def read_manifest(folder: Path, name: str = MANIFEST, *, own: bool = False) -> tuple[list[Entry], str]:

@@ -25,6 +25,7 @@ from auditkit.data.bundle_files import Entry, Header
 from auditkit.data.explainer_layouts import single_maps
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.read import read
+from auditkit.records import to_json
 
 CONSTANT_NOTE = "some maps are constant: they rank no pixel before another"
 _SHOWN_LABELS = 10  # in an error message
@@ -130,7 +131,7 @@ class Bundle:
         self._size = 0  # of the manifest, as this writer knows it
         self._references: dict[_Pair, str] = {}  # the file and position of each map
         producer = f"{files.OWN_PRODUCER}{__version__}"
-        self.header = Header(checked_frame(frame), method, _model_digest(model), producer)
+        self.header = Header(frame=checked_frame(frame), method=method, model=_model_digest(model), producer=producer)
         if (self.path / files.HEADER).exists():
             self._continue()
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
@@ -265,7 +266,7 @@ class Bundle:
 
 
 def _json(header: Header) -> bytes:
-    return (json.dumps(header.to_json(), indent=2) + "\n").encode()
+    return (json.dumps(to_json(header), indent=2) + "\n").encode()
 
 
 def _lines(rows: Iterable[Sequence[str | int]]) -> bytes:

@@ -48,9 +48,9 @@ def test_a_bundle_written_by_hand(tmp_path: Path) -> None:
         ({"frame": None}, "does not say the frame"),
         ({"frame": "photo"}, "'photo' is none of"),
         ({"schema_version": 9}, "schema_version 9"),
-        ({"model": 5}, "model is 5"),
-        ({"sign": "both"}, "sign is 'both', expected signed or unsigned"),
-        ({"layout": [1]}, "layout is"),
+        ({"model": 5}, "bundle.json: header.model is 5, expected a text"),
+        ({"sign": "both"}, "bundle.json: header.sign is 'both', expected one of signed, unsigned"),
+        ({"layout": [1]}, r"bundle.json: header.layout\[0\] is 1, expected a text"),
     ],
 )
 def test_headers_that_are_refused(tmp_path: Path, header: dict[str, Any], words: str) -> None:

@@ -265,7 +265,7 @@ def test_equal_settings_in_other_forms_go_on(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("{", "not JSON"), ("[]", "holds no object"), ("{}", "schema_version None"),
+    ("{", "not JSON"), ("[]", "holds a list, expected an object"), ("{}", "schema_version None"),
     ('{"schema_version": 2}', "schema_version 2"),
     ('{"schema_version": 1}', "digest"), ('{"schema_version": 1, "settings": {}, "settings_digest": "0"}', "digest"),
 ])  # fmt: skip
@@ -605,7 +605,7 @@ def test_results_of_another_version_are_refused(run: Path) -> None:
     ({"subject": {"model": {"path": 3}}}, "subject.model.path is 3, expected a text"),
     ({"subject": {"model": "function"}}, "subject.model is 'function', expected one of callable"),
     ({"settings": {"range": [0.0]}}, r"settings.range is \[0.0\], expected a list of 2"),
-    ({"settings": {"confidence": 10**400}}, "settings.confidence is .*, expected a finite number"),
+    ({"settings": {"confidence": 10**400}}, "settings.confidence is 10*, expected a number below 9007199254740992"),
 ])  # fmt: skip
 def test_results_that_do_not_fit_are_refused_by_their_key(run: Path, change: dict[str, Any], message: str) -> None:
     (run / "results.json").write_text(json.dumps(synthetic_runs.results([], **change)))

@@ -17,7 +17,7 @@ from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.card import Card
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.session import runtime_version
-from auditkit.records import from_json
+from auditkit.records import from_json, to_json
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.infills import Infills, infill_file
 from auditkit.runs.evaluation.settings import (
@@ -199,7 +199,7 @@ def unit_keys(record: Mapping[str, Any], units: Iterable[range]) -> dict[range, 
 
 def bundle_digest(bundle: HeatmapSet) -> str:
     """Digest of a bundle's header and maps; the order and the files they were written in do not matter."""
-    digest = hashlib.sha256(json.dumps(bundle.header.to_json(), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(to_json(bundle.header), sort_keys=True).encode())
     for entry in sorted(bundle.entries, key=lambda entry: (entry.image, entry.label)):
         values = bundle.read(entry)
         digest.update(f"\0{entry.image}\0{entry.label}\0{values.shape}\0".encode("utf-8", "surrogateescape"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from auditkit.metrics.values import NotAssessed, Note, require
-from auditkit.records import json_name, optional
+from auditkit.records import optional
 
 CONTROL = "control:"  # begins the name of a source that knows nothing of the model
 ONE_MAP_PREFIX = f"{CONTROL}one-map:"  # and the bundle whose map of the predicted label poses for all labels
@@ -70,7 +70,7 @@ class MetricResult:
     not_assessed: NotAssessed | None = None
     note: Note | None = None
     against: str | None = optional()  # the source whose figure was subtracted
-    class_index: int | None = json_name("class")
+    class_index: int | None = optional("class")
     protocol: str | None = optional()
     renormalised: bool | None = optional()
 

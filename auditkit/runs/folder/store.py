@@ -19,7 +19,7 @@ import numpy as np
 
 from auditkit.data.atomic_write import sync_folder
 from auditkit.errors import BadInput, RuntimeFailure
-from auditkit.records import Json
+from auditkit.records import Json, parse_object
 from auditkit.runs.folder.parquet import SCHEMA_VERSION, decoded, encoded, fitted
 from auditkit.runs.folder.results import Results
 
@@ -201,14 +201,11 @@ def _json(plain: Any) -> bytes:
 
 
 def _object(path: Path, missing: str) -> dict[str, Json]:
-    try:
-        with _machine(f"{path} cannot be read"):
-            found = json.loads(path.read_bytes() if path.exists() else b"")
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is not JSON: {error}." if path.exists() else f"no {path}: {missing}.") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"{path} holds no object; it is not what auditkit wrote.")
-    return found
+    if not path.exists():
+        raise BadInput(f"no {path}: {missing}.")
+    with _machine(f"{path} cannot be read"):
+        content = path.read_bytes()
+    return parse_object(content, path)
 
 
 def _difference(run: Any, now: Any, path: str = "settings") -> str:
