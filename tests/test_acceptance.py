@@ -11,7 +11,7 @@ import auditkit
 from auditkit.data.dataset import Dataset
 from auditkit.model.classifier import Opening
 from auditkit.model.session import Settings
-from auditkit.runs.inspection.inspect_model import inspect
+from auditkit.runs.inspection import inspect
 from tests.support.commands import auditkit as command
 
 pytestmark = pytest.mark.assets

@@ -10,7 +10,7 @@ from auditkit.cli import console, options
 
 if TYPE_CHECKING:
     from auditkit.model.card import Card
-    from auditkit.runs.inspection.inspect_model import Inspection
+    from auditkit.runs.inspection import Inspection
 
 _MAX_NAMES = 3  # class names that the table shows
 
@@ -33,16 +33,16 @@ def inspect(
     read unless it is a plain file beside it.
     """
     from auditkit.model.card import path_beside  # noqa: PLC0415
-    from auditkit.runs.inspection import inspect_model  # noqa: PLC0415
+    from auditkit.runs import inspection  # noqa: PLC0415
 
     card = model_options.card
     if write_card and card is not None and not card.exists():
         model_options = replace(model_options, card=None)  # the card is yet to be written
     with console.progress("measuring accuracy") as progress:
-        result = inspect_model.inspect(model, model_options.opening(), model_options.settings(), images, progress)
+        result = inspection.inspect(model, model_options.opening(), model_options.settings(), images, progress)
     target = card or path_beside(model)
     if write_card:
-        inspect_model.write_card(result, target, force=force)
+        inspection.write_card(result, target, force=force)
     written = [("card", f"written to {target}")] if write_card else []
     console.show(as_json, result.to_json(), _fields(result) + written)
 

@@ -7,7 +7,7 @@ import pytest
 
 from auditkit.data.dataset import Dataset
 from auditkit.model import card as cards
-from auditkit.runs.inspection import accuracy
+from auditkit.runs import inspection
 
 Array = np.ndarray[Any, Any]
 SIGNATURE = SimpleNamespace(height=8, width=8, channels=3, dtype="float32", class_names=())
@@ -39,7 +39,7 @@ def slowly(model: Told, positions: Array) -> tuple[str, int] | None:
     own, n = counts[model.card.origin.preset], len(positions)
     best = max(counts, key=lambda name: counts[name])
     chance = 2 * np.sqrt(max(own / n * (1 - own / n), 1 / n) / n)
-    return (best, counts[best]) if counts[best] / n > own / n + max(accuracy.FAR_BETTER, chance) else None
+    return (best, counts[best]) if counts[best] / n > own / n + max(inspection.FAR_BETTER, chance) else None
 
 
 @pytest.mark.parametrize("count", [1, 5, 64, 150])
@@ -49,12 +49,13 @@ def test_the_best_preset_is_found_and_others_are_given_up(count: int) -> None:
         shares = dict(zip(cards.PRESETS, rng.choice([0, 0.02, 0.4, 0.5, 0.9, 1], len(cards.PRESETS)), strict=True))
         right = {name: rng.random(count) < share for name, share in shares.items()}
         model, ticks = Told(right, str(rng.choice(list(cards.PRESETS)))), list[int]()
-        sample = accuracy.accuracy_on_sample(model, images(count), ticks.append)  # type: ignore[arg-type]
-        better = None if sample.better_preset is None else (sample.better_preset[0], sample.better_preset[1].correct)
-        assert better == slowly(model, sample.positions)
-        assert sample.accuracy.correct == right[model.card.origin.preset][sample.positions].sum()
-        assert sum(ticks) == len(sample.positions) * (1 + len(cards.PRESETS))
-        assert model.asked <= len(sample.positions) * len(cards.PRESETS)
+        sample = inspection.accuracy_on_sample(model, images(count), ticks.append)  # type: ignore[arg-type]
+        positions, accuracy, better_preset = sample
+        better = None if better_preset is None else (better_preset[0], better_preset[1].correct)
+        assert better == slowly(model, positions)
+        assert accuracy.correct == right[model.card.origin.preset][positions].sum()
+        assert sum(ticks) == len(positions) * (1 + len(cards.PRESETS))
+        assert model.asked <= len(positions) * len(cards.PRESETS)
         found.append(better is not None)
     assert len(set(found)) == 2 or count == 1
 
@@ -62,8 +63,8 @@ def test_the_best_preset_is_found_and_others_are_given_up(count: int) -> None:
 def test_a_good_card_leaves_no_question() -> None:
     right = {name: np.full(64, name == "tf") for name in cards.PRESETS}
     model = Told(right, "tf")
-    assert accuracy.accuracy_on_sample(model, images(64), lambda _: None).better_preset is None  # type: ignore[arg-type]
+    assert inspection.accuracy_on_sample(model, images(64), lambda _: None)[2] is None  # type: ignore[arg-type]
     assert model.asked == 64
     right["tf"][:6] = False
-    assert accuracy.accuracy_on_sample(model, images(64), lambda _: None).better_preset is None  # type: ignore[arg-type]
-    assert model.asked == 2 * 64 + (len(cards.PRESETS) - 1) * accuracy.GIVE_UP_AFTER
+    assert inspection.accuracy_on_sample(model, images(64), lambda _: None)[2] is None  # type: ignore[arg-type]
+    assert model.asked == 2 * 64 + (len(cards.PRESETS) - 1) * inspection.GIVE_UP_AFTER

@@ -1,1 +1,0 @@
-"""What can be said about a model file alone."""
