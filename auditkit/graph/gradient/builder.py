@@ -1,10 +1,10 @@
-"""The vocabulary of the rules: arithmetic on tensors by name, and facts about the tensors of the model."""
+"""The vocabulary of the rules: nodes, arithmetic on tensors by name, and facts about the tensors of the model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -13,14 +13,48 @@ from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.arrays import Array
 from auditkit.graph import build, edit
-from auditkit.graph.gradient.node import Node, NoRule
 
+T = TypeVar("T")
 Shape = tuple[int | None, ...]
 _Term = str | float  # a tensor's name, or a number
 AXIS_END = 2**31 - 1  # the end of an axis in a Slice
 BEFORE_START = -(2**31)  # the end of an axis in a Slice that runs backwards
 _LONGEST_PRODUCT = 1024  # numbers in a row; above, the square matrix would hold more than a million
 PREFIX = "auditkit_grad"  # of the name of every tensor that a gradient adds
+
+
+class NoRule(Exception):
+    """Why a node cannot be differentiated, although its operator has a rule."""
+
+
+class Node:
+    """An operator with its operands, results and attributes by name."""
+
+    def __init__(self, proto: onnx.NodeProto) -> None:
+        self.proto = proto
+        self.operator = proto.op_type
+        self.inputs: list[str] = list(proto.input)
+        self.outputs: list[str] = list(proto.output)
+        self.attributes = edit.attributes(proto)
+
+    @property
+    def x(self) -> str:
+        """The first operand."""
+        return self.inputs[0]
+
+    @property
+    def y(self) -> str:
+        """The first result."""
+        return self.outputs[0]
+
+    def operand(self, index: int) -> str | None:
+        """An operand that may be left out."""
+        return self.inputs[index] if index < len(self.inputs) and self.inputs[index] else None
+
+    def get(self, name: str, default: T) -> T:
+        """An attribute, or the standard's default for it."""
+        value: T = self.attributes.get(name, default)
+        return value
 
 
 @dataclass(frozen=True)

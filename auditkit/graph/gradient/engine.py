@@ -11,9 +11,8 @@ import onnx
 
 from auditkit.errors import BadInput
 from auditkit.graph import edit
-from auditkit.graph.gradient.builder import Builder
+from auditkit.graph.gradient.builder import Builder, Node, NoRule
 from auditkit.graph.gradient.missing import between, grouped, missing_message
-from auditkit.graph.gradient.node import Node, NoRule
 from auditkit.graph.gradient.registry import RULES, Grads
 
 _Arrived = dict[str, list[str]]

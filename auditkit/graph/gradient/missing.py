@@ -10,7 +10,7 @@ from auditkit.graph import edit
 from auditkit.graph.canonical import SPELLED_OUT
 from auditkit.graph.dequantise import QUANTISED
 from auditkit.graph.float_types import FLOATS
-from auditkit.graph.gradient.node import Node
+from auditkit.graph.gradient.builder import Node
 from auditkit.graph.gradient.registry import RULES
 
 # Piecewise constant: their gradient is 0 almost everywhere.

@@ -4,8 +4,7 @@ from collections import Counter
 from functools import partial
 from string import ascii_uppercase
 
-from auditkit.graph.gradient.builder import Builder
-from auditkit.graph.gradient.node import Node, NoRule
+from auditkit.graph.gradient.builder import Builder, Node, NoRule
 from auditkit.graph.gradient.registry import rule_per_operand
 
 

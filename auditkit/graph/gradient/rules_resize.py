@@ -6,8 +6,7 @@ from math import ceil
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.graph.gradient.builder import Builder
-from auditkit.graph.gradient.node import Node, NoRule
+from auditkit.graph.gradient.builder import Builder, Node, NoRule
 from auditkit.graph.gradient.registry import rule
 
 # Where output position o lies on the input's axis, for a scale, an input of size n and an output of size m.
