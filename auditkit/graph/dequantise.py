@@ -19,7 +19,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.errors import BadInput
-from auditkit.graph import build, edit
+from auditkit.graph import edit
 
 # The float operators of those that take quantised operands (x, scale, zero), ..., and the scale and zero of the result.
 PLAIN = {
@@ -66,7 +66,7 @@ def dequantised(model: onnx.ModelProto) -> onnx.ModelProto:
     return fresh
 
 
-class _Rewriter(build.Builder):
+class _Rewriter(edit.Builder):
     """Rewrites nodes in order, from quantised to real numbers."""
 
     def __init__(self, model: onnx.ModelProto) -> None:

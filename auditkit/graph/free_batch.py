@@ -5,7 +5,7 @@ import onnx
 from onnx import numpy_helper
 
 from auditkit.graph import edit
-from auditkit.graph.build import Builder
+from auditkit.graph.edit import Builder
 
 
 def with_free_batch(model: onnx.ModelProto, input_name: str, own_batch: int) -> onnx.ModelProto:

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import edit
-from auditkit.graph.build import Builder
+from auditkit.graph.edit import Builder
 
 PICTURES, RANKS = "auditkit_pictures", "auditkit_ranks"
 COLUMNS = ("auditkit_top", "auditkit_bottom", "auditkit_map", "auditkit_keep")

@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from auditkit.arrays import Array
-from auditkit.graph import build, edit
+from auditkit.graph import edit
 from auditkit.graph.gradient.builder import Shape
 from auditkit.graph.hard_masks import Ends
 
@@ -68,7 +68,7 @@ class Recipe:
         return helper.make_tensor_value_info(name, kind, shapes.get(name, [pairs]))
 
 
-class Objective(build.Builder):
+class Objective(edit.Builder):
     """Nodes in front of the network and behind it, with the shapes of their results for the backward pass."""
 
     def __init__(self, graph: onnx.GraphProto, ends: Ends, recipe: Recipe, prefix: str) -> None:

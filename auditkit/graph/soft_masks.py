@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from auditkit.graph.build import Builder
+from auditkit.graph.edit import Builder
 from auditkit.graph.hard_masks import PICTURES, Ends, headed, picture_bank, pixel_shape
 
 GRIDS, DOWN, ACROSS, ROWS = "auditkit_grids", "auditkit_down", "auditkit_across", "auditkit_rows"

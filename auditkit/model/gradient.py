@@ -16,7 +16,7 @@ from auditkit import __version__
 from auditkit.arrays import Array
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph import canonical, dequantise, edit, float_types
-from auditkit.graph.gradient import Facts, export, unreached, vendor_gradient
+from auditkit.graph.gradient import Facts, export, unreached
 from auditkit.model import preprocessing, shapes
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check, check, line_error
@@ -132,7 +132,7 @@ def differentiate(
     What a file that rounds brings along is not used: scores that move in steps cannot tell whether it is right.
     """
     image = classifier.signature.input
-    target, brought = wrt or image, vendor_gradient.ends(classifier.file.proto, gradient_output)
+    target, brought = wrt or image, export.gradient_names(classifier.file.proto, gradient_output)
     if brought is not None and target == image and not dequantise.rounds(classifier.graph, image):
         return _vendors_own(classifier, brought)
     gradient = trusted(classifier, wrt)
@@ -167,7 +167,7 @@ def _nodes(model: onnx.ModelProto) -> str:
 
 def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differentiated:
     signature = classifier.signature
-    model = vendor_gradient.with_standard_names(classifier.file.proto, signature.output, names)
+    model = export.with_standard_names(classifier.file.proto, signature.output, names)
     joined, weights = float_types.in_one_float(canonical.taking_floats(model, signature.input), classifier.file.weights)
     facts = Facts({signature.input: (signature.own_batch, *signature.array_shape(1)[1:])}, {})
     base = Ready(classifier.graph, weights, facts, surrogate=False)

@@ -12,7 +12,7 @@ import onnx
 from auditkit.arrays import Array
 from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
 from auditkit.graph import edit, free_batch
-from auditkit.graph.gradient import vendor_gradient
+from auditkit.graph.gradient import export
 from auditkit.model import signature as signatures
 from auditkit.model.inputs import ImageInput, find_image
 from auditkit.model.outputs import Output, choose_output
@@ -66,7 +66,7 @@ def derived(
 
 def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     """The signature of a model, from its graph and from runs on noise."""
-    file = replace(file, proto=vendor_gradient.without_gradient(file.proto, overrides.gradient_output))
+    file = replace(file, proto=export.without_gradient(file.proto, overrides.gradient_output))
     image = find_image(file.proto, overrides)
     trial, session, outputs, arrays, guesses = _first_run(file, image, overrides)
     rows = len(trial.noise) if image.batch is None else image.batch

@@ -14,7 +14,7 @@ from onnx import TensorProto, shape_inference
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
-from auditkit.graph import build, edit
+from auditkit.graph import edit
 from auditkit.graph.gradient import Facts
 from auditkit.model.session import Session, Settings
 
@@ -75,7 +75,7 @@ def _computed(graph: onnx.GraphProto) -> list[str]:
 def _with_shapes(model: onnx.ModelProto, tensors: list[str], also: list[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
     """The model that gives shapes in place of tensors, so that no tensor is held longer than it is needed."""
     fresh = edit.copy(model)
-    builder = build.Builder(fresh.graph)
+    builder = edit.Builder(fresh.graph)
     shape_of = {name: builder.node("Shape", [name]) for name in tensors}
     builder.into(fresh.graph)
     del fresh.graph.output[:]

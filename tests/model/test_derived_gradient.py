@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import auditkit
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph import canonical
-from auditkit.graph.gradient import RULES, missing_rules, vendor_gradient
+from auditkit.graph.gradient import RULES, export, missing_rules
 from auditkit.graph.gradient.export import METADATA
 from auditkit.model import gradient, gradient_check
 from auditkit.model.classifier import OnnxClassifier
@@ -327,24 +327,24 @@ def brought(seed: str = "seed", name: str = "gradient", wrong: float = 1.0) -> o
 
 
 def test_a_gradient_in_the_file_is_found_by_its_names_or_by_the_one_given() -> None:
-    assert vendor_gradient.ends(brought()) == ("seed", "gradient")
-    assert vendor_gradient.ends(brought("v", "g")) is None
-    assert vendor_gradient.ends(brought("v", "g"), "g") == ("v", "g")
-    assert vendor_gradient.ends(onnx_models.convnet()) is None
+    assert export.gradient_names(brought()) == ("seed", "gradient")
+    assert export.gradient_names(brought("v", "g")) is None
+    assert export.gradient_names(brought("v", "g"), "g") == ("v", "g")
+    assert export.gradient_names(onnx_models.convnet()) is None
     with pytest.raises(BadInput, match="no output 'h'"):
-        vendor_gradient.ends(brought("v", "g"), "h")
+        export.gradient_names(brought("v", "g"), "h")
     with pytest.raises(BadInput, match="is no gradient"):
-        vendor_gradient.ends(onnx_models.convnet(), "logits")
+        export.gradient_names(onnx_models.convnet(), "logits")
 
 
 def test_the_classifier_alone_and_the_whole_in_our_form() -> None:
-    alone = vendor_gradient.without_gradient(brought())
+    alone = export.without_gradient(brought())
     assert [v.name for v in alone.graph.input] == ["image"]
     assert [v.name for v in alone.graph.output] == ["logits"]
     assert {t.name for t in alone.graph.initializer} == {"m"}
     plain = onnx_models.convnet()
-    assert vendor_gradient.without_gradient(plain) is plain
-    whole = vendor_gradient.with_standard_names(brought("v", "g"), "logits", ("v", "g"))
+    assert export.without_gradient(plain) is plain
+    whole = export.with_standard_names(brought("v", "g"), "logits", ("v", "g"))
     assert [v.name for v in whole.graph.input] == ["image", "seed"]
     assert [v.name for v in whole.graph.output] == ["logits", "gradient"]
     onnx.checker.check_model(whole)

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import auditkit
 from auditkit.errors import BadInput, OutOfMemory
-from auditkit.graph import build, hard_masks
+from auditkit.graph import edit, hard_masks
 from auditkit.graph.hard_masks import BOTTOM, COLUMNS, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, SHOWN, TOP
 from auditkit.model import device, sandbox
 from auditkit.model import hard_masks as masked_sessions
@@ -546,12 +546,12 @@ def test_float16_masks_as_the_float16_model_does(tmp_path: Path) -> None:
 
 
 def test_a_planted_shift_by_one_pixel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = build.Builder.node
+    node = edit.Builder.node
 
     def shifted(self: Any, operator: str, *given: Any, **attributes: Any) -> str:
         return node(self, "LessOrEqual" if operator == "Less" else operator, *given, **attributes)
 
-    monkeypatch.setattr(build.Builder, "node", shifted)
+    monkeypatch.setattr(edit.Builder, "node", shifted)
     with pytest.raises(AssertionError):
         _assert_masks(_net(), "logits", "NCHW", "float32")
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.arrays import Array
-from auditkit.graph import build, edit
+from auditkit.graph import edit
 
 T = TypeVar("T")
 Shape = tuple[int | None, ...]
@@ -75,7 +75,7 @@ def _binary(operator: str) -> Callable[["Builder", _Term, _Term], str]:
     return lambda b, x, y: b.op(operator, x, y)
 
 
-class Builder(build.Builder):
+class Builder(edit.Builder):
     """Adds nodes to a graph that is being differentiated."""
 
     def __init__(self, graph: onnx.GraphProto, facts: Facts) -> None:

@@ -8,7 +8,8 @@ from math import prod
 import onnx
 from onnx import TensorProto, helper
 
-from auditkit.graph import build, edit
+from auditkit.errors import BadInput
+from auditkit.graph import edit
 from auditkit.graph.gradient.builder import Builder, Facts, Shape
 from auditkit.graph.gradient.engine import backward
 
@@ -56,7 +57,7 @@ def _redirect(graph: onnx.GraphProto, name: str, replacement: str) -> None:
 def nudged(model: onnx.ModelProto, facts: Facts, wrt: str) -> onnx.ModelProto:
     """The model with a further input that is added to a tensor before any node reads it."""
     fresh = edit.copy(model)
-    moved = build.Builder(fresh.graph).name("moved")
+    moved = edit.Builder(fresh.graph).name("moved")
     _redirect(fresh.graph, wrt, moved)
     producer = next((i for i, node in enumerate(fresh.graph.node) if wrt in node.output), -1)
     fresh.graph.node.insert(producer + 1, helper.make_node("Add", [wrt, NUDGE], [moved]))
@@ -69,7 +70,7 @@ def taking(model: onnx.ModelProto, input_name: str, kind: int) -> onnx.ModelProt
     if kind == TensorProto.FLOAT:
         return model
     fresh = edit.with_input_type(model, input_name, kind)
-    cast = build.Builder(fresh.graph).name("float_input")
+    cast = edit.Builder(fresh.graph).name("float_input")
     _redirect(fresh.graph, input_name, cast)
     fresh.graph.node.insert(0, helper.make_node("Cast", [input_name], [cast], to=TensorProto.FLOAT))
     return fresh
@@ -93,4 +94,48 @@ def beside(vendors: onnx.ModelProto, stand_in: onnx.ModelProto, input_name: str)
     fresh.graph.input.extend(value for value in other.graph.input if value.name == SEED)
     fresh.graph.output.extend(value for value in other.graph.output if value.name == GRADIENT)
     fresh.ir_version = max(fresh.ir_version, other.ir_version)
+    return fresh
+
+
+# Gradients that a vendor's file contains: an input for the seed, an output for the gradient
+
+
+def gradient_names(model: onnx.ModelProto, gradient_output: str | None = None) -> tuple[str, str] | None:
+    """Names of the seed and the gradient, if a file has both: 'seed' and 'gradient' unless an output is named."""
+    outputs = {value.name for value in model.graph.output}
+    gradient = gradient_output or GRADIENT
+    scores = outputs - {gradient}
+    for_scores = edit.ancestors(model.graph, scores)
+    seeds = [v.name for v in edit.real_inputs(model.graph) if scores and v.name not in for_scores]
+    if gradient in outputs and (seeds == [SEED] or (len(seeds) == 1 and gradient_output)):
+        return seeds[0], gradient
+    if gradient_output is None:
+        return None
+    if gradient not in outputs:
+        raise BadInput(f"the model has no output '{gradient}'; it has {', '.join(sorted(outputs))}.")
+    raise BadInput(
+        f"'{gradient}' is no gradient: it needs one input of its own, the seed [N, classes], and has "
+        f"{', '.join(seeds) or 'none'}."
+    )
+
+
+def without_gradient(model: onnx.ModelProto, gradient_output: str | None = None) -> onnx.ModelProto:
+    """The classifier alone; a model without a gradient is returned unchanged."""
+    names = gradient_names(model, gradient_output)
+    if names is None:
+        return model
+    seed, gradient = names
+    outputs = [value.name for value in model.graph.output if value.name != gradient]
+    return edit.without_inputs(edit.with_outputs(model, outputs), [seed])
+
+
+def with_standard_names(model: onnx.ModelProto, output: str, names: tuple[str, str]) -> onnx.ModelProto:
+    """The vendor's scores and gradient under the names of our gradient files."""
+    fresh = edit.with_outputs(model, [output, names[1]])
+    renamed = dict(zip(names, (SEED, GRADIENT), strict=True))
+    for node in fresh.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+    for value in (*fresh.graph.input, *fresh.graph.output):
+        value.name = renamed.get(value.name, value.name)
     return fresh
