@@ -27,7 +27,7 @@ from torch.nn import functional as F  # noqa: N812 - as all the world calls it
 import auditkit
 from auditkit.graph import mask_objective as names
 from auditkit.graph import mask_step
-from auditkit.methods.mask.method import MaskOptions, _learner
+from auditkit.methods.mask.method import MaskOptions, prepare
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Stepper
 from benchmarks.reporting import log, origin, printed_at_end
@@ -90,8 +90,8 @@ def pictures(masks: int, pixels: int) -> np.ndarray[Any, Any]:
 
 def ours(model: OnnxClassifier, masks: int, asked: argparse.Namespace) -> Steps:
     """Steps of the graph, state kept on the device."""
-    learner = _learner(model, MaskOptions(distractors=asked.distractors, factor=FACTOR))
-    session = learner.batch.session
+    learner = prepare(model, MaskOptions(distractors=asked.distractors, factor=FACTOR))
+    session = learner.session
     rng = np.random.default_rng(1)
     fixed = {
         names.PICTURES: pictures(masks, model.signature.height),

@@ -9,7 +9,7 @@ from auditkit.errors import BadInput
 from auditkit.methods import option_values
 from auditkit.methods.differences.grids import Grids, Spread, coin_flips, jittered, weighted_sum
 from auditkit.methods.queries import answers, default_passes, generator
-from auditkit.methods.request import Found, Request
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model.soft_masks import mixed
 
 
@@ -43,7 +43,7 @@ class Rise:
             raise BadInput(f"keep {self.keep} must lie between 0 and 1.")
 
 
-def occlusion(request: Request, options: Occlusion = Occlusion()) -> Found:
+def occlusion(request: Request, options: Occlusion = Occlusion()) -> MethodResult:
     """The mean drop of the label's probability over the gray squares that cover a pixel."""
     height, width = request.model.signature.height, request.model.signature.width
     side, step = (max(1, round(share * min(height, width))) for share in (options.size, options.stride))
@@ -59,7 +59,7 @@ def occlusion(request: Request, options: Occlusion = Occlusion()) -> Found:
     return _found(request, maps, len(grids))
 
 
-def rise(request: Request, options: Rise = Rise()) -> Found:
+def rise(request: Request, options: Rise = Rise()) -> MethodResult:
     """The mean of random masks, each weighted by the label's probability behind it, over the expected mask."""
     height, width = request.model.signature.height, request.model.signature.width
     spread, passes = jittered(height, width, options.cells), options.passes or default_passes(height, width)
@@ -74,7 +74,7 @@ def rise(request: Request, options: Rise = Rise()) -> Found:
 def _probabilities(request: Request, spread: Spread, grids: list[Grids], *, image_on_top: bool) -> list[Array]:
     """Probabilities [grids, labels] of each image behind its grids and gray elsewhere, or the reverse."""
     over = mixed(request.model)
-    pictures = over.upload(np.concatenate([request.gray, request.shown]))
+    pictures = over.upload(np.concatenate([request.gray, request.inputs]))
     results: list[Array] = []
     for position, masks in enumerate(grids):
         image, gray = np.full(len(masks), 1 + position), np.zeros(len(masks), np.int64)
@@ -85,10 +85,10 @@ def _probabilities(request: Request, spread: Spread, grids: list[Grids], *, imag
     return results
 
 
-def _found(request: Request, maps: list[Array], passes: int) -> Found:
+def _found(request: Request, maps: list[Array], passes: int) -> MethodResult:
     pairs = zip(request.labels, maps, strict=True)
     by_label = tuple(dict(zip(labels, of_image.astype(np.float32), strict=True)) for labels, of_image in pairs)
-    return Found(by_label, passes * len(maps))
+    return MethodResult(by_label, passes * len(maps))
 
 
 def _squares(height: int, width: int, side: int, step: int) -> tuple[Spread, Grids]:

@@ -4,19 +4,16 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
 from auditkit.arrays import Array
 from auditkit.data.alignment import resized
 from auditkit.errors import BadInput
 from auditkit.graph import edit
-from auditkit.graph.gradient import Facts
-from auditkit.methods.gradients import gradient_notes
 from auditkit.methods.notes import Note
-from auditkit.methods.request import Found, Request
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient import ready
-from auditkit.model.gradient_session import slopes
+from auditkit.model.gradient_session import slopes as slopes_of
 
 _Size = tuple[int, int]
 _MOST_EXTRA_TOKENS = 2  # class and distillation tokens in front of the grid's
@@ -29,7 +26,7 @@ class Cam:
     layer: str = ""  # a tensor of the graph; empty: the last that still has a height and a width
 
 
-def grad_cam(request: Request, options: Cam) -> Found:
+def grad_cam(request: Request, options: Cam) -> MethodResult:
     """The channels of a late layer, weighted by their mean gradient and clipped at zero (Selvaraju et al. 2017)."""
     model = request.model
     if not model.can_differentiate:
@@ -40,16 +37,15 @@ def grad_cam(request: Request, options: Cam) -> Found:
             f"node of the graph returns, or leave the option out."
         )
     layer, size = options.layer or _last_spatial(model), (model.signature.height, model.signature.width)
-    follow = slopes(model, layer)
-    maps: list[dict[int, Array]] = [{} for _ in request.ids]
-    pairs = request.pairs()
+    slopes, pairs, maps = slopes_of(model, layer), request.pairs(), request.empty_maps()
     for image, label in pairs:
-        result = follow.of(request.shown[image : image + 1], np.array([label]))
+        result = slopes.of(request.inputs[image : image + 1], np.array([label]))
         values, slope = (as_grid(np.asarray(array)[0], size, layer) for array in (result.tensor, result.gradients))
         weights = slope.mean(axis=(1, 2), keepdims=True)
         maps[image][label] = resized(np.maximum((weights * values).sum(axis=0), 0), size)
         request.tick(1)
-    return Found(tuple(maps), gradients=len(pairs), notes=(Note("layer", layer), *gradient_notes(follow)))
+    notes = (Note("layer", layer), *(Note("surrogate-gradient"),) * slopes.surrogate)
+    return MethodResult(maps, gradients=len(pairs), notes=notes)
 
 
 def _last_spatial(model: OnnxClassifier) -> str:
@@ -58,24 +54,20 @@ def _last_spatial(model: OnnxClassifier) -> str:
     After that attention only the class token may matter. The tokens' residual stream is read by the attention and by
     the sum after it, so tensors with a single reader are skipped.
     """
-    base = ready(model)
-    size, nodes, facts = (model.signature.height, model.signature.width), list(base.model.graph.node), base.facts
-    attention = [index for index, node in enumerate(nodes) if node.op_type == "Softmax" and _is_square(facts, node)]
+    base, size = ready(model), (model.signature.height, model.signature.width)
+    nodes, shapes = list(base.model.graph.node), base.facts.shapes
+    softmax_shapes = {i: shapes.get(node.output[0], ()) for i, node in enumerate(nodes) if node.op_type == "Softmax"}
+    attention = [i for i, shape in softmax_shapes.items() if len(shape) >= 3 and shape[-1] == shape[-2]]
     readers: Counter[str] = Counter()
     for node in nodes:
         readers.update(set(node.input))
     for node in reversed(nodes[: attention[-1]] if attention else nodes):
         for name in node.output:
-            shape = facts.shapes.get(name, ())
+            shape = shapes.get(name, ())
             is_spatial = len(shape) == 3 and readers[name] > 1 if attention else len(shape) == 4
             if is_spatial and shape[0] is None and _fits(shape[1:], size):
                 return str(name)
     raise BadInput("no tensor of the graph has a height and a width; name one with layer=NAME, or use another method.")
-
-
-def _is_square(facts: Facts, node: onnx.NodeProto) -> bool:
-    shape = facts.shapes.get(node.output[0], ())
-    return len(shape) >= 3 and shape[-1] == shape[-2]
 
 
 def _fits(shape: tuple[int | None, ...], size: _Size) -> bool:
@@ -95,10 +87,11 @@ def as_grid(values: Array, size: _Size, layer: str) -> Array:
     if values.ndim == 3 and _in_proportion(values.shape[:2], size):
         return np.moveaxis(values, -1, 0)
     if values.ndim == 2:
-        for extra in range(_MOST_EXTRA_TOKENS + 1):
-            grid = _grid_of(len(values) - extra, size)
-            if grid is not None:
-                return np.asarray(values[extra:].T.reshape(-1, *grid))
+        for extra in range(min(_MOST_EXTRA_TOKENS + 1, len(values))):
+            count = len(values) - extra
+            height = max(round((count * size[0] / size[1]) ** 0.5), 1)
+            if count % height == 0 and _in_proportion((height, count // height), size):
+                return np.asarray(values[extra:].T.reshape(-1, height, count // height))
     raise BadInput(
         f"'{layer}' has shape {list(values.shape)} for one image, which contains no grid of the image's proportions."
     )
@@ -107,10 +100,3 @@ def as_grid(values: Array, size: _Size, layer: str) -> Array:
 def _in_proportion(shape: tuple[int, ...], size: _Size) -> bool:
     height, width = shape
     return 1 < height <= size[0] and 1 < width <= size[1] and abs(width * size[0] - height * size[1]) < max(size)
-
-
-def _grid_of(count: int, size: _Size) -> _Size | None:
-    height = round((count * size[0] / size[1]) ** 0.5)
-    if height < 2 or count % height:
-        return None
-    return (height, count // height) if _in_proportion((height, count // height), size) else None

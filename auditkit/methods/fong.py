@@ -25,20 +25,11 @@ from auditkit.graph.fong_objective import Deletion, DeletionRecipe
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import WEIGHTS, upsampled
 from auditkit.methods import option_values
-from auditkit.methods.mask.batch import Ending
 from auditkit.methods.mask.infills import Bank, over_blur
-from auditkit.methods.mask.learner import (
-    COARSE_FACTORS,
-    Learner,
-    factor_for,
-    learner_for,
-    loss_scale,
-    most_rows,
-    prepare_once,
-    surrogate_notes,
-)
-from auditkit.methods.notes import Note, Share
-from auditkit.methods.request import Found, Request
+from auditkit.methods.mask.learner import Ending, Learner
+from auditkit.methods.mask.network import COARSE_FACTORS, factor_for, learner_for, loss_scale, most_rows, prepare_once
+from auditkit.methods.notes import Note
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.signature import to_probabilities
 
@@ -76,21 +67,22 @@ class FongOptions:
             raise BadInput(f"beta {self.beta} is not a number from 1 up.")
 
 
-def fong(request: Request, options: FongOptions = FongOptions()) -> Found:
+def fong(request: Request, options: FongOptions = FongOptions()) -> MethodResult:
     """The share of each pixel that the learned mask deletes, in [0, 1], for every image and label."""
-    learner = prepare_once(request.model, options, _prepare)
-    pictures = over_blur(request, options.blur)
-    start = _disc_start(request, learner, pictures) if options.start == "circle" else _Start()
-    pairs = learner.learn(request, pictures, start.weights)
-    maps: tuple[dict[int, Array], ...] = tuple({} for _ in request.ids)
-    idle = 0  # masks that rank no pixel before another
+    learner, maps = prepare_once(request.model, options, _prepare), request.empty_maps()
+    pictures, notes = over_blur(request, options.blur), list[Note]()
+    first_masks, first_passes = None, 0
+    if options.start == "circle":
+        first_masks, blur_proof = _first_discs(request, learner, pictures)
+        first_passes = len(request.ids) * (DISCS + 1)
+        notes.append(Note("blur-proof", hits=blur_proof, total=len(first_masks)))
+    pairs = learner.learn(request, pictures, first_masks)
     for pair in pairs:
-        deleted = 1 - upsampled(pair.state[WEIGHTS], learner.ends, learner.recipe.factor)[0]
-        maps[pair.image][pair.label] = deleted
-        idle += not deleted.any()
+        maps[pair.image][pair.label] = 1 - upsampled(pair.state[WEIGHTS], learner.ends, learner.recipe.factor)[0]
+    idle = sum(not maps[pair.image][pair.label].any() for pair in pairs)  # masks that rank no pixel before another
+    notes += [Note("idle", hits=idle, total=len(pairs)), *(Note("surrogate-masks"),) * learner.surrogate]
     steps = len(pairs) * options.steps
-    notes: tuple[Note, ...] = (*start.notes, Share("idle", "", idle, len(pairs)))
-    return Found(maps, start.passes + steps, steps, (*notes, *surrogate_notes(surrogate=learner.surrogate)))
+    return MethodResult(maps, first_passes + steps, steps, tuple(notes))
 
 
 def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
@@ -105,17 +97,11 @@ def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
     return learner_for(model, recipe, all_steps, options.rows or most_rows(model), Deletion)
 
 
-@dataclass(frozen=True)
-class _Start:
-    """The first masks of all pairs, and the cost of finding them."""
+def _first_discs(request: Request, learner: Learner, pictures: Bank) -> tuple[Array, int]:
+    """For each pair, the smallest disc in the middle that has most of the effect of blurring the whole image.
 
-    weights: Array | None = None  # [M, 1, h, w]; None: nothing is deleted
-    passes: int = 0
-    notes: tuple[Share, ...] = ()
-
-
-def _disc_start(request: Request, learner: Learner, pictures: Bank) -> _Start:
-    """For each pair, the smallest disc in the middle that has most of the effect of blurring the whole image."""
+    Also returns for how many pairs even that effect is small.
+    """
     discs, pairs = _discs(learner.ends, learner.recipe.factor), request.pairs()
     scores = _scores(request, pictures, upsampled(discs, learner.ends, learner.recipe.factor))
     weights, blur_proof = np.empty((len(pairs), 1, *discs.shape[1:]), np.float32), 0
@@ -124,8 +110,7 @@ def _disc_start(request: Request, learner: Learner, pictures: Bank) -> _Start:
         enough = [score <= blurred + (1 - _ENOUGH) * (sharp - blurred) for score in partly]
         weights[pair] = discs[1:][[*enough, True].index(True)]
         blur_proof += bool(sharp >= _LEAST_PROB and blurred > sharp / 2)
-    notes = (Share("blur-proof", "", blur_proof, len(pairs)),)
-    return _Start(weights, scores.shape[0] * scores.shape[1], notes)
+    return weights, blur_proof
 
 
 def _discs(ends: Ends, factor: int) -> Array:

@@ -24,22 +24,21 @@ from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
 from auditkit.graph import edit, igos_objective
-from auditkit.graph.hard_masks import Ends
 from auditkit.graph.igos_objective import TERMS, BilateralRecipe
 from auditkit.graph.mask_objective import LOSS, upsampled
 from auditkit.methods import option_values
-from auditkit.methods.igos_search import Descent, Search, Targets
+from auditkit.methods.igos_search import Search, Targets
 from auditkit.methods.mask.infills import over_blur
-from auditkit.methods.mask.learner import (
+from auditkit.methods.mask.network import (
     COARSE_FACTORS,
     differentiable,
     factor_for,
     loss_scale,
     most_rows,
     prepare_once,
-    surrogate_notes,
 )
-from auditkit.methods.request import Found, Request
+from auditkit.methods.notes import Note
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.session import Session
 
@@ -68,29 +67,19 @@ class IgosOptions:
         option_values.blur(self.blur)
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """A classifier prepared for the search."""
-
-    search: Search
-    ends: Ends
-    surrogate: bool
-
-
-def igos(request: Request, options: IgosOptions = IgosOptions()) -> Found:
+def igos(request: Request, options: IgosOptions = IgosOptions()) -> MethodResult:
     """The share of each pixel that both masks remove, in [0, 1], for every image and label."""
-    prepared = prepare_once(request.model, options, _prepare)
+    search, maps = prepare_once(request.model, options, _prepare), request.empty_maps()
     pairs, bank = request.pairs(), over_blur(request, options.blur)
     targets = Targets(
         np.array(pairs, np.int32), tuple(request.ids[image] for image, _ in pairs),
         [map_seed(request.seed, request.ids[image], label) for image, label in pairs],
         np.concatenate([bank.pictures, _noise(request, options.noise)]), np.concatenate(bank.infills), _NOISES,
     )  # fmt: skip
-    result = prepared.search.run(targets, request.tick)
-    maps: tuple[dict[int, Array], ...] = tuple({} for _ in request.ids)
+    result = search.run(targets, request.tick)
     for (image, label), masks in zip(pairs, result.masks, strict=True):
-        maps[image][label] = 1 - upsampled(masks[:1] * masks[1:], prepared.ends, prepared.search.recipe.factor)[0]
-    return Found(maps, result.passes, result.gradients, surrogate_notes(surrogate=prepared.surrogate))
+        maps[image][label] = 1 - upsampled(masks[:1] * masks[1:], search.ends, search.recipe.factor)[0]
+    return MethodResult(maps, result.passes, result.gradients, (Note("surrogate-masks"),) * search.surrogate)
 
 
 def _noise(request: Request, share: float) -> Array:
@@ -106,7 +95,7 @@ def _ranges(model: AnyClassifier) -> Array:
     return np.asarray(np.ptp(model.card.table(), axis=1))
 
 
-def _prepare(model: OnnxClassifier, options: IgosOptions) -> _Prepared:
+def _prepare(model: OnnxClassifier, options: IgosOptions) -> Search:
     network = differentiable(model)
     rows, batch = options.rows or most_rows(model), model.signature.own_batch
     points = _points(options.points, rows, batch)
@@ -116,13 +105,12 @@ def _prepare(model: OnnxClassifier, options: IgosOptions) -> _Prepared:
         edges=tuple(options.edge * _ranges(model)),
     )  # fmt: skip
     graph = igos_objective.gradient_graph(network.model, network.ends, recipe)
-    slope, loss = (
-        Session(proto, model.settings, network.weights) for proto in (graph, edit.with_outputs(graph, [LOSS]))
-    )
-    descent = Descent(options.steps, options.points, options.alpha)
+    slope = Session(graph, model.settings, network.weights)
+    loss = Session(edit.with_outputs(graph, [LOSS]), model.settings, network.weights)
     room = recipe.pairs or max(1, rows // recipe.rows)
-    search = Search(slope, loss, recipe, recipe.grid(network.ends), descent, room)
-    return _Prepared(search, network.ends, network.surrogate)
+    return Search(
+        slope, loss, recipe, network.ends, network.surrogate, options.steps, options.points, options.alpha, room
+    )
 
 
 def _points(total: int, rows: int, batch: int | None) -> int:

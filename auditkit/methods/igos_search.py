@@ -11,23 +11,15 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.errors import OutOfMemory
+from auditkit.graph.hard_masks import Ends
 from auditkit.graph.igos_objective import NOISE, POINTS, SLOPE, TERMS, BilateralRecipe
 from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS
-from auditkit.methods.mask.batch import loss_failure
+from auditkit.methods.mask.learner import loss_failure
 from auditkit.model.session import Session
 
 _Tick = Callable[[int], None]
 _SHORTER, _SHORTEST = 0.2, 1e-5  # the factor between two tried step lengths, and the shortest one
 _SUFFICIENT = 1e-4  # share of the decrease predicted by the slope that a step must reach
-
-
-@dataclass(frozen=True)
-class Descent:
-    """How far the descent goes."""
-
-    steps: int
-    points: int  # of the path
-    alpha: float  # the longest step
 
 
 @dataclass(frozen=True)
@@ -62,13 +54,16 @@ class Search:
     slope: Session
     loss: Session
     recipe: BilateralRecipe
-    grid: tuple[int, int]
-    descent: Descent
+    ends: Ends
+    surrogate: bool  # whether the graphs are those of a model without its rounding
+    steps: int
+    points: int  # of the path
+    longest_step: float
     room: int  # pairs in a batch; halved if memory runs out
 
     def run(self, targets: Targets, tick: _Tick) -> Result:
         """Both masks of every pair."""
-        result = Result(np.ones((len(targets.pairs), 2, *self.grid)))
+        result = Result(np.ones((len(targets.pairs), 2, *self.recipe.grid(self.ends))))
         uploaded = self.slope.upload(targets.pictures)
         start = 0
         while start < len(targets.pairs):
@@ -89,35 +84,31 @@ class _Batch:
 
     def __init__(self, search: Search, targets: Targets, uploaded: Any, tick: _Tick, result: Result) -> None:
         self.search, self.targets, self.uploaded, self.tick, self.result = search, targets, uploaded, tick, result
-        points = search.descent.points
-        self.points = (np.arange(points, dtype=np.float32) + 1) / points
+        self.points = (np.arange(search.points, dtype=np.float32) + 1) / search.points
 
     def descend(self) -> Array:
         """The masks [pairs, 2, h, w] after all steps."""
-        masks = np.ones((len(self.targets.pairs), 2, *self.search.grid))
+        targets = self.targets
+        masks = np.ones((len(targets.pairs), 2, *self.search.recipe.grid(self.search.ends)))
         everyone = np.arange(len(masks))
-        for step in range(self.search.descent.steps):
-            noise = np.stack([self._noise(seed, step) for seed in self.targets.seeds])
+        for step in range(self.search.steps):
+            noise = np.stack([self._noise(seed, step) for seed in targets.seeds])
             losses, slopes = self._evaluate(self.search.slope, masks, everyone, noise)
-            self._check_finite(losses, step)
+            bad = np.flatnonzero(~np.isfinite(losses))
+            if len(bad):
+                raise loss_failure(targets.names[bad[0]], targets.pairs[bad[0], 1], step)
             masks = self._line_search(masks, losses, slopes, noise)
         return masks
 
     def _noise(self, seed: int, step: int) -> Array:
         """Positions [TERMS, points] of a step's pictures of noise."""
-        last = len(self.targets.pictures)
-        shape = (TERMS, len(self.points))
+        last, shape = len(self.targets.pictures), (TERMS, len(self.points))
         return np.random.default_rng([seed, step]).integers(last - self.targets.noises, last, shape)
-
-    def _check_finite(self, losses: Array, step: int) -> None:
-        bad = np.flatnonzero(~np.isfinite(losses))
-        if len(bad):
-            raise loss_failure(self.targets.names[bad[0]], self.targets.pairs[bad[0], 1], step)
 
     def _line_search(self, masks: Array, losses: Array, slopes: Array, noise: Array) -> Array:
         """Each pair's masks after the longest step with a sufficient decrease; the same masks if there is none."""
         sufficient = _SUFFICIENT * (slopes**2).sum(axis=(1, 2, 3))
-        new, left, length = masks.copy(), np.arange(len(masks)), self.search.descent.alpha
+        new, left, length = masks.copy(), np.arange(len(masks)), self.search.longest_step
         while len(left) and length >= _SHORTEST:
             candidates = np.clip(masks[left] - length * slopes[left], 0, 1)
             (candidate_losses,) = self._evaluate(self.search.loss, candidates, left, noise)
@@ -143,13 +134,10 @@ class _Batch:
             part = slice(start, start + points)
             positions = noise[filled][:, :, part].reshape(len(filled), -1).astype(np.int32)
             arrays = session.run({**feeds, NOISE: positions, POINTS: self.points[part]}, outputs)
-            totals = [
-                total + array[: len(members)].astype(np.float64) for total, array in zip(totals, arrays, strict=True)
-            ]
-            self._count(len(members) * search.recipe.rows, differentiated=len(outputs) > 1)
+            arrays = [array[: len(members)].astype(np.float64) for array in arrays]
+            totals = [total + array for total, array in zip(totals, arrays, strict=True)]
+            rows = len(members) * search.recipe.rows
+            self.result.passes += rows
+            self.result.gradients += rows * (SLOPE in outputs)
+            self.tick(rows)
         return [total / len(runs) for total in totals]
-
-    def _count(self, rows: int, *, differentiated: bool) -> None:
-        self.result.passes += rows
-        self.result.gradients += rows * differentiated
-        self.tick(rows)

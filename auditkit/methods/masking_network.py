@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from auditkit.arrays import Array
 from auditkit.data.alignment import resized
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.methods.notes import Note
-from auditkit.methods.request import Found, Request
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model.masking_network import Masker, Pictures, open_masker
 from auditkit.model.read import Limits, file_size
 from auditkit.model.session import Settings
@@ -29,7 +28,7 @@ class MaskingNetwork:
             raise BadInput("the method masker needs the file of a masking network; give it as path=FILE.")
 
 
-def masker(request: Request, options: MaskingNetwork) -> Found:
+def masker(request: Request, options: MaskingNetwork) -> MethodResult:
     """The network's masks as maps, one for each label or one for all of them."""
     path = Path(options.path)
     limits = options.limits or Limits()
@@ -46,23 +45,23 @@ def _opened(path: Path, _stamp: tuple[int, int], pictures: Pictures, settings: S
     return open_masker(path, pictures, settings, limits)
 
 
-def _explain(network: Masker, request: Request) -> Found:
+def _explain(network: Masker, request: Request) -> MethodResult:
     """Maps from an opened network."""
+    signature, maps = request.model.signature, request.empty_maps()
     takes_label = network.signature.label is not None
     runs: list[tuple[int, int]] = []  # (position of the image, label)
     for image, of_image in enumerate(request.labels):
         runs += [(image, label) for label in (of_image if takes_label else of_image[:1])]
-    images, labels = np.array(runs, np.int64).reshape(-1, 2).T
-    if not len(images):
-        return Found(tuple({} for _ in request.ids))
-    masks = network.masks(request.shown[images], request.model.signature.layout, labels)
+    if not runs:
+        return MethodResult(maps)
+    images, labels = np.array(runs, np.int64).T
+    masks = network.masks(request.inputs[images], signature.layout, labels)
     if not np.isfinite(masks).all():
         raise RuntimeFailure("the masking network returned NaN or infinity.")
-    request.tick(len(images))
-    size = request.model.signature.height, request.model.signature.width
-    maps: list[dict[int, Array]] = [{} for _ in request.ids]
+    request.tick(len(runs))
     for channels, (image, label) in zip(masks, runs, strict=True):
         for target in [label] if takes_label else request.labels[image]:
-            maps[image][target] = resized(channels[target if len(channels) > 1 else 0], size)
-    same = not takes_label and network.signature.maps == 1
-    return Found(tuple(maps), len(images), notes=(Note("one-mask"),) if same else ())
+            channel = channels[target if len(channels) > 1 else 0]
+            maps[image][target] = resized(channel, (signature.height, signature.width))
+    one_mask = not takes_label and network.signature.maps == 1
+    return MethodResult(maps, len(runs), notes=(Note("one-mask"),) * one_mask)

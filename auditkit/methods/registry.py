@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.methods import blackbox, cam, controls, fong, gradients, igos, masking_network
 from auditkit.methods.differences import method as differences
 from auditkit.methods.mask import method as mask
-from auditkit.methods.request import Found, Request
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier
 
 
@@ -18,7 +17,7 @@ class Method:
     """A way to compute maps."""
 
     about: str
-    run: Callable[[Request, Any], Found]
+    run: Callable[[Request, Any], MethodResult]
     options: type[Any] = gradients.Plain
     needs: Literal["gradient", "passes", "nothing"] = "gradient"
     images: int = 16  # per request, on a CPU; an interrupted run loses at most as many
@@ -30,16 +29,16 @@ class Method:
         return self.images * model.device.learning_factor if self.learns else self.images
 
 
-def _control(name: str) -> Callable[[Request, gradients.Plain], Found]:
+def _control(name: str) -> Callable[[Request, gradients.Plain], MethodResult]:
     """A control as a method; it depends on the image at most."""
     draw, by_label = controls.CONTROLS[name]
 
-    def run(request: Request, _options: gradients.Plain) -> Found:
-        maps: list[dict[int, Array]] = [{} for _ in request.ids]
+    def run(request: Request, _options: gradients.Plain) -> MethodResult:
+        maps = request.empty_maps()
         for image, label in request.pairs():
             seed = map_seed(request.seed, request.ids[image], label if by_label else 0)
             maps[image][label] = draw(request.pixels[image], seed)
-        return Found(tuple(maps))
+        return MethodResult(maps)
 
     return run
 

@@ -13,20 +13,10 @@ from auditkit.model.classifier import AnyClassifier
 
 @dataclass(frozen=True)
 class Pool:
-    """Images that may replace hidden pixels, as the network takes them."""
+    """Images that may replace hidden pixels."""
 
     ids: tuple[str, ...]
-    shown: Array  # [images, ...]
-
-    def others(self, image: str, shown: Array) -> Array:
-        """Positions in the pool of all pictures but the image itself, under its own name or another."""
-        candidates = [position for position, name in enumerate(self.ids) if name != image]
-        positions = [position for position in candidates if not np.array_equal(self.shown[position], shown)]
-        if not positions:
-            raise BadInput(
-                f"the pool has no picture but that of '{image}' itself; add images or a --pool, or use gray as infill."
-            )
-        return np.array(positions, np.int64)
+    inputs: Array  # [images, ...], as the network takes them
 
 
 @dataclass(frozen=True)
@@ -36,7 +26,7 @@ class Request:
     model: AnyClassifier
     ids: tuple[str, ...]
     pixels: Array  # uint8 [images, height, width, channels], what the network sees
-    shown: Array  # the same as the network takes it
+    inputs: Array  # the same as the network takes it
     labels: tuple[tuple[int, ...], ...]
     gray: Array  # one picture [1, ...] of the card's gray, as the network takes it
     pool: Pool
@@ -55,13 +45,24 @@ class Request:
                 )
         return pairs
 
-    def others(self, position: int) -> Array:
-        """Positions in the pool of the pictures that may replace hidden pixels of an image."""
-        return self.pool.others(self.ids[position], self.shown[position])
+    def infills(self, position: int) -> Array:
+        """Positions in the pool of all pictures but the image itself, under its own name or another."""
+        image, candidates = self.ids[position], enumerate(zip(self.pool.ids, self.pool.inputs, strict=True))
+        same = self.inputs[position]
+        infills = [index for index, (name, other) in candidates if name != image and not np.array_equal(other, same)]
+        if not infills:
+            raise BadInput(
+                f"the pool has no picture but that of '{image}' itself; add images or a --pool, or use gray as infill."
+            )
+        return np.array(infills, np.int64)
+
+    def empty_maps(self) -> tuple[dict[int, Array], ...]:
+        """For each image, a dict for its maps by label."""
+        return tuple({} for _ in self.ids)
 
 
 @dataclass(frozen=True)
-class Found:
+class MethodResult:
     """A map for every label of a request, and its cost."""
 
     maps: tuple[dict[int, Array], ...]  # for each image, float32 [height, width] by label; higher is more important

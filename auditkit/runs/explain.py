@@ -14,7 +14,7 @@ from auditkit.data.dataset import Dataset, left_out
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
 from auditkit.methods.registry import METHODS, Method
-from auditkit.methods.request import Found, Pool, Request
+from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
@@ -119,13 +119,13 @@ def explain(
     tick = progress(len(images))
     maps = _MissingMaps(model, images, what, drawn, bundle, tick)
 
-    def run(request: Request | None, device: AbstractContextManager[None]) -> tuple[Request, Found] | None:
+    def run(request: Request | None, device: AbstractContextManager[None]) -> tuple[Request, MethodResult] | None:
         if request is None:
             return None
         with device:
             return request, method.run(request, options)
 
-    def keep(unit: range, result: tuple[Request, Found] | None) -> None:
+    def keep(unit: range, result: tuple[Request, MethodResult] | None) -> None:
         if result is not None:
             bundle.add(*result, infill=maps.infill)
         tick(len(unit))
@@ -145,7 +145,7 @@ class _MissingMaps:
     ) -> None:
         self.model, self.images, self.pool, self.bundle, self.tick = model, images, pool, bundle, tick
         self.seed, self.labels = what.seed, what.labels or str(default_labels(model.signature.classes))
-        self.infill = picture_digest(_gray(model), pool.shown)
+        self.infill = picture_digest(_gray(model), pool.inputs)
         self.existing = bundle.labels()
 
     def request(self, unit: range) -> Request | None:

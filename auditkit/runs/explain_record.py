@@ -20,8 +20,9 @@ from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundle_files import Entry, split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.errors import BadInput, IntegrityFailure, RuntimeFailure
-from auditkit.methods import notes
-from auditkit.methods.request import Found, Request
+from auditkit.methods.notes import Note, sentences
+from auditkit.methods.request import MethodResult, Request
+from auditkit.records import Json, from_json, to_json
 
 RECORD = "explained.json"  # in the bundle
 
@@ -32,7 +33,7 @@ class Cost(TypedDict):
     passes: int
     gradients: int
     computed: str  # device and precision
-    notes: list[notes.NoteJson]
+    notes: list[Json]
 
 
 class RecordFile(TypedDict):
@@ -68,7 +69,7 @@ class Record:
             record.to_json()
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise BadInput(f"{path} cannot be read: {reason}; make a new bundle.") from None
         return record
@@ -92,11 +93,11 @@ class Record:
     def notes(self) -> tuple[str, ...]:
         """What must be known of the maps, over all requests."""
         every = chain.from_iterable(cost["notes"] for cost in self.spent.values())
-        return notes.sentences(map(notes.from_json, every))
+        return sentences(from_json(Note, note, "a note") for note in every)
 
-    def with_more(self, request: Request, found: Found) -> "Record":
+    def with_more(self, request: Request, found: MethodResult) -> "Record":
         """The record with the maps of one more request; the same request twice counts once."""
-        images = {image: picture_digest(shown) for image, shown in zip(request.ids, request.shown, strict=True)}
+        images = {image: picture_digest(shown) for image, shown in zip(request.ids, request.inputs, strict=True)}
         maps = {
             image: self.maps.get(image, {}) | {str(label): map_digest(by_label[label]) for label in labels}
             for image, labels, by_label in zip(request.ids, request.labels, found.maps, strict=True)
@@ -107,7 +108,7 @@ class Record:
             "passes": found.passes,
             "gradients": found.gradients,
             "computed": f"{settings.device}, {settings.precision}" if settings else "a function",
-            "notes": [notes.to_json(note) for note in found.notes],
+            "notes": [to_json(note) for note in found.notes],
         }
         return Record(self.images | images, self.maps | maps, self.spent | {key: cost}, self.infill)
 
@@ -156,7 +157,7 @@ class RecordedBundle:
         self.record.check(bundle)
         return bundle
 
-    def add(self, request: Request, found: Found, infill: str = "") -> None:
+    def add(self, request: Request, found: MethodResult, infill: str = "") -> None:
         """Write the maps of a request, all at once, after their digests."""
         self.record = replace(self.record, infill=infill).with_more(request, found)
         self._bundle.create()

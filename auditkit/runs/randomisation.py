@@ -29,7 +29,7 @@ from auditkit.errors import AuditError, BadInput, OutOfMemory
 from auditkit.graph import edit
 from auditkit.graph.randomise import Layer, layers, parameters, randomised
 from auditkit.methods.registry import Method
-from auditkit.methods.request import Found, Pool, Request
+from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.reliability import spearman
 from auditkit.metrics.statistics import mean_interval
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -225,13 +225,13 @@ def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) 
         labels = [(original.label,) for original in missing]
         return request_for(model(), loaded, labels, check.pool, check.what.seed, lambda rows: tick(0, rows))
 
-    def run(request: Request | None, device: AbstractContextManager[None]) -> tuple[Request, Found] | None:
+    def run(request: Request | None, device: AbstractContextManager[None]) -> tuple[Request, MethodResult] | None:
         if request is None:
             return None
         with device:
             return request, _maps(method, options, request)
 
-    def keep(originals: Sequence[_Original], result: tuple[Request, Found] | None) -> None:
+    def keep(originals: Sequence[_Original], result: tuple[Request, MethodResult] | None) -> None:
         if result is not None:
             bundle.add(*result)
         tick(len(originals))
@@ -243,7 +243,7 @@ def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) 
     return [maps.get(original.image, original.label) for original in check.originals]
 
 
-def _maps(method: Method, options: object, request: Request) -> Found:
+def _maps(method: Method, options: object, request: Request) -> MethodResult:
     """The method's maps; _NoMaps where it finds none: a network of random numbers may overflow, or hardly answer."""
     try:
         with np.errstate(all="ignore"):

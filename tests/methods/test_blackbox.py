@@ -41,7 +41,7 @@ def test_occlusion_is_what_a_slow_loop_gives(options: Occlusion, side: int, step
     found = occlusion(request, options)
     tops, lefts = ([*range(0, length - side, step), length - side] for length in SIZE)
     for place, maps in enumerate(found.maps):
-        image = request.shown[place : place + 1]
+        image = request.inputs[place : place + 1]
         whole = _probabilities(request, image)[0]
         lost, covered = np.zeros((3, *SIZE)), np.zeros(SIZE)
         for top in tops:
@@ -64,7 +64,7 @@ def test_rise_is_what_a_slow_loop_gives() -> None:
         total = np.zeros((3, *SIZE))
         for number in range(60):
             mask = spread.down[grids.down[number]] @ grids.values[number] @ spread.across[grids.across[number]]
-            mixture = mask * request.shown[place] + (1 - mask) * request.gray[0]
+            mixture = mask * request.inputs[place] + (1 - mask) * request.gray[0]
             total += _probabilities(request, mixture[None])[0][:, None, None] * mask
         for label in request.labels[place]:
             np.testing.assert_allclose(maps[label], total[label] / (60 * 0.4), atol=1e-5)

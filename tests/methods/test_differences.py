@@ -80,7 +80,7 @@ def test_the_fit_is_ridge_regression_on_pixels_with_that_prior() -> None:
     features, cosines, masks = _features()
     responses = np.random.default_rng(2).standard_normal((40, 2, 3))
     priors = [Prior(0.1, 1.0, 0), Prior(0.2, 1.0, 0), Prior(0.1, 5.0, 0)]
-    found = cosines.field(regression.fitted(features, responses, cosines, priors))
+    found = cosines.field(regression.fitted(features, responses, cosines, priors, [np.arange(len(features))])[0])
     for label, prior in enumerate(priors):
         kept, factors = regression.scales(features, cosines, prior.length)
         basis = np.stack([cosines.field(row).ravel() for row in np.eye(81)[kept]])
@@ -220,14 +220,14 @@ def test_noise_is_asked_to_the_end() -> None:
 def test_never_the_image_itself_behind_it() -> None:
     """The pool holds the image by its name, as a picture that would turn every answer; it is never drawn."""
     base = method_requests.request(_two_patches(), SIZE, ("a",))
-    loud = np.concatenate([base.pool.shown, np.full_like(base.shown, 1e6)])
+    loud = np.concatenate([base.pool.inputs, np.full_like(base.inputs, 1e6)])
     pool = Pool((*base.pool.ids, "a"), loud)
-    request = Request(base.model, base.ids, base.pixels, base.shown, base.labels, base.gray, pool)
+    request = Request(base.model, base.ids, base.pixels, base.inputs, base.labels, base.gray, pool)
     expected = differences(base, FEW).maps[0][0]
     assert np.corrcoef(differences(request, FEW).maps[0][0].ravel(), expected.ravel())[0, 1] > 0.99
     for name in ("a", "its twin"):
         alone = Request(
-            base.model, base.ids, base.pixels, base.shown, base.labels, base.gray, Pool((name,), base.shown)
+            base.model, base.ids, base.pixels, base.inputs, base.labels, base.gray, Pool((name,), base.inputs)
         )
         with pytest.raises(BadInput, match="use gray as infill"):
             differences(alone, FEW)
@@ -270,15 +270,16 @@ def test_directions_stand_at_right_angles() -> None:
 
 
 def test_the_slope_of_the_penalties_is_exact() -> None:
-    spread, penalties = stretched(12, 10, 4, 4), refinement.Penalties(0.3, 0.05)
+    spread = stretched(12, 10, 4, 4)
+    objective = refinement.Objective(lambda grids, _spread: grids, generators=(), tv=0.3, l1=0.05)
     logits = np.random.default_rng(0).standard_normal((2, 4, 4))
 
     def penalty(at: np.ndarray) -> float:
         masks = refinement.mask(at, spread)
         variation = sum(np.sum(np.diff(masks, axis=axis) ** 2) for axis in (1, 2))
-        return float(penalties.tv * variation + penalties.l1 * masks.sum())
+        return float(objective.tv * variation + objective.l1 * masks.sum())
 
-    found = refinement.penalty_slope(logits, spread, penalties)
+    found = objective.penalty_slope(logits, spread)
     for place in np.ndindex(*logits.shape):
         step = np.zeros_like(logits)
         step[place] = 1e-5

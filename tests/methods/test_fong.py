@@ -21,11 +21,12 @@ from auditkit.graph import mask_objective as names
 from auditkit.graph.fong_objective import EVENLY, Deletion, DeletionRecipe
 from auditkit.graph.hard_masks import Ends
 from auditkit.methods.fong import DISCS, FongOptions, _discs, fong
-from auditkit.methods.notes import from_json, sentences, to_json
+from auditkit.methods.notes import Note, sentences
 from auditkit.methods.request import Pool, Request
 from auditkit.metrics.localisation import share_inside
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session, Stepper
+from auditkit.records import from_json, to_json
 from auditkit.runs.explain import Explanation
 from tests.graph.test_mask_step import HEIGHT, WIDTH, Net, ends_for, probabilities, slowly_upsampled
 from tests.methods.test_mask import CPU, PATCHES, SIDE, asked, opened, reader
@@ -170,7 +171,7 @@ def lit(model: Any, images: int = 2, labels: tuple[int, ...] = (1, 2), seed: int
     pixels = np.random.default_rng(1).integers(0, 30, request.pixels.shape, dtype=np.uint8)
     for patch in PATCHES:
         pixels[:, *patch] += 220
-    return replace(request, pixels=pixels, shown=model.preprocess(pixels))
+    return replace(request, pixels=pixels, inputs=model.preprocess(pixels))
 
 
 def points_at(found: Array, patch: tuple[slice, slice]) -> bool:
@@ -205,7 +206,7 @@ def test_a_model_with_batches_of_its_own_size(model: OnnxClassifier, tmp_path: P
 def test_alone_and_in_company(model: OnnxClassifier) -> None:
     request, options = lit(model, images=3), replace(QUICK, jitter=1)
     together, crowded = fong(request, options), fong(request, replace(options, rows=2))
-    alone = fong(replace(request, ids=request.ids[2:], pixels=request.pixels[2:], shown=request.shown[2:],
+    alone = fong(replace(request, ids=request.ids[2:], pixels=request.pixels[2:], inputs=request.inputs[2:],
                          labels=((2,),)), options)  # fmt: skip
     np.testing.assert_allclose(together.maps[2][2], alone.maps[0][2], atol=1e-4)
     np.testing.assert_allclose(together.maps[2][2], crowded.maps[2][2], atol=1e-4)
@@ -226,7 +227,7 @@ def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     assert found.gradients == 2 * 3 * 40
     assert found.passes == sum(ticks) == 2 * 3 * 40 + 2 * (DISCS + 1)
     blurred = fong(request, replace(QUICK, blur=0.01, steps=1)).notes
-    said, *_ = sentences(from_json(json.loads(json.dumps(to_json(note)))) for note in blurred)
+    said, *_ = sentences(from_json(Note, json.loads(json.dumps(to_json(note))), "note") for note in blurred)
     assert said.startswith("6 of 6 labels keep more than half their probability when the whole image is blurred")
 
 
@@ -237,7 +238,7 @@ def test_a_label_that_is_certain_is_lost_from_a_disc_but_not_from_nothing(tmp_pa
     certain = opened(proto, tmp_path)
     request = lit(certain, 1, (1,))
     request.pixels[:, *PATCHES[1]] = 0
-    request = replace(request, shown=certain.preprocess(request.pixels))
+    request = replace(request, inputs=certain.preprocess(request.pixels))
     for start, lost in (("ones", False), ("circle", True)):
         found = fong(request, replace(QUICK, start=start)).maps[0][1]
         assert bool(found.any()) == lost

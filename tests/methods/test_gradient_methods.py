@@ -67,7 +67,7 @@ def check(request: Request, found: Any, expected: Any) -> None:
         assert tuple(maps) == request.labels[place]
         for label, values in maps.items():
             assert (values.shape, values.dtype) == ((HEIGHT, WIDTH), np.float32)
-            shown = channels_first(request, request.shown[place])
+            shown = channels_first(request, request.inputs[place])
             np.testing.assert_allclose(values, expected(shown, label), atol=2e-5)
 
 
@@ -97,13 +97,13 @@ def test_integrated_gradients_add_up(request_: Request) -> None:
 
 def test_behind_a_softmax_the_logarithm_is_followed(tmp_path: Path) -> None:
     request = asked(opened(tmp_path, linear(scores="probabilities")))
-    prob = request.model.probabilities(request.shown)
+    prob = request.model.probabilities(request.inputs)
     found = gradients.gradient_input(request, gradients.Plain())
     for place, maps in enumerate(found.maps):
         mean = np.tensordot(prob[place], WEIGHTS, axes=1)
         for label, values in maps.items():
             np.testing.assert_allclose(
-                values, ((WEIGHTS[label] - mean) * request.shown[place]).sum(axis=0), rtol=1e-3, atol=1e-4
+                values, ((WEIGHTS[label] - mean) * request.inputs[place]).sum(axis=0), rtol=1e-3, atol=1e-4
             )
 
 

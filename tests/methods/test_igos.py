@@ -18,7 +18,7 @@ from auditkit.graph.hard_masks import Ends
 from auditkit.graph.igos_objective import BilateralRecipe
 from auditkit.methods.fong import fong
 from auditkit.methods.igos import IgosOptions, _points, igos
-from auditkit.methods.igos_search import Descent, Search, Targets
+from auditkit.methods.igos_search import Search, Targets
 from auditkit.methods.request import Pool, Request
 from auditkit.model import device
 from auditkit.model.classifier import OnnxClassifier
@@ -160,19 +160,20 @@ class Bowl:
         return [found[name] for name in wanted]
 
 
-def over_bowls(steep: list[float], descent: Descent, recipe: BilateralRecipe = BASE) -> tuple[Search, Targets]:
+def over_bowls(steep: list[float], steps: int, recipe: BilateralRecipe = BASE) -> tuple[Search, Targets]:
     slope, loss = (Bowl([names.LOSS, *more], np.array(steep)) for more in ([igos_objective.SLOPE], []))
     pairs = np.array([[place, 0] for place in range(len(steep))], np.int32)
     given = Targets(
         pairs, tuple("abcdef"[: len(steep)]), list(range(len(steep))), np.zeros(20), np.arange(len(steep)), 4
     )
-    return Search(slope, loss, recipe, (2, 2), descent, 8), given
+    ends = Ends("x", 1, False, 2, 2, 3, "y", 3, "logits")
+    return Search(slope, loss, recipe, ends, False, steps, 3, 1000.0, 8), given
 
 
 def test_the_longest_step_that_keeps_its_promise_is_taken() -> None:
     """From 1 towards 0.8, of 1000, 200, 40, ... times the slope: the first that does not end too far beyond."""
     steep = [1e-3, 2e-2, 0.6]
-    search, given = over_bowls(steep, Descent(1, 3, 1000.0))
+    search, given = over_bowls(steep, 1)
     found = search.run(given, lambda _: None).masks
     for masks, one in zip(found, steep, strict=True):
         lengths = 1000.0 * 0.2 ** np.arange(12)
@@ -184,7 +185,7 @@ def test_the_longest_step_that_keeps_its_promise_is_taken() -> None:
 
 
 def test_pairs_that_have_their_step_are_asked_no_more() -> None:
-    search, given = over_bowls([1e-3, 1.0], Descent(1, 3, 1000.0))
+    search, given = over_bowls([1e-3, 1.0], 1)
     found = search.run(given, lambda _: None)
     sizes = search.loss.asked
     assert sizes[0] == 2
@@ -194,12 +195,12 @@ def test_pairs_that_have_their_step_are_asked_no_more() -> None:
 
 
 def test_where_nothing_helps_masks_stay() -> None:
-    search, given = over_bowls([-1.0], Descent(2, 3, 1000.0))  # uphill everywhere that can be reached
+    search, given = over_bowls([-1.0], 2)  # uphill everywhere that can be reached
     np.testing.assert_array_equal(search.run(given, lambda _: None).masks, 1.0)
 
 
 def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    search, given = over_bowls([0.1, 0.2, 0.3], Descent(2, 3, 1000.0))
+    search, given = over_bowls([0.1, 0.2, 0.3], 2)
     expected, real, sizes = search.run(given, lambda _: None).masks, Bowl.run, []
 
     def small_memory(self: Bowl, feeds: Any, wanted: Any) -> Any:
@@ -209,7 +210,7 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
         return real(self, feeds, wanted)
 
     monkeypatch.setattr(Bowl, "run", small_memory)
-    search, given = over_bowls([0.1, 0.2, 0.3], Descent(2, 3, 1000.0))
+    search, given = over_bowls([0.1, 0.2, 0.3], 2)
     np.testing.assert_array_equal(search.run(given, lambda _: None).masks, expected)
     monkeypatch.setattr(Bowl, "run", lambda *_: small_memory(Bowl([], np.zeros(1)), {names.IMAGE: [0, 0]}, []))
     with pytest.raises(OutOfMemory, match="not even one pair of masks fits"):
@@ -217,7 +218,7 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_loss_that_is_no_number_is_told() -> None:
-    search, given = over_bowls([0.1, float("nan")], Descent(2, 3, 1000.0))
+    search, given = over_bowls([0.1, float("nan")], 2)
     with pytest.raises(RuntimeFailure, match="the loss of image 'b' for label 0 is not a number after 0 steps"):
         search.run(given, lambda _: None)
 
@@ -264,7 +265,7 @@ def test_alone_in_company_and_in_small_runs(model: OnnxClassifier) -> None:
     """Draws depend on the image's name, the label and the step; neither on the others nor on the room there is."""
     request = lit(model, images=3)
     together, crowded = igos(request, QUICK), igos(request, replace(QUICK, rows=8))
-    alone = igos(replace(request, ids=request.ids[2:], pixels=request.pixels[2:], shown=request.shown[2:],
+    alone = igos(replace(request, ids=request.ids[2:], pixels=request.pixels[2:], inputs=request.inputs[2:],
                          labels=((2,),)), QUICK)  # fmt: skip
     np.testing.assert_allclose(together.maps[2][2], alone.maps[0][2], atol=1e-4)
     for one, other in zip(together.maps, crowded.maps, strict=True):

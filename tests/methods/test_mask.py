@@ -15,12 +15,13 @@ from auditkit.data.ranks import ranks
 from auditkit.demo.draw import Planted, draw
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
+from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import Recipe
-from auditkit.methods.mask import batch as mask_batch
-from auditkit.methods.mask.batch import Batch, Ending, width
+from auditkit.methods.mask import learner as mask_learner
+from auditkit.methods.mask.learner import Ending, Learner, width
 from auditkit.methods.mask.method import MaskOptions, mask
 from auditkit.methods.notes import sentences
-from auditkit.methods.request import Found, Pool, Request
+from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.device import PROFILES
@@ -121,7 +122,7 @@ def test_alone_and_in_company(model: OnnxClassifier) -> None:
     request = asked(model, images=3)
     together = mask(request, QUICK)
     crowded = mask(request, replace(QUICK, rows=5))
-    alone = mask(replace(request, ids=request.ids[2:], pixels=request.pixels[2:], shown=request.shown[2:],
+    alone = mask(replace(request, ids=request.ids[2:], pixels=request.pixels[2:], inputs=request.inputs[2:],
                          labels=((2,),)), QUICK)  # fmt: skip
     np.testing.assert_allclose(together.maps[2][2], alone.maps[0][2], atol=1e-4)
     for one, other in zip(together.maps, crowded.maps, strict=True):
@@ -166,14 +167,14 @@ def test_the_rule_of_settling() -> None:
 
 def test_the_best_mask_is_that_of_the_best_window(model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """At an absurd learning rate from some step on, the last is not the best."""
-    real, seen = mask_batch.Stepper.step, []
+    real, seen = mask_learner.Stepper.step, []
 
     def worse_and_worse(self: Any, feeds: Any) -> Any:
         (losses,) = real(self, feeds)
         seen.append(1)
         return [losses + max(0, len(seen) - 20)]
 
-    monkeypatch.setattr(mask_batch.Stepper, "step", worse_and_worse)
+    monkeypatch.setattr(mask_learner.Stepper, "step", worse_and_worse)
     request = asked(model, 1, (1,))
     best = mask(request, replace(QUICK, keep="best")).maps[0][1]
     monkeypatch.undo()
@@ -184,8 +185,8 @@ def test_the_best_mask_is_that_of_the_best_window(model: OnnxClassifier, monkeyp
 def test_blur_hides_nothing_of_a_flat_image(model: OnnxClassifier) -> None:
     """The image out of focus is the image, so that only the penalty moves the mask: down, everywhere alike."""
     request = asked(model, 1, (1,))
-    flat = np.full_like(request.shown, 100)
-    found = mask(replace(request, shown=flat), replace(QUICK, infill="blur")).maps[0][1]
+    flat = np.full_like(request.inputs, 100)
+    found = mask(replace(request, inputs=flat), replace(QUICK, infill="blur")).maps[0][1]
     assert found.max() < 0.2
     assert np.ptp(found) < 1e-4
 
@@ -208,7 +209,7 @@ def test_upsampled_masks_are_smooth(model: OnnxClassifier) -> None:
 def test_a_batch_that_does_not_fit_is_halved(model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     request = asked(model, images=3)
     expected = mask(request, QUICK)
-    real, sizes = mask_batch.Stepper, []
+    real, sizes = mask_learner.Stepper, []
 
     def small_memory(session: Any, links: Any, start: Any, *others: Any) -> Any:
         sizes.append(len(start["auditkit_weights"]))
@@ -216,12 +217,12 @@ def test_a_batch_that_does_not_fit_is_halved(model: OnnxClassifier, monkeypatch:
             raise OutOfMemory("too many")
         return real(session, links, start, *others)
 
-    monkeypatch.setattr(mask_batch, "Stepper", small_memory)
+    monkeypatch.setattr(mask_learner, "Stepper", small_memory)
     found = mask(request, replace(QUICK, rows=15))
     assert sizes[:3] == [6, 3, 1]
     for one, other in zip(found.maps, expected.maps, strict=True):
         np.testing.assert_allclose(one[2], other[2], atol=1e-4)
-    monkeypatch.setattr(mask_batch, "Stepper", lambda *_: small_memory(None, None, {"auditkit_weights": [0] * 3}))
+    monkeypatch.setattr(mask_learner, "Stepper", lambda *_: small_memory(None, None, {"auditkit_weights": [0] * 3}))
     with pytest.raises(OutOfMemory, match="not even one mask"):
         mask(request, replace(QUICK, rows=14))
 
@@ -229,16 +230,16 @@ def test_a_batch_that_does_not_fit_is_halved(model: OnnxClassifier, monkeypatch:
 def test_a_loss_that_is_no_number_is_told(model: OnnxClassifier) -> None:
     request = asked(model, 1, (1,))
     with pytest.raises(RuntimeFailure, match="image 'bright0' for label 1 is not a number after 20 steps"):
-        mask(replace(request, shown=request.shown * np.inf), QUICK)
+        mask(replace(request, inputs=request.inputs * np.inf), QUICK)
 
 
 def test_the_image_itself_never_hides_its_pixels(model: OnnxClassifier) -> None:
     """By name or by content, so that a pool of nothing else is refused."""
     request = asked(model, 1, (1,))
     for pool in (
-        Pool(("bright0",), request.pool.shown[:1]),
-        Pool(("copy",), request.shown),
-        Pool((), request.shown[:0]),
+        Pool(("bright0",), request.pool.inputs[:1]),
+        Pool(("copy",), request.inputs),
+        Pool((), request.inputs[:0]),
     ):
         with pytest.raises(BadInput, match="no picture but that of 'bright0' itself"):
             mask(replace(request, pool=pool), QUICK)
@@ -281,7 +282,7 @@ def test_requests_are_refused_with_one_sentence(model: OnnxClassifier) -> None:
 # The planted truth
 
 
-def planted(name: str, count: int, options: MaskOptions, seed: int = 3) -> tuple[Found, Planted]:
+def planted(name: str, count: int, options: MaskOptions, seed: int = 3) -> tuple[MethodResult, Planted]:
     """Masks for the label that the model predicts, tags naming a class by chance."""
     model = auditkit.load(bundled_model(name), settings=CPU)
     drawn, others = draw(count, seed=seed, tags="random"), draw(40, seed=seed + 1, tags="random")
@@ -344,5 +345,6 @@ def test_runs_on_cuda_have_one_of_a_few_sizes_and_little_in_vain(room: int) -> N
 ])  # fmt: skip
 def test_pairs_that_end_together_run_alone(device: str, settled: float, own: int | None, expected: int) -> None:
     session: Any = SimpleNamespace(device=PROFILES[device])
-    batch = Batch(session, replace(Recipe(), pairs=own), Ending(1000, 50, settled, 4), 64 * Recipe().rows)
-    assert batch._width(17) == expected
+    recipe, ends = replace(Recipe(), pairs=own), Ends("x", 1, False, 8, 8, 3, "y", 3, "logits")
+    learner = Learner(session, recipe, Ending(1000, 50, settled, 4), ends, surrogate=False, room=64)
+    assert learner._width(17) == expected

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import auditkit
-from auditkit.methods.mask import batch as mask_batch
+from auditkit.methods.mask import learner as mask_learner
 from auditkit.methods.mask.method import MaskOptions, mask
 from auditkit.methods.request import Pool, Request
 from auditkit.model import gradient
@@ -25,8 +25,11 @@ def test_first_loss_and_the_way_down(assets: Path, name: str, monkeypatch: pytes
     model = auditkit.load(_file(assets, name), preset=KNOWN[name][0], settings=Settings(device="cpu"))
     assert isinstance(model, OnnxClassifier)
     seen: list[Array] = []
-    real = mask_batch.Stepper.step
-    monkeypatch.setattr(mask_batch.Stepper, "step", lambda self, feeds: seen.append(real(self, feeds)[0]) or [seen[-1]])
+    stepper = mask_learner.Stepper
+    real = stepper.step
+    monkeypatch.setattr(
+        mask_learner.Stepper, "step", lambda self, feeds: seen.append(real(self, feeds)[0]) or [seen[-1]]
+    )
     signature = model.signature
     noise = gradient.noise(model, 2, seed=1).round().astype(signature.dtype) // 2 * 2
     pixels = np.zeros((1, signature.height, signature.width, signature.channels), np.uint8)

@@ -80,7 +80,7 @@ def _found(proto: onnx.ModelProto, folder: Path, request: Request | None = None,
 
 
 def _means(request: Request) -> np.ndarray:
-    return np.asarray(request.shown.mean(axis=1))
+    return np.asarray(request.inputs.mean(axis=1))
 
 
 @pytest.mark.parametrize("batch", ["N", 1, 3])

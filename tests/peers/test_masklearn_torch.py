@@ -9,7 +9,7 @@ import pytest
 import auditkit
 from auditkit.graph import mask_objective as names
 from auditkit.graph import mask_step
-from auditkit.methods.mask.method import MaskOptions, _learner
+from auditkit.methods.mask.method import MaskOptions, prepare
 from auditkit.model.session import Settings, Stepper
 
 torch = pytest.importorskip("torch")
@@ -69,8 +69,8 @@ def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
     labels = np.arange(PAIRS, dtype=np.int32)
     draws = rng.integers(PAIRS, PICTURES, (STEPS, PAIRS, options.distractors)).astype(np.int32)
 
-    learner = _learner(model, options)
-    session, start = learner.batch.session, mask_step.initial_state(PAIRS, learner.ends, learner.recipe)
+    learner = prepare(model, options)
+    session, start = learner.session, mask_step.initial_state(PAIRS, learner.ends, learner.recipe)
     fixed = {names.PICTURES: pictures, names.IMAGE: np.arange(PAIRS, dtype=np.int32), names.LABEL: labels}
     feeds = {name: session.upload(array) for name, array in fixed.items()}
     stepper = Stepper(session, mask_step.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])

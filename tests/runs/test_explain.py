@@ -15,7 +15,7 @@ from auditkit.data import bundles
 from auditkit.data.bundles import HeatmapSet
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.registry import METHODS
-from auditkit.methods.request import Found, Request
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model import gradient
 from auditkit.runs import explain_record
 from tests.support import onnx_models
@@ -216,7 +216,7 @@ def test_a_map_that_is_changed_meanwhile_is_found_in_the_end(
 ) -> None:
     real, calls = METHODS["gradient"].run, 0
 
-    def late(request: Request, options: Any) -> Found:
+    def late(request: Request, options: Any) -> MethodResult:
         nonlocal calls
         calls += 1
         if calls == 2:  # sixteen images were explained before

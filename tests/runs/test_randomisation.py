@@ -17,7 +17,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph.randomise import Layer, drawn, layers, parameters, randomised
 from auditkit.methods.registry import METHODS
-from auditkit.methods.request import Found, Request
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model import gradient
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session, Settings
@@ -363,7 +363,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory, linear: Any) -> tuple[OnnxCla
     return opened, linear[1]
 
 
-def planted_method(monkeypatch: pytest.MonkeyPatch, run: Callable[[Request, Any], Found]) -> None:
+def planted_method(monkeypatch: pytest.MonkeyPatch, run: Callable[[Request, Any], MethodResult]) -> None:
     monkeypatch.setitem(METHODS, "gradient-input", replace(METHODS["gradient-input"], run=run))
 
 
@@ -376,7 +376,7 @@ def test_what_is_finished_is_kept_and_only_the_rest_is_made(
     made_again: list[str] = []
     real = METHODS["gradient-input"].run
 
-    def watched(request: Request, options: Any) -> Found:
+    def watched(request: Request, options: Any) -> MethodResult:
         made_again.extend(request.ids)
         return real(request, options)
 
@@ -445,12 +445,12 @@ def test_a_constant_map_of_a_changed_model_counts_as_no_correlation() -> None:
     assert (found.spearman, found.absolute, found.constant, found.n) == (0.25, 0.75, 1, 4)
 
 
-def not_a_number(request: Request, _options: Any) -> Found:
-    return Found(tuple({label: np.full((8, 8), np.nan) for label in labels} for labels in request.labels))
+def not_a_number(request: Request, _options: Any) -> MethodResult:
+    return MethodResult(tuple({label: np.full((8, 8), np.nan) for label in labels} for labels in request.labels))
 
 
-def failing(error: Exception) -> Callable[[Request, Any], Found]:
-    def run(_request: Request, _options: Any) -> Found:
+def failing(error: Exception) -> Callable[[Request, Any], MethodResult]:
+    def run(_request: Request, _options: Any) -> MethodResult:
         raise error
 
     return run
@@ -462,7 +462,7 @@ def test_a_changed_model_that_cannot_be_explained_is_told_of(
     bundle, real = made(deep, tmp_path), METHODS["gradient-input"].run
     stages = iter([real, not_a_number])
 
-    def worse_and_worse(request: Request, options: Any) -> Found:
+    def worse_and_worse(request: Request, options: Any) -> MethodResult:
         return next(stages)(request, options)
 
     planted_method(monkeypatch, worse_and_worse)

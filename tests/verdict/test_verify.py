@@ -18,7 +18,7 @@ import auditkit
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.controls import CONTROLS
 from auditkit.methods.registry import METHODS
-from auditkit.methods.request import Found, Request
+from auditkit.methods.request import MethodResult, Request
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.evaluation.plan import RunRecord
@@ -533,7 +533,7 @@ def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, 
 
     real = METHODS["gradient-input"].run
 
-    def forge(request: Request, options: Any) -> Found:
+    def forge(request: Request, options: Any) -> MethodResult:
         found = real(request, options)
         forged = [{label: np.asarray(change(int(image), values), np.float32) for label, values in own.items()}
                   for image, own in zip(request.ids, found.maps, strict=True)]  # fmt: skip

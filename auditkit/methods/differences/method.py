@@ -14,11 +14,11 @@ from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.methods import option_values
 from auditkit.methods.differences.grids import Spread, coin_flips, jittered
-from auditkit.methods.differences.refinement import PASSES_A_STEP, Penalties, refined
+from auditkit.methods.differences.refinement import PASSES_A_STEP, Objective, refined
 from auditkit.methods.differences.regression import Cosines, Prior, best_priors, fitted, split_half_agreement
-from auditkit.methods.notes import Note, Range, Share
+from auditkit.methods.notes import Note
 from auditkit.methods.queries import SMALL_SIDE, answers, default_passes, generator
-from auditkit.methods.request import Found, Request
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model.soft_masks import Mixed, mixed
 
 _CLIP_OF_CHANCE = 1e-3  # probabilities are clipped to this share of one over the classes, and as far below 1
@@ -59,30 +59,21 @@ class Differences:
             raise BadInput(f"refine {self.refine} is not enough for one step; give {PASSES_A_STEP} passes or more.")
 
 
-@dataclass(frozen=True)
 class _Plan:
     """The options, with defaults for the size of the images."""
 
-    pairs: int
-    least: int  # pairs
-    portion: int  # pairs between two looks
-    spread: Spread
-    cosines: Cosines
-    coarse: Cosines  # the same at fewer pixels
-    lengths: tuple[float, ...]
-
-    @classmethod
-    def of(cls, options: Differences, height: int, width: int) -> "_Plan":
-        small = max(height, width) <= SMALL_SIDE
+    def __init__(self, options: Differences, height: int, width: int) -> None:
         most = options.most_passes or max(default_passes(height, width), options.least_passes or 0)
-        pairs, cells = most // 2, (options.grid or (5 if small else 7)) - 1
-        sizes = ((height, width), (min(height, _COARSE_SIDE), min(width, _COARSE_SIDE)))
-        cosines, coarse = (Cosines.of(*size, _COSINES_PER_CELL * cells) for size in sizes)
-        if cosines.count != coarse.count:  # more cosines than coarse pixels
-            coarse = cosines
-        return cls(pairs, (options.least_passes or most // 4) // 2, -(-pairs // _LOOKS),
-                   jittered(height, width, cells), cosines, coarse,
-                   tuple(length / cells for length in _LENGTHS))  # fmt: skip
+        cells = (options.grid or (5 if max(height, width) <= SMALL_SIDE else 7)) - 1
+        self.pairs = most // 2
+        self.least = (options.least_passes or most // 4) // 2  # pairs
+        self.portion = -(-self.pairs // _LOOKS)  # pairs between two looks
+        self.spread = jittered(height, width, cells)
+        self.lengths = tuple(length / cells for length in _LENGTHS)
+        self.cosines = Cosines.of(height, width, _COSINES_PER_CELL * cells)
+        coarse = Cosines.of(min(height, _COARSE_SIDE), min(width, _COARSE_SIDE), _COSINES_PER_CELL * cells)
+        # The same at fewer pixels, unless there are more cosines than coarse pixels.
+        self.coarse = coarse if coarse.count == self.cosines.count else self.cosines
 
 
 class _Image:
@@ -133,20 +124,21 @@ class _Image:
         if not self.priors:  # no label was queried
             return np.zeros((0, 1, 1), np.float32)
         cosines = self.plan.cosines
-        weights = fitted(self.features[: len(self.responses)], self.responses, cosines, self.priors)
+        masks = np.arange(len(self.responses))
+        (weights,) = fitted(self.features[: len(masks)], self.responses, cosines, self.priors, [masks])
         return cosines.field(weights).astype(np.float32)
 
 
-def differences(request: Request, options: Differences = Differences()) -> Found:
+def differences(request: Request, options: Differences = Differences()) -> MethodResult:
     """A map for every image and label, from forward passes alone."""
-    plan = _Plan.of(options, request.model.signature.height, request.model.signature.width)
+    plan = _Plan(options, request.model.signature.height, request.model.signature.width)
     over, count = mixed(request.model), len(request.ids)
     if options.hide == "random":
-        infills = [count + request.others(position) for position in range(count)]
-        pictures = over.upload(np.concatenate([request.shown, request.pool.shown]))
+        infills = [count + request.infills(position) for position in range(count)]
+        pictures = over.upload(np.concatenate([request.inputs, request.pool.inputs]))
     else:
         infills = [np.array([count])] * count
-        pictures = over.upload(np.concatenate([request.shown, request.gray]))
+        pictures = over.upload(np.concatenate([request.inputs, request.gray]))
     images = [_Image(request, position, plan, own) for position, own in enumerate(infills)]
     active = [image for image in images if request.labels[image.position]]
     while active:
@@ -155,9 +147,11 @@ def differences(request: Request, options: Differences = Differences()) -> Found
     maps = [dict(zip(request.labels[image.position], image.maps(), strict=True)) for image in images]
     passes, notes = sum(2 * len(image.responses) for image in images), _notes(images)
     if options.refine:
-        passes += _refine(request, over, pictures, infills, maps, options)
-        notes += (Note("refined", str(options.refine // PASSES_A_STEP * PASSES_A_STEP)),)
-    return Found(tuple(maps), passes, notes=notes)
+        _refine(request, over, pictures, infills, maps, options)
+        refine_passes = options.refine // PASSES_A_STEP * PASSES_A_STEP
+        passes += refine_passes * len(request.pairs())
+        notes += (Note("refined", str(refine_passes)),)
+    return MethodResult(tuple(maps), passes, notes=notes)
 
 
 def _query(request: Request, over: Mixed, pictures: Any, active: list[_Image]) -> None:
@@ -179,24 +173,22 @@ def _notes(images: list[_Image]) -> tuple[Note, ...]:
         return ()
     passes = tuple(2 * len(image.responses) for image in queried)
     early = sum(count < 2 * images[0].plan.pairs for count in passes)
+    notes = (Note("passes", values=passes), Note("early", hits=early, total=len(passes)))
     agreements = tuple(image.agreement for image in queried if np.isfinite(image.agreement))
-    agreement = (Range("agreement", values=agreements),) if agreements else ()
-    return (Range("passes", values=passes), Share("early", "", early, len(passes)), *agreement)
+    return (*notes, Note("agreement", values=agreements)) if agreements else notes
 
 
 def _refine(
     request: Request, over: Mixed, pictures: Any, infills: list[Array], maps: list[dict[int, Array]],
     options: Differences,
-) -> int:  # fmt: skip
-    """Replace every map by a mask; returns the number of passes."""
+) -> None:  # fmt: skip
+    """Replace every map by a mask."""
     pairs = request.pairs()
     if not pairs:
-        return 0
+        return
     generators = [generator(request, position, f"refine {label}") for position, label in pairs]
-    passes = 0
 
     def probabilities(grids: Array, spread: Spread) -> Array:
-        nonlocal passes
         rows, count = [], grids.shape[1]
         for number, ((position, _), rng) in enumerate(zip(pairs, generators, strict=True)):
             block = np.zeros((count, 5), np.int64)
@@ -204,13 +196,11 @@ def _refine(
             block[:, 2] = number * count + np.arange(count)
             rows.append(block)
         banks = over.load(pictures, grids.reshape(-1, *grids.shape[2:]), spread.down, spread.across)
-        passes += len(pairs) * count
         columns = answers(over, banks, rows, [[label] for _, label in pairs], request.tick)
         return np.stack([column[:, 0] for column in columns])
 
     starts = np.stack([maps[position][label] for position, label in pairs])
-    penalties = Penalties(options.tv, 1 / starts[0].size if options.l1 is None else options.l1)
-    masks = refined(starts, probabilities, options.refine, penalties, generators)
+    l1 = 1 / starts[0].size if options.l1 is None else options.l1
+    masks = refined(starts, Objective(probabilities, generators, options.tv, l1), options.refine)
     for (position, label), mask in zip(pairs, masks, strict=True):
         maps[position][label] = mask
-    return passes

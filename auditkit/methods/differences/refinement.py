@@ -15,9 +15,6 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.methods.differences.grids import Spread, stretched
 
-# Grids [masks, 2 * pairs, rows, columns], both of a pair adjacent -> probabilities [masks, 2 * pairs]
-_Probabilities = Callable[[Array, Spread], Array]
-
 _SIDES = (8, 16)  # of the grid, coarse to fine
 _PAIRS = 16  # per step
 PASSES_A_STEP = 2 * _PAIRS
@@ -28,17 +25,43 @@ _LEAST_PROB = 1e-6  # so that the log is finite
 
 
 @dataclass(frozen=True)
-class Penalties:
-    """Weights of total variation (a sum of squared differences) and of the mask's sum."""
+class Objective:
+    """What many masks minimise together."""
 
-    tv: float
-    l1: float
+    # Grids [masks, 2 * pairs, rows, columns], both of a pair adjacent -> probabilities [masks, 2 * pairs]
+    probabilities: Callable[[Array, Spread], Array]
+    generators: Sequence[np.random.Generator]  # one for each mask
+    tv: float  # weight of the total variation, a sum of squared differences
+    l1: float  # weight of the mask's sum
+
+    def slope(self, logits: Array, spread: Spread) -> Array:
+        """The gradient with respect to the logits [masks, rows, columns]: estimated for the model, else exact."""
+        return self._model_slope(logits, spread) + self.penalty_slope(logits, spread)
+
+    def _model_slope(self, logits: Array, spread: Spread) -> Array:
+        """The gradient of -log f, estimated by central differences."""
+        count, *shape = logits.shape
+        size = shape[0] * shape[1]
+        moves = np.stack([directions(size, _PAIRS, rng) for rng in self.generators]).reshape(count, _PAIRS, *shape)
+        both = np.stack([logits[:, None] + _SIGMA * moves, logits[:, None] - _SIGMA * moves], axis=2)
+        grids = _sigmoid(both).reshape(count, 2 * _PAIRS, *shape).astype(np.float32)
+        losses = -np.log(np.maximum(self.probabilities(grids, spread), _LEAST_PROB))
+        rises = (losses[:, ::2] - losses[:, 1::2]) / (2 * _SIGMA)
+        return np.asarray(np.mean(rises[:, :, None, None] * moves, axis=1))
+
+    def penalty_slope(self, logits: Array, spread: Spread) -> Array:
+        """The gradient of both penalties."""
+        masks, shares = mask(logits, spread), _sigmoid(logits)
+        slope = np.full_like(masks, self.l1)
+        down, across = (2 * self.tv * np.diff(masks, axis=axis) for axis in (1, 2))
+        slope[:, 1:] += down
+        slope[:, :-1] -= down
+        slope[:, :, 1:] += across
+        slope[:, :, :-1] -= across
+        return np.asarray(spread.down[0].T @ slope @ spread.across[0].T * shares * (1 - shares))
 
 
-def refined(
-    starts: Array, probabilities: _Probabilities, passes: int, penalties: Penalties,
-    generators: Sequence[np.random.Generator],
-) -> Array:  # fmt: skip
+def refined(starts: Array, objective: Objective, passes: int) -> Array:
     """Masks [masks, height, width] after a descent from the ranks of maps, with at most `passes` for each."""
     steps, (_, height, width) = passes // PASSES_A_STEP, starts.shape
     logits = _from_maps(starts, _SIDES[0])
@@ -47,7 +70,7 @@ def refined(
         logits = logits.repeat(times, axis=1).repeat(times, axis=2)
         spread = stretched(height, width, side, side)
         stage = range(steps * number // len(_SIDES), steps * (number + 1) // len(_SIDES))
-        logits = _descend(logits, spread, probabilities, stage, steps, penalties, generators)
+        logits = _descend(logits, spread, objective, stage, steps)
     return mask(logits, spread).astype(np.float32)
 
 
@@ -61,34 +84,17 @@ def _from_maps(scores: Array, side: int) -> Array:
     return np.asarray(2 * ranks / (side * side - 1) - 1.0).reshape(len(scores), side, side)
 
 
-def _descend(
-    logits: Array, spread: Spread, probabilities: _Probabilities, stage: range, steps: int, penalties: Penalties,
-    generators: Sequence[np.random.Generator],
-) -> Array:  # fmt: skip
+def _descend(logits: Array, spread: Spread, objective: Objective, stage: range, steps: int) -> Array:
     """The logits after the steps of one stage: Adam on estimated gradients, with a rate that falls over all steps."""
     mean, square = np.zeros_like(logits), np.zeros_like(logits)
     for count, step in enumerate(stage, start=1):
-        slope = _model_slope(logits, spread, probabilities, generators) + penalty_slope(logits, spread, penalties)
+        slope = objective.slope(logits, spread)
         mean = _BETA1 * mean + (1 - _BETA1) * slope
         square = _BETA2 * square + (1 - _BETA2) * slope**2
         rate = _RATE_FIRST * (_RATE_LAST / _RATE_FIRST) ** (step / max(steps - 1, 1))
         deviation = np.sqrt(square / (1 - _BETA2**count)) + _EPSILON
         logits = logits - rate * mean / (1 - _BETA1**count) / deviation
     return logits
-
-
-def _model_slope(
-    logits: Array, spread: Spread, probabilities: _Probabilities, generators: Sequence[np.random.Generator]
-) -> Array:
-    """The gradient of -log f to the logits [masks, rows, columns], estimated by central differences."""
-    count, *shape = logits.shape
-    size = shape[0] * shape[1]
-    moves = np.stack([directions(size, _PAIRS, rng) for rng in generators]).reshape(count, _PAIRS, *shape)
-    both = np.stack([logits[:, None] + _SIGMA * moves, logits[:, None] - _SIGMA * moves], axis=2)
-    grids = _sigmoid(both).reshape(count, 2 * _PAIRS, *shape).astype(np.float32)
-    losses = -np.log(np.maximum(probabilities(grids, spread), _LEAST_PROB))
-    rises = (losses[:, ::2] - losses[:, 1::2]) / (2 * _SIGMA)
-    return np.asarray(np.mean(rises[:, :, None, None] * moves, axis=1))
 
 
 def directions(size: int, count: int, rng: np.random.Generator) -> Array:
@@ -98,18 +104,6 @@ def directions(size: int, count: int, rng: np.random.Generator) -> Array:
     order = 1 << (size - 1).bit_length()
     rows = hadamard(order)[rng.permutation(order)[:count], :size]
     return np.asarray(rows * rng.choice([-1.0, 1.0], size))
-
-
-def penalty_slope(logits: Array, spread: Spread, penalties: Penalties) -> Array:
-    """Exact gradient of both penalties with respect to the logits [masks, rows, columns]."""
-    masks, shares = mask(logits, spread), _sigmoid(logits)
-    slope = np.full_like(masks, penalties.l1)
-    down, across = (2 * penalties.tv * np.diff(masks, axis=axis) for axis in (1, 2))
-    slope[:, 1:] += down
-    slope[:, :-1] -= down
-    slope[:, :, 1:] += across
-    slope[:, :, :-1] -= across
-    return np.asarray(spread.down[0].T @ slope @ spread.across[0].T * shares * (1 - shares))
 
 
 def mask(logits: Array, spread: Spread) -> Array:

@@ -124,15 +124,13 @@ def _product(rows: Array, matrix: Array) -> Array:
     return np.concatenate([block @ matrix for block in _blocks(rows)])
 
 
-def fitted(features: Array, responses: Array, cosines: Cosines, priors: Sequence[Prior]) -> Array:
-    """Coefficients [labels, rows * columns] of the most likely pixel weights, each label under its prior."""
-    return np.asarray(_fitted(features, responses, cosines, priors, [np.arange(len(features))])[0])
-
-
-def _fitted(
+def fitted(
     features: Array, responses: Array, cosines: Cosines, priors: Sequence[Prior], subsets: Sequence[Array]
 ) -> Array:
-    """The same from each of some subsets of the masks, [subsets, labels, rows * columns]."""
+    """Coefficients [subsets, labels, rows * columns] of the most likely pixel weights, from some subsets of the masks.
+
+    Each label has its prior.
+    """
     coefficients = np.zeros((len(subsets), len(priors), features.shape[1]))
     differences = responses[:, 0] - responses[:, 1]
     settings = np.array([(prior.length, prior.noise) for prior in priors])
@@ -158,7 +156,7 @@ def split_half_agreement(features: Array, responses: Array, cosines: Cosines, pr
     for split in range(_SPLITS):
         order = np.random.default_rng(split).permutation(len(features))
         halves += [order[::2], order[1::2]]
-    ranks = _ranked(cosines.field(_fitted(features, responses, cosines, priors, halves)))
+    ranks = _ranked(cosines.field(fitted(features, responses, cosines, priors, halves)))
     half = np.mean(ranks[::2] * ranks[1::2], axis=(0, 2))
     return np.asarray(2 * half / np.maximum(1 + half, 1e-12)).clip(-1, 1)
 

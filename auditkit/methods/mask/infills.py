@@ -23,15 +23,15 @@ def bank(request: Request, infill: str) -> Bank:
     if infill == "gray":
         return _bank(request, request.gray, [np.array([count])] * count)
     if infill == "blur":
-        return _over_own(request, blurred(request.shown, request.model.signature))
-    return _bank(request, request.pool.shown, [count + request.others(position) for position in range(count)])
+        return _over_own(request, blurred(request.inputs, request.model.signature))
+    return _bank(request, request.pool.inputs, [count + request.infills(position) for position in range(count)])
 
 
 def over_blur(request: Request, sigma: float) -> Bank:
     """Each image over its own blur; sigma is in pixels up to 224 on the shorter side, then in proportion."""
     signature = request.model.signature
     scale = max(min(signature.height, signature.width) / 224, 1)
-    return _over_own(request, gaussian_blur(request.shown, signature, sigma * scale))
+    return _over_own(request, gaussian_blur(request.inputs, signature, sigma * scale))
 
 
 def _over_own(request: Request, infills: Array) -> Bank:
@@ -41,4 +41,4 @@ def _over_own(request: Request, infills: Array) -> Bank:
 
 
 def _bank(request: Request, infills: Array, positions: list[Array]) -> Bank:
-    return Bank(np.concatenate([request.shown, infills]).astype(np.float32), tuple(positions))
+    return Bank(np.concatenate([request.inputs, infills]).astype(np.float32), tuple(positions))

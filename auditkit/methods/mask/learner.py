@@ -1,137 +1,186 @@
-"""A classifier prepared for learning masks: its differentiable graph, its sessions, and how many rows fit.
+"""Masks learned in batches: as many pairs of an image and a label as fit take steps together.
 
-Shared by the methods mask, fong and igos++.
+Between windows of steps the state is on the host, so that a pair that has settled makes room for the next one, and a
+batch that did not fit into memory is repeated at half its size. The random draws of a pair do not depend on the others.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
-import onnx
-from onnx import TensorProto
+import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
-from auditkit.graph import edit, mask_step
-from auditkit.graph.gradient import export
+from auditkit.data.ranks import map_seed
+from auditkit.errors import OutOfMemory, RuntimeFailure
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import WEIGHTS, Objective, Recipe, before_squashing
-from auditkit.methods.mask.batch import Batch, Ending, Pair, fresh_states
+from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS, Recipe
+from auditkit.graph.mask_step import STATE, initial_state
 from auditkit.methods.mask.infills import Bank
-from auditkit.methods.notes import Note
 from auditkit.methods.request import Request
-from auditkit.model import gradient
-from auditkit.model.classifier import AnyClassifier, OnnxClassifier
-from auditkit.model.session import Session, in_precision
+from auditkit.model.session import Session, Stepper
 
-Options = TypeVar("Options")
-Prepared = TypeVar("Prepared")
-_HALF_SCALE = 1024.0  # for float16: gradients of -log f are at most 1 at the logits and far smaller at the pixels
-_FACTORS = ((128, 4), (48, 2), (0, 1))  # (least pixels on the shorter side, pixels per cell of a mask)
-COARSE_FACTORS = ((128, 8), (0, 4))  # the same for masks of 28 x 28 at 224 pixels
+_Tick = Callable[[int], None]
+_SIZES = 8  # batch sizes on CUDA, as parts of the largest: each new size is set up again, each unused row is wasted
 
 
 @dataclass(frozen=True)
-class Learner:
-    """A classifier with a session that takes steps down an objective."""
+class Ending:
+    """When a mask is done."""
 
-    batch: Batch
-    ends: Ends
+    steps: int  # at most
+    window: int  # steps over which losses are averaged
+    settled: float  # least decrease of the loss that counts, as a share of it; below 0: masks take all steps
+    patience: int  # windows without such a decrease after which a mask has settled
+
+    def has_settled(self, averages: list[float]) -> bool:
+        """Whether the last windows lowered the loss by too little."""
+        if len(averages) <= self.patience:
+            return False
+        before, recent = min(averages[: -self.patience]), min(averages[-self.patience :])
+        return recent >= before - self.settled * abs(before)
+
+
+@dataclass(eq=False)
+class Pair:
+    """An image and a label, and the state of their mask."""
+
+    image: int
+    label: int
+    name: str
+    seed: int
+    infills: Array  # positions in the bank
+    state: dict[str, Array]  # without the axis of pairs
+    losses: list[float] = field(default_factory=list)
+    averages: list[float] = field(default_factory=list)
+    best: Array | None = None  # weights after the window with the lowest average
+    settled: bool = False
+
+    def left(self, ending: Ending) -> int:
+        """Steps to the end of the current window."""
+        done = len(self.losses)
+        return min(ending.window - done % ending.window, ending.steps - done)
+
+    def draws(self, count: int, first: int, window: int) -> Array:
+        """Positions [window, count] of the infills in the window that starts at step `first`, distinct if possible."""
+        if len(self.infills) == 1:
+            return np.broadcast_to(self.infills, (window, count))
+        rng = np.random.default_rng([self.seed, first])
+        if len(self.infills) < count:
+            return self.infills[rng.integers(0, len(self.infills), (window, count))]
+        chances = rng.random((window, len(self.infills)), np.float32)
+        return self.infills[np.sort(np.argpartition(chances, count - 1, axis=1)[:, :count], axis=1)]
+
+    def advance(self, losses: Array, state: dict[str, Array], ending: Ending) -> bool:
+        """Record the losses of some steps and the state after them; true when the mask is done."""
+        self.state = state
+        self.losses.extend(losses.tolist())
+        done = len(self.losses)
+        if done % ending.window and done < ending.steps:
+            return False
+        self.averages.append(float(np.mean(self.losses[(done - 1) // ending.window * ending.window :])))
+        if not np.isfinite(self.averages[-1]):
+            raise loss_failure(self.name, self.label, done)
+        if self.averages[-1] <= min(self.averages):
+            self.best = state[WEIGHTS]
+        self.settled = ending.has_settled(self.averages)
+        return self.settled or done >= ending.steps
+
+
+def loss_failure(image: str, label: int, steps: int) -> RuntimeFailure:
+    """The error of a loss that is NaN or infinite."""
+    return RuntimeFailure(
+        f"the loss of image '{image}' for label {label} is not a number after {steps} steps; the model answers a "
+        f"mixture of images with NaN, or its gradient overflows. Try --precision strict."
+    )
+
+
+@dataclass
+class Learner:
+    """A classifier with a session that takes steps down an objective, for as many pairs together as fit."""
+
+    session: Session
     recipe: Recipe
-    surrogate: bool
+    ending: Ending
+    ends: Ends
+    surrogate: bool  # whether the session is that of a model without its rounding
+    room: int  # pairs in a batch; halved if memory runs out
 
     def learn(self, request: Request, bank: Bank, weights: Array | None = None) -> list[Pair]:
         """Every image and label of a request with its learned mask; weights [M, masks, h, w] to start from."""
         targets = request.pairs()
-        states = fresh_states(len(targets), self.ends, self.recipe)
+        state = initial_state(len(targets), self.ends, self.recipe)
         if weights is not None:
-            for state, start in zip(states, weights, strict=True):
-                state[WEIGHTS] = start
-        pairs = [Pair.new(request, bank, *target, state) for target, state in zip(targets, states, strict=True)]
-        self.batch.learn(pairs, bank, request.tick)
+            state[WEIGHTS] = weights
+        pairs = []
+        for (image, label), pair_state in zip(targets, _split(state, len(targets)), strict=True):
+            name = request.ids[image]
+            seed = map_seed(request.seed, name, label)
+            pairs.append(Pair(image, label, name, seed, bank.infills[image], pair_state))
+        self._take_steps(pairs, self.session.upload(bank.pictures), request.tick)
         return pairs
 
+    def _take_steps(self, pairs: list[Pair], pictures: Any, tick: _Tick) -> None:
+        """Take steps for all pairs until each is done."""
+        waiting, active = deque(pairs), list[Pair]()
+        while waiting or active:
+            while waiting and len(active) < self.room:
+                active.append(waiting.popleft())
+            try:
+                done = self._window(active, pictures, tick)
+            except OutOfMemory:
+                if self.room == 1 or self.recipe.pairs is not None:
+                    message = "not even one mask fits into memory; use fewer distractors, or a device with more."
+                    raise OutOfMemory(message) from None
+                self.room //= 2
+                waiting.extendleft(reversed(active[self.room :]))
+                del active[self.room :]
+                continue
+            active = [pair for pair in active if pair not in done]
 
-_PREPARED: "WeakKeyDictionary[OnnxClassifier, dict[Any, Any]]" = WeakKeyDictionary()
+    def _window(self, pairs: list[Pair], pictures: Any, tick: _Tick) -> list[Pair]:
+        """Take steps until the first window ends; returns the pairs that are done."""
+        count = min(pair.left(self.ending) for pair in pairs)
+        filled = pairs + pairs[-1:] * (self._width(len(pairs)) - len(pairs))
+        draws = np.stack([self._draws(pair, count) for pair in filled], axis=1).astype(np.int32)
+        begin = {name: np.stack([pair.state[name] for pair in filled]) for name in STATE}
+        feeds = {
+            PICTURES: pictures, IMAGE: self.session.upload(np.array([pair.image for pair in filled], np.int32)),
+            LABEL: self.session.upload(np.array([pair.label for pair in filled], np.int32)), INFILLS: draws[0],
+        }  # fmt: skip
+        stepper = Stepper(self.session, STATE, begin, feeds, [LOSS])
+        losses = np.empty((count, len(filled)))
+        for step in range(count):
+            (losses[step],) = stepper.step({INFILLS: draws[step]})
+            tick(len(pairs) * self.recipe.rows)
+        states = _split(stepper.state(), len(pairs))
+        results = zip(pairs, states, losses.T[: len(pairs)], strict=True)
+        return [pair for pair, state, column in results if pair.advance(column, state, self.ending)]
 
+    def _width(self, pairs: int) -> int:
+        """Pairs in a run: the graph's fixed number, else all pairs, padded on CUDA if they end at different steps."""
+        if self.recipe.pairs is not None:
+            return self.recipe.pairs
+        together = self.ending.settled < 0 or not self.session.device.fixed_batch
+        return pairs if together else width(pairs, self.room)
 
-def prepare_once(
-    model: AnyClassifier, options: Options, prepare: Callable[[OnnxClassifier, Options], Prepared]
-) -> Prepared:
-    """The result of `prepare`, computed once for a classifier and its options."""
-    if not model.can_differentiate:
-        raise BadInput("masks are learned by gradients, which a classifier function does not give; use another method.")
-    cache = _PREPARED.setdefault(model, {})
-    if options not in cache:
-        cache[options] = prepare(model, options)
-    prepared: Prepared = cache[options]
-    return prepared
-
-
-def learner_for(
-    model: OnnxClassifier, recipe: Recipe, ending: Ending, rows: int, objective: type[Objective] = Objective
-) -> Learner:
-    """A learner that takes steps down an objective."""
-    network = differentiable(model)
-    graph = mask_step.step(network.model, network.ends, recipe, objective)
-    session = Session(graph, model.settings, network.weights)
-    return Learner(Batch(session, recipe, ending, rows), network.ends, recipe, network.surrogate)
-
-
-@dataclass(frozen=True)
-class Network:
-    """A classifier's graph that also takes a seed and returns its gradient, in the precision of the settings."""
-
-    model: onnx.ModelProto
-    weights: Mapping[str, Array]
-    ends: Ends
-    surrogate: bool
-
-
-def differentiable(model: OnnxClassifier) -> Network:
-    """The classifier as a graph that masks can be learned over."""
-    if model.signature.rows == "dependent":
-        raise BadInput(
-            "the images of a batch change each other's scores in this model, so masks cannot be learned in batches; "
-            "use another method."
-        )
-    base = gradient.trusted(model).base  # refuses a gradient that does not predict how the scores change
-    ends = before_squashing(base.model.graph, _ends(model), base.facts.shapes)
-    network = export.with_gradient(edit.with_outputs(base.model, [ends.output]), base.facts, ends.output, ends.input)
-    network, weights = in_precision(network, base.weights, model.settings)
-    return Network(network, weights, ends, base.surrogate)
-
-
-def most_rows(model: OnnxClassifier) -> int:
-    """Images in a batch, unless the options set it."""
-    device, signature = model.device, model.signature
-    return min(device.learning_rows, device.learning_pixels // (signature.height * signature.width))
+    def _draws(self, pair: Pair, count: int) -> Array:
+        offset = len(pair.losses) % self.ending.window
+        table = pair.draws(self.recipe.infills, len(pair.losses) - offset, self.ending.window)
+        return table[offset : offset + count]
 
 
-def _ends(model: OnnxClassifier) -> Ends:
-    """The input and output of the classifier's graph, once its input is float32."""
-    s = model.signature
-    return Ends(
-        s.input, TensorProto.FLOAT, s.layout == "NHWC", s.height, s.width, s.channels, s.output, s.outputs, s.kind
-    )
+def width(pairs: int, room: int) -> int:
+    """Pairs in a run on CUDA, rounded up to one of a few sizes: eighths of the room, or halves of the first eighth."""
+    size = max(1, room // _SIZES)
+    if pairs > size:
+        return min(-(-pairs // size) * size, room)
+    while size // 2 >= pairs:
+        size //= 2
+    return size
 
 
-def factor_for(model: OnnxClassifier, option: int | None, defaults: tuple[tuple[int, int], ...] = _FACTORS) -> int:
-    """Pixels per cell of a mask: the option, or the default for images of this size."""
-    height, width = model.signature.height, model.signature.width
-    side = min(height, width)
-    factor = option or min(next(factor for least, factor in defaults if side >= least), side)
-    if factor > side:
-        raise BadInput(f"factor {factor} is larger than the image, {height} by {width} pixels.")
-    return factor
-
-
-def loss_scale(model: OnnxClassifier) -> float:
-    """Factor of the loss that keeps small gradients above the least float16."""
-    return _HALF_SCALE if model.settings.precision == "float16" else 1.0
-
-
-def surrogate_notes(*, surrogate: bool) -> tuple[Note, ...]:
-    """A note for masks that were learned on a model without its rounding."""
-    return (Note("surrogate-masks"),) if surrogate else ()
+def _split(state: dict[str, Array], count: int) -> list[dict[str, Array]]:
+    """The states of the first pairs, without the axis of pairs."""
+    return [{name: array[pair] for name, array in state.items()} for pair in range(count)]

@@ -3,23 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph.mask_objective import WEIGHTS, Recipe, masks_of
 from auditkit.methods import option_values
-from auditkit.methods.mask.batch import Ending, Pair
 from auditkit.methods.mask.infills import bank
-from auditkit.methods.mask.learner import (
-    Learner,
-    factor_for,
-    learner_for,
-    loss_scale,
-    most_rows,
-    prepare_once,
-    surrogate_notes,
-)
-from auditkit.methods.notes import Note, Share
-from auditkit.methods.request import Found, Request
+from auditkit.methods.mask.learner import Ending, Learner
+from auditkit.methods.mask.network import factor_for, learner_for, loss_scale, most_rows, prepare_once
+from auditkit.methods.notes import Note
+from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 
 Infill = Literal["distractors", "gray", "blur"]
@@ -75,37 +66,27 @@ class MaskOptions:
             raise BadInput(f"settled {self.settled} is not a share below 1.")
 
 
-def mask(request: Request, options: MaskOptions = MaskOptions()) -> Found:
+def mask(request: Request, options: MaskOptions = MaskOptions()) -> MethodResult:
     """A learned mask [height, width] for every image and label: the share of each pixel that is kept, in [0, 1]."""
-    learner = _learner(request.model, options)
+    learner, maps = prepare(request.model, options), request.empty_maps()
     pairs = learner.learn(request, bank(request, options.infill))
-    maps: tuple[dict[int, Array], ...] = tuple({} for _ in request.ids)
     for pair in pairs:
         weights = pair.best if options.keep == "best" and pair.best is not None else pair.state[WEIGHTS]
         maps[pair.image][pair.label] = masks_of(weights[None], learner.ends, learner.recipe.factor)[0]
     passes = sum(len(pair.losses) for pair in pairs) * learner.recipe.rows
-    return Found(maps, passes, passes, _notes(pairs, learner))
+    notes = (Note("surrogate-masks"),) * learner.surrogate
+    if pairs and options.settled >= 0:
+        unsettled = sum(not pair.settled for pair in pairs)
+        notes = (Note("unsettled", str(options.steps), unsettled, len(pairs)), *notes)
+    return MethodResult(maps, passes, passes, notes)
 
 
-def _notes(pairs: list[Pair], learner: Learner) -> tuple[Note, ...]:
-    ending, surrogate = learner.batch.ending, surrogate_notes(surrogate=learner.surrogate)
-    if not pairs or ending.settled < 0:
-        return surrogate
-    unsettled = sum(not pair.settled for pair in pairs)
-    return (Share("unsettled", str(ending.steps), unsettled, len(pairs)), *surrogate)
-
-
-def _learner(model: AnyClassifier, options: MaskOptions) -> Learner:
+def prepare(model: AnyClassifier, options: MaskOptions) -> Learner:
+    """The learner for a classifier, prepared once."""
     return prepare_once(model, options, _prepare)
 
 
 def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
-    ending = Ending(options.steps, options.window, options.settled, options.patience)
-    return learner_for(model, _recipe(model, options), ending, options.rows or most_rows(model))
-
-
-def _recipe(model: OnnxClassifier, options: MaskOptions) -> Recipe:
-    """The options, with defaults for this classifier."""
     signature, batch = model.signature, model.signature.own_batch
     infills = options.distractors if options.infill == "distractors" else 1
     if batch is not None and batch % (infills * options.masks):
@@ -113,9 +94,11 @@ def _recipe(model: OnnxClassifier, options: MaskOptions) -> Recipe:
             f"the model takes batches of {batch} only, into which {infills} distractors for each of {options.masks} "
             f"masks do not fit evenly; use {batch} distractors and one mask."
         )
-    return Recipe(
+    recipe = Recipe(
         infills, options.masks, factor_for(model, options.factor), options.tv,
         1 / (signature.height * signature.width) if options.l1 is None else options.l1, options.rate,
         options.fall ** (1 / options.steps), options.memory, options.loss == "paper-code",
         None if batch is None else batch // (infills * options.masks), loss_scale(model),
     )  # fmt: skip
+    ending = Ending(options.steps, options.window, options.settled, options.patience)
+    return learner_for(model, recipe, ending, options.rows or most_rows(model))
