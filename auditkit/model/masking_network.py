@@ -60,29 +60,52 @@ class MaskerSignature:
 
 
 class Masker:
-    """A masking network that the sandbox has examined, ready to run."""
+    """A masking network, ready to run."""
 
     def __init__(self, file: OnnxFile, signature: MaskerSignature, pictures: Pictures, settings: Settings) -> None:
-        self.file, self.signature, self.pictures = file, signature, pictures
-        self.session = _session(file, signature, settings)
+        self.signature, self.pictures = signature, pictures
+        model = derived(file.proto, signature.input, [signature.output], switches=signature.switches)
+        self.session = Session(model, settings, file.weights)
 
-    def masks(self, shown: Array, layout: Layout, labels: Array) -> Array:
-        """Masks [N, maps, height, width] at the network's own resolution, for pictures and a label each."""
-        rows = _laid_out(shown, layout, self.signature.layout).astype(self.signature.dtype, copy=False)
-        positions = np.arange(len(rows))
-        batch = self.signature.rows
+    def masks(self, inputs: Array, layout: Layout, labels: Array) -> Array:
+        """Masks [N, maps, height, width] at the network's own resolution, for inputs and a label each."""
+        batch, own_layout = self.signature.rows, self.signature.layout
+        if layout != own_layout:
+            inputs = np.ascontiguousarray(inputs.transpose((0, 2, 3, 1) if own_layout == "NHWC" else (0, 3, 1, 2)))
+        rows, positions = inputs.astype(self.signature.dtype, copy=False), np.arange(len(inputs))
 
         def run(part: Array) -> Array:
-            return _run(self.session, self.signature, rows[part], labels[part], self.pictures.classes)
+            return self.run(rows[part], labels[part])
 
         if batch is not None:
             return np.concatenate([run(positions[i : i + 1].repeat(batch))[:1] for i in positions])
         return in_batches(run, positions, _BATCH, pad=self.session.device.fixed_batch)[0]
 
+    def run(self, rows: Array, labels: Array) -> Array:
+        """Masks of one batch, [N, maps, height, width] in float32; any other output is refused."""
+        signature, classes = self.signature, self.pictures.classes
+        feeds = {signature.input: rows}
+        if signature.label is not None:
+            values = np.eye(classes)[labels] if signature.label_form == "one-hot" else labels
+            values = values[:, None] if signature.label_form == "column" else values
+            feeds[signature.label] = values.astype(signature.label_dtype)
+        try:
+            output = self.session.run(feeds, [signature.output])[0]
+        except RuntimeFailure as error:
+            raise type(error)(f"the masking network: {error}") from None
+        masks = output[:, None] if output.ndim == 3 else output
+        if output.ndim == 4 and signature.layout == "NHWC":
+            masks = output.transpose(0, 3, 1, 2)
+        if output.ndim not in (3, 4) or len(output) != len(rows) or masks.shape[1] not in (1, classes):
+            raise BadInput(
+                f"the masking network gives {list(output.shape)} for {len(rows)} pictures; expected [{len(rows)}, "
+                f"height, width], or one map or {classes} maps (one a class) each."
+            )
+        return masks.astype(np.float32)
 
-def open_masker(path: Path, pictures: Pictures, settings: Settings, limits: Limits | None = None) -> Masker:
+
+def open_masker(path: Path, pictures: Pictures, settings: Settings, limits: Limits) -> Masker:
     """The masking network in an ONNX file, examined in a guarded child process first."""
-    limits = limits or Limits()
     outcome = sandbox.guarded(path, "masking network", pictures, limits, MaskerSignature)
     return Masker(outcome.reopened(path, limits), outcome.signature, pictures, settings)
 
@@ -91,28 +114,25 @@ def examine(file: OnnxFile, pictures: Pictures) -> MaskerSignature:
     """The signature of a masking network, from its graph and from runs on noise."""
     label = _label_input(file.proto)
     image = _image_input(file.proto, label, pictures)
-    found = MaskerSignature(
+    signature = MaskerSignature(
         image.name, image.layout, image.dtype, _output(file.proto, pictures), 1, image.batch, image.switches,
         *(label or (None, "none", "")),
     )  # fmt: skip
-    session = _session(file, found, Settings(device="cpu", threads=2, arena=False))
+    network = Masker(file, signature, pictures, Settings(device="cpu", threads=2, arena=False))
     count = image.batch or 2
     shape = tuple(int(size) for size in image.dims(count, *pictures.size))
-    drawn = np.random.default_rng(20221128).standard_normal(shape) * (16 if image.dtype == "uint8" else 1)
-    noise = np.abs(drawn).astype("uint8") if image.dtype == "uint8" else drawn.astype(image.dtype)
+    noise = np.random.default_rng(20221128).standard_normal(shape)
+    rows = (np.abs(noise * 16) if image.dtype == "uint8" else noise).astype(image.dtype)
     labels = np.arange(count) % pictures.classes
-    masks = _run(session, found, noise, labels, pictures.classes)
+    masks = network.run(rows, labels)
     if not np.isfinite(masks).all():
-        raise BadInput(f"the masks '{found.output}' are NaN or infinite on noise images; the file is damaged.")
-    found = replace(found, maps=masks.shape[1])
-    if image.batch is None and _depends_on_batch(session, found, noise, labels, masks, pictures.classes):
-        return replace(found, rows=1)
-    return found
-
-
-def _session(file: OnnxFile, signature: MaskerSignature, settings: Settings) -> Session:
-    model = derived(file.proto, signature.input, [signature.output], switches=signature.switches)
-    return Session(model, settings, file.weights)
+        raise BadInput(f"the masks '{signature.output}' are NaN or infinite on noise images; the file is damaged.")
+    signature = replace(signature, maps=masks.shape[1])
+    if image.batch is not None:
+        return signature
+    alone = network.run(rows[:1], labels[:1])
+    depends = np.abs(alone - masks[:1]).max() > _TOLERANCE * max(float(np.abs(alone).max()), 1e-6)
+    return replace(signature, rows=1) if depends else signature
 
 
 def _label_input(proto: onnx.ModelProto) -> tuple[str, str, str] | None:
@@ -129,20 +149,20 @@ def _label_input(proto: onnx.ModelProto) -> tuple[str, str, str] | None:
 
 def _image_input(proto: onnx.ModelProto, label: tuple[str, str, str] | None, pictures: Pictures) -> ImageInput:
     """The input that takes the image, checked against the pictures."""
-    others = edit.copy(proto)
-    kept = [value for value in others.graph.input if label is None or value.name != label[0]]
-    del others.graph.input[:]
-    others.graph.input.extend(kept)
-    image = find_image(others, Overrides())
-    declared = (image.height or pictures.size[0], image.width or pictures.size[1])
-    for what, own, shown in (
-        ("pixels", f"{declared[0]}x{declared[1]}", f"{pictures.size[0]}x{pictures.size[1]}"),
+    without_label = edit.copy(proto)
+    inputs = [value for value in proto.graph.input if label is None or value.name != label[0]]
+    del without_label.graph.input[:]
+    without_label.graph.input.extend(inputs)
+    image = find_image(without_label, Overrides())
+    height, width = pictures.size
+    for what, expected, actual in (
+        ("pixels", f"{image.height or height}x{image.width or width}", f"{height}x{width}"),
         ("channels", image.channels, pictures.channels),
     ):
-        if own != shown:
+        if expected != actual:
             raise BadInput(
-                f"the masking network takes pictures of {own} {what}, but the classifier's have {shown}; it must take "
-                f"what the classifier takes."
+                f"the masking network takes pictures of {expected} {what}, but the classifier's have {actual}; it must "
+                f"take what the classifier takes."
             )
     if (image.dtype == "uint8") != (pictures.dtype == "uint8"):
         raise BadInput(
@@ -167,42 +187,3 @@ def _output(proto: onnx.ModelProto, pictures: Pictures) -> str:
             f" width] among {', '.join(names[:6])}; name the one that is."
         )
     return shaped[0]
-
-
-def _run(session: Session, signature: MaskerSignature, rows: Array, labels: Array, classes: int) -> Array:
-    """Masks [N, maps, height, width] in float32; raises BadInput if the network returns anything else."""
-    feeds = {signature.input: rows}
-    if signature.label is not None:
-        fed = np.eye(classes)[labels] if signature.label_form == "one-hot" else labels
-        fed = fed[:, None] if signature.label_form == "column" else fed
-        feeds[signature.label] = fed.astype(signature.label_dtype)
-    try:
-        masks = session.run(feeds, [signature.output])[0]
-    except RuntimeFailure as error:
-        raise type(error)(f"the masking network: {error}") from None
-    found = _with_maps(masks, signature.layout)
-    if masks.ndim not in (3, 4) or len(masks) != len(rows) or found.shape[1] not in (1, classes):
-        raise BadInput(
-            f"the masking network gives {list(masks.shape)} for {len(rows)} pictures; expected [{len(rows)}, height, "
-            f"width], or one map or {classes} maps (one a class) each."
-        )
-    return found.astype(np.float32)
-
-
-def _with_maps(masks: Array, layout: Layout) -> Array:
-    if masks.ndim == 3:
-        return masks[:, None]
-    return masks.transpose(0, 3, 1, 2) if masks.ndim == 4 and layout == "NHWC" else masks
-
-
-def _depends_on_batch(
-    session: Session, signature: MaskerSignature, noise: Array, labels: Array, masks: Array, classes: int
-) -> bool:
-    alone = _run(session, signature, noise[:1], labels[:1], classes)
-    return bool(np.abs(alone - masks[:1]).max() > _TOLERANCE * max(float(np.abs(alone).max()), 1e-6))
-
-
-def _laid_out(shown: Array, layout: Layout, wanted: Layout) -> Array:
-    if layout == wanted:
-        return shown
-    return np.ascontiguousarray(shown.transpose((0, 2, 3, 1) if wanted == "NHWC" else (0, 3, 1, 2)))

@@ -4,7 +4,8 @@ import functools
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -25,6 +26,7 @@ Precision = Literal["auto", "strict", "tf32", "float16"]
 _OUTSIDE_SESSIONS = 7 * 2**28
 _SESSIONS = 2  # of a model at once: its own, and the one over masks
 LEAST_MEMORY = 13 * 2**28  # a ResNet-50's sessions run in 0.75 GiB each and not in 0.5
+_LOADING, _RUNNING = "the runtime cannot load the model", "the runtime failed while running the model"
 _NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory), use a device with more, or another model."
 _ALLOCATION = r"fail\w* to allocate|bad_alloc|ALLOC_FAILED|smaller than requested bytes"  # the last: an arena's limit
 _OUT_OF_MEMORY = re.compile(rf"{_ALLOCATION}|out of memory|CUDA (failure|error) 2\b", re.I)
@@ -78,6 +80,29 @@ def _runtime() -> Any:
 
     onnxruntime.set_default_logger_severity(4)
     return onnxruntime
+
+
+def _options() -> Any:
+    options = _runtime().SessionOptions()
+    options.log_severity_level = 4
+    return options
+
+
+@contextmanager
+def _errors_as(what: str, kind: type[RuntimeFailure] = RuntimeFailure) -> Iterator[None]:
+    """What the runtime raises, as a failure with its message on one short line without codes and source positions."""
+    try:
+        yield
+    except RuntimeFailure:
+        raise
+    except Exception as error:  # the runtime's exceptions have no common parent
+        text = " ".join(str(error)[:4000].split())  # names out of the file may be megabytes long
+        text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+        text = re.sub(r"(/[\w./+-]+|\w:\\[\w.\\]+):\d+ [^ ]+(\(.*?\))? ", "", text)
+        text = text if len(text) <= 300 else text[:297] + "..."
+        if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):  # the whole: the reason comes last
+            raise OutOfMemory(f"{what}: out of memory ({text})") from None
+        raise kind(f"{what}: {text}") from None
 
 
 def runtime_version() -> str:
@@ -138,26 +163,22 @@ class Session:
         self.device = PROFILES[self.settings.device]
         if not self.device.relu_gates:
             model = relu_gates.as_products(model)
-        kept = {tensor.name for tensor in model.graph.initializer}
+        names = {tensor.name for tensor in model.graph.initializer}
         # The runtime refers to these arrays; they live as long as the session.
-        self._weights = {name: array for name, array in (weights or {}).items() if name in kept}
-        self._session = self._created(model)
+        self._weights = {name: array for name, array in (weights or {}).items() if name in names}
+        self._session = self._inference_session(model)
         self.inputs = [value.name for value in self._session.get_inputs()]
         self.outputs = [value.name for value in self._session.get_outputs()]
 
-    def _created(self, model: onnx.ModelProto) -> Any:
-        runtime = _runtime()
-        options = runtime.SessionOptions()
-        options.log_severity_level = 4
+    def _inference_session(self, model: onnx.ModelProto) -> Any:
+        runtime, options = _runtime(), _options()
         options.intra_op_num_threads = self.settings.threads
         options.enable_cpu_mem_arena = self.settings.arena
         if self._weights:
             values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
             options.add_external_initializers(list(self._weights), values)
-        try:
+        with _errors_as(_LOADING, LoadFailure):
             session = runtime.InferenceSession(model.SerializeToString(), options, providers=self._providers())
-        except Exception as error:  # the runtime's exceptions have no common parent
-            raise _failure(error, "the runtime cannot load the model", LoadFailure) from None
         session.disable_fallback()
         if session.get_providers()[0] != self.device.provider:
             raise RuntimeFailure(f"the runtime refused {self.device.provider} without a reason; run 'auditkit doctor'.")
@@ -177,82 +198,62 @@ class Session:
 
     def upload(self, array: Array) -> DeviceArray:
         """The array in the device's memory, to be fed to any number of runs."""
-        try:
-            value: DeviceArray = _runtime().OrtValue.ortvalue_from_numpy(
-                np.ascontiguousarray(array), self.device.name, 0
-            )
+        array = np.ascontiguousarray(array)
+        with _errors_as("the device cannot take the data"):
+            value: DeviceArray = _runtime().OrtValue.ortvalue_from_numpy(array, self.device.name, 0)
             return value
-        except Exception as error:
-            raise _failure(error, "the device cannot take the data") from None
 
-    def run(self, feeds: Feeds, wanted: list[str] | None = None) -> list[Array]:
+    def run(self, feeds: Feeds, outputs: list[str] | None = None) -> list[Array]:
         """The named outputs (by default all) for one batch of inputs, which are arrays or uploaded values."""
         binding = self._session.io_binding()
-        try:
-            for name, fed in feeds.items():
-                binding.bind_ortvalue_input(name, self.upload(fed) if isinstance(fed, np.ndarray) else fed)
-            for name in wanted or self.outputs:
+        with _errors_as(_RUNNING):
+            for name, value in feeds.items():
+                binding.bind_ortvalue_input(name, self.upload(value) if isinstance(value, np.ndarray) else value)
+            for name in outputs or self.outputs:
                 binding.bind_output(name, self.device.name)
             self._session.run_with_iobinding(binding)
             return list(binding.copy_outputs_to_cpu())
-        except RuntimeFailure:
-            raise
-        except Exception as error:
-            raise _failure(error, "the runtime failed while running the model") from None
 
 
 class Stepper:
     """A graph whose outputs become its next inputs. They stay on the device, in two sets of buffers."""
 
     def __init__(
-        self, session: Session, links: Mapping[str, str], start: Mapping[str, Array], feeds: Feeds,
-        wanted: list[str],
-    ) -> None:  # fmt: skip
+        self, session: Session, links: Mapping[str, str], start: Mapping[str, Array], feeds: Feeds, outputs: list[str]
+    ) -> None:
         """`links` says which output becomes which input; `feeds` are arrays to be fed anew, or uploaded values."""
-        self._session, self._wanted = session, wanted
-        self._fed = {
-            name: session.upload(array.copy()) for name, array in feeds.items() if isinstance(array, np.ndarray)
-        }
-        now, then = ({name: session.upload(array.copy()) for name, array in start.items()} for _ in range(2))
-        self._turns = [(self._bound(links, feeds, *turn), turn[1]) for turn in ((now, then), (then, now))]
+        self._session, self._outputs = session, outputs
+        arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray)}
+        self._inputs = {name: session.upload(array.copy()) for name, array in arrays.items()}
+        first, second = ({name: session.upload(array.copy()) for name, array in start.items()} for _ in range(2))
+        self._turns = [
+            (self._binding(links, feeds, *buffers), buffers[1]) for buffers in ((first, second), (second, first))
+        ]
 
-    def _bound(self, links: Mapping[str, str], feeds: Feeds, read: DeviceArrays, written: DeviceArrays) -> Any:
+    def _binding(self, links: Mapping[str, str], feeds: Feeds, read: DeviceArrays, written: DeviceArrays) -> Any:
         binding = self._session._session.io_binding()
-        for name, value in {**feeds, **self._fed, **read}.items():
+        for name, value in {**feeds, **self._inputs, **read}.items():
             binding.bind_ortvalue_input(name, value)
         for name, output in links.items():
             binding.bind_ortvalue_output(output, written[name])
-        for name in self._wanted:
+        for name in self._outputs:
             binding.bind_output(name, self._session.device.name)
         return binding
 
     def step(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """The wanted outputs of one run."""
-        try:
+        """The outputs of one run, but for those that become inputs."""
+        with _errors_as(_RUNNING):
             for name, array in feeds.items():
-                self._fed[name].update_inplace(np.ascontiguousarray(array))
+                self._inputs[name].update_inplace(np.ascontiguousarray(array))
             binding, _ = self._turns[0]
             self._session._session.run_with_iobinding(binding)
             self._turns.reverse()
-            first = len(binding.get_outputs()) - len(self._wanted)
+            first = len(binding.get_outputs()) - len(self._outputs)
             return [np.array(value.numpy()) for value in binding.get_outputs()[first:]]
-        except Exception as error:
-            raise _failure(error, "the runtime failed while running the model") from None
 
     def state(self) -> dict[str, Array]:
         """The state after the last run."""
         return {name: np.array(value.numpy()) for name, value in self._turns[1][1].items()}
-
-
-def _failure(error: Exception, what: str, kind: type[RuntimeFailure] = RuntimeFailure) -> RuntimeFailure:
-    """The runtime's message as one short line, without codes and source positions."""
-    text = " ".join(str(error)[:4000].split())  # names out of the file may be megabytes long
-    text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-    text = re.sub(r"(/[\w./+-]+|\w:\\[\w.\\]+):\d+ [^ ]+(\(.*?\))? ", "", text)
-    text = text if len(text) <= 300 else text[:297] + "..."
-    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):  # the whole: the reason comes last
-        return OutOfMemory(f"{what}: out of memory ({text})")
-    return kind(f"{what}: {text}")
 
 
 def filled(rows: Array, count: int) -> Array:
@@ -265,19 +266,19 @@ def in_batches(run: Callable[[Array], Array], rows: Array, batch: int, *, pad: b
 
     With `pad` every run has the same size: CUDA sets up each change of it anew, for a sixth of a second on a ResNet-50.
     """
-    done: list[Array] = []
+    results: list[Array] = []
     start = 0
     while start < len(rows):
         part = rows[start : start + batch]
         try:
-            done.append(run(filled(part, batch) if pad else part)[: len(part)])
+            results.append(run(filled(part, batch) if pad else part)[: len(part)])
         except OutOfMemory:
             if batch == 1:
                 raise OutOfMemory(_NO_IMAGE_FITS) from None
             batch = max(1, (batch if pad else len(part)) // 2)
             continue
         start += len(part)
-    return np.concatenate(done), batch
+    return np.concatenate(results), batch
 
 
 def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], float] = time.perf_counter) -> int:
@@ -309,17 +310,13 @@ def folded(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelPr
     """
     if weights:
         return model
-    runtime = _runtime()
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
+    runtime, options = _runtime(), _options()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "folded.onnx"
         options.optimized_model_filepath = str(target)
-        try:
+        with _errors_as(_LOADING, LoadFailure):
             runtime.InferenceSession(model.SerializeToString(), options, providers=[CPU.provider])
-        except Exception as error:
-            raise _failure(error, "the runtime cannot load the model", LoadFailure) from None
         simplified = onnx.load(target)
     standard = all(node.domain in ("", "ai.onnx") for node in simplified.graph.node)
     return simplified if standard else model

@@ -106,8 +106,11 @@ def test_the_runtime_running_out_of_memory_is_told_apart() -> None:
     arena = "Available memory of 26111232 is smaller than requested bytes of 51380224"
     told = ("Failed to allocate memory for requested buffer of size 99", "CUDA failure 2: out of memory", arena)
     for text in (*told, f"while running Conv node. Name:'{'_' * 400}' {arena}"):
-        assert isinstance(session._failure(RuntimeError(text), "x"), OutOfMemory)
-    assert not isinstance(session._failure(RuntimeError("Invalid rank for input"), "x"), OutOfMemory)
+        with pytest.raises(OutOfMemory), session._errors_as("x"):
+            raise RuntimeError(text)
+    with pytest.raises(RuntimeFailure) as caught, session._errors_as("x"):
+        raise RuntimeError("Invalid rank for input")
+    assert not isinstance(caught.value, OutOfMemory)
 
 
 @pytest.mark.gpu
