@@ -58,33 +58,34 @@ class OnnxOverBanks:
         """Rows run at once: the graph's own number, the one in the settings, or measured with these banks."""
         if self._batch is None:
             row = np.zeros((1, self._columns), np.int32)
-            self._batch = measured_batch(
-                lambda count: self._run(row.repeat(count, axis=0), banks), self.device.largest_batch
-            )
+            largest = self.device.largest_batch
+            self._batch = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), largest)
         return self._batch
 
     def upload(self, pictures: Array) -> Banks:
         """The pictures in the device's memory, for as long as the result is referenced."""
-        entered = self._entered(pictures)
-        return self.session.upload(entered.transpose(0, 2, 3, 1) if self._turned else entered)
+        pictures = self._graph_input(pictures)
+        return self.session.upload(pictures.transpose(0, 2, 3, 1) if self._turned else pictures)
 
-    def _entered(self, pictures: Array) -> Array:
-        """The pictures as the graph takes them, after its first step where that was split off."""
+    def _graph_input(self, pictures: Array) -> Array:
+        """The pictures after the graph's first step, where that was split off."""
         pictures = pictures.astype(self.signature.dtype, copy=False)
         return pictures if self._step is None else self._step.run({self.signature.input: pictures})[0]
 
     def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
         if self.signature.rows == "dependent":
-            yield from self._alone(rows, banks)
+            for index in range(len(rows)):
+                row = rows[index : index + 1].repeat(self.signature.own_batch or 1, axis=0)
+                yield slice(index, index + 1), self._run(row, banks)[:1]
             return
         waiting: deque[tuple[slice, Future[Array]]] = deque()
-        start = 0
+        start, fixed = 0, self.signature.own_batch is not None or self.device.fixed_batch
         try:
             while start < len(rows) or waiting:
                 while start < len(rows) and len(waiting) < self.device.batches_in_flight:
                     part = slice(start, min(start + self.batch(banks), len(rows)))
-                    feeds = self._feeds(self._padded(rows[part], banks), banks)
+                    feeds = self._feeds(filled(rows[part], self.batch(banks)) if fixed else rows[part], banks)
                     waiting.append((part, self._pool.submit(self._scored, feeds, part.stop - part.start)))
                     start = part.stop
                 part, future = waiting.popleft()
@@ -104,16 +105,6 @@ class OnnxOverBanks:
         while waiting:
             waiting.popleft()[1].exception()
         return int(part.start)
-
-    def _padded(self, rows: Array, banks: Banks) -> Array:
-        """The rows, filled up to a full batch where the graph or the device needs a fixed batch size."""
-        fixed = self.signature.own_batch is not None or self.device.fixed_batch
-        return filled(rows, self.batch(banks)) if fixed else rows
-
-    def _alone(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
-        own = self.signature.own_batch or 1
-        for index in range(len(rows)):
-            yield slice(index, index + 1), self._run(rows[index : index + 1].repeat(own, axis=0), banks)[:1]
 
     def _run(self, rows: Array, banks: Banks) -> Array:
         return self._scored(self._feeds(rows, banks), len(rows))
@@ -148,36 +139,35 @@ class OnnxMaskedOnHost(OnnxMasked):
 
     def load(self, pictures: Array, ranks: Array) -> Banks:
         """Both banks in main memory."""
-        return Composer(self._entered(pictures), ranks, self.signature.layout, turns=self.device.batches_in_flight + 1)
+        return Composer(
+            self._graph_input(pictures), ranks, self.signature.layout, turns=self.device.batches_in_flight + 1
+        )
 
     def _feeds(self, rows: Array, banks: Banks) -> Feeds:
         return {self._input: banks(rows)}
 
 
 class HostOverBanks:
-    """A plain callable whose input is composed with numpy, from banks and rows of integers."""
+    """A plain callable whose input is composed on the host: its banks are a function from rows to images."""
 
-    def __init__(self, model: CallableClassifier, compose: Callable[..., Array]) -> None:
-        self.model, self.batch, self._compose = model, model.batch, compose
+    def __init__(self, model: CallableClassifier) -> None:
+        self.model, self.batch = model, model.batch
 
     def run(self, rows: Array, banks: Banks) -> Iterator[tuple[slice, Array]]:
         """Probabilities for the rows."""
         for start in range(0, len(rows), self.batch):
             part = rows[start : start + self.batch]
-            scores = self.model.scores(self._compose(part, *banks, self.model.signature.layout), self.batch)
+            scores = self.model.scores(banks(part), self.batch)
             probabilities = to_probabilities(scores, self.model.signature.kind).astype(np.float32)
             yield slice(start, start + len(part)), probabilities
 
 
 class HostMasked(HostOverBanks):
-    """The masks of a plain callable, composed with numpy."""
-
-    def __init__(self, model: CallableClassifier) -> None:
-        super().__init__(model, lambda rows, composer, _layout: composer(rows))
+    """The masks of a plain callable."""
 
     def load(self, pictures: Array, ranks: Array) -> Banks:
         """Both banks in main memory."""
-        return (Composer(pictures, ranks, self.model.signature.layout),)
+        return Composer(pictures, ranks, self.model.signature.layout)
 
 
 Masked = OnnxMasked | HostMasked

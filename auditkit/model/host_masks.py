@@ -1,8 +1,7 @@
-"""Masked images made on the host, each from the one before it where the two differ in a few pixels alone.
+"""Masked images composed on the host, each from the one before it where the two differ in a few pixels alone.
 
-On a CPU this is far cheaper than masks inside the graph, which read and write every pixel of every image several times:
-a picture is copied once, and the pixels between two keep counts are changed. Who is done with a batch before so many
-others are made lets their memory be used again, which saves as much as the copying costs.
+On a CPU this is far cheaper than masks inside the graph, which read and write every pixel of every image several times.
+Memory of batches that are no longer needed is used again, which saves as much as the copying costs.
 """
 
 import numpy as np
@@ -29,7 +28,7 @@ class Composer:
 
     def __call__(self, rows: Array) -> Array:
         """The masked images of rows [N, 4]."""
-        images = self._room(len(rows))
+        images = self._buffer(len(rows))
         for image, row in zip(images, rows.tolist(), strict=True):
             kind: Row = (row[TOP], row[BOTTOM], row[MAP])
             keep = min(max(row[KEEP], 0), self._pixels)
@@ -38,8 +37,8 @@ class Composer:
         self._turn += 1
         return images
 
-    def _room(self, count: int) -> Array:
-        """Memory for so many images; none that is remembered lies in it."""
+    def _buffer(self, count: int) -> Array:
+        """Memory for `count` images that holds no remembered one."""
         shape = (count, *self.pictures.shape[1:])
         oldest = self._turn - (len(self._buffers) or _REMEMBERED)
         self._last_images = {kind: last for kind, last in self._last_images.items() if last[0] > oldest}
@@ -55,9 +54,9 @@ class Composer:
         top, bottom, index = kind
         _, before, kept = self._last_images.get(kind, (0, self.pictures[bottom], 0))
         if abs(keep - kept) * _FEW > self._pixels:
-            shown = (self.ranks[index] < keep).reshape(image.shape[:2] if self._last else image.shape[1:])
+            mask = (self.ranks[index] < keep).reshape(image.shape[:2] if self._last else image.shape[1:])
             image[...] = self.pictures[bottom]
-            np.copyto(image, self.pictures[top], where=shown[..., None] if self._last else shown)
+            np.copyto(image, self.pictures[top], where=mask[..., None] if self._last else mask)
             return
         image[...] = before
         changed = self._order(index)[min(kept, keep) : max(kept, keep)]
@@ -68,7 +67,6 @@ class Composer:
             self._flat(image)[:, changed] = self._flat(source)[:, changed]
 
     def _flat(self, image: Array) -> Array:
-        """The image with its pixels along one axis."""
         return image.reshape((self._pixels, -1) if self._last else (-1, self._pixels))
 
     def _order(self, index: int) -> Array:

@@ -13,7 +13,7 @@ from auditkit.arrays import Array
 from auditkit.graph import soft_masks
 from auditkit.graph.hard_masks import PICTURES
 from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
-from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.hard_masks import Banks, HostOverBanks, OnnxOverBanks
 from auditkit.model.session import Feeds
 
@@ -35,18 +35,16 @@ class OnnxMixed(OnnxOverBanks):
 
 
 class HostMixed(HostOverBanks):
-    """The mixtures of a plain callable, composed with numpy."""
-
-    def __init__(self, model: CallableClassifier) -> None:
-        super().__init__(model, composed)
+    """The mixtures of a plain callable."""
 
     def upload(self, pictures: Array) -> Banks:
         """The pictures as they are."""
         return pictures
 
     def load(self, pictures: Banks, grids: Array, down: Array, across: Array) -> Banks:
-        """All banks as they are, the masks in float32."""
-        return (pictures, *(bank.astype(np.float32, copy=False) for bank in (grids, down, across)))
+        """All banks in main memory, the masks in float32."""
+        masks = [bank.astype(np.float32, copy=False) for bank in (grids, down, across)]
+        return lambda rows: composed(rows, pictures, *masks, self.model.signature.layout)
 
 
 def composed(rows: Array, pictures: Array, grids: Array, down: Array, across: Array, layout: str) -> Array:
