@@ -5,6 +5,7 @@ where x is a pixel in 0..255.
 """
 
 import json
+import os
 import stat
 import tomllib
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
-from auditkit.model import external_files
+from auditkit.model import external_data
 from auditkit.model.signature import Overrides, Signature
 from auditkit.records import Json, to_json
 from auditkit.toml_tables import Table
@@ -257,8 +258,9 @@ def _names(table: Table, path: Path) -> tuple[str, ...]:
         file = str(table.data["file"])
         try:
             # A vendor's card may name any file of the reader's machine, just as a tensor may.
-            with external_files.opened(path.parent, file, f"the list of class names of {path.name}") as data:
-                text = data.read(0, min(data.size, _MOST_BYTES)).decode("utf-8")
+            with external_data.opened(path.parent, file, f"the list of class names of {path.name}") as descriptor:
+                size = min(os.fstat(descriptor).st_size, _MOST_BYTES)
+                text = external_data.read_range(descriptor, 0, size).decode("utf-8")
         except UnicodeDecodeError as error:
             raise BadInput(f"{path.name}: the class names file {file} cannot be read: {error}.") from None
         return tuple(line.strip() for line in text.splitlines() if line.strip())

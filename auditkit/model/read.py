@@ -1,7 +1,7 @@
 """Reads an untrusted ONNX file into a checked model in memory, or raises BadInput with the reason.
 
 The model refers to no other file: external tensors of weights, attributes, sparse tensors, subgraphs, functions and
-training info are read through `external_tensors`. The runtime gets these bytes, never the path.
+training info are read through `external_data`. The runtime gets these bytes, never the path.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
-from auditkit.model import external_tensors
+from auditkit.model import external_data
 
 Graph = onnx.GraphProto | onnx.FunctionProto
 
@@ -107,11 +107,11 @@ def read(path: Path, limits: Limits | None = None, announce: Callable[[int], Non
     content = _bytes_of(path, limits)
     proto = _parse(content, path.name)
     _check_operators(proto, path.name, limits)
-    outside = [pair for pair in external_tensors.all_tensors(proto) if external_tensors.is_outside(pair[0])]
-    total = len(content) + external_tensors.data_bytes(path, [tensor for tensor, _ in outside], limits.external_bytes)
+    outside = external_data.outside_tensors(proto)
+    total = len(content) + external_data.data_bytes(path, [tensor for tensor, _ in outside], limits.external_bytes)
     announce(total)
-    weights, digests = external_tensors.bring_in(outside, path, apart=total > limits.inline_bytes)
-    external_tensors.refuse_doubles(proto, weights, path.name)
+    weights, digests = external_data.bring_in(outside, path, apart=total > limits.inline_bytes)
+    external_data.refuse_doubles(proto, weights, path.name)
     return OnnxFile(path, hashlib.sha256(content).hexdigest(), total, proto, weights, digests)
 
 

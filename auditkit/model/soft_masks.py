@@ -43,8 +43,8 @@ class HostMixed(HostOverBanks):
 
     def load(self, pictures: Banks, grids: Array, down: Array, across: Array) -> Banks:
         """All banks in main memory, the masks in float32."""
-        masks = [bank.astype(np.float32, copy=False) for bank in (grids, down, across)]
-        return lambda rows: composed(rows, pictures, *masks, self.model.signature.layout)
+        grids, down, across = (bank.astype(np.float32, copy=False) for bank in (grids, down, across))
+        return lambda rows: composed(rows, pictures, grids, down, across, self.model.signature.layout)
 
 
 def composed(rows: Array, pictures: Array, grids: Array, down: Array, across: Array, layout: str) -> Array:

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph.float16 import to_float16
-from auditkit.model.external_tensors import HELD_IN_MEMORY
+from auditkit.model.external_data import HELD_IN_MEMORY
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from auditkit.arrays import Array
 from auditkit.graph import simplify
 from auditkit.graph.simplify import simplified
-from auditkit.model.external_tensors import HELD_IN_MEMORY
+from auditkit.model.external_data import HELD_IN_MEMORY
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 

@@ -20,9 +20,9 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.errors import BadInput
-from auditkit.model import external_files
+from auditkit.model import external_data
 from auditkit.model.classifier import load
-from auditkit.model.external_tensors import HELD_IN_MEMORY
+from auditkit.model.external_data import HELD_IN_MEMORY
 from auditkit.model.read import Limits, read
 from auditkit.model.session import Settings
 from tests.support import onnx_models
@@ -668,10 +668,10 @@ def test_impossible_shapes_and_types_of_external_tensors_are_refused(
 
 def test_a_data_file_that_shrinks_while_it_is_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(bytes(100))
-    with external_files.opened(tmp_path, "data.bin", "m") as data:
+    with external_data.opened(tmp_path, "data.bin", "m") as descriptor:
         (tmp_path / "data.bin").write_bytes(bytes(10))
         with pytest.raises(BadInput, match="shrank"):
-            data.read(0, 100)
+            external_data.read_range(descriptor, 0, 100)
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:

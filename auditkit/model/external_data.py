@@ -1,0 +1,231 @@
+"""Tensors whose bytes lie in other files: found in every part of a model, and read into place.
+
+A tensor of an ONNX file may name another file to hold its bytes, so a hostile model can name any file of the reader's
+machine. Only plain files inside the model's own folder are read: every component of the name is opened relative to its
+parent without following links, so nothing can be swapped between the check and the read, and the file must be regular
+and have one name only.
+"""
+
+import errno
+import hashlib
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path, PureWindowsPath
+
+import numpy as np
+import onnx
+from google.protobuf.message import Message
+
+from auditkit.arrays import Array
+from auditkit.errors import BadInput
+
+# Stands where a detached weight's file name stood: the runtime is given the array, and no file of that name exists.
+HELD_IN_MEMORY = "auditkit-holds-this-weight-in-memory"
+_CHUNK_BYTES = 1 << 24  # read at once
+_SMALL_BYTES = 4096  # weights up to this size stay in the graph
+_NATIVE: dict[int, type[np.generic]] = {
+    onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64, onnx.TensorProto.FLOAT16: np.float16,
+    onnx.TensorProto.INT8: np.int8, onnx.TensorProto.UINT8: np.uint8, onnx.TensorProto.INT64: np.int64,
+    onnx.TensorProto.INT32: np.int32,
+}  # fmt: skip
+_BITS: dict[int, int] = {
+    onnx.TensorProto.FLOAT: 32, onnx.TensorProto.UINT8: 8, onnx.TensorProto.INT8: 8, onnx.TensorProto.UINT16: 16,
+    onnx.TensorProto.INT16: 16, onnx.TensorProto.INT32: 32, onnx.TensorProto.INT64: 64, onnx.TensorProto.BOOL: 8,
+    onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.DOUBLE: 64, onnx.TensorProto.UINT32: 32,
+    onnx.TensorProto.UINT64: 64, onnx.TensorProto.COMPLEX64: 64, onnx.TensorProto.COMPLEX128: 128,
+    onnx.TensorProto.BFLOAT16: 16, onnx.TensorProto.FLOAT8E4M3FN: 8, onnx.TensorProto.FLOAT8E4M3FNUZ: 8,
+    onnx.TensorProto.FLOAT8E5M2: 8, onnx.TensorProto.FLOAT8E5M2FNUZ: 8, onnx.TensorProto.UINT4: 4,
+    onnx.TensorProto.INT4: 4, onnx.TensorProto.FLOAT4E2M1: 4,
+}  # fmt: skip
+
+
+def outside_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, bool]]:
+    """Every tensor that names another file for its bytes, and whether it is a plain weight of the main graph."""
+    tensors = list(_tensors(proto.graph))
+    for part in (*proto.functions, *proto.training_info):
+        tensors += [(tensor, False) for tensor, _ in _tensors(part)]
+    return [pair for pair in tensors if pair[0].external_data or pair[0].data_location == onnx.TensorProto.EXTERNAL]
+
+
+def _tensors(message: Message) -> Iterator[tuple[onnx.TensorProto, bool]]:
+    """Every tensor below a message, however deep, and whether it is a plain weight of the main graph."""
+    waiting: list[tuple[Message, bool]] = [(message, False)]
+    while waiting:
+        part, is_weight = waiting.pop()
+        if isinstance(part, onnx.TensorProto):
+            yield part, is_weight
+            continue
+        for descriptor, value in part.ListFields():
+            if descriptor.message_type is not None:
+                main = part is message and descriptor.name == "initializer"
+                waiting += [(v, main) for v in ([value] if isinstance(value, Message) else value)]
+
+
+def refuse_doubles(proto: onnx.ModelProto, weights: Mapping[str, Array], name: str) -> None:
+    """Refuse two weights of one name: the runtime would get one array and look for the other in a file."""
+    seen: set[str] = set()
+    for tensor in proto.graph.initializer:
+        if tensor.name in seen and tensor.name in weights:
+            raise BadInput(f"{name} holds two weights of the name '{tensor.name}'; ask the vendor for a proper export.")
+        seen.add(tensor.name)
+
+
+def data_bytes(path: Path, tensors: list[onnx.TensorProto], most: int) -> int:
+    """Bytes of external data that the tensors truly use, each file that they name having been checked."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        location = _entries(tensor).get("location", "")
+        if location not in sizes:
+            with _data_file(path, tensor) as descriptor:
+                sizes[location] = _size(descriptor)
+    needed = sum(_size_of(tensor, path.name) for tensor in tensors)
+    if max(needed, sum(sizes.values())) > most:
+        raise BadInput(f"{path.name} refers to {needed:,} bytes of external data, above {most:,}.")
+    # Limits follow from this number: neither an unused rest of a (sparse) file nor bytes named twice may raise them.
+    return min(needed, sum(sizes.values()))
+
+
+def bring_in(
+    outside: list[tuple[onnx.TensorProto, bool]], path: Path, *, apart: bool
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Put external data in place; weights come back beside the graph when the whole is too large for one message."""
+    weights: dict[str, Array] = {}
+    digests: dict[str, str] = {}
+    for tensor, is_weight in outside:
+        location = _entries(tensor).get("location", "")
+        with _data_file(path, tensor) as descriptor:
+            content = _content(descriptor, tensor, path.name)
+            if location not in digests:
+                digests[location] = _sha256(descriptor)
+        del tensor.external_data[:]
+        if apart and is_weight and len(content) > _SMALL_BYTES and tensor.data_type in _NATIVE:
+            weights[tensor.name] = np.frombuffer(content, _NATIVE[tensor.data_type]).reshape(tuple(tensor.dims))
+            tensor.external_data.add(key="location", value=HELD_IN_MEMORY)
+        else:
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            tensor.raw_data = content
+    return weights, digests
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _size_of(tensor: onnx.TensorProto, name: str) -> int:
+    """Bytes that a tensor's shape and type ask for."""
+    if any(dim < 0 for dim in tensor.dims) or tensor.data_type not in _BITS:
+        raise BadInput(f"{name}: external tensor '{tensor.name}' has an impossible shape or type; the file is damaged.")
+    return (int(math.prod(tensor.dims)) * _BITS[tensor.data_type] + 7) // 8
+
+
+def _content(descriptor: int, tensor: onnx.TensorProto, name: str) -> bytes:
+    entries, needed, size = _entries(tensor), _size_of(tensor, name), _size(descriptor)
+    numbers = entries.get("offset", "0"), entries.get("length", str(needed))
+    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers):
+        raise BadInput(f"{name}: external tensor '{tensor.name}' has an offset or length that is no number of bytes.")
+    offset, length = map(int, numbers)
+    if length != needed or offset + length > size:
+        raise BadInput(
+            f"{name}: external tensor '{tensor.name}' needs {needed:,} bytes, but the file gives [{offset:,}, "
+            f"{offset + length:,}) of '{entries['location']}' with {size:,} bytes; the model and its data do not match."
+        )
+    return read_range(descriptor, offset, length)
+
+
+def _size(descriptor: int) -> int:
+    return os.fstat(descriptor).st_size
+
+
+def read_range(descriptor: int, offset: int, length: int) -> bytes:
+    """The bytes [offset, offset + length), which must lie inside the file."""
+    pieces: list[bytes] = []
+    while length > 0:
+        piece = os.pread(descriptor, min(length, _CHUNK_BYTES), offset)
+        if not piece:
+            raise BadInput("a file of external data shrank while it was read; try again.")
+        pieces.append(piece)
+        offset += len(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+def _sha256(descriptor: int) -> str:
+    digest, size = hashlib.sha256(), _size(descriptor)
+    for offset in range(0, size, _CHUNK_BYTES):
+        digest.update(read_range(descriptor, offset, min(_CHUNK_BYTES, size - offset)))
+    return digest.hexdigest()
+
+
+def _data_file(path: Path, tensor: onnx.TensorProto) -> AbstractContextManager[int]:
+    return opened(path.parent, _entries(tensor).get("location", ""), f"external data of tensor '{tensor.name}'")
+
+
+@contextmanager
+def opened(folder: Path, location: str, what: str) -> Iterator[int]:
+    """A descriptor of the file `location` beneath `folder` that holds `what`, which is named if it is refused."""
+    parts = _parts(location, what)
+    try:
+        descriptor = _open_inside(folder, parts)
+    except OSError as error:
+        raise _refusal(error, location, what, folder) from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadInput(f"{what} in '{location}' is not a regular file; refused.")
+        if status.st_nlink != 1:
+            raise BadInput(
+                f"{what} in '{location}' is a hard link ({status.st_nlink} names for one file), which is refused; "
+                f"put a plain copy beside the model."
+            )
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _parts(location: str, what: str) -> list[str]:
+    """The components of a location that stays inside the folder by its spelling alone."""
+    where = f"{what} is said to lie in '{location}'"
+    way_out = "Only plain files inside the model's own folder are read; ask the vendor for a self-contained file."
+    if not location or "\0" in location:
+        raise BadInput(f"{what} names no file. {way_out}")
+    windows = PureWindowsPath(location)
+    if location.startswith(("/", "\\")) or windows.drive or windows.root:
+        raise BadInput(f"{where}, an absolute path. {way_out}")
+    parts = [part for part in location.replace("\\", "/").split("/") if part not in ("", ".")]
+    if not parts or ".." in parts:
+        raise BadInput(f"{where}, which leaves the model's folder. {way_out}")
+    return parts
+
+
+def _refusal(error: OSError, location: str, what: str, folder: Path) -> BadInput:
+    where = f"{what} in '{location}'"
+    if error.errno in (errno.ELOOP, errno.EMLINK):
+        return BadInput(f"{where} goes through a symbolic link, which is refused; put the real file beside the model.")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return BadInput(f"{where} is missing from {folder}; ask the vendor for the data file and put it there.")
+    return BadInput(f"{where} cannot be opened ({os.strerror(error.errno or 0)}).")
+
+
+def _open_inside(folder: Path, parts: list[str]) -> int:
+    """Descriptor of folder/parts, each level opened beneath the last without following a link."""
+    if os.open not in os.supports_dir_fd:
+        raise BadInput(
+            "this system cannot open files beneath a folder without following links, so external data is "
+            "not read here; ask the vendor for a self-contained file."
+        )
+    plain = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for position, part in enumerate(parts):
+        parent, flags = descriptor, plain if position == len(parts) - 1 else plain | os.O_DIRECTORY
+        try:
+            # O_DIRECTORY on a link gives ENOTDIR, which would be reported as "missing", so links are looked for first.
+            if stat.S_ISLNK(os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            descriptor = os.open(part, flags, dir_fd=parent)
+        finally:
+            os.close(parent)
+    return descriptor
