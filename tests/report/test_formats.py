@@ -296,7 +296,7 @@ def test_sarif_names_the_file_the_command_and_what_was_left_out(made: Callable[.
     assert call["commandLine"] == "auditkit audit vendor/model.onnx 'my images'"
     assert [(one["level"], one["message"]["text"]) for one in call["toolExecutionNotifications"]] == [
         ("error", "error: because of error"), ("warning", "torn.png was left out: it is cut short"),
-        ("warning", "maps: ties (12 of 40 maps)"),
+        ("warning", "maps: many pixels are tied in 12 of 40 maps"),
     ]  # fmt: skip
     assert found["properties"]["settings"]["eps1"] == 0.01
     assert "text" not in found["properties"]["policy"]

@@ -25,8 +25,9 @@ from auditkit.report.html import SECTIONS, render_html
 from auditkit.report.load_run import Loaded, load
 from auditkit.report.plots import MOST_IMAGES, MOST_PAIRS
 from auditkit.runs.evaluation.plan import RunRecord
-from auditkit.runs.evaluation.runtime_check import Runtime
+from auditkit.runs.evaluation.runtime_check import REFERENCE
 from auditkit.runs.evaluation.settings import Evaluation, resolved
+from auditkit.runs.folder.figures import Runtime
 from auditkit.runs.folder.parquet import COLUMNS, fitted
 from auditkit.runs.folder.results import Comparison, DifferenceResult, Refusal, Results, Subject
 from auditkit.runs.folder.store import Store
@@ -84,7 +85,7 @@ def made_run(
             "images": {"source": "photos/test", "count": images, "digest": "ef" * 32},
         },
     }  # fmt: skip
-    runtime = Runtime(rows=18, repeated=0.0, largest=1.2e-7, mean=1e-9, insertion=1e-8, alpha=1e-8, beta=0.0)
+    runtime = Runtime(REFERENCE, 18, 0.0, largest=1.2e-7, mean=1e-9, insertion=1e-8, alpha=1e-8, beta=0.0, note=None)
     summary = summarise(lambda: parts, settings, runtime, (), from_json(RunRecord, about, "about"))
     with Store.open(folder, {"made": "for a test"}) as store:
         for number_of, part in enumerate(parts):

@@ -22,7 +22,7 @@ from auditkit.model.signature import Overrides
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation import measure, runtime_check
 from auditkit.runs.evaluation.settings import Evaluation, resolved
-from auditkit.runs.folder.figures import Flag
+from auditkit.runs.folder.figures import Flag, Runtime
 from auditkit.runs.summary.summarise import Summary
 from tests.support import onnx_models
 
@@ -715,8 +715,8 @@ def test_ties_are_flagged_from_half_the_pixels(tmp_path: Path, levels: int, flag
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rows are spent on whether the runtime can be trusted."""
-    trusted: Future[runtime_check.Runtime] = Future()
-    trusted.set_result(runtime_check.Runtime(0, 0.0))
+    trusted: Future[Runtime] = Future()
+    trusted.set_result(Runtime(None, 0, 0.0, largest=None, mean=None, insertion=None, alpha=None, beta=None, note=None))
     monkeypatch.setattr(runtime_check, "checked", lambda work, *_: (work, trusted))
 
 

@@ -16,7 +16,8 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.hard_masks import HostMasked, OnnxMasked, masked
 from auditkit.records import to_json
 from auditkit.runs.evaluation import runtime_check
-from auditkit.runs.evaluation.runtime_check import MATTERS, MOST_BETWEEN_REPEATS, Runtime
+from auditkit.runs.evaluation.runtime_check import MOST_BETWEEN_REPEATS, REFERENCE
+from auditkit.runs.folder.figures import MOST_CHANGE, Runtime
 from tests.metrics.test_protocols import Array
 from tests.support import onnx_models
 
@@ -131,10 +132,10 @@ def test_a_sound_runtime_is_on_the_record(file: Path, images: Array, tmp_path: P
     """One image on the CPU, with the centred control; and with the first bundle's map, where it has one."""
     found = evaluate(opened(file), images, out=tmp_path / "run")
     runtime = found.runtime
-    assert (runtime.rows, runtime.repeated, runtime.note) == (ROWS, 0, "")
+    assert (runtime.rows, runtime.repeated, runtime.note) == (ROWS, 0, None)
     assert max(runtime.largest, runtime.mean, runtime.insertion, runtime.alpha, runtime.beta) < 1e-6
     written = json.loads((tmp_path / "run" / "results.json").read_text())["runtime"]
-    assert written == to_json(runtime.to_record())
+    assert written == to_json(runtime)
     assert written["reference"].startswith("the file on the CPU, strict float32")
     bundle = auditkit.Bundle(tmp_path / "maps")
     maps = np.random.default_rng(1).random((CLASSES, *SIZE), dtype=np.float32)
@@ -162,7 +163,7 @@ def test_a_device_that_is_off_is_measured_and_flagged(
     assert 0.2 * by < runtime.mean <= runtime.largest <= by * 1.001
     assert runtime.insertion == pytest.approx(by * sound.value("insertion", "control:centred-gaussian"), rel=0.6)
     assert runtime.matters == (by == 0.2)
-    doubts = [text for text in found.flag_texts() if "off from strict float32" in text]
+    doubts = [text for text in found.flag_texts() if "differ from strict float32" in text]
     assert len(doubts) == sum(flag.kind == "runtime-off" for flag in found.flags)
     assert len(doubts) == runtime.matters
     assert all(f"insertion {runtime.insertion:.2g}" in flag for flag in doubts)
@@ -236,10 +237,10 @@ def test_the_figure_that_changes_most_is_named(file: Path, images: Array, monkey
 
 
 def test_auto_stays_where_it_does_not_matter(file: Path, images: Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    distort(monkeypatch, lower(MATTERS / 4), precision="tf32")
+    distort(monkeypatch, lower(MOST_CHANGE / 4), precision="tf32")
     found = evaluate(opened(file, pretended="tf32"), images)
-    assert found.runtime.note == ""
-    assert 0 < found.runtime.largest <= MATTERS / 4
+    assert found.runtime.note is None
+    assert 0 < found.runtime.largest <= MOST_CHANGE / 4
     assert found.flags == ()
 
 
@@ -250,7 +251,7 @@ def test_a_precision_that_was_asked_for_is_kept_and_flagged(
     model = opened(file, pretended="tf32")
     model.requested = replace(model.requested, precision="tf32")
     found = evaluate(model, images)
-    assert found.runtime.note == ""
+    assert found.runtime.note is None
     assert any(flag.kind == "runtime-off" for flag in found.flags)
 
 
@@ -268,10 +269,10 @@ def test_strict_on_the_cpu_does_not_wait_for_its_own_check(
 @pytest.mark.parametrize(
     ("changes", "most", "matters"),
     [
-        ((None, None, None), 0.0, False), ((MATTERS, MATTERS, MATTERS), MATTERS, False),
+        ((None, None, None), None, False), ((MOST_CHANGE, MOST_CHANGE, MOST_CHANGE), MOST_CHANGE, False),
         ((0.0, 0.003, 0.001), 0.003, True), ((0.0, 0.0, 0.0021), 0.0021, True),
     ],
 )  # fmt: skip
-def test_what_matters(changes: tuple[float | None, ...], most: float, matters: bool) -> None:
-    runtime = Runtime(1, 0.0, 0.0, 0.0, *changes)
-    assert (runtime.most[1], runtime.matters) == (most, matters)
+def test_what_matters(changes: tuple[float | None, ...], most: float | None, matters: bool) -> None:
+    runtime = Runtime(None if most is None else REFERENCE, 1, 0.0, 0.0, 0.0, *changes, note=None)
+    assert (runtime.largest_change, runtime.matters) == (most, matters)

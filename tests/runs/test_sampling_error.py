@@ -155,7 +155,7 @@ def test_every_infill_and_control_has_its_own(given: tuple[Any, Any, Path]) -> N
 def test_two_ends_tell_nothing_of_the_error(given: tuple[Any, Any, Path]) -> None:
     found = run(given, steps=1)
     assert {(entry.name, entry.error) for entry in found.points} == {(None, None)}
-    assert "points: with 1 step nobody knows how far a figure of maps is off; --steps auto finds what it" in str(found)
+    assert "points: with 1 step, it is unknown how far figures of maps are off; --steps auto finds" in str(found)
 
 
 # What is said of it ---------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_two_ends_tell_nothing_of_the_error(given: tuple[Any, Any, Path]) -> Non
 
 def test_tables_say_when_points_are_too_few(given: tuple[Any, Any, Path], tmp_path: Path) -> None:
     found = run(given, steps=6, out=tmp_path / "run")
-    line = f"points: with 6 steps a figure of maps may be off by {said(found).error:.3f}; --steps auto finds what it"
+    line = f"points: with 6 steps, a figure of maps may be off by {said(found).error:.3f}; --steps auto finds what it"
     assert said(found).error > 0.005
     assert line in str(found)
     assert f"<p>{line}" in found._repr_html_()
@@ -192,7 +192,7 @@ SETTINGS = Evaluation(steps=auditkit.metrics.curves.Steps("uniform", count=16))
 
 @pytest.mark.parametrize(
     ("errors", "told"),
-    [([0.004, 0.005], None), ([0.004, 0.0131], "0.013"), ([None, 0.1], "nobody knows"), ([0.1, None], "nobody knows")],
+    [([0.004, 0.005], None), ([0.004, 0.0131], "0.013"), ([None, 0.1], "unknown"), ([0.1, None], "unknown")],
 )
 def test_the_worst_infill_of_a_bundle_is_told(errors: list[float | None], told: str | None) -> None:
     points = [point("a", str(number), error) for number, error in enumerate(errors)]
@@ -206,7 +206,7 @@ def test_the_way_out_is_one_that_there_is(given: tuple[Any, Any, Path]) -> None:
     points = [point("a", "gray", 0.01)]
     auto = replace(SETTINGS, steps=auditkit.metrics.curves.Steps("auto", tolerance=5e-3))
     assert sampling_remarks(points, auto) == [
-        "points: with steps auto:0.005 a figure of a may be off by 0.010; --steps auto:0.001 asks for more points"
+        "points: with steps auto:0.005, a figure of a may be off by 0.010; --steps auto:0.001 asks for more points"
     ]
     (line,) = sampling_remarks(points, Evaluation(protocol="xplique", steps=SETTINGS.steps))
     assert line.endswith("without --protocol, --steps auto finds what it needs")

@@ -734,7 +734,7 @@ def test_two_classes_may_share_a_map_and_be_honest_which_leaves_the_verdict_open
     found = binary(SHARED)
     said, asked = check(STANDARD, found, "labels-share-a-map"), check(STANDARD, found, "no-cheat-flag")
     assert (said.status, said.severity, said.part_of) == ("inconclusive", "critical", "no-cheat-flag")
-    assert "maps: same-map-for-all-labels (1000 of 1000 maps on images with several labels)" in said.reason
+    assert "maps: 1000 of 1000 maps on images with several labels are the same for all of them" in said.reason
     assert "signed maps, or another method, would tell them apart" in said.reason
     assert (asked.status, asked.observed) == ("inconclusive", 0)
     assert "labels-share-a-map" in asked.reason
@@ -787,7 +787,7 @@ def test_kinds_are_counted_once() -> None:
     found = results(STANDARD, ("a", "b"))
     found["flags"] = [flag("position-only", 40, 40, name) for name in "ab"]
     assert check(STANDARD, found, "no-cheat-flag").observed == 1
-    assert check(STANDARD, found, "cheat-position-only").reason.count("position-only") == 2
+    assert check(STANDARD, found, "cheat-position-only").reason.count("maps are those of other images") == 2
 
 
 def test_maps_of_another_model_fail(good: Plain) -> None:

@@ -268,9 +268,10 @@ ODD = (
     "the run", "one-map", "one-map:maps", "maps over control:random", "gray", "a, b", "x" * 10_000, "../../etc/passwd",
     "two\nlines", "\r\n\t", "\n", "\x00", "\x1b[31mfail\x1b[0m", "\x7f\x85\u2028\u2029", "\u202egnp.ssap", "\ufeff",
     "\ud800", "<script>alert('pass')</script>", "<b>pass</b>", "&lt;&amp;\"'", "]]>", "<!--", "</td></tr>",
-    "maps\nmaps: position-only (900 of 1000 maps are those of other images)",
+    "maps\nmaps: 900 of 1000 maps are those of other images",
     "10 of 100 images have no label in 'all' and are left out",
-    "maps: constant (900 of 1000 maps)\x00", "a colour picture", "<i>no image has a second label with probability</i>",
+    "maps: 900 of 1000 maps are constant\x00", "a colour picture",
+    "<i>no image has a second label with probability</i>",
 )  # fmt: skip
 
 

@@ -115,12 +115,9 @@ def _noise(pair: _Pair, name: str) -> float:
     """How far both runtimes together were from strict float32 on the CPU, in such a figure."""
     if METRICS[name].compute is None:  # it does not follow from rows
         return 0.0
-    column, changes = METRICS[name].curve, 0.0
-    for run in (pair.a, pair.b):
-        if run.results.runtime is not None:
-            by_column = {"alpha": run.results.runtime.alpha, "beta": run.results.runtime.beta}
-            changes += by_column.get(column, run.results.runtime.insertion) or 0.0
-    return changes
+    runtimes = [run.results.runtime for run in (pair.a, pair.b) if run.results.runtime is not None]
+    # Insertion's change stands in for metrics that are not taken from alpha or beta.
+    return sum(runtime.changes.get(METRICS[name].curve, runtime.changes["insertion"]) for runtime in runtimes)
 
 
 def _on_shared(values: Values, numbers: Array) -> Values:

@@ -7,6 +7,7 @@ CPU. The largest difference is recorded, and how much it changes the figures.
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -22,13 +23,13 @@ from auditkit.model.hard_masks import masked
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.plan import EvaluationPlan
-from auditkit.runs.folder import figures
+from auditkit.runs.folder.figures import Runtime
 
 STEPS = 8  # of each curve of the sample
 MAP_SEED = -2  # stands where a label would: the order of ties in the sample
 REFERENCE_ROWS = 16  # run on the CPU at once
 MOST_BETWEEN_REPEATS = 1e-4  # of a probability: the same batch twice
-MATTERS = 2e-3  # mean change of a figure from which a precision is not good enough
+REFERENCE = "the file on the CPU, strict float32, masks made with numpy"
 
 
 @dataclass(frozen=True)
@@ -42,44 +43,12 @@ class _Sample:
     labels: Array  # of each curve, the predicted one
 
 
-@dataclass(frozen=True)
-class Runtime:
-    """How far the runtime is from itself and from strict float32 on the CPU."""
-
-    rows: int
-    repeated: float  # largest difference of a probability when a batch is run again
-    largest: float | None = None  # and when it is run on the CPU; None: there is no file to run there
-    mean: float | None = None
-    insertion: float | None = None  # mean absolute change of a figure
-    alpha: float | None = None
-    beta: float | None = None
-    note: str = ""  # why another precision is used than was planned
-
-    @property
-    def most(self) -> tuple[str, float]:
-        """The figure that changes most, and by how much on average."""
-        changes = {"insertion": self.insertion, "alpha": self.alpha, "beta": self.beta}
-        return max(((name, change or 0.0) for name, change in changes.items()), key=lambda pair: pair[1])
-
-    @property
-    def matters(self) -> bool:
-        """Whether a figure changes by more than is acceptable."""
-        return self.most[1] > MATTERS
-
-    def to_record(self) -> figures.Runtime:
-        """The entry of results.json."""
-        reference = None if self.largest is None else "the file on the CPU, strict float32, masks made with numpy"
-        return figures.Runtime(reference, self.rows, self.repeated, self.largest, self.mean, self.insertion, self.alpha,
-                               self.beta, self.note or None)  # fmt: skip
-
-
 def checked(
     plan: EvaluationPlan, aside: Executor, plan_for: Callable[[AnyClassifier], EvaluationPlan]
 ) -> tuple[EvaluationPlan, "Future[Runtime]"]:
     """The plan to carry out, and what its runtime is worth, which the executor `aside` finds out.
 
-    Where the precision was left open and a figure changes by more than MATTERS, `plan_for` makes a new plan in strict
-    float32.
+    Where the precision was left open and a figure changes too much, `plan_for` makes a new plan in strict float32.
     """
     sample, prob = _run_twice(plan)
     pending = aside.submit(_compared, plan, sample, prob)
@@ -92,7 +61,7 @@ def checked(
     strict = plan_for(
         OnnxClassifier(model.file, model.signature, model.card, replace(model.requested, precision="strict"))
     )
-    name, change = runtime.most
+    name, change = max(runtime.changes.items(), key=itemgetter(1))
     note = f"{model.settings.precision} changes {name} by {change:.2g} on average, so strict float32 is used"
     sample, prob = _run_twice(strict)
     return strict, aside.submit(lambda: replace(_compared(strict, sample, prob), note=note))
@@ -148,9 +117,9 @@ def _ranks(plan: EvaluationPlan, images: UnitImages, image: int, label: int) -> 
 def _compared(plan: EvaluationPlan, sample: _Sample, prob: Array) -> Runtime:
     """The sample's probabilities on the device beside those on the CPU."""
     model, (first, again) = plan.model, prob
-    runtime = Runtime(len(sample.rows), float(np.abs(first - again).max()))
+    rows, repeated = len(sample.rows), float(np.abs(first - again).max())
     if model.file is None:
-        return runtime
+        return Runtime(None, rows, repeated, largest=None, mean=None, insertion=None, alpha=None, beta=None, note=None)
     reference = model.reference()
     chunks = np.array_split(sample.rows, max(1, len(sample.rows) // REFERENCE_ROWS))
     expected = np.concatenate([
@@ -160,10 +129,8 @@ def _compared(plan: EvaluationPlan, sample: _Sample, prob: Array) -> Runtime:
     difference = np.abs(first - expected)
     before, after = _figures(expected, sample, plan), _figures(first, sample, plan)
     insertion, complete, sound = (float(np.abs(b - a).mean()) for b, a in zip(before, after, strict=True))
-    return replace(
-        runtime, largest=float(difference.max()), mean=float(difference.mean()), insertion=insertion, alpha=complete,
-        beta=sound,
-    )  # fmt: skip
+    largest, mean = float(difference.max()), float(difference.mean())
+    return Runtime(REFERENCE, rows, repeated, largest, mean, insertion, complete, sound, note=None)
 
 
 def composed(rows: Array, pictures: Array, ranks: Array, layout: str) -> Array:

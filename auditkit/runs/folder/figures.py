@@ -9,6 +9,7 @@ from auditkit.records import optional
 
 CONTROL = "control:"  # begins the name of a source that knows nothing of the model
 ONE_MAP_PREFIX = f"{CONTROL}one-map:"  # and the bundle whose map of the predicted label poses for all labels
+MOST_CHANGE = 2e-3  # of a figure by the runtime, on average; a precision that changes more is not good enough
 Status = Literal["fail", "error", "inconclusive", "not assessed", "suppressed", "pass"]
 STATUSES: tuple[Status, ...] = ("fail", "error", "inconclusive", "not assessed", "suppressed", "pass")  # worst first
 Severity = Literal["info", "low", "medium", "high", "critical"]
@@ -110,27 +111,36 @@ class SamplingError:
 
 @dataclass(frozen=True)
 class Runtime:
-    """How far the runtime is from strict float32 on the CPU, on a sample of rows."""
+    """How far the runtime is from itself and from strict float32 on the CPU, on a sample of rows."""
 
-    reference: str | None
+    reference: str | None  # None: there is no file that could run on the CPU
     rows: int
-    repeated: float
-    largest: float | None
+    repeated: float  # largest difference of a probability when a batch is run again
+    largest: float | None  # and when it is run on the reference
     mean: float | None
-    insertion: float | None
+    insertion: float | None  # mean absolute change of a figure
     alpha: float | None
     beta: float | None
-    note: str | None
+    note: str | None  # why another precision is used than was planned
 
     def __post_init__(self) -> None:
         if self.reference is not None:
             require(self, "compared with a reference", ("insertion", "alpha", "beta"))
 
     @property
+    def changes(self) -> dict[str, float]:
+        """The mean absolute change of each figure; 0 where there is no reference."""
+        return {"insertion": self.insertion or 0.0, "alpha": self.alpha or 0.0, "beta": self.beta or 0.0}
+
+    @property
     def largest_change(self) -> float | None:
         """The largest mean change of a figure; None where there is no reference."""
-        changes = (self.insertion, self.alpha, self.beta)
-        return None if self.reference is None else max(change or 0.0 for change in changes)
+        return None if self.reference is None else max(self.changes.values())
+
+    @property
+    def matters(self) -> bool:
+        """Whether a figure changes by more than is acceptable."""
+        return max(self.changes.values()) > MOST_CHANGE
 
 
 @dataclass(frozen=True)

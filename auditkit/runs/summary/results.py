@@ -38,7 +38,7 @@ def results(summary: Summary) -> Results:
         run=RunFacts(len(summary.table), record.bundles, record.bundle_paths, record.pool, record.infill_images,
                      summary.table.copies),
         subject=record.subject, settings=record.settings, environment=record.environment,
-        runtime=summary.runtime.to_record(),
+        runtime=summary.runtime,
         metrics=tuple(metric for metric in summary.metrics if not metric.is_control),
         controls=tuple(metric for metric in summary.metrics if metric.is_control),
         comparisons=summary.comparisons, classes=summary.classes,

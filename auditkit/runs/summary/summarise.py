@@ -20,12 +20,11 @@ from auditkit.metrics.reliability import (
     mean_off_diagonal,
 )
 from auditkit.metrics.statistics import Interval, mean_interval, paired_difference, share_interval
-from auditkit.metrics.table import METRICS, compute_all
+from auditkit.metrics.table import METRICS, compute_all, title
 from auditkit.metrics.values import NotAssessed, Note, Values, paired
 from auditkit.runs.evaluation.plan import RunRecord
-from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import NO_LABEL, Evaluation
-from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, Agreement, Flag, MetricResult, SamplingError
+from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, Agreement, Flag, MetricResult, Runtime, SamplingError
 from auditkit.runs.summary.row_table import RowTable
 from auditkit.runs.summary.sampling_error import sampling_errors
 from auditkit.runs.summary.source_rows import Source, map_flags, sources
@@ -94,8 +93,8 @@ class Summary:
 
     def flag_texts(self) -> list[str]:
         """The flags as sentences."""
-        runtime, labels = self.runtime.to_record(), self.settings.labels or ""
-        return [flag_text(flag, self.failed_images, runtime, labels) for flag in self.flags]
+        labels = self.settings.labels or ""
+        return [flag_text(flag, self.failed_images, self.runtime, labels) for flag in self.flags]
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
         """Head and rows of a table: a source a row (under each infill), a metric a column."""
@@ -104,14 +103,14 @@ class Summary:
         lines = list(dict.fromkeys((metric.bundle or "", metric.infill) for metric in of_maps))
         cells = {(metric.bundle, metric.infill, metric.name): figure_text(metric) for metric in of_maps}
         several = len({infill for _, infill in lines}) > 1
-        head = ["maps", *(["infill"] if several else []), *(name.replace("_", " ") for name in names)]
+        head = ["maps", *(["infill"] if several else []), *map(title, names)]
         rows = []
         for source, infill in lines:
             figures = [cells.get((source, infill, name), "") for name in names]
             rows.append([source, *([infill] if several else []), *figures])
         return head, rows
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:  # what a Python prompt shows
         head, rows = self.grid()
         # Values on one line, their intervals beneath them.
         halves = [[cell.partition(" (")[::2] for cell in row] for row in rows]
@@ -121,9 +120,6 @@ class Summary:
         widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
         return "\n".join(line.rstrip() for line in [*text, *self._remarks_below()])
-
-    def __repr__(self) -> str:  # what a Python prompt shows
-        return str(self)
 
     def _remarks_below(self) -> list[str]:
         points = sampling_remarks(self.points, self.settings)

@@ -1,71 +1,74 @@
-"""Facts in words: the only place where flags, notes and reasons of an evaluation become sentences."""
+"""Facts in words: the only place where flags, notes and reasons of an evaluation become sentences.
+
+The tables are templates: `{0}` is the fact, whose fields are named.
+"""
 
 from collections.abc import Iterable, Sequence
 
 from auditkit.data.dataset import FailedImage
 from auditkit.metrics.curves import Steps
-from auditkit.metrics.values import NotAssessed, Note
+from auditkit.metrics.table import title
+from auditkit.metrics.values import Cause, NotAssessed, Note, NoteKind
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.figures import CONTROL, Flag, MetricResult, NotRandomised, Runtime, SamplingError
+from auditkit.runs.folder.figures import CONTROL, Flag, FlagKind, MetricResult, NotRandomised, Runtime, SamplingError
 from auditkit.runs.summary.sampling_error import MATTERS
+
+_WHY_NOT_ASSESSED: dict[Cause, str] = {
+    "no-map-for-predicted-label": "no map for the predicted label",
+    "no-map-for-named-label": "no map for a named label",
+    "maps-missing": "{0.count} of {0.total} maps are missing, and every label needs its own",
+    "only-predicted-label": "the label set holds no other label than the predicted one",
+    "no-second-label": "no image has a second label with probability {0.value:g} or more",
+    "no-second-label-above": "no image has a second label with probability above {0.value:g}, so one map does for all",
+    "one-image-has-no-halves": "delta is tuned on one half of the images; one image has no halves",
+    "not-measured": "not measured",
+}
+_WHY_NOT_RANDOMISED = {
+    "function": "a function has no layers that could be re-initialised",
+    "supplied": "the maps were supplied, so they cannot be made again for a re-initialised model",
+    "other-maps": "{0.detail} did not make these maps for this model, so it cannot make them again for a changed one",
+    "few-parameters": "{0.detail} parameters are weights of layers that can be re-initialised, which is too few",
+    "no-maps": "{0.detail}",
+    "no-stage": "{0.detail}",
+}
+_NOTES: dict[NoteKind, str] = {
+    "one-image": "one image shows no spread, so there is no interval",
+    "no-spread": "all images have the same value, so the bootstrap sees no spread",
+    "equal-values": "all images have the same value; the interval allows for {0.value:.1%} of images that differ",
+    "few-images": "too few images for an interval",
+    "tuned-delta": "delta {0.value:g}, tuned on {0.count} images",
+    "images-with-second-label": "{0.count} of {0.total} images have a second label in the label set",
+    "images-with-region": "{0.count} of {0.total} images have a region and a map for the label they show",
+}
+_FLAGS: dict[FlagKind, str] = {
+    "copies": "{0.count} of {0.total} images are copies of others",
+    "unusable-images": "{0.count} of {0.total} images cannot be used and are left out",
+    "images-without-label": "{0.count} of {0.total} images have no label in '{labels}' and are left out",
+    "runtime-off": "figures differ from strict float32 on the CPU by more than is acceptable",
+    "strict-precision-used": "strict float32 is used",
+    "tie-order-matters": "{0.bundle}: the order of tied pixels changes insertion ({0.infill}) by {0.value:.3f} (mean)",
+    "maps-missing": "{0.bundle}: {0.count} maps are missing",
+    "same-map-for-all-labels": "{0.bundle}: {0.count} of {0.total} maps on images with several labels are the "
+                               "same for all of them",
+    "position-only": "{0.bundle}: {0.count} of {0.total} maps are those of other images",
+    "constant": "{0.bundle}: {0.count} of {0.total} maps are constant",
+    "ties": "{0.bundle}: many pixels are tied in {0.count} of {0.total} maps",
+}  # fmt: skip
 
 
 def why_not_assessed(missing: NotAssessed) -> str:
     """Why there is no figure, as the end of a sentence."""
-    match missing.cause:
-        case "no-map-for-predicted-label":
-            return "no map for the predicted label"
-        case "no-map-for-named-label":
-            return "no map for a named label"
-        case "maps-missing":
-            return f"{missing.count} of {missing.total} maps are missing, and every label needs its own"
-        case "only-predicted-label":
-            return "the label set holds no other label than the predicted one"
-        case "no-second-label":
-            return f"no image has a second label with probability {missing.value:g} or more"
-        case "no-second-label-above":
-            return f"no image has a second label with probability above {missing.value:g}, so one map does for all"
-        case "one-image-has-no-halves":
-            return "delta is tuned on one half of the images; one image has no halves"
-        case "not-measured":
-            return "not measured"
+    return _WHY_NOT_ASSESSED[missing.cause].format(missing)
 
 
 def why_not_randomised(missing: NotRandomised) -> str:
     """Why nothing is known about the dependence on the model, as the end of a sentence."""
-    match missing.cause:
-        case "function":
-            return "a function has no layers that could be re-initialised"
-        case "supplied":
-            return "the maps were supplied, so they cannot be made again for a re-initialised model"
-        case "other-maps":
-            return (
-                f"the maps are not those that {missing.detail} made for this model, so that they cannot be made again "
-                "for a changed one"
-            )
-        case "few-parameters":
-            return f"{missing.detail} parameters are weights of layers that can be re-initialised, which is too few"
-        case "no-maps" | "no-stage":
-            return missing.detail
+    return _WHY_NOT_RANDOMISED[missing.cause].format(missing)
 
 
 def note_text(note: Note) -> str:
     """What a figure rests on, as the end of a sentence."""
-    match note.kind:
-        case "one-image":
-            return "one image shows no spread, so there is no interval"
-        case "no-spread":
-            return "all images have the same value, so the bootstrap sees no spread"
-        case "equal-values":
-            return f"all images have the same value; the interval allows for {note.value:.1%} of images that differ"
-        case "few-images":
-            return "too few images for an interval"
-        case "tuned-delta":
-            return f"delta {note.value:g}, tuned on {note.count} images"
-        case "images-with-second-label":
-            return f"{note.count} of {note.total} images have a second label in the label set"
-        case "images-with-region":
-            return f"{note.count} of {note.total} images have a region and a map for the label they show"
+    return _NOTES[note.kind].format(note)
 
 
 def remark(result: MetricResult) -> str:
@@ -77,36 +80,15 @@ def remark(result: MetricResult) -> str:
 
 def flag_text(flag: Flag, failed: Sequence[FailedImage] = (), runtime: Runtime | None = None, labels: str = "") -> str:
     """A flag as a sentence without its full stop; a bundle's name comes first."""
-    share = f"{flag.count} of {flag.total}"
-    match flag.kind:
-        case "copies":
-            return f"{share} images are copies of others"
-        case "unusable-images":
-            example = f", such as '{failed[0].image}': {failed[0].reason.removesuffix('.')}" if failed else ""
-            return f"{share} images cannot be used and are left out{example}"
-        case "images-without-label":
-            return f"{share} images have no label in '{labels}' and are left out"
-        case "runtime-off":
-            return f"the runtime is off from strict float32 on the CPU by more than it may be{_changes(runtime)}"
-        case "strict-precision-used":
-            return (runtime.note if runtime else None) or "strict float32 is used"
-        case "tie-order-matters":
-            return f"{flag.bundle}: the order in ties moves insertion ({flag.infill}) by {flag.value:.3f} on average"
-        case "maps-missing":
-            return f"{flag.bundle}: {flag.count} maps are missing"
-        case "same-map-for-all-labels":
-            return f"{flag.bundle}: same-map-for-all-labels ({share} maps on images with several labels)"
-        case "position-only":
-            return f"{flag.bundle}: position-only ({share} maps are those of other images)"
-        case "constant" | "ties":
-            return f"{flag.bundle}: {flag.kind} ({share} maps)"
-
-
-def _changes(runtime: Runtime | None) -> str:
-    if runtime is None or runtime.insertion is None:
-        return ""
-    changes = (runtime.insertion, runtime.alpha or 0.0, runtime.beta or 0.0)
-    return ": insertion {:.2g}, alpha {:.2g}, beta {:.2g} on average".format(*changes)
+    text = _FLAGS[flag.kind].format(flag, labels=labels)
+    if flag.kind == "unusable-images" and failed:
+        return f"{text}, such as '{failed[0].image}': {failed[0].reason.removesuffix('.')}"
+    if flag.kind == "runtime-off" and runtime is not None and runtime.insertion is not None:
+        changes = ", ".join(f"{name} {change:.2g}" for name, change in runtime.changes.items())
+        return f"{text}: {changes} on average"
+    if flag.kind == "strict-precision-used" and runtime is not None:
+        return runtime.note or text
+    return text
 
 
 def remarks(metrics: Iterable[MetricResult]) -> list[tuple[str, str]]:
@@ -116,26 +98,25 @@ def remarks(metrics: Iterable[MetricResult]) -> list[tuple[str, str]]:
         text = remark(result) if result.bundle and not result.is_control else ""
         if text:
             kind = "not assessed" if result.value is None else "note"
-            grouped.setdefault((kind, result.bundle or "", text), []).append(result.name.replace("_", " "))
+            grouped.setdefault((kind, result.bundle or "", text), []).append(title(result.name))
     return [(kind, f"{bundle}, {', '.join(dict.fromkeys(names))}: {text}")
             for (kind, bundle, text), names in grouped.items()]  # fmt: skip
 
 
 def sampling_remarks(errors: Sequence[SamplingError], settings: Evaluation) -> list[str]:
-    """A sentence for each bundle whose figures may be off by more than matters, or nobody knows by how much."""
-    worst: dict[str, float | None] = {}
+    """A sentence for each bundle whose figures may be off by more than matters, or by an unknown amount."""
+    by_bundle: dict[str, list[float | None]] = {}
     for entry in errors:
         if not entry.bundle.startswith(CONTROL) and entry.n:
-            before = worst.get(entry.bundle, 0.0)
-            unknown = entry.error is None or before is None
-            worst[entry.bundle] = None if unknown else max(before or 0.0, entry.error or 0.0)
+            by_bundle.setdefault(entry.bundle, []).append(entry.error)
     steps, way_out = _points(settings)
     sentences = []
-    for bundle, error in worst.items():
-        if error is None:
-            sentences.append(f"points: with {steps} nobody knows how far a figure of {bundle} is off; {way_out}")
-        elif error > MATTERS:
-            sentences.append(f"points: with {steps} a figure of {bundle} may be off by {error:.3f}; {way_out}")
+    for bundle, bundle_errors in by_bundle.items():
+        largest = max((error for error in bundle_errors if error is not None), default=0.0)
+        if None in bundle_errors:
+            sentences.append(f"points: with {steps}, it is unknown how far figures of {bundle} are off; {way_out}")
+        elif largest > MATTERS:
+            sentences.append(f"points: with {steps}, a figure of {bundle} may be off by {largest:.3f}; {way_out}")
     return sentences
 
 

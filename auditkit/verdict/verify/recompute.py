@@ -12,9 +12,8 @@ from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.batch import prepare
 from auditkit.runs.evaluation.measure import measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
-from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.executor import Progress, Tick
-from auditkit.runs.folder.figures import CONTROL
+from auditkit.runs.folder.figures import CONTROL, Runtime
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, StoredRow
 
 Name = tuple[int, str, str]  # label, bundle, infill

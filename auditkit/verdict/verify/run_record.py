@@ -15,10 +15,9 @@ from auditkit.model.device import CPU, PROFILES
 from auditkit.records import Json, to_object
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.plan import RunRecord, unit_keys
-from auditkit.runs.evaluation.runtime_check import Runtime
 from auditkit.runs.evaluation.settings import CurvePair, Evaluation, curve_pairs, resolved, units
-from auditkit.runs.folder import figures
 from auditkit.runs.folder import results as results_types
+from auditkit.runs.folder.figures import Runtime
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import Store
 
@@ -56,7 +55,7 @@ class RecordedRun:
             settings = resolved(requested, results.subject.classes)
             for difference in differences(about["settings"], to_object(settings.to_record())):
                 raise ValueError(f"its settings do not belong together: {difference}")
-            card, runtime = _card(results.subject.card), _runtime(results.runtime)
+            card, runtime = _card(results.subject.card), results.runtime
             keys = {} if runtime is None else _unit_keys(about, results, card)
             return cls(store, run, results, plain, about, requested, settings, runtime, card, keys)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -96,13 +95,6 @@ def _card(recorded: Mapping[str, results_types.CardValue]) -> Card:
     values: dict[str, Any] = dict(recorded)
     del values["class_names"]
     return Card(**values)
-
-
-def _runtime(recorded: figures.Runtime | None) -> Runtime | None:
-    if recorded is None:
-        return None
-    return Runtime(recorded.rows, recorded.repeated, recorded.largest, recorded.mean, recorded.insertion,
-                   recorded.alpha, recorded.beta, recorded.note or "")  # fmt: skip
 
 
 def differences(recorded: object, expected: object, where: str = "") -> Iterator[str]:
