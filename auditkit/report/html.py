@@ -11,9 +11,21 @@ from markupsafe import Markup
 from auditkit.metrics.table import title
 from auditkit.report import plots, sections, tables, wording
 from auditkit.report.chart_data import Rows, rows_of
-from auditkit.report.formatting import count, exact, last, name, visible
-from auditkit.report.gallery_cards import ROLES, cards
+from auditkit.report.formatting import (
+    exact,
+    interval,
+    last,
+    measured,
+    name,
+    number,
+    percent,
+    signed,
+    source,
+    visible,
+)  # fmt: skip
+from auditkit.report.gallery_cards import ROLES, cards, sort_key
 from auditkit.report.load_run import Loaded
+from auditkit.runs.summary.wording import remark
 
 TEMPLATES = Path(__file__).parent / "templates"
 SECTIONS = {
@@ -37,7 +49,13 @@ def page(template: str, context: Mapping[str, object], folder: Path = TEMPLATES)
         loader=FileSystemLoader([folder, TEMPLATES]), autoescape=True, undefined=StrictUndefined, finalize=_shown,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"name": name, "last": last, "exact": exact}
+    environment.filters |= {
+        "name": name, "last": last, "exact": exact, "number": number, "measured": measured, "percent": percent,
+        "signed": signed, "source": source, "metric_title": title, "better": sections.better, "remark": remark,
+        "sort_key": sort_key,
+    }  # fmt: skip
+    environment.globals |= {"interval": interval, "wording": wording, "sections": sections, "tables": tables,
+                            "headings": SECTIONS}  # fmt: skip
     environment.tests["digest"] = tables.is_digest
     page_style = (folder / "page.css",) if folder != TEMPLATES else ()
     style, script = _trusted(TEMPLATES / "report.css", *page_style), _trusted(TEMPLATES / "report.js")
@@ -49,44 +67,31 @@ def page(template: str, context: Mapping[str, object], folder: Path = TEMPLATES)
 
 
 def _context(loaded: Loaded) -> dict[str, object]:
-    """All that the template shows."""
+    """What the template shows beside the results themselves."""
     results, rows = loaded.results, rows_of(loaded)
     class_names = tables.names(results, loaded.gallery)
     gallery_cards, left_out = cards(loaded, class_names)
     available = sections.available(results, gallery=bool(gallery_cards))
-    failed, randomisation = results.failed_images, results.randomisation
     infill = sections.first_infill(results)
-    series = (randomisation.series if randomisation else None) or ()
+    series = results.randomisation.series if results.randomisation else None
     return {
-        "results": results, "story": wording, "sections": SECTIONS,
-        "numbers": {key: number for number, key in enumerate(SECTIONS, start=1)},
-        "verdict": wording.headline(results), "ended": results.run.ended,
-        "policy": results.policy, "flags": sections.flags(results),
-        "subject": sections.subject_line(results), "images": count(results.subject.images.count, "image"),
-        "key_figures": sections.key_figures(results),
-        "more_bundles": max(0, len(sections.bundles(results)) - sections.MOST_KEY_BUNDLES), "infill": infill,
+        "results": results, "digest": loaded.digest, "gallery": loaded.gallery, "verdict": wording.headline(results),
+        "flags": sections.flags(results), "uncounted": sections.uncounted(results), "infill": infill,
         "confidence": exact(results.settings.confidence * 100),
-        "checks": sections.checks(results), "tally": sections.tally(results), "uncounted": sections.uncounted(results),
-        "identity": sections.identity(results, loaded.digest),
-        "figures": tables.figures(results), "gaps": sections.not_assessed(results),
-        "reliability": tables.reliability(results),
         "plane": plots.plane([*results.metrics, *results.controls], rows, infill),
         "curves": _each(rows, plots.curves, "curve"), "spread": _each(rows, plots.histograms, "spread"),
-        "areas": _each(rows, plots.areas, "area"), "undrawn": _undrawn(rows),
-        "effort": tables.effort(results), "classes": tables.classes(results, class_names),
+        "areas": _each(rows, plots.areas, "area"),
+        "undrawn": 0 if rows is None else max(0, len(rows.bundles) - plots.MOST_BUNDLES),
+        "classes": tables.classes(results, class_names),
         "cards": gallery_cards, "cards_left_out": left_out, "roles": ROLES, "chosen_by": _chosen_by(loaded),
-        "stages": tables.stages(results), "randomised": randomisation,
-        "not_randomised": sections.not_randomised(results),
         "series": plots.randomisation(series, tables.randomisation_limit(results)) if series else None,
-        "failed": failed[: tables.MOST_FAILED], "failed_left_out": max(0, len(failed) - tables.MOST_FAILED),
-        "baseline": tables.baseline(results),
         "annex_iv": wording.evidence(wording.ANNEX_IV, available), "nist": wording.evidence(wording.NIST, available),
     }  # fmt: skip
 
 
 def _chosen_by(loaded: Loaded) -> str:
     """The figures that the images of the gallery were chosen by."""
-    chosen_by = loaded.gallery.get("chosen_by") if loaded.gallery else None
+    chosen_by = loaded.gallery.chosen_by if loaded.gallery else None
     metrics = chosen_by.values() if chosen_by else ("worst_completeness",)
     return " or ".join(dict.fromkeys(map(title, metrics)))
 
@@ -97,10 +102,6 @@ def _each(rows: Rows | None, draw: Callable[[Rows, str, str], plots.Drawn], key:
         return []
     drawn = rows.bundles[: plots.MOST_BUNDLES]
     return [(bundle, draw(rows, bundle, f"{key}{index}")) for index, bundle in enumerate(drawn)]
-
-
-def _undrawn(rows: Rows | None) -> int:
-    return 0 if rows is None else max(0, len(rows.bundles) - plots.MOST_BUNDLES)
 
 
 def _shown(value: object) -> object:

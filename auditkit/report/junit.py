@@ -7,10 +7,11 @@ without limits is a failure or an error. What it does not count is skipped where
 from datetime import UTC, datetime
 from xml.etree import ElementTree as Xml
 
+from auditkit.metrics.table import title
 from auditkit.report import sections, wording
-from auditkit.report.formatting import name, visible
+from auditkit.report.formatting import exact, interval, name, visible
 from auditkit.report.load_run import Loaded
-from auditkit.runs.folder.results import Results
+from auditkit.runs.folder.results import CheckResult, Results
 
 VERDICTS = {"pass": "", "fail": "failure", "measured": "skipped"}  # of all others: error
 CHECKS = {"pass": "", "fail": "failure"}
@@ -20,7 +21,7 @@ COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 def render_junit(loaded: Loaded) -> str:
     """The XML, which fits both the schema of Ant and that of Jenkins where the run says when it began."""
     results = loaded.results
-    cases = [_verdict(results), *(_check(row, results) for row in sections.checks(results))]
+    cases = [_verdict(results), *(_check(check, results) for check in results.checks)]
     suite = Xml.Element("testsuite", _head(results, cases))
     properties = Xml.SubElement(suite, "properties")
     for what, value in _properties(loaded):
@@ -61,9 +62,9 @@ def _verdict(results: Results) -> Xml.Element:
     return _case("verdict", "auditkit", outcome, results.verdict or "none", f"{headline.word}: {reason}", reason)
 
 
-def _check(row: sections.CheckRow, results: Results) -> Xml.Element:
-    check, suppression = row.check, row.check.suppression
-    message, outcome = check.reason or row.status.word, CHECKS.get(check.status, "error")
+def _check(check: CheckResult, results: Results) -> Xml.Element:
+    suppression, status = check.suppression, wording.status(check.status).word
+    message, outcome = check.reason or status, CHECKS.get(check.status, "error")
     if check.status == "suppressed" and suppression is not None:
         message = f"suppressed by {suppression.approver} until {suppression.expires}: {suppression.reason}"
         outcome = "skipped"
@@ -71,11 +72,12 @@ def _check(row: sections.CheckRow, results: Results) -> Xml.Element:
         outcome = "skipped"
     if outcome and not check.counts:
         about = f"in detail of {check.part_of}" if check.part_of else "for information"
-        message, outcome = f"{row.status.word}, {about}, not counted by the verdict: {message}", "skipped"
+        message, outcome = f"{status}, {about}, not counted by the verdict: {message}", "skipped"
     facts = {
-        "title": row.title, "metric": row.metric, "severity": check.severity, "observed": row.observed,
-        "interval": row.interval, "limit": row.limit, "n": row.n, "reason": check.reason,
-        "without the suppression": row.would_be.word if row.would_be else "",
+        "title": check.title or check.id, "metric": title(check.metric), "severity": check.severity,
+        "observed": sections.observed(check), "interval": interval(check.low, check.high),
+        "limit": sections.limit(check), "n": exact(check.n), "reason": check.reason,
+        "without the suppression": wording.status(check.would_be).word if suppression and check.would_be else "",
     }  # fmt: skip
     body = "\n".join(f"{what}: {value}" for what, value in facts.items() if value)
     return _case(check.id, f"auditkit.{_policy(results)}", outcome, check.status, message, body)
@@ -98,5 +100,6 @@ def _properties(loaded: Loaded) -> list[tuple[str, str]]:
 
 def _lines(results: Results) -> list[str]:
     """Every check on a line, and how far the figures reach."""
-    checks = [f"{row.status.word}: {row.title}. {row.check.reason}" for row in sections.checks(results)]
+    checks = [f"{wording.status(check.status).word}: {check.title or check.id}. {check.reason}"
+              for check in results.checks]  # fmt: skip
     return [f"Verdict: {wording.headline(results).word}", *checks, *results.limitations]

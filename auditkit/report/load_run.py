@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.metrics.faithfulness import parse_labels
+from auditkit.records import from_json
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import RESULTS, Store
+from auditkit.runs.pictures.gallery_index import FOLDER, INDEX, GalleryIndex
 from auditkit.runs.summary.row_table import RowTable
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from auditkit.runs.pictures.gallery import GalleryIndex
-
-GALLERY = "gallery"  # folder of a run
-PICTURES = {".jpg": ("image/jpeg", b"\xff\xd8\xff"), ".png": ("image/png", b"\x89PNG\r\n\x1a\n")}
+_PICTURES = {".jpg": ("image/jpeg", b"\xff\xd8\xff"), ".png": ("image/png", b"\x89PNG\r\n\x1a\n")}
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,16 @@ class Loaded:
 
     folder: Path
     results: Results
-    gallery: "GalleryIndex | None"  # what gallery.json says; None where none was kept
+    gallery: GalleryIndex | None  # None where none was kept
 
     @cached_property
     def table(self) -> RowTable | None:
         """The rows as columns, read when first asked for; None where they were not kept."""
         if not Store(self.folder).keys():
             return None
-        table = RowTable(self.tables(), named=self._named)
+        settings = self.results.settings
+        named = parse_labels(settings.labels).listed is not None and not settings.renormalise
+        table = RowTable(self.tables(), named=named)
         expected = self.results.run.rows
         if len(table) != expected:
             raise IntegrityFailure(
@@ -53,25 +54,18 @@ class Loaded:
         """sha256 of the results file."""
         return hashlib.sha256((self.folder / RESULTS).read_bytes()).hexdigest()
 
-    @property
-    def _named(self) -> bool:
-        settings = self.results.settings
-        return parse_labels(settings.labels).listed is not None and not settings.renormalise
-
     def tables(self) -> "Iterator[pyarrow.Table]":
         """The rows with their curves, one unit's pyarrow.Table at a time."""
         store = Store(self.folder)
         return store.tables(store.keys())
 
-    def picture(self, name: str) -> str | None:
-        """A picture of the gallery as a data URI; None where the file is not there or is none."""
-        path, kind = self.folder / GALLERY / name, PICTURES.get(Path(name).suffix)
-        if kind is None or not re.fullmatch(r"[\w-]+\.\w+", name) or not path.is_file():
-            return None
+    def picture(self, name: str) -> str:
+        """A picture of the gallery as a data URI; empty where the file does not exist or is no picture."""
+        path, (kind, magic) = self.folder / FOLDER / name, _PICTURES.get(Path(name).suffix, ("", b""))
+        if not kind or not re.fullmatch(r"[\w-]+\.\w+", name) or not path.is_file():
+            return ""
         content = path.read_bytes()
-        if not content.startswith(kind[1]):
-            return None
-        return f"data:{kind[0]};base64,{base64.b64encode(content).decode()}"
+        return f"data:{kind};base64,{base64.b64encode(content).decode()}" if content.startswith(magic) else ""
 
 
 def load(run: "str | Path") -> Loaded:
@@ -79,16 +73,16 @@ def load(run: "str | Path") -> Loaded:
     folder = Path(run)
     if not folder.is_dir():
         raise BadInput(f"there is no run {folder}; give the folder that audit or evaluate wrote.")
-    return Loaded(folder, Store(folder).results(), _gallery(folder / GALLERY / "gallery.json"))
+    return Loaded(folder, Store(folder).results(), _gallery(folder / FOLDER / INDEX))
 
 
-def _gallery(path: Path) -> "GalleryIndex | None":
+def _gallery(path: Path) -> GalleryIndex | None:
     if not path.exists():
         return None
     try:
-        index: GalleryIndex = json.loads(path.read_bytes())
-        if index["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"schema_version is {index['schema_version']!r}, not {SCHEMA_VERSION}")
-        return {**index, "entries": list(index["entries"])}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        index = from_json(GalleryIndex, json.loads(path.read_bytes()), INDEX)
+        if index.schema_version != SCHEMA_VERSION:
+            raise ValueError(f"schema_version is {index.schema_version}, not {SCHEMA_VERSION}")
+    except (OSError, ValueError, RecursionError, BadInput) as error:
         raise BadInput(f"{path} cannot be read: {error}; remove it, and the report has no gallery.") from None
+    return index

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from auditkit.metrics.table import title
 from auditkit.report import sections, tables, wording
-from auditkit.report.formatting import exact, name, visible
+from auditkit.report.formatting import exact, interval, name, number, percent, signed, source, visible
 from auditkit.report.load_run import Loaded
-from auditkit.runs.folder.results import Results
+from auditkit.runs.folder.figures import MetricResult
+from auditkit.runs.folder.results import CheckResult, Comparison, Results
 
 # What Markdown, HTML, a link or the beginning of a list could be made of.
 MARKS = re.compile(r"[\\`*_{}\[\]<>#|~!&$^]|^[-+=](?![\d.])|(?<=www)\.|:(?=//)")
@@ -16,10 +18,11 @@ NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
 
 def render_markdown(loaded: Loaded) -> str:
     """Verdict, checks, figures beside controls and by class, randomisation, changes, flags, provenance and limits."""
-    results, baseline = loaded.results, tables.baseline(loaded.results)
+    results = loaded.results
     parts = [
-        *_head(results, baseline), _checks(results), *_figures(results), *_classes(loaded), *_randomisation(results),
-        *_changes(baseline), *_flags(results), *_provenance(loaded), *_limits(results),
+        *_head(results), _checks(results), *_figures(results), *_classes(loaded), *_randomisation(results),
+        *(_changes(results.baseline) if results.baseline else ()), *_flags(results), *_provenance(loaded),
+        *_limits(results),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -36,74 +39,87 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], draw: Callab
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _head(results: Results, baseline: tables.Baseline | None) -> list[str]:
+def _head(results: Results) -> list[str]:
     headline = wording.headline(results)
     return [
         f"# {'Audit' if results.policy else 'Evaluation'} of {plain(sections.subject_name(results))}",
         f"**{headline.symbol} {plain(headline.word)}.** {plain(results.verdict_reason or headline.means)}",
-        _earlier_run(baseline) if baseline else "",
+        _earlier_run(results.baseline) if results.baseline else "",
         table(("Of", "Which"), sections.subject_line(results)),
     ]
 
 
-def _earlier_run(baseline: tables.Baseline) -> str:
-    run = f"run {name(baseline.comparison.a.run)}" if baseline.comparison.a.run else "an earlier run"
-    outcome = f"; {baseline.outcome}" if baseline.outcome else ""
-    return plain(f"Baseline: {run}, {baseline.verdict.word}{outcome}.")
+def _earlier_run(comparison: Comparison) -> str:
+    run = f"run {name(comparison.a.run)}" if comparison.a.run else "an earlier run"
+    outcome = tables.outcome(comparison)
+    return plain(f"Baseline: {run}, {wording.verdict(comparison.a.verdict).word}{f'; {outcome}' if outcome else ''}.")
 
 
 def _checks(results: Results) -> str:
     if not results.checks:
         return "## Checks\n\nNo policy was applied, or it asks nothing."
     head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "n", "Reason")
-    rows = [(f"{row.status.symbol} {row.status.word}{'' if row.check.counts else ' (not counted)'}", row.title,
-             row.check.severity, row.observed, row.interval, row.limit, row.n if row.n != "0" else "–", _reason(row))
-            for row in sections.checks(results)]  # fmt: skip
+    rows = [(_status(check), check.title or check.id, check.severity, sections.observed(check),
+             interval(check.low, check.high), sections.limit(check), exact(check.n or None), _reason(check))
+            for check in results.checks]  # fmt: skip
     counted = ", ".join(f"{count} {word.word.lower()}" for word, count in sections.tally(results))
     summary = "; ".join(filter(None, (counted, sections.uncounted(results))))
     return f"## Checks\n\n{plain(summary)}.\n\n{table(head, rows)}"
 
 
-def _reason(row: sections.CheckRow) -> str:
-    reason, suppression = row.check.reason, row.check.suppression
+def _status(check: CheckResult) -> str:
+    status = wording.status(check.status)
+    return f"{status.symbol} {status.word}{'' if check.counts else ' (not counted)'}"
+
+
+def _reason(check: CheckResult) -> str:
+    suppression = check.suppression
     if not suppression:
-        return reason
-    without = f" Without that: {row.would_be.word}. {reason}" if row.would_be else ""
+        return check.reason
+    without = f" Without that: {wording.status(check.would_be).word}. {check.reason}" if check.would_be else ""
     return f"Suppressed by {suppression.approver} until {suppression.expires}: {suppression.reason}.{without}"
 
 
 def _figures(results: Results) -> list[str]:
     parts = []
     for figures in tables.figures(results):
-        rows = [(f"{row.title} ({row.note})", *map(_figure, row.cells), _images(row.cells))
-                for row in figures.rows]  # fmt: skip
-        head = ("Metric", *(source for source, _ in figures.columns), "Images")
+        rows = [(f"{words} ({note})", *map(_figure, cells), _images(cells)) for words, note, cells in figures.rows]
+        head = ("Metric", *map(source, figures.columns), "Images")
         parts.append(f"{plain(figures.caption)}\n\n{table(head, rows)}")
     about_model = [metric for metric in results.metrics if not metric.bundle]
     if about_model:
-        rows = [(metric.name, _figure(sections.figure(metric)), str(metric.n)) for metric in about_model]
+        rows = [(metric.name, _figure(metric), str(metric.n)) for metric in about_model]
         parts.append(f"Of the model itself\n\n{table(('Metric', 'Value', 'Images'), rows)}")
     gaps = [f"{bundle}: {metric} is not assessed: {reason}"
             for bundle, metric, reason in sections.not_assessed(results)]  # fmt: skip
     return ["## Figures beside the controls", *parts, _bullets(gaps)] if parts else []
 
 
-def _figure(cell: sections.Figure | tables.Stage | None) -> str:
-    if cell is None:
-        return ""
-    return f"{cell.value} ({cell.interval})" if cell.interval else cell.value
+def _figure(metric: MetricResult | None) -> str:
+    if metric is None or metric.value is None:
+        return "" if metric is None else "not assessed"
+    return _value(metric.value, interval(metric.low, metric.high))
 
 
-def _images(cells: Iterable[sections.Figure | None]) -> str:
+def _class_figure(metric: MetricResult | None) -> str:
+    text = _figure(metric)
+    return f"{text} ({tables.TOO_FEW})" if metric and tables.class_interval(metric) == tables.TOO_FEW else text
+
+
+def _value(value: float | None, ends: str) -> str:
+    return f"{number(value)} ({ends})" if ends else number(value)
+
+
+def _images(cells: Iterable[MetricResult | None]) -> str:
     """How many images figures rest on, each number once."""
-    return ", ".join(dict.fromkeys(cell.n for cell in cells if cell and cell.assessed))
+    return ", ".join(dict.fromkeys(exact(cell.n) for cell in cells if cell and cell.value is not None))
 
 
 def _classes(loaded: Loaded) -> list[str]:
     parts = []
     for by_class in tables.classes(loaded.results, tables.names(loaded.results, loaded.gallery)):
-        head = ("Class", "Images", *(f"{metric} ({direction})" for metric, direction in by_class.columns))
-        rows = [(row.title, row.note, *map(_figure, row.cells)) for row in by_class.rows]
+        head = ("Class", "Images", *(f"{title(metric)} ({sections.better(metric)})" for metric in by_class.columns))
+        rows = [(words, images, *map(_class_figure, cells)) for words, images, cells in by_class.rows]
         parts.append(f"{plain(by_class.caption)}\n\n{table(head, rows)}")
     return ["## By class", *parts] if parts else []
 
@@ -116,7 +132,9 @@ def _randomisation(results: Results) -> list[str]:
     confidence = exact(results.settings.confidence * 100)
     caption = f"Rank correlation (Spearman) with the maps of the whole model, {confidence} % intervals"
     head = ("Stage", "Re-initialised here", "Share of parameters so far", "Spearman", "Images")
-    rows = [(stage.stage, _layers(stage.layers), stage.share, _figure(stage), stage.n) for stage in stages]
+    rows = [(stage.stage, _layers(layers), percent(stage.share),
+             _value(stage.spearman, interval(stage.low, stage.high)), exact(stage.n))
+            for stage, layers in stages]  # fmt: skip
     return ["## Model randomisation", plain(caption), table(head, rows)]
 
 
@@ -125,19 +143,19 @@ def _layers(layers: Sequence[str]) -> str:
     return f"{', '.join(layers[:MOST_LAYERS])}{more}"
 
 
-def _changes(baseline: tables.Baseline | None) -> list[str]:
-    if baseline is None:
-        return []
-    rows = [(row.title, row.after, row.infill, row.difference.value, row.difference.interval, row.difference.n,
-             row.difference.shows) for row in baseline.differences]  # fmt: skip
+def _changes(comparison: Comparison) -> list[str]:
+    differences, compared = tables.distinct(comparison.differences), tables.compared(comparison)
+    rows = [(title(pair.name), source(pair.bundle_b), tables.difference_infill(pair), signed(pair.value),
+             sections.difference_interval(pair), exact(pair.n), sections.change(pair).word)
+            for pair in differences]  # fmt: skip
     checks = [f"{check.id}: {wording.status(check.before).word} → {wording.status(check.after).word}"
-              for check in baseline.comparison.checks if check.before != check.after]  # fmt: skip
+              for check in comparison.checks if check.before != check.after]  # fmt: skip
     head = ("Metric", "Maps", "Infill", "This run less the baseline", "Interval", "Images", "Shown")
-    compared = [(fact.what, fact.before, fact.after, "changed" if fact.changed else "") for fact in baseline.facts]
-    facts = f"What was compared\n\n{table(('What', 'Baseline', 'This run', 'Changed'), compared, _fact)}"
-    once = "; what is the same under each infill stands once" if baseline.repeated else ""
-    return ["## Changes since the baseline", facts if compared else "", f"Paired differences{once}", table(head, rows),
-            _bullets([*checks, *baseline.comparison.notes])]  # fmt: skip
+    facts = [(what, before, after, "changed" if changed else "") for what, before, after, changed in compared]
+    once = "; what is the same under each infill stands once" if len(rows) < len(comparison.differences) else ""
+    return ["## Changes since the baseline",
+            f"What was compared\n\n{table(('What', 'Baseline', 'This run', 'Changed'), facts, _fact)}" if facts else "",
+            f"Paired differences{once}", table(head, rows), _bullets([*checks, *comparison.notes])]  # fmt: skip
 
 
 def _fact(text: object) -> str:

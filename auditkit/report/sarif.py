@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath, PureWindowsPath
 from urllib.parse import quote
 
+from auditkit.metrics.table import title
 from auditkit.report import sections, wording
 from auditkit.report.formatting import visible
 from auditkit.report.load_run import Loaded
-from auditkit.report.sections import CheckRow
 from auditkit.runs.folder.figures import Verdict
-from auditkit.runs.folder.results import ModelFile, RecordedSuppression, Results
+from auditkit.runs.folder.results import CheckResult, ModelFile, RecordedSuppression, Results
 from auditkit.runs.folder.store import RESULTS
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -31,10 +31,11 @@ _Object = dict[str, object]  # of JSON
 def render_sarif(loaded: Loaded) -> str:
     """The log, whose results a code scanning service can show."""
     results = loaded.results
-    rows = sections.checks(results)
-    rules = [_verdict_rule(), *map(_rule, rows)]
+    rules = [_verdict_rule(), *map(_rule, results.checks)]
     uri = _artifact_uri(results)
-    entries = [_located(entry, index, uri) for index, entry in enumerate([_verdict(results), *map(_result, rows)])]
+    entries = [
+        _located(entry, index, uri) for index, entry in enumerate([_verdict(results), *map(_result, results.checks)])
+    ]
     driver = {"name": "auditkit", "version": results.tool.version, "rules": rules}
     run = {
         "tool": {"driver": driver}, "invocations": [_invocation(results)], "artifacts": [_artifact(results, uri)],
@@ -56,11 +57,10 @@ def _verdict_rule() -> _Object:
     }  # fmt: skip
 
 
-def _rule(row: CheckRow) -> _Object:
-    check = row.check
-    asks = " ".join(filter(None, (row.metric or row.title, row.limit)))
+def _rule(check: CheckResult) -> _Object:
+    asks = " ".join(filter(None, (title(check.metric) or check.title or check.id, sections.limit(check))))
     return {
-        "id": visible(check.id), "shortDescription": _text(row.title), "fullDescription": _text(asks),
+        "id": visible(check.id), "shortDescription": _text(check.title or check.id), "fullDescription": _text(asks),
         "help": _text(asks), "defaultConfiguration": {"level": LEVELS[check.severity]},
         "properties": {"metric": check.metric, "severity": check.severity, "rule": check.rule, "limit": check.limit},
     }  # fmt: skip
@@ -76,8 +76,7 @@ def _verdict(results: Results) -> _Object:
     }  # fmt: skip
 
 
-def _result(row: CheckRow) -> _Object:
-    check = row.check
+def _result(check: CheckResult) -> _Object:
     suppression = check.suppression if check.status == "suppressed" else None
     kind = KINDS.get((check.would_be or "") if suppression else check.status, "fail")
     facts: _Object = {"status": check.status, "observed": check.observed, "low": check.low, "high": check.high,
@@ -86,7 +85,7 @@ def _result(row: CheckRow) -> _Object:
         facts["would_be"] = check.would_be
     return {
         "ruleId": visible(check.id), "kind": kind, "level": LEVELS[check.severity] if kind == "fail" else "none",
-        "message": _text(f"{row.title}: {check.reason or row.status.word}"),
+        "message": _text(f"{check.title or check.id}: {check.reason or wording.status(check.status).word}"),
         "suppressions": [_suppression(suppression)] if suppression else [],
         "properties": facts,
     }  # fmt: skip

@@ -1,14 +1,13 @@
-"""What the first screen, the checks and the provenance say, row by row, taken from the results as they are."""
+"""What the first screen, the checks and the provenance say, taken from the results as they are."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from auditkit.metrics.table import METRICS, title
+from auditkit.metrics.table import METRICS
 from auditkit.report import wording
-from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, number, signed, source
+from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, source
 from auditkit.report.svg import strip
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult
 from auditkit.runs.folder.results import CheckResult, DifferenceResult, ModelFile, Results
@@ -23,54 +22,8 @@ _PRECISION = {
 }  # fmt: skip
 _COUNTED = ("flags", "images")  # checks of whole numbers
 _NOT_SHIPPED = " (not one that auditkit ships)"
-
-
-class Figure(NamedTuple):
-    """A metric's value, interval, n and reason as they are written."""
-
-    value: str
-    assessed: bool
-    interval: str
-    n: str
-    reason: str
-
-
-class Difference(NamedTuple):
-    """A paired difference and what it shows."""
-
-    value: str
-    interval: str
-    shows: str
-    tone: str
-    symbol: str
-    n: str
-
-
-class KeyFigure(NamedTuple):
-    """A figure of the first screen beside the best control."""
-
-    title: str
-    better: str
-    bundle: str
-    figure: Figure
-    control: str | None
-    control_value: str | None
-    difference: Difference | None
-    strip: Markup
-
-
-class CheckRow(NamedTuple):
-    """A check, and those of its facts that are written in words."""
-
-    check: CheckResult
-    title: str
-    metric: str
-    status: wording.Word
-    observed: str
-    interval: str
-    limit: str
-    n: str
-    would_be: wording.Word | None
+Fact = tuple[str, str, bool]  # what, its value, and whether that is for machines
+_Value = tuple[str, object, bool]  # the same before it is written out
 
 
 def bundles(results: Results) -> list[str]:
@@ -88,66 +41,46 @@ def better(metric: str) -> str:
     return DOWN if METRICS[metric].lower_is_better else UP
 
 
-def key_figures(results: Results) -> list[KeyFigure]:
-    """The figures of the first screen, each beside the best map that knows nothing of the model."""
+def key_figures(results: Results) -> list[MetricResult]:
+    """The figures of the first screen."""
     infills, chosen = ("", first_infill(results)), []
     for bundle in [*bundles(results)[:MOST_KEY_BUNDLES], None]:
         by_name = {metric.name: metric for metric in results.metrics
                    if metric.bundle == bundle and metric.infill in infills}  # fmt: skip
         chosen += [by_name[key] for key, metric in METRICS.items() if metric.key_figure and key in by_name]
-    return [_key_figure(metric, results) for metric in chosen]
+    return chosen
 
 
-def _key_figure(metric: MetricResult, results: Results) -> KeyFigure:
+def beside_controls(metric: MetricResult, results: Results) -> tuple[MetricResult | None, MetricResult | None, Markup]:
+    """The best control that knows nothing of the model, the paired difference from it, and a drawing of all."""
+    controls = [control for control in results.controls
+                if (control.name, control.infill) == (metric.name, metric.infill) and control.value is not None
+                and not (control.bundle or "").startswith(ONE_MAP_PREFIX)]  # fmt: skip
+    drawing = strip(metric.value, metric.low, metric.high, [control.value or 0.0 for control in controls])
     choose = min if METRICS[metric.name].lower_is_better else max
-    blind = [control for control in results.controls
-             if (control.name, control.infill) == (metric.name, metric.infill) and control.value is not None
-             and not (control.bundle or "").startswith(ONE_MAP_PREFIX)]  # fmt: skip
-    best = choose(blind, key=lambda control: control.value or 0.0, default=None)
-    controls = [control.value for control in blind if control.value is not None]
-    return KeyFigure(
-        title(metric.name), better(metric.name), source(metric.bundle), figure(metric),
-        control=None if best is None else source(best.bundle),
-        control_value=None if best is None else number(best.value),
-        difference=None if best is None else _difference_from(metric, best.bundle, results.comparisons),
-        strip=_strip(metric, controls),
-    )  # fmt: skip
+    best = choose(controls, key=lambda control: control.value or 0.0, default=None)
+    if best is None:
+        return None, None, drawing
+    key = (metric.name, metric.bundle, metric.infill, best.bundle)
+    pairs = (pair for pair in results.comparisons if (pair.name, pair.bundle, pair.infill, pair.against) == key)
+    return best, next(pairs, None), drawing
 
 
-def figure(metric: MetricResult) -> Figure:
-    """A metric as it is written."""
-    assessed = metric.value is not None
-    value = number(metric.value) if assessed else "not assessed"
-    return Figure(value, assessed, interval(metric.low, metric.high), exact(metric.n), remark(metric))
-
-
-def _strip(metric: MetricResult, controls: Sequence[float]) -> Markup:
-    if metric.value is None or not 0 <= metric.value <= 1:
-        return Markup("")
-    return strip(metric.value, metric.low, metric.high, controls)
-
-
-def _difference_from(
-    metric: MetricResult, control: str | None, comparisons: Iterable[MetricResult]
-) -> Difference | None:
-    key = (metric.name, metric.bundle, metric.infill, control)
-    pairs = (pair for pair in comparisons if (pair.name, pair.bundle, pair.infill, pair.against) == key)
-    return next(map(difference, pairs), None)
-
-
-def difference(pair: MetricResult | DifferenceResult) -> Difference:
-    """A paired difference as it is written."""
+def change(pair: MetricResult | DifferenceResult) -> wording.Word:
+    """What a paired difference shows."""
     low, high = pair.low, pair.high
-    clear = low is not None and high is not None and (low > 0 or high < 0)
-    if isinstance(pair, DifferenceResult) and pair.better is None:  # the runtimes may have caused it
-        clear = False
-    shows, tone, symbol = "no clear difference", "open", "≈"
-    if clear:
-        higher = (low or 0.0) > 0
-        shows, symbol = ("higher", "▲") if higher else ("lower", "▼")
-        tone = "pass" if higher != METRICS[pair.name].lower_is_better else "fail"
-    ends = interval(low, high) if low is None or low != high else "the same on every image"
-    return Difference(signed(pair.value), ends, shows, tone, symbol, exact(pair.n))
+    from_runtimes = isinstance(pair, DifferenceResult) and pair.better is None  # they may have caused it
+    if low is None or high is None or low <= 0 <= high or from_runtimes:
+        return wording.Word("no clear difference", "≈", "open")
+    tone = "pass" if (low > 0) != METRICS[pair.name].lower_is_better else "fail"
+    return wording.Word("higher", "▲", tone) if low > 0 else wording.Word("lower", "▼", tone)
+
+
+def difference_interval(pair: MetricResult | DifferenceResult) -> str:
+    """The interval of a paired difference."""
+    return (
+        "the same on every image" if pair.low is not None and pair.low == pair.high else interval(pair.low, pair.high)
+    )
 
 
 def subject_name(results: Results) -> str:
@@ -177,36 +110,23 @@ def _heatmaps(bundle: str, method: str | None) -> str:
     return f"{source(bundle)}: {name(method)}" if method else source(bundle)
 
 
-def checks(results: Results) -> list[CheckRow]:
-    """Every check, passed ones too."""
-    return [check_row(check) for check in results.checks]
-
-
-def check_row(check: CheckResult) -> CheckRow:
-    """A check as it is written."""
-    return CheckRow(
-        check, check.title or check.id, title(check.metric), wording.status(check.status), _observed(check),
-        interval(check.low, check.high), _limit(check.limit, check.rule), exact(check.n),
-        wording.status(check.would_be) if check.suppression and check.would_be else None,
-    )  # fmt: skip
-
-
-def _observed(check: CheckResult) -> str:
+def observed(check: CheckResult) -> str:
+    """What a check found."""
     if check.observed is not None and {check.id, check.metric} & set(_COUNTED):
         return exact(int(check.observed))
     return measured(check.observed)
 
 
-def _limit(limit: float | None, rule: str) -> str:
+def limit(check: CheckResult) -> str:
     """What a check asks for, in words."""
-    if limit is None:
+    if check.limit is None:
         return ""
-    if not rule.startswith("margin over "):
-        return f"{_RULES.get(rule, rule)} {exact(limit)}"
-    control = source(rule.removeprefix("margin over "))
-    if limit > 0:
-        return f"more than {exact(limit)} above {control}"
-    return f"less than {exact(-limit)} below {control}" if limit < 0 else f"above {control}"
+    if not check.rule.startswith("margin over "):
+        return f"{_RULES.get(check.rule, check.rule)} {exact(check.limit)}"
+    control = source(check.rule.removeprefix("margin over "))
+    if check.limit > 0:
+        return f"more than {exact(check.limit)} above {control}"
+    return f"less than {exact(-check.limit)} below {control}" if check.limit < 0 else f"above {control}"
 
 
 def available(results: Results, *, gallery: bool) -> set[str]:
@@ -233,10 +153,6 @@ def uncounted(results: Results) -> str:
     return f"{count(findings, 'more finding')} for information; they do not affect the verdict" if findings else ""
 
 
-Fact = tuple[str, str, bool]  # what, its value, and whether that is for machines
-_Value = tuple[str, object, bool]  # the same before it is written out
-
-
 def not_randomised(results: Results) -> str:
     """Why the model was not randomised; empty where it was, or nobody asked."""
     missing = results.randomisation.not_assessed if results.randomisation else None
@@ -257,6 +173,7 @@ def flags(results: Results) -> list[str]:
 def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
     """Where every number comes from."""
     subject, run, policy, images = results.subject, results.run, results.policy, results.subject.images
+    command = " ".join(map(_shell_word, run.command or ()))
     groups: list[tuple[str, list[_Value]]] = [
         ("Model", [*_model(subject.model), ("input, output", f"{subject.input}, {subject.output}", True),
                    ("input's layout, type", f"{subject.layout}, {subject.dtype}", False),
@@ -273,15 +190,12 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
         ("Settings", _facts(vars(results.settings))),
         ("Software and device", _facts({**results.environment, **(results.software or {})})),
         ("Precision, measured", [*_precision(results), *_points(results)]),
-        ("Run", [("started", run.started, False), ("ended", run.ended, False), ("command", _command(run.command), True),
+        ("Run", [("started", run.started, False), ("ended", run.ended, False), ("command", command, True),
                  ("git commit", run.git_commit, True), ("rows", run.rows, False), ("pool", run.pool, True),
                  ("results.json, sha256", digest, True)]),
     ]  # fmt: skip
-    return [(head, _written(facts)) for head, facts in groups]
-
-
-def _written(facts: Iterable[_Value]) -> list[Fact]:
-    return [(what, _value_text(value), mono) for what, value, mono in facts if value not in (None, "")]
+    return [(head, [(what, _value_text(value), mono) for what, value, mono in facts if value not in (None, "")])
+            for head, facts in groups]  # fmt: skip
 
 
 def _model(model: ModelFile | str) -> list[_Value]:
@@ -325,10 +239,6 @@ def _points(results: Results) -> list[_Value]:
 
 def _facts(values: Mapping[str, object]) -> list[_Value]:
     return [(key.replace("_", " "), value, False) for key, value in values.items()]
-
-
-def _command(words: Sequence[str] | None) -> str | None:
-    return " ".join(map(_shell_word, words)) if words else None
 
 
 def _shell_word(word: str) -> str:

@@ -170,14 +170,18 @@ def _key(words: str, tone: str, shape: str) -> Markup:
     return Markup("<li>{}<span>{}</span></li>").format(picture, visible(words))
 
 
-def strip(value: float, low: float | None, high: float | None, controls: Sequence[float], tone: str = "b0") -> Markup:
-    """A figure between 0 and 1 with its interval as a dot on a line, controls as ticks."""
+def strip(
+    value: float | None, low: float | None, high: float | None, controls: Sequence[float], tone: str = "b0"
+) -> Markup:
+    """A figure with its interval as a dot on a line, controls as ticks; nothing where it is not between 0 and 1."""
+    if value is None or not 0 <= value <= 1:
+        return Markup("")
 
-    def across(place: float) -> str:
-        return f"{4 + 152 * min(max(place, 0.0), 1.0):.1f}"
+    def across(position: float) -> str:
+        return f"{4 + 152 * min(max(position, 0.0), 1.0):.1f}"
 
     about = f"{number(value)} on a line from 0 to 1; controls at {', '.join(map(number, controls)) or 'none'}"
-    ticks = "".join(f"M{across(place)} 5v14" for place in controls)
+    ticks = "".join(f"M{across(control)} 5v14" for control in controls)
     drawn = f'<path class="ticks" d="{ticks}"/>' if ticks else ""
     span = "" if low is None or high is None else f'<path class="span" d="M{across(low)} 12H{across(high)}"/>'
     return Markup(  # noqa: S704 - made of numbers

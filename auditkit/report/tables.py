@@ -3,22 +3,20 @@
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
 from auditkit.metrics.table import METRICS, title
 from auditkit.records import Json, to_json
-from auditkit.report.formatting import count, exact, interval, name, number, percent, source
-from auditkit.report.sections import Difference, Figure, better, bundles, difference, figure, first_infill
+from auditkit.report.formatting import count, exact, interval, name, source
+from auditkit.report.sections import better, bundles, first_infill
 from auditkit.report.svg import strip
-from auditkit.report.wording import Word, verdict
-from auditkit.runs.folder.figures import MetricResult
+from auditkit.report.wording import verdict
+from auditkit.runs.folder.figures import MetricResult, RandomisationStage
 from auditkit.runs.folder.results import Comparison, DifferenceResult, Results, RunIdentity
-
-if TYPE_CHECKING:
-    from auditkit.runs.pictures.gallery import GalleryIndex
+from auditkit.runs.pictures.gallery_index import GalleryIndex
 
 _COLUMNS = 7  # sources of a table: what a sheet of paper has room for
 _MOST_CLASSES, MOST_FAILED = 100, 200
@@ -29,77 +27,20 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _MODEL_DIGEST = ("model", "sha256")
 
 
-class Row(NamedTuple):
-    """The figures of a metric by source, or of a class by metric; the note is a direction or a number of images."""
-
-    title: str
-    note: str
-    cells: list[Figure | None]
-
-
 class Table(NamedTuple):
-    """Rows of figures; a column has a title and, where it is a metric, a direction."""
+    """Figures by metric and source, or by class and metric; a row's note is a direction or a number of images."""
 
     caption: str
-    columns: list[tuple[str, str]]
-    rows: list[Row]
+    columns: list[str]
+    rows: list[tuple[str, str, list[MetricResult | None]]]  # title, note, cells
 
 
-class Stage(NamedTuple):
-    """A stage of model randomisation with the layers that it added."""
-
-    stage: str
-    layers: list[str]
-    share: str
-    value: str
-    interval: str
-    n: str
-
-
-class DifferenceRow(NamedTuple):
-    """A figure of both runs."""
-
-    title: str
-    better: str
-    before: str
-    after: str
-    value_before: str
-    value_after: str
-    infill: str
-    difference: Difference
-
-
-class FactChange(NamedTuple):
-    """A fact about both runs."""
-
-    what: str
-    before: str
-    after: str
-    changed: bool
-
-
-class Baseline(NamedTuple):
-    """What changed since an earlier run."""
-
-    comparison: Comparison
-    verdict: Word
-    outcome: str  # what became of the checks, and what the earlier verdict left out
-    facts: list[FactChange]
-    differences: list[DifferenceRow]  # one that is the same under each infill is listed once
-
-    @property
-    def repeated(self) -> bool:
-        """Whether differences were left out because they are the same under each infill."""
-        return len(self.differences) < len(self.comparison.differences)
-
-
-def names(results: Results, gallery: "GalleryIndex | None") -> dict[int, str]:
+def names(results: Results, gallery: GalleryIndex | None) -> dict[int, str]:
     """What classes are called, as far as the run says."""
     if results.subject.class_names:
         return dict(enumerate(results.subject.class_names))
-    entries = gallery["entries"] if gallery else []
-    named = ((entry["label"], entry.get("label_name")) for entry in entries)
-    return {int(label): str(label_name) for label, label_name in named if label_name is not None}
+    entries = gallery.entries if gallery else ()
+    return {entry.label: entry.label_name for entry in entries if entry.label_name is not None}
 
 
 def class_text(label: int | None, class_names: Mapping[int, str]) -> str:
@@ -118,12 +59,9 @@ def figures(results: Results) -> list[Table]:
     metrics = list(dict.fromkeys(metric.name for metric in every))
     tables = []
     for infill, sources in product(infills, columns):
-        shown = [metric for metric in metrics if infill == infills[0] or METRICS[metric].depends_on_infill]
-        rows = [Row(title(metric), _direction(metric, infills), _cells(by_source, sources, metric, infill))
-                for metric in shown]  # fmt: skip
-        tables.append(
-            Table(f"Means over images, infill {name(infill)}", [(source(bundle), "") for bundle in sources], rows)
-        )
+        rows = [(title(metric), _direction(metric, infills), _cells(by_source, sources, metric, infill))
+                for metric in metrics if infill == infills[0] or METRICS[metric].depends_on_infill]  # fmt: skip
+        tables.append(Table(f"Means over images, infill {name(infill)}", sources, rows))
     return tables
 
 
@@ -142,27 +80,21 @@ def _columns(sources: list[str]) -> list[list[str]]:
 
 def _cells(
     by_source: Mapping[tuple[str, str, str], MetricResult], sources: Sequence[str], metric: str, infill: str
-) -> list[Figure | None]:
-    cells: list[Figure | None] = []
-    for bundle in sources:
-        entry = by_source.get((bundle, metric, infill))
-        if entry is None and metric == "deletion":  # a protocol's may have an infill of its own
-            entry = next((other for key, other in by_source.items() if key[:2] == (bundle, metric)), None)
-        cells.append(None if entry is None else figure(entry))
-    return cells
+) -> list[MetricResult | None]:
+    cells = [by_source.get((bundle, metric, infill)) for bundle in sources]
+    if metric != "deletion":
+        return cells
+    # A protocol's deletion may have an infill of its own.
+    of_any_infill = {key[0]: by_source[key] for key in reversed(list(by_source)) if key[1] == metric}
+    return [cell or of_any_infill.get(bundle) for bundle, cell in zip(sources, cells, strict=True)]
 
 
-def effort(results: Results) -> list[tuple[str, Figure, Markup]]:
-    """Best effort of every source, as a figure and as a dot on a line."""
+def effort(results: Results) -> list[tuple[MetricResult, Markup]]:
+    """Best effort of every source, and as a dot on a line."""
     key = ("best_effort", first_infill(results))
-    every = [*results.metrics, *results.controls]
-    return [(source(metric.bundle), figure(metric), _dot(metric)) for metric in every
-            if (metric.name, metric.infill) == key]  # fmt: skip
-
-
-def _dot(metric: MetricResult) -> Markup:
-    tone = "k" if metric.is_control else "b0"
-    return Markup("") if metric.value is None else strip(metric.value, metric.low, metric.high, (), tone)
+    figures = [metric for metric in [*results.metrics, *results.controls] if (metric.name, metric.infill) == key]
+    return [(figure, strip(figure.value, figure.low, figure.high, (), "k" if figure.is_control else "b0"))
+            for figure in figures]  # fmt: skip
 
 
 def classes(results: Results, class_names: Mapping[int, str]) -> list[Table]:
@@ -176,24 +108,24 @@ def classes(results: Results, class_names: Mapping[int, str]) -> list[Table]:
         metrics = list(dict.fromkeys(metric.name for metric in figures))
         least = sorted((_completeness(entries), label) for label, entries in by_class.items())[:_MOST_CLASSES]
         labels = sorted(label for _, label in least)
-        rows = [_class_row(by_class[label], metrics, class_text(label, class_names)) for label in labels]
+        rows = [_class_row(class_text(label, class_names), by_class[label], metrics) for label in labels]
         caption = f"{source(bundle)}, images by {results.classes_are} class, infill {name(infill)}"
         if len(rows) < len(by_class):
             caption += f"; of {exact(len(by_class))} classes, the {_MOST_CLASSES} with the lowest worst completeness"
         if rows:
-            tables.append(Table(caption, [(title(metric), better(metric)) for metric in metrics], rows))
+            tables.append(Table(caption, metrics, rows))
     return tables
 
 
-def _class_row(figures: Mapping[str, MetricResult], metrics: Sequence[str], text: str) -> Row:
-    cells = [_class_figure(figures[metric]) if metric in figures else None for metric in metrics]
-    return Row(text, exact(max(entry.n for entry in figures.values())), cells)
+def _class_row(
+    text: str, figures: Mapping[str, MetricResult], metrics: Sequence[str]
+) -> tuple[str, str, list[MetricResult | None]]:
+    return text, exact(max(figure.n for figure in figures.values())), [figures.get(metric) for metric in metrics]
 
 
-def _class_figure(metric: MetricResult) -> Figure:
-    """A figure whose interval, where a class has too few images for one, is that remark."""
-    cell = figure(metric)
-    return cell._replace(interval=TOO_FEW) if cell.assessed and not cell.interval else cell
+def class_interval(metric: MetricResult) -> str:
+    """The interval of a class, or that it has too few images for one."""
+    return interval(metric.low, metric.high) or ("" if metric.value is None else TOO_FEW)
 
 
 def _completeness(figures: Mapping[str, MetricResult]) -> float:
@@ -201,24 +133,13 @@ def _completeness(figures: Mapping[str, MetricResult]) -> float:
     return float("inf") if entry is None or entry.value is None else entry.value
 
 
-def reliability(results: Results) -> list[tuple[str, str, str, str]]:
-    """Whether images rank the bundles alike, and whether metrics agree."""
-    return [
-        (title(entry.name), title(entry.against or ""),
-         number(entry.spearman if entry.against else entry.inter_method, 2), number(entry.krippendorff_alpha, 2))
-        for entry in results.reliability
-    ]  # fmt: skip
-
-
-def stages(results: Results) -> list[Stage]:
-    """The stages of model randomisation."""
+def stages(results: Results) -> list[tuple[RandomisationStage, list[str]]]:
+    """The stages of model randomisation, each with the layers that it added."""
     series = (results.randomisation.series if results.randomisation else None) or ()
-    rows, before = [], set[str]()
+    rows, earlier = [], set[str]()
     for stage in series:
-        added = [layer for layer in stage.layers if layer not in before]
-        before |= set(added)
-        rows.append(Stage(exact(stage.stage), [name(layer, 60) for layer in added], percent(stage.share),
-                          number(stage.spearman), interval(stage.low, stage.high), exact(stage.n)))  # fmt: skip
+        rows.append((stage, [name(layer, 60) for layer in stage.layers if layer not in earlier]))
+        earlier |= set(stage.layers)
     return rows
 
 
@@ -228,50 +149,39 @@ def randomisation_limit(results: Results) -> float | None:
     return next((check.limit for check in checks if check.limit is not None), None)
 
 
-def baseline(results: Results) -> Baseline | None:
-    """What changed since the earlier run; b is this one."""
-    comparison = results.baseline
-    if comparison is None:
-        return None
-    changed = sum(check.before != check.after for check in comparison.checks)
-    differences = [_difference_row(pair) for pair in _distinct(comparison.differences)]
-    facts = _compared(comparison.a, comparison.b)
-    return Baseline(comparison, verdict(comparison.a.verdict), _outcome(comparison, changed), facts, differences)
+def difference_infill(pair: DifferenceResult) -> str:
+    """The infill of a difference; a dash where it is the same under each."""
+    return name(pair.infill) if pair.infill and METRICS[pair.name].depends_on_infill else "–"
 
 
-def _difference_row(pair: DifferenceResult) -> DifferenceRow:
-    infill = name(pair.infill) if pair.infill and METRICS[pair.name].depends_on_infill else "–"
-    return DifferenceRow(title(pair.name), better(pair.name), source(pair.bundle_a), source(pair.bundle_b),
-                         number(pair.value_a), number(pair.value_b), infill, difference(pair))  # fmt: skip
-
-
-def _distinct(differences: Sequence[DifferenceResult]) -> list[DifferenceResult]:
+def distinct(differences: Sequence[DifferenceResult]) -> list[DifferenceResult]:
     """The differences; one that is the same under each infill is listed once."""
-    distinct: dict[tuple[str, str | None, str | None, str], DifferenceResult] = {}
+    first: dict[tuple[str, str | None, str | None, str], DifferenceResult] = {}
     for pair in differences:
         infill = pair.infill if METRICS[pair.name].depends_on_infill else ""
-        distinct.setdefault((pair.name, pair.bundle_a, pair.bundle_b, infill), pair)
-    return list(distinct.values())
+        first.setdefault((pair.name, pair.bundle_a, pair.bundle_b, infill), pair)
+    return list(first.values())
 
 
-def _outcome(comparison: Comparison, changed: int) -> str:
-    suppressed = comparison.a.suppressed
+def outcome(comparison: Comparison) -> str:
+    """What became of the checks, and what the earlier verdict left out."""
+    suppressed, changed = comparison.a.suppressed, sum(check.before != check.after for check in comparison.checks)
     parts = [f"{count(len(suppressed), 'check')} of it suppressed"] if suppressed else []
     if comparison.checks:
         parts.append(f"{count(changed, 'check')} changed" if changed else "no check changed")
     return "; ".join(parts)
 
 
-def _compared(before: RunIdentity, after: RunIdentity) -> list[FactChange]:
-    """What the two runs are of, each fact beside that of the other run."""
-    first, second = _identity(before), _identity(after)
+def compared(comparison: Comparison) -> list[tuple[str, str, str, bool]]:
+    """What the two runs are of: a fact, its value before and after, and whether it changed."""
+    first, second = _identity(comparison.a), _identity(comparison.b)
     parts = list(_COMPARED.values())
     keys = [key for key in dict.fromkeys([*first, *second]) if key[0] in parts]
     changes = []
     for key in sorted(keys, key=lambda key: parts.index(key[0])):
         old, new = first.get(key), second.get(key)
         if key != ("model", "identity") or (old, new) != (first.get(_MODEL_DIGEST), second.get(_MODEL_DIGEST)):
-            changes.append(FactChange(name(" ".join(key)), _fact(old), _fact(new), old != new))
+            changes.append((name(" ".join(key)), _fact(old), _fact(new), old != new))
     return changes
 
 

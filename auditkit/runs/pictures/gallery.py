@@ -3,11 +3,10 @@
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 from PIL import Image
@@ -16,16 +15,17 @@ from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
-from auditkit.data.ranks import Order, Ties, map_seed
+from auditkit.data.ranks import Order, map_seed
 from auditkit.model.classifier import AnyClassifier
+from auditkit.records import to_json
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.measure import Row
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
-from auditkit.runs.pictures.heatmap_panels import KEPT, heat, in_colour, kept, shares
+from auditkit.runs.pictures.gallery_index import INDEX, GalleryEntry, GalleryIndex, Pictures, ThinnedCurve
+from auditkit.runs.pictures.heatmap_panels import KEPT, gray_pixel, heat, in_colour, kept, shares
 from auditkit.runs.summary.source_rows import image_means
 from auditkit.runs.summary.summarise import Summary
 
-INDEX = "gallery.json"
 LONGEST = 160  # pixels of a side: a report of some dozens of pictures stays below a few megabytes
 TINY = 96  # pixels of a side, up to which a picture is kept without loss
 HEAT_LEVELS = 32  # colours of a map: a noisy one stays small
@@ -34,42 +34,6 @@ JPEG_QUALITY = 80
 CURVE_DIGITS = 5  # after the point
 CHOSEN_BY = ("worst_completeness", "insertion")  # images are ordered by the first that was assessed
 SHOWN_LABELS = 2  # of an image: the predicted one and the runner-up
-
-
-class ThinnedCurve(TypedDict):
-    """Some points of an insertion curve."""
-
-    keep: list[float]  # kept fractions
-    score: list[float]
-
-
-class GalleryEntry(TypedDict):
-    """A map of the gallery, as its index has it."""
-
-    image: str
-    label: int
-    label_name: str | None
-    bundle: str
-    role: str
-    predicted: bool
-    truth: int | None
-    prob: float | None
-    insertion: float | None
-    alpha: float | None
-    beta: float | None
-    worst_completeness: float | None
-    worst_soundness: float | None
-    pictures: dict[str, str]
-    curve: ThinnedCurve
-
-
-class GalleryIndex(TypedDict):
-    """What gallery.json holds."""
-
-    schema_version: int
-    kept: float
-    chosen_by: dict[str, str]  # by bundle
-    entries: list[GalleryEntry]
 
 
 @dataclass(frozen=True)
@@ -91,58 +55,52 @@ def showcase(
     Returns the number of entries. Pictures of an earlier gallery that are no longer used are removed.
     """
     each = max(1, per_role // max(1, len(bundles)))
-    chosen = list(chain.from_iterable(_chosen(summary, name, each) for name in bundles))
-    rows = _rows(summary, {(choice.bundle, choice.image) for choice in chosen})
-    drawing = _Drawing(model, images, summary.settings.seed, summary.settings.ties or "random")
+    means = {bundle: image_means(summary.table, bundle) for bundle in bundles}
+    bases = {bundle: next((name for name in CHOSEN_BY if name in figures), "") for bundle, figures in means.items()}
+    chosen_by = {bundle: basis for bundle, basis in bases.items() if basis}
+    chosen = list(chain.from_iterable(_chosen(summary.table.images, bundle, means[bundle], basis, each)
+                                      for bundle, basis in chosen_by.items()))  # fmt: skip
+    settings, rows = summary.settings, _rows(summary, {(choice.bundle, choice.image) for choice in chosen})
     entries: list[GalleryEntry] = []
+    positions, gray = {image: position for position, image in enumerate(images.ids)}, gray_pixel(model.card)
     out.mkdir(parents=True, exist_ok=True)
     for number, choice in enumerate(chosen, start=1):
-        pixels, size = drawing.pixels(choice.image)
+        decoded = images.decode(positions[choice.image], model.card)
+        pixels = in_colour(decoded.pixels)
         image_file = _save_picture(out, f"{number:04}-image", pixels)
         for row in _shown_labels(rows.get((choice.bundle, choice.image), [])):
-            values = fitted_map(bundles[choice.bundle], choice.image, row.label, model.card, size)
-            files = drawing.save(out, f"{number:04}-{row.label}", pixels, values, choice.image)
-            entries.append(_entry(choice, row, model, {"image": image_file} | files))
-    index: GalleryIndex = {
-        "schema_version": SCHEMA_VERSION, "kept": KEPT, "chosen_by": _basis(summary, bundles), "entries": entries,
-    }  # fmt: skip
-    text = json.dumps(index, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=True)
-    write_whole(out / INDEX, (text + "\n").encode())
-    used = {INDEX, *chain.from_iterable(entry["pictures"].values() for entry in entries)}
-    for path in sorted(out.iterdir()):
-        if path.is_file() and path.name not in used:
-            path.unlink()
+            order = Order(fitted_map(bundles[choice.bundle], choice.image, row.label, model.card, decoded.size))
+            # Tied pixels are shuffled as they were for the curve.
+            ranks = order.ranks(settings.ties or "random", map_seed(settings.seed, choice.image + order.digest(), 0))
+            map_file = _save_heat(out, f"{number:04}-{row.label}-map", shares(order))
+            kept_file = _save_picture(out, f"{number:04}-{row.label}-kept", kept(pixels, ranks, gray))
+            entries.append(_entry(choice, row, model, Pictures(image_file, map_file, kept_file)))
+    _write_index(out, GalleryIndex(SCHEMA_VERSION, KEPT, tuple(entries), chosen_by))
     return len(entries)
 
 
-def _basis(summary: Summary, bundles: Mapping[str, HeatmapSet]) -> dict[str, str]:
-    """The figure that the images of each bundle are ordered by."""
-    basis = {name: _ordering(image_means(summary.table, name)) for name in bundles}
-    return {name: figure for name, figure in basis.items() if figure}
+def _write_index(out: Path, index: GalleryIndex) -> None:
+    """Write the index and remove the pictures that it does not name."""
+    text = json.dumps(to_json(index), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=True)
+    write_whole(out / INDEX, (text + "\n").encode())
+    used = {INDEX, *chain.from_iterable(vars(entry.pictures).values() for entry in index.entries)}
+    for path in sorted(out.iterdir()):
+        if path.is_file() and path.name not in used:
+            path.unlink()
 
 
-def _ordering(figures: Mapping[str, Array]) -> str:
-    return next((name for name in CHOSEN_BY if name in figures), "")
-
-
-def _chosen(summary: Summary, bundle: str, each: int) -> list[_Chosen]:
-    """The worst, median and best images of a bundle, none of them twice."""
-    figures = image_means(summary.table, bundle)
-    basis = _ordering(figures)
-    if not basis:
-        return []
-    names, values = summary.table.images, figures[basis]
+def _chosen(names: list[str], bundle: str, figures: Mapping[str, Array], basis: str, each: int) -> Iterator[_Chosen]:
+    """The worst, median and best images of a bundle by the figure `basis`, none of them twice."""
+    values = figures[basis]
     order = sorted(np.flatnonzero(np.isfinite(values)), key=lambda image: (values[image], names[image]))
     count = min(each, max(1, len(order) // 3))
     worst, rest = order[:count], order[count:]
     best, middle = rest[-count:], rest[:-count]
     start = max(0, (len(middle) - count) // 2)
-    chosen: list[_Chosen] = []
     for role, images in (("worst", worst), ("median", middle[start : start + count]), ("best", best)):
         for image in images:
             of_image = {name: _number(column[image]) for name, column in figures.items()}
-            chosen.append(_Chosen(bundle, names[image], role, of_image))
-    return chosen
+            yield _Chosen(bundle, names[image], role, of_image)
 
 
 def _rows(summary: Summary, chosen: set[tuple[str, str]]) -> dict[tuple[str, str], list[Row]]:
@@ -165,59 +123,28 @@ def _shown_labels(rows: list[Row]) -> list[Row]:
     return [row for row in ordered[:SHOWN_LABELS] if not row.error]
 
 
-def _entry(choice: _Chosen, row: Row, model: AnyClassifier, files: dict[str, str]) -> GalleryEntry:
+def _entry(choice: _Chosen, row: Row, model: AnyClassifier, pictures: Pictures) -> GalleryEntry:
     names = model.card.names
-    return {
-        "image": choice.image,
-        "label": row.label,
-        "label_name": names[row.label] if row.label < len(names) else None,
-        "bundle": choice.bundle,
-        "role": choice.role,
-        "predicted": bool(row.predicted),
-        "truth": row.truth,
-        "prob": _number(row.prob),
-        "insertion": _number(row.insertion),
-        "alpha": _number(row.alpha),
-        "beta": _number(row.beta),
-        "worst_completeness": choice.figures.get("worst_completeness"),
-        "worst_soundness": choice.figures.get("worst_soundness"),
-        "pictures": files,
-        "curve": _thinned(row, model.signature.height * model.signature.width),
-    }
+    return GalleryEntry(
+        choice.image, row.label, names[row.label] if row.label < len(names) else None, choice.bundle, choice.role,
+        bool(row.predicted), row.truth, prob=_number(row.prob), insertion=_number(row.insertion),
+        alpha=_number(row.alpha), beta=_number(row.beta),
+        worst_completeness=choice.figures.get("worst_completeness"),
+        worst_soundness=choice.figures.get("worst_soundness"),
+        pictures=pictures, curve=_thinned(row, model.signature.height * model.signature.width),
+    )  # fmt: skip
 
 
 def _thinned(row: Row, pixels: int) -> ThinnedCurve:
     """At most MOST_POINTS points of the curve, evenly spread over those that were measured."""
     if row.keep_counts is None or row.curve is None:
-        return {"keep": [], "score": []}
-    size = len(row.keep_counts)
-    positions = np.unique(np.linspace(0, size - 1, min(MOST_POINTS, size)).round().astype(int)).tolist()
-    return {
-        "keep": [round(row.keep_counts[position] / pixels, CURVE_DIGITS) for position in positions],
-        "score": [round(float(row.curve[position]), CURVE_DIGITS) for position in positions],
-    }
-
-
-class _Drawing:
-    """Pictures of what the network saw."""
-
-    def __init__(self, model: AnyClassifier, images: Dataset, seed: int, ties: Ties) -> None:
-        self.model, self.images, self.seed, self.ties = model, images, seed, ties
-        self.positions = {name: position for position, name in enumerate(images.ids)}
-        self.gray = np.array(model.card.gray, np.float64).round().clip(0, 255).astype(np.uint8)
-
-    def pixels(self, image: str) -> tuple[Array, tuple[int, int]]:
-        """Pixels in colour, and the photograph's height and width."""
-        decoded = self.images.decode(self.positions[image], self.model.card)
-        return in_colour(decoded.pixels), decoded.size
-
-    def save(self, out: Path, name: str, pixels: Array, values: Array, image: str) -> dict[str, str]:
-        """The map, and the pixels that it kept when its curve was measured."""
-        order = Order(values)
-        seed = map_seed(self.seed, image + order.digest(), 0)  # the shuffle within ties that the curve had
-        first = order.ranks(self.ties, seed)
-        return {"map": _save_heat(out, f"{name}-map", shares(order)),
-                "kept": _save_picture(out, f"{name}-kept", kept(pixels, first, self.gray))}  # fmt: skip
+        return ThinnedCurve((), ())
+    counts, scores = row.keep_counts, row.curve
+    positions = np.unique(np.linspace(0, len(counts) - 1, min(MOST_POINTS, len(counts))).round().astype(int)).tolist()
+    return ThinnedCurve(
+        tuple(round(counts[position] / pixels, CURVE_DIGITS) for position in positions),
+        tuple(round(float(scores[position]), CURVE_DIGITS) for position in positions),
+    )
 
 
 def _save_picture(out: Path, name: str, pixels: Array) -> str:

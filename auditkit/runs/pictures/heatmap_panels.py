@@ -11,6 +11,7 @@ from auditkit.data.alignment import to_model_input
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order
+from auditkit.model.card import Card
 from auditkit.model.classifier import AnyClassifier
 
 KEPT = 0.3  # share of the pixels that the third picture shows
@@ -25,7 +26,6 @@ def draw(model: AnyClassifier, images: Dataset, bundle: HeatmapSet, folder: Path
     """Draw one picture for each map of the bundle whose image is in the dataset; returns their number."""
     folder.mkdir(parents=True, exist_ok=True)
     positions, count = {name: position for position, name in enumerate(images.ids)}, 0
-    gray = np.array(model.card.gray, np.float64).round().astype(np.uint8)
     for image, labels in bundle.labels.items():
         if image not in positions:
             continue
@@ -33,7 +33,8 @@ def draw(model: AnyClassifier, images: Dataset, bundle: HeatmapSet, folder: Path
         for label in labels:
             values = to_model_input(bundle.get(image, label), bundle.header.frame, model.card, decoded.size)
             name = f" ({model.card.names[label]})" if label < len(model.card.names) else ""
-            panels(decoded.pixels, values, gray, f"label {label}{name}").save(folder / f"{_safe(image)}-{label}.png")
+            sheet = panels(decoded.pixels, values, gray_pixel(model.card), f"label {label}{name}")
+            sheet.save(folder / f"{_safe(image)}-{label}.png")
             count += 1
     return count
 
@@ -50,6 +51,11 @@ def panels(pixels: Array, values: Array, gray: Array, caption: str) -> Image.Ima
     text = "".join(c if c.isprintable() and ord(c) < FONT_RANGE else "?" for c in caption)
     ImageDraw.Draw(sheet).text((2, 3), f"{text}: image, order, first {KEPT:.0%}", fill="black")
     return sheet
+
+
+def gray_pixel(card: Card) -> Array:
+    """The colour of hidden pixels."""
+    return np.array(card.gray, np.float64).round().clip(0, 255).astype(np.uint8)
 
 
 def in_colour(pixels: Array) -> Array:
