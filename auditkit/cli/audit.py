@@ -79,11 +79,10 @@ def _print(results: "Results", out: Path) -> None:
     from auditkit.report.sections import flags  # noqa: PLC0415
     from auditkit.report.wording import headline  # noqa: PLC0415
 
-    checks = results.checks
-    if checks:
-        rows = [[check.id, check.status, _figure(check), _limit(check), check.severity] for check in checks]
+    if results.checks:
+        rows = [[check.id, check.status, *_figures(check), check.severity] for check in results.checks]
         console.print_table(["check", "status", "observed", "limit", "severity"], rows)
-    open_checks = [check for check in checks if check.status != "pass" and check.reason]
+    open_checks = [check for check in results.checks if check.status != "pass" and check.reason]
     word, comma, aside = headline(results).word.partition(",")
     console.print_fields([
         ("verdict", f"{word.upper()}{comma}{aside}"),
@@ -95,13 +94,11 @@ def _print(results: "Results", out: Path) -> None:
     ])  # fmt: skip
 
 
-def _figure(check: "CheckResult") -> str:
+def _figures(check: "CheckResult") -> tuple[str, str]:
+    """The observed value with its interval, and the limit."""
+    limit = "" if check.limit is None else f"{check.rule} {check.limit:g}"
     if check.observed is None:
-        return ""
+        return "", limit
     if check.low is None or check.high is None:
-        return f"{check.observed:.3g}"
-    return f"{check.observed:.3f} ({check.low:.3f} to {check.high:.3f})"
-
-
-def _limit(check: "CheckResult") -> str:
-    return "" if check.limit is None else f"{check.rule} {check.limit:g}"
+        return f"{check.observed:.3g}", limit
+    return f"{check.observed:.3f} ({check.low:.3f} to {check.high:.3f})", limit

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from auditkit.cli import console, options
-from auditkit.cli.command import Verb
 
 if TYPE_CHECKING:
     from auditkit.data.bundle_check import Problem
@@ -27,7 +26,7 @@ app = typer.Typer(
 )
 
 
-@app.command(cls=Verb)
+@app.command(cls=options.Verb)
 @options.with_model_options("card", "preset")
 def check(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle's folder.", show_default=False)],
@@ -50,19 +49,21 @@ def check(
         problems = _problems(maps, images, model, replace(model_options, device="cpu"), progress)
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
-    counts = ", ".join(f"{number} {what}" for what, number in _counts(maps).items())
+    labels = set(chain.from_iterable(maps.labels.values()))
+    counts = {"maps": len(maps), "images": len(maps.labels), "labels": len(labels)}
+    about = f"{bundle}: {', '.join(f'{number} {what}' for what, number in counts.items())}"
     result = f"{'cannot' if errors else 'can'} be used: {errors} errors, {warnings} warnings"
     console.show(as_json, {
-        "schema_version": 1, "bundle": str(bundle), **_counts(maps), **_facts(maps.header), "errors": errors,
+        "schema_version": 1, "bundle": str(bundle), **counts, **_facts(maps.header), "errors": errors,
         "warnings": warnings, "problems": [asdict(problem) for problem in problems],
     }, [
-        ("bundle", f"{bundle}: {counts}"), *_header_fields(maps.header), *_problem_fields(problems), ("result", result),
+        ("bundle", about), *_header_fields(maps.header), *_problem_fields(problems), ("result", result),
     ])  # fmt: skip
     if errors:
         raise typer.Exit(2)
 
 
-@app.command("import", cls=Verb)
+@app.command("import", cls=options.Verb)
 def import_(
     source: Annotated[Path, typer.Argument(
         metavar="SOURCE", show_default=False,
@@ -116,11 +117,6 @@ def _problems(
     classifier = model_options.open(model)
     dataset = None if images is None else options.open_dataset(images, classifier)
     return check(maps, dataset, classifier.file.identity, classifier.signature.classes, classifier.card, progress)
-
-
-def _counts(maps: "HeatmapSet") -> dict[str, int]:
-    labels = set(chain.from_iterable(maps.labels.values()))
-    return {"maps": len(maps), "images": len(maps.labels), "labels": len(labels)}
 
 
 def _facts(header: "Header") -> dict[str, str | None]:

@@ -23,7 +23,7 @@ def compare(
     Runs whose figures are not comparable are refused, with the list of what differs. The exit code is 0 even if the
     runs differ.
     """
-    from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_errors, write_whole  # noqa: PLC0415
     from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.records import to_json  # noqa: PLC0415
     from auditkit.runs.comparison.compare import compare  # noqa: PLC0415
@@ -31,10 +31,8 @@ def compare(
     comparison = compare(run_a, run_b)
     text = json.dumps(to_json(comparison), indent=2, allow_nan=False)
     if out is not None:
-        try:
+        with write_errors(out, BadInput):
             write_whole(out, f"{text}\n".encode())
-        except OSError as error:
-            raise BadInput(f"{out} cannot be written: {error.strerror or error}.") from None
     if as_json:
         print(text)
     else:
@@ -42,8 +40,7 @@ def compare(
 
 
 def _print(comparison: "Comparison") -> None:
-    infills = {difference.infill for difference in comparison.differences if difference.infill}
-    by_infill = len(infills) > 1
+    by_infill = len({difference.infill for difference in comparison.differences if difference.infill}) > 1
     only = [f"{count} only in {name}" for name, count in (("A", comparison.only_a), ("B", comparison.only_b)) if count]
     console.print_fields([
         ("A", _run(comparison.a)), ("B", _run(comparison.b)),
@@ -56,20 +53,16 @@ def _print(comparison: "Comparison") -> None:
 
 
 def _check_fields(comparison: "Comparison") -> list[tuple[str, str]]:
+    from auditkit.verdict.flags import is_named  # noqa: PLC0415
+
     changed = [check for check in comparison.checks if check.before != check.after]
     if comparison.checks and not changed:
         return [("checks", f"none of {len(comparison.checks)} changed")]
-    return [
-        ("check", f"{check.id}: {_status(check.id, check.before)} → {_status(check.id, check.after)}")
-        for check in changed
-    ]
-
-
-def _status(name: str, status: str | None) -> str:
-    """Status of a check in one of the runs, or what it means that the run does not have it."""
-    from auditkit.verdict.flags import is_named  # noqa: PLC0415
-
-    return status or ("no such finding" if is_named(name) else "not in the policy")
+    fields = []
+    for check in changed:
+        absent = "no such finding" if is_named(check.id) else "not in the policy"
+        fields.append(("check", f"{check.id}: {check.before or absent} → {check.after or absent}"))
+    return fields
 
 
 def _run(identity: "RunIdentity") -> str:
@@ -87,17 +80,11 @@ def _row(difference: "DifferenceResult", by_infill: bool) -> list[str]:
     maps = difference.bundle_b
     if difference.bundle_a != difference.bundle_b:
         maps = f"{difference.bundle_a} → {difference.bundle_b}"
+    reading = "no difference shown"  # the interval includes 0
+    if difference.better is not None:
+        reading = f"{'↑' if difference.value > 0 else '↓'} {'better' if difference.better else 'worse'}"
     low, high = difference.low, difference.high
     ends = "" if low is None or high is None else f" ({low:+.4f} to {high:+.4f})"
-    return [
-        difference.name.replace("_", " "), maps or "", *([difference.infill] if by_infill else []),
-        f"{difference.value_a:.4f}", f"{difference.value_b:.4f}", f"{difference.value:+.4f}{ends}", str(difference.n),
-        _reading(difference),
-    ]  # fmt: skip
-
-
-def _reading(difference: "DifferenceResult") -> str:
-    """Better or worse if the interval excludes 0; otherwise nothing is known."""
-    if difference.better is None:
-        return "no difference shown"
-    return f"{'↑' if difference.value > 0 else '↓'} {'better' if difference.better else 'worse'}"
+    figures = [f"{difference.value_a:.4f}", f"{difference.value_b:.4f}", f"{difference.value:+.4f}{ends}"]
+    names = [difference.name.replace("_", " "), maps or "", *([difference.infill] if by_infill else [])]
+    return [*names, *figures, str(difference.n), reading]

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+if TYPE_CHECKING:
     from auditkit.runs.executor import Progress, Tick
 
 _FIGURE_WIDTH = 14  # of a column, such as -1.156 to 1.592
@@ -30,9 +33,7 @@ def progress(what: str, unit: str = "images") -> Iterator["Progress"]:
     if not sys.stderr.isatty():
         yield lambda total: _Lines(what, unit, total).tick
         return
-    from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
@@ -105,29 +106,18 @@ def show(as_json: bool, content: Mapping[str, object], fields: list[tuple[str, s
 
 def print_table(head: list[str], rows: list[list[str]], names: int = 1) -> None:
     """Print a table whose first columns are names; figures that do not fit beside each other follow below."""
-    from rich.console import Console  # noqa: PLC0415
-
     console = Console(width=None if sys.stdout.isatty() else _WIDE_LOG_WIDTH)
     name_width = max((sum(len(cell) + 2 for cell in row[:names]) for row in rows), default=0)
     fitting = max(1, (console.width - name_width) // _FIGURE_WIDTH)
     for start in range(names, len(head), fitting):
-        columns = [*range(names), *range(start, min(start + fitting, len(head)))]
-        _print_columns(console, columns, head, rows)
-
-
-def _print_columns(console: "Console", columns: list[int], head: list[str], rows: list[list[str]]) -> None:
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    first, *others = columns
-    table.add_column(head[first], overflow="fold", no_wrap=True)
-    for column in others:
-        table.add_column(head[column], justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(Text(plain(row[first])), *(Text(_stacked(plain(row[column]))) for column in others))
-    console.print(table)
+        columns = [*range(1, names), *range(start, min(start + fitting, len(head)))]
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        table.add_column(head[0], overflow="fold", no_wrap=True)
+        for column in columns:
+            table.add_column(head[column], justify="right", overflow="fold")
+        for row in rows:
+            table.add_row(Text(plain(row[0])), *(Text(_stacked(plain(row[column]))) for column in columns))
+        console.print(table)
 
 
 def _stacked(cell: str) -> str:
@@ -138,10 +128,6 @@ def _stacked(cell: str) -> str:
 
 def print_fields(fields: list[tuple[str, str]]) -> None:
     """Print names and texts in two aligned columns; long texts wrap within theirs."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")

@@ -8,8 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from auditkit import __version__
-from auditkit.cli import bundle, console, policy
-from auditkit.cli.command import Verb
+from auditkit.cli import bundle, console, options, policy
 from auditkit.errors import AuditError
 
 # In the order of the help; each is the function of that name in the module of that name.
@@ -25,7 +24,7 @@ for name in VERBS:
     verb = getattr(import_module(f"auditkit.cli.{name}"), name)
     # Paragraphs are unwrapped, so that they wrap at the terminal's width.
     paragraphs = (" ".join(part.split()) for part in verb.__doc__.split("\n\n"))
-    app.command(name, cls=Verb, help="\n\n".join(paragraphs))(verb)
+    app.command(name, cls=options.Verb, help="\n\n".join(paragraphs))(verb)
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(policy.app, name="policy")
 

@@ -1,4 +1,4 @@
-"""Options that several verbs share, each defined once, and the objects they become."""
+"""Options that several verbs share, each defined once, and the objects they become; how options are parsed."""
 
 import inspect
 import math
@@ -6,10 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial, wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
+
+from auditkit.errors import BadInput
 
 if TYPE_CHECKING:
     from auditkit.data.dataset import Dataset
@@ -32,6 +36,25 @@ Gradient = Annotated[
 _file_option = partial(typer.Option, rich_help_panel="What the file is (when a guess is wrong)")
 _run_option = partial(typer.Option, rich_help_panel="How it is run")
 _limit_option = partial(typer.Option, rich_help_panel="Limits for unknown files")
+
+
+class Verb(TyperCommand):
+    """A command that refuses an option in the place of another option's value, which typer would take for the value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # the class of contexts moved between versions
+        """The arguments that are left after the options."""
+        names, taking_values = {*ctx.help_option_names}, set[str]()
+        for parameter in self.params:
+            options = [name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("-")]
+            names.update(options)
+            if not getattr(parameter, "is_flag", False):
+                taking_values.update(options)
+        for name, value in pairwise(args):
+            if name == "--":
+                break
+            if name in taking_values and value in names:
+                raise BadInput(f"{name} needs a value, but {value} follows. See: {ctx.command_path} --help")
+        return super().parse_args(ctx, args)
 
 
 @dataclass(frozen=True)
@@ -62,7 +85,6 @@ class ModelOptions:
 
     def opening(self, gradient_output: str | None = None) -> "Opening":
         """How to open the model: its card or preset, what the auditor states about it, and the limits."""
-        from auditkit.errors import BadInput  # noqa: PLC0415
         from auditkit.model.classifier import Opening  # noqa: PLC0415
         from auditkit.model.read import Limits  # noqa: PLC0415
         from auditkit.model.signature import Overrides  # noqa: PLC0415
@@ -70,9 +92,8 @@ class ModelOptions:
         if self.card is not None and self.preset is not None:
             raise BadInput("--card and --preset exclude each other; give one.")
         if not (_is_positive(self.memory_limit) and _is_positive(self.time_limit)):
-            raise BadInput(
-                f"--memory-limit {self.memory_limit:g} and --time-limit {self.time_limit:g} must be positive numbers."
-            )
+            limits_text = f"--memory-limit {self.memory_limit:g} and --time-limit {self.time_limit:g}"
+            raise BadInput(f"{limits_text} must be positive numbers.")
         overrides = Overrides(
             input=self.input, output=self.output, layout=self.layout, kind=self.kind,  # type: ignore[arg-type]
             size=_parse_size(self.size), gradient_output=gradient_output,
@@ -118,11 +139,9 @@ def with_model_options(
             chosen = {parameter.name: values.pop(parameter.name) for parameter in parameters}
             verb(**values, model_options=ModelOptions(**chosen))
 
-        own = {**inspect.signature(verb).parameters}
-        del own["model_options"]
-        signature = inspect.Signature([*own.values(), *parameters])
-        command.__signature__ = signature  # type: ignore[attr-defined]
-        command.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        others = [item for item in inspect.signature(verb).parameters.values() if item.name != "model_options"]
+        command.__signature__ = inspect.Signature([*others, *parameters])  # type: ignore[attr-defined]
+        command.__annotations__ = {item.name: item.annotation for item in (*others, *parameters)}
         return command
 
     return decorate

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from auditkit.cli import console, options
-from auditkit.cli.command import Verb
 
 if TYPE_CHECKING:
     from auditkit.runs.evaluation.settings import Evaluation
@@ -20,15 +19,15 @@ app = typer.Typer(
 )
 
 
-@app.command(cls=Verb)
+@app.command(cls=options.Verb)
 def init(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="explore, standard or strict.")] = "standard",
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File to write.")] = Path("policy.toml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a commented policy to start from. It is named after the file, since it is no longer auditkit's own."""
-    from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
-    from auditkit.errors import BadInput, RuntimeFailure  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_errors, write_whole  # noqa: PLC0415
+    from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.verdict.policy import SHIPPED, shipped_text  # noqa: PLC0415
     from auditkit.verdict.policy_file import parse_policy  # noqa: PLC0415
 
@@ -43,14 +42,12 @@ def init(
     check_command = f"auditkit policy check {shlex.quote(out.name if out.name.isprintable() else new_name)}"
     text = f"# Started from auditkit's policy {name}. To see what it asks, run: {check_command}\n\n{text}"
     parse_policy(text, out.name)
-    try:
+    with write_errors(out):
         write_whole(out, text.encode())
-    except OSError as error:
-        raise RuntimeFailure(f"{out} cannot be written ({error.strerror}).") from None
     console.print_fields([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
 
 
-@app.command(cls=Verb)
+@app.command(cls=options.Verb)
 def check(
     policy: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file, or explore, standard or strict.",
                                           show_default=False)],
@@ -66,7 +63,7 @@ def check(
         _print(rules)
 
 
-@app.command("list", cls=Verb)
+@app.command("list", cls=options.Verb)
 def list_(as_json: options.AsJson = False) -> None:
     """List the policies that come with auditkit."""
     from auditkit.verdict.policy import SHIPPED  # noqa: PLC0415
@@ -87,8 +84,7 @@ def _to_json(policy: "Policy") -> dict[str, Any]:
     entry = {key: value for key, value in vars(policy.to_record()).items() if key != "text"}
     randomisation = policy.randomisation
     return entry | {
-        "evaluation": evaluation, "max_failed_images": policy.max_failed_images,
-        "controls": list(policy.controls),
+        "evaluation": evaluation, "max_failed_images": policy.max_failed_images, "controls": list(policy.controls),
         "randomisation": {"images": randomisation.images, "stages": randomisation.stages} if randomisation else None,
         "checks": [{"id": check.id, "title": check.title, "metric": check.metric, "rule": check.rule_text,
                     "limit": check.limit, "severity": check.severity, "required": check.required}

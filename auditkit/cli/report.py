@@ -46,17 +46,15 @@ def _page(run: Path) -> Path:
 
 def _write(run: Path, path: Path, content: bytes) -> None:
     """Write the file and print its path; a file that the run's list of digests seals stays as it is."""
-    from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_errors, write_whole  # noqa: PLC0415
     from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415
 
-    try:
+    with write_errors(path, BadInput):
         same = path.is_file() and path.read_bytes() == content
         sealed = (run / SUMS).exists() and run.resolve() in path.resolve().parents
         if sealed and not same:
             raise BadInput(f"{run} is sealed by its {SUMS}, which {path} would break; name a file elsewhere with -o.")
         if not same:
             write_whole(path, content)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror or error}.") from None
     print(path)

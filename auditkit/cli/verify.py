@@ -69,8 +69,8 @@ def _print(verification: "Verification") -> None:
         fields += [(check.name, text) for text in problems or [check.about]]
     sample = verification.sample
     if sample is not None:
-        fields.append(("chance", sample.escape))
-        fields.append(("tolerance", f"{sample.tolerance:g} of a probability or area; {sample.why}"))
+        tolerance = f"{sample.tolerance:g} of a probability or area; {sample.why}"
+        fields += [("chance", sample.escape), ("tolerance", tolerance)]
     fields += [("not checked", text) for text in verification.not_checked]
     result = "DOES NOT HOLD" if verification.problems else "holds, as far as it was checked"
     console.print_fields([*fields, ("run", f"{verification.run} {result}")])

@@ -2,8 +2,21 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from auditkit.errors import AuditError, RuntimeFailure
+
+
+@contextmanager
+def write_errors(path: Path, kind: type[AuditError] = RuntimeFailure) -> Iterator[None]:
+    """Raise the system's errors as a sentence about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def sync_folder(folder: Path) -> None:

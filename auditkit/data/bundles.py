@@ -20,10 +20,10 @@ from auditkit import __version__
 from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
 from auditkit.data.alignment import checked_frame
-from auditkit.data.atomic_write import flush, sync_folder, write_whole
+from auditkit.data.atomic_write import flush, sync_folder, write_errors, write_whole
 from auditkit.data.bundle_files import Entry, Header
 from auditkit.data.explainer_layouts import single_maps
-from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.errors import BadInput
 from auditkit.model.read import read
 from auditkit.records import to_json
 
@@ -65,7 +65,7 @@ class HeatmapSet:
         labels: dict[str, list[int]] = {}
         for entry in self.entries:
             labels.setdefault(entry.image, []).append(entry.label)
-        return {image: tuple(its_labels) for image, its_labels in labels.items()}
+        return {image: tuple(indices) for image, indices in labels.items()}
 
     @cached_property
     def _entries(self) -> dict[_Pair, Entry]:
@@ -74,10 +74,9 @@ class HeatmapSet:
     def get(self, image: str, label: int) -> Array:
         """The map of one image and label, float32 [height, width]."""
         if (image, label) not in self._entries:
-            available = (
-                f"labels {list(self.labels[image])[:_SHOWN_LABELS]}" if image in self.labels else "no map of that image"
-            )
-            raise BadInput(f"{self.path} has no map for image '{image}', label {label}; it has {available}.")
+            labels = self.labels.get(image, ())[:_SHOWN_LABELS]
+            others = f"labels {list(labels)}" if labels else "no map of that image"
+            raise BadInput(f"{self.path} has no map for image '{image}', label {label}; it has {others}.")
         return self.read(self._entries[image, label])
 
     def read(self, entry: Entry) -> Array:
@@ -164,11 +163,13 @@ class Bundle:
             constant = sum(bool((values == values[0, 0]).all()) for values in new.values())
             signed = self.header.sign == "signed" or any(bool((values < 0).any()) for values in new.values())
             notes = sorted(maps.notes | ({CONSTANT_NOTE} if constant else set()))
-            self._store(new, replace(
+            header = replace(
                 self.header, channels=maps.channels, sign="signed" if signed else "unsigned",
                 layout=tuple(dict.fromkeys((*self.header.layout, maps.layout))),
                 notes=tuple(dict.fromkeys((*self.header.notes, *notes))),
-            ))  # fmt: skip
+            )  # fmt: skip
+            with write_errors(self.path):
+                self._write(new, header)
             self.constant += constant
         return len(new)
 
@@ -213,19 +214,11 @@ class Bundle:
             raise BadInput(f"{self.path} has another map for image '{image}', label {label} already.")
         return existing is None
 
-    def _store(self, new: dict[_Pair, Array], header: Header) -> None:
-        try:
-            self._write(new, header)
-        except OSError as error:
-            raise RuntimeFailure(f"{self.path} cannot be written: {error}.") from None
-
     def create(self) -> None:
         """Create the folder before there are maps, for other files beside them."""
         if not self._exists:
-            try:
+            with write_errors(self.path):
                 _create(self.path, self.header)
-            except OSError as error:
-                raise RuntimeFailure(f"{self.path} cannot be written: {error}.") from None
             self._exists, self._size = True, (self.path / files.MANIFEST).stat().st_size
 
     def _write(self, new: dict[_Pair, Array], header: Header) -> None:
@@ -238,9 +231,8 @@ class Bundle:
             pairs, maps = zip(*run, strict=True)
             file = self._write_stack(np.stack(maps))
             references |= {pair: f"{file}#{position}" for position, pair in enumerate(pairs)}
-        self._size = _append(
-            self.path / files.MANIFEST, _lines((*pair, reference) for pair, reference in references.items())
-        )
+        lines = _lines((*pair, reference) for pair, reference in references.items())
+        self._size = _append(self.path / files.MANIFEST, lines)
         self._references |= references
 
     def _write_stack(self, stack: Array) -> str:

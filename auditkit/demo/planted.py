@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.atomic_write import write_whole
+from auditkit.data.atomic_write import write_errors, write_whole
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import TAG_SIDE_PX, Planted, draw
-from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.errors import BadInput
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.metrics.statistics import Interval, mean_interval
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
@@ -110,20 +110,14 @@ def run(out: Path, count: int, answered: int, seed: int, settings: Settings, pha
     audited = draw(count, seed=seed, tags="agree")
     test_sets = draw(answered, seed=seed + 1, tags="agree"), draw(answered, seed=seed + 1, tags="disagree")
     path = out / "images.npz"
-    try:
+    with write_errors(path):
         out.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            _save(path, audited)
-    except OSError as error:
-        raise RuntimeFailure(f"{path} cannot be written: {error.strerror}.") from None
+            content = io.BytesIO()
+            np.savez_compressed(content, images=audited.images, labels=audited.labels, masks=audited.objects)
+            write_whole(path, content.getvalue())
     vendors = tuple(_audit(name, path, audited, test_sets, settings, phase) for name in MODELS)
     return Demo(vendors, out, audited, answered, seed)
-
-
-def _save(path: Path, planted: Planted) -> None:
-    content = io.BytesIO()
-    np.savez_compressed(content, images=planted.images, labels=planted.labels, masks=planted.objects)
-    write_whole(path, content.getvalue())
 
 
 def _audit(

@@ -32,13 +32,18 @@ class MachineFacts:
     cuda: CudaFacts
 
 
+def versions() -> dict[str, str]:
+    """Versions of everything that computes figures."""
+    packages = {name: metadata.version(name) for name in ("numpy", "onnx", "pillow", "pyarrow", "scipy")}
+    runtime = session.runtime_version()
+    return {"auditkit": __version__, "python": platform.python_version(), "onnxruntime": runtime, **packages}
+
+
 def describe() -> MachineFacts:
     """Facts for `doctor`."""
-    versions = {"auditkit": __version__, "python": platform.python_version(), "onnxruntime": session.runtime_version()}
-    versions |= {name: metadata.version(name) for name in ("onnx", "numpy", "scipy", "pillow")}
     system, problem = f"{platform.system()} {platform.machine()}", session.cuda_problem()
     gpus = CudaFacts(session.cuda_version(), problem, [] if problem else cuda.device_names())
-    return MachineFacts(versions, system, os.cpu_count() or 1, memory_bytes(), session.providers(), gpus)
+    return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), session.providers(), gpus)
 
 
 def name_clash() -> str | None:

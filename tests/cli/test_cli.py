@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from auditkit.cli import console, main
-from auditkit.cli.command import Verb
+from auditkit.cli.options import Verb
 from tests.support import onnx_models
 from tests.support.commands import PROGRESS, auditkit, auditkit_process, refused
 

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from auditkit.data.atomic_write import write_whole
-from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.data.atomic_write import write_errors, write_whole
+from auditkit.errors import BadInput
 from auditkit.runs.folder.store import LEFT_OVER, LOCK
 
 SUMS = "SHA256SUMS"
@@ -19,11 +19,9 @@ LINE = re.compile(r"(\\?)([0-9a-f]{64}) [ *](.+)", re.DOTALL)
 
 def write(folder: Path) -> None:
     """List every file of a run; the last thing that is written into it."""
-    try:
+    with write_errors(folder / SUMS):
         lines = [_line(name, _digest(folder / name)) for name in _names(folder)]
         write_whole(folder / SUMS, b"".join(lines))
-    except OSError as error:
-        raise RuntimeFailure(f"{folder / SUMS} cannot be written: {error.strerror or error}.") from None
 
 
 def read(folder: Path) -> dict[str, str]:

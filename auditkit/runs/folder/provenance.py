@@ -3,16 +3,13 @@
 import platform
 import re
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from auditkit import __version__
-from auditkit.model import cuda, session
+from auditkit.model import cuda, doctor
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.device import CUDA
 
-PACKAGES = ("numpy", "onnx", "pillow", "pyarrow", "scipy")  # whose last digits a figure may show
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MOST_BYTES = 1 << 24  # of a file in .git; packed-refs of large repositories are some megabytes
 MOST_LINKS = 5  # references that name references
@@ -25,11 +22,7 @@ def facts(model: AnyClassifier) -> dict[str, Any]:
 
 def software() -> dict[str, str]:
     """Versions of all that computes, and the system that it runs on."""
-    return {
-        "auditkit": __version__, "python": platform.python_version(), "onnxruntime": session.runtime_version(),
-        **{name: metadata.version(name) for name in PACKAGES},
-        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-    }  # fmt: skip
+    return doctor.versions() | {"platform": f"{platform.system()} {platform.release()} {platform.machine()}"}
 
 
 def device(model: AnyClassifier) -> dict[str, Any]:
