@@ -114,19 +114,14 @@ def _open_images(model: AnyClassifier, images: object) -> Dataset:
         return Dataset.from_array(images)
     if isinstance(images, str | os.PathLike):
         return Dataset.open(Path(images), model.signature.classes, model.card.names)
-    if not isinstance(images, list | tuple):
-        raise _wrong_images(images)
-    for file in images:
-        if not isinstance(file, str | os.PathLike):
-            raise _wrong_images(file)
-    return Dataset.from_files([Path(file) for file in images])
-
-
-def _wrong_images(images: object) -> BadInput:
-    return BadInput(
-        f"images are given as {type(images).__name__}; give a folder, a CSV, an .npz, a list of image files or an "
-        "array uint8 [N, height, width, 3]."
-    )
+    files: Iterable[Any] = images if isinstance(images, list | tuple) else [images]
+    wrong = [file for file in files if not isinstance(file, str | os.PathLike)]
+    if wrong:
+        raise BadInput(
+            f"images are given as {type(wrong[0]).__name__}; give a folder, a CSV, an .npz, a list of image files or "
+            "an array uint8 [N, height, width, 3]."
+        )
+    return Dataset.from_files([Path(file) for file in files])
 
 
 def _open_bundles(heatmaps: object) -> dict[str, HeatmapSet]:
@@ -141,14 +136,13 @@ def _open_bundles(heatmaps: object) -> dict[str, HeatmapSet]:
 def _open_bundle(bundle: object) -> HeatmapSet:
     if isinstance(bundle, HeatmapSet):
         return bundle
-    if isinstance(bundle, Bundle):
-        return open_bundle(bundle.path)
-    if isinstance(bundle, str | os.PathLike):
-        return open_bundle(Path(bundle))
-    raise BadInput(
-        f"heatmaps are {type(bundle).__name__}; give a bundle or its folder (arrays become one with "
-        "auditkit.Bundle(folder, model).add(ids, labels, array))."
-    )
+    path = bundle.path if isinstance(bundle, Bundle) else bundle
+    if not isinstance(path, str | os.PathLike):
+        raise BadInput(
+            f"heatmaps are {type(bundle).__name__}; give a bundle or its folder (arrays become one with "
+            "auditkit.Bundle(folder, model).add(ids, labels, array))."
+        )
+    return open_bundle(Path(path))
 
 
 def _split_size(
@@ -221,7 +215,6 @@ def _check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         if name not in defaults:
             raise BadInput(f"there is no setting '{name}'; the settings are those of auditkit evaluate --help.")
-        is_default = value is None and defaults[name] is None
-        if name in _CHECKS and not is_default:
+        if name in _CHECKS and (value is not None or defaults[name] is not None):
             checked[name] = _CHECKS[name](name, value)
     return checked

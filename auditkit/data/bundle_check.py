@@ -1,5 +1,6 @@
 """Checks a bundle, alone or against images and a model; every problem names its file and value."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -36,32 +37,26 @@ def check(
     problems = [Problem("warning", files.HEADER, note) for note in bundle.notes if note != CONSTANT_NOTE]
     if not len(bundle):
         problems.append(Problem("error", files.MANIFEST, "the bundle holds no maps"))
-    problems += _model_problems(bundle, model_identity)
-    problems += _label_problems(bundle, classes)
+    problems += _model_problems(bundle, model_identity, classes)
     if images is not None:
         problems += _image_problems(bundle, images)
     problems += _map_problems(bundle, images, card, progress)
     return problems + [Problem("warning", name, "no line of the manifest names this file") for name in _orphans(bundle)]
 
 
-def _model_problems(bundle: HeatmapSet, identity: str | None) -> Iterator[Problem]:
+def _model_problems(bundle: HeatmapSet, identity: str | None, classes: int | None) -> Iterator[Problem]:
     digest = bundle.header.model
     if digest is None:
         yield Problem("warning", files.HEADER, "no model digest: nothing shows which model these maps explain")
     elif identity is not None and digest.lower() != identity:
         yield Problem("error", files.HEADER, f"the maps explain the model {digest}, but the model given is {identity}")
-
-
-def _label_problems(bundle: HeatmapSet, classes: int | None) -> Iterator[Problem]:
-    if classes is None:
-        return
-    outside = [entry for entry in bundle.entries if entry.label >= classes]
+    last = math.inf if classes is None else classes - 1
+    outside = [entry for entry in bundle.entries if entry.label > last]
     if outside:
-        first = outside[0]
-        yield Problem(
-            "error", files.MANIFEST, f"image '{first.image}' has a map for label {first.label}, but the model has "
-            f"classes 0 to {classes - 1}{_more(len(outside))}",
-        )  # fmt: skip
+        text = (
+            f"image '{outside[0].image}' has a map for label {outside[0].label}, but the model has classes 0 to {last}"
+        )
+        yield Problem("error", files.MANIFEST, f"{text}{_more(len(outside))}")
 
 
 def _image_problems(bundle: HeatmapSet, images: Dataset) -> Iterator[Problem]:
@@ -81,9 +76,8 @@ def _map_problems(
 ) -> Iterator[Problem]:
     tick, frame = progress(len(bundle)), bundle.header.frame
     picture_size = _picture_sizes(images) if images is not None and frame == "original-image" else lambda _image: None
-    constant: list[Entry] = []
-    converted: list[tuple[Entry, str]] = []
-    negative: list[Entry] = []
+    constant, negative = list[Entry](), list[Entry]()
+    converted = list[tuple[Entry, str]]()
     for entry in bundle.entries:
         tick(1)
         try:
@@ -114,12 +108,7 @@ def _map_problems(
 def _picture_sizes(images: Dataset) -> Callable[[str], tuple[int, int] | None]:
     """Looks up the height and width of an image by its id; None for an unknown image."""
     positions = {name: index for index, name in enumerate(images.ids)}
-
-    @cache
-    def size(image: str) -> tuple[int, int] | None:
-        return size_of(images.read(positions[image])) if image in positions else None
-
-    return size
+    return cache(lambda image: size_of(images.read(positions[image])) if image in positions else None)
 
 
 def _orphans(bundle: HeatmapSet) -> list[str]:

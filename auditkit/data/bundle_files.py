@@ -76,9 +76,7 @@ def read_header(folder: Path) -> Header:
     if version != SCHEMA_VERSION:
         raise BadInput(f"{where} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
     if "frame" not in values:
-        raise BadInput(
-            f"{where} does not say the frame; add model-input or original-image, whichever the maps lie over."
-        )
+        raise BadInput(f"{where} does not say the frame: model-input or original-image, whichever the maps lie over.")
     try:
         checked_frame(values["frame"])
     except BadInput as error:
@@ -192,9 +190,7 @@ def read_map(folder: Path, heatmap: str) -> tuple[Array, str]:
             raise BadInput(f"{folder / file} holds {len(stored)} maps, but the manifest names number {position}.")
         values = stored if position is None else stored[position]
         if values.size > MAX_PIXELS:
-            raise BadInput(
-                f"{folder / file}: a map of {list(values.shape)} is too large; at most {MAX_PIXELS:,} pixels."
-            )
+            raise BadInput(f"{folder / file}: a map of {list(values.shape)} has more than {MAX_PIXELS:,} pixels.")
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and that is refused
             return np.array(values, np.float32, order="C"), stored.dtype.str
 

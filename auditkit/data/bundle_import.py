@@ -21,7 +21,6 @@ from auditkit.errors import BadInput
 
 Progress = Callable[[int], Callable[[int], None]]
 _STACK = 64  # maps that go into one file of the bundle
-_PICTURE_SUFFIXES = (".png",)
 _GREY_MODES = ("L", "1", "I;16", "I;16B", "I", "F")
 
 
@@ -29,34 +28,28 @@ def import_maps(
     source: Path, bundle: Bundle, channels: str | None = None, progress: Progress = lambda _total: lambda _done: None
 ) -> tuple[str, ...]:
     """Add all maps of `source` to a bundle and return notes for the user."""
-    if source.is_dir():
-        manifest = source / files.MANIFEST
-        entries, notes = (_manifest_entries(manifest), ()) if manifest.is_file() else _folder_entries(source)
-        return (*notes, *_add_files(source, entries, bundle, channels, progress))
-    if not source.is_file():
+    if not (source.is_dir() or source.is_file()):
         raise BadInput(f"there is no {source}; give a folder of maps, a manifest (.csv) or an .npz.")
-    if source.suffix == ".csv":
-        return _add_files(source.parent, _manifest_entries(source), bundle, channels, progress)
-    if source.suffix == ".npz":
+    if not source.is_dir() and source.suffix not in (".csv", ".npz"):
+        raise BadInput(f"{source} is none of: a folder of maps, a manifest (.csv), an .npz.")
+    if source.suffix == ".npz" and source.is_file():
         return _add_npz(source, bundle, progress)
-    raise BadInput(f"{source} is none of: a folder of maps, a manifest (.csv), an .npz.")
-
-
-def _manifest_entries(manifest: Path) -> list[Entry]:
-    if (manifest.parent / files.HEADER).exists():
-        raise BadInput(f"{manifest.parent} is a bundle already; check it with: auditkit bundle check.")
-    return files.read_manifest(manifest.parent, manifest.name)[0]
+    folder, manifest = (source, source / files.MANIFEST) if source.is_dir() else (source.parent, source)
+    if (folder / files.HEADER).exists():
+        raise BadInput(f"{folder} is a bundle already; check it with: auditkit bundle check.")
+    if manifest.is_file():
+        return _add_files(folder, files.read_manifest(folder, manifest.name)[0], bundle, channels, progress)
+    entries, notes = _folder_entries(folder)
+    return (*notes, *_add_files(folder, entries, bundle, channels, progress))
 
 
 def _folder_entries(folder: Path) -> tuple[list[Entry], tuple[str, ...]]:
     """The maps of a folder by their file names, and a note about other files."""
-    if (folder / files.HEADER).exists():
-        raise BadInput(f"{folder} is a bundle already; check it with: auditkit bundle check.")
-    entries, others = [], []
+    entries, other_names = [], []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
-        if path.suffix.lower() not in (".npy", *_PICTURE_SUFFIXES):
-            others.append(name)
+        if path.suffix.lower() not in (".npy", ".png"):
+            other_names.append(name)
             continue
         image, mark, label = name[: -len(path.suffix)].rpartition("__")
         if not (mark and image and files.is_index(label)):
@@ -65,10 +58,10 @@ def _folder_entries(folder: Path) -> tuple[list[Entry], tuple[str, ...]]:
                 f"{files.MANIFEST} ({','.join(files.COLUMNS)}) beside it. Labels are never guessed."
             )
         entries.append(Entry(image, int(label), name))
-    notes = (
-        (f"{len(others)} files are no maps (.npy, .png) and were left out, such as '{others[0]}'",) if others else ()
-    )
-    return entries, notes
+    if not other_names:
+        return entries, ()
+    note = f"{len(other_names)} files are no maps (.npy, .png) and were left out, such as '{other_names[0]}'"
+    return entries, (note,)
 
 
 def _add_files(
@@ -84,7 +77,7 @@ def _add_files(
             bundle.add([entry.image for entry in part], [entry.label for entry in part], maps, channels=channels)
         except BadInput as error:
             raise BadInput(f"{folder}, maps '{part[0].heatmap}' to '{part[-1].heatmap}': {error}") from None
-        pictures += sum(Path(entry.heatmap).suffix.lower() in _PICTURE_SUFFIXES for entry in part)
+        pictures += sum(Path(entry.heatmap).suffix.lower() == ".png" for entry in part)
         tick(len(part))
     note = f"{pictures} maps were grey pictures: their scores were rounded when they were saved, so many are tied"
     return (note,) if pictures else ()
@@ -94,9 +87,10 @@ def _read(folder: Path, entry: Entry) -> Array:
     """The array of one file, in any layout."""
     file, position = files.split_reference(entry.heatmap)
     with files.open_inside(folder, file) as stream:
-        if Path(file).suffix.lower() in _PICTURE_SUFFIXES:
+        suffix = Path(file).suffix.lower()
+        if suffix == ".png":
             return _grey(stream, folder / file)
-        if Path(file).suffix.lower() != ".npy":
+        if suffix != ".npy":
             raise BadInput(f"{folder / file} is neither .npy nor a grey .png.")
         stored = files.map_array(stream, str(folder / file))
         if position is not None and not (stored.ndim > 2 and position < len(stored)):
@@ -130,40 +124,41 @@ def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...
             maps, labels, ids = (np.asarray(arrays[name]) for name in ("heatmaps", "labels", "images"))
     except NOT_NPZ as error:
         raise BadInput(f"{source} cannot be read as .npz: {error}.") from None
-    if ids.ndim != 1 or ids.dtype.kind not in "Uiu":
-        raise BadInput(f"{source}: images are {ids.dtype}{list(ids.shape)}, expected the id of each image.")
-    if maps.ndim not in (3, 4) or len(maps) != len(ids):
-        raise BadInput(
-            f"{source}: heatmaps are {maps.dtype}{list(maps.shape)} for {len(ids)} images, expected "
-            f"[{len(ids)},H,W] or [{len(ids)},K,H,W]."
-        )
     try:
-        labels = label_array(labels)
+        _add_arrays(maps, labels, ids, bundle, progress)
     except BadInput as error:
         raise BadInput(f"{source}: {error}") from None
-    _check_labels(source, maps, labels)
+    return ()
+
+
+def _add_arrays(maps: Array, labels: Array, ids: Array, bundle: Bundle, progress: Progress) -> None:
+    if ids.ndim != 1 or ids.dtype.kind not in "Uiu":
+        raise BadInput(f"images are {ids.dtype}{list(ids.shape)}, expected the id of each image.")
+    if maps.ndim not in (3, 4) or len(maps) != len(ids):
+        raise BadInput(
+            f"heatmaps are {maps.dtype}{list(maps.shape)} for {len(ids)} images, expected [{len(ids)},H,W] or "
+            f"[{len(ids)},K,H,W]."
+        )
+    labels = label_array(labels)
+    _check_labels(maps, labels)
     tick, layout = progress(len(ids)), "NHW" if maps.ndim == 3 else "NKHW"
     shared = layout == "NKHW" and labels.ndim == 1  # one row of labels for all images
     for start in range(0, len(ids), _STACK):
         rows = slice(start, start + _STACK)
-        try:
-            bundle.add(ids[rows].tolist(), labels if shared else labels[rows], maps[rows], layout=layout)
-        except BadInput as error:
-            raise BadInput(f"{source}: {error}") from None
+        bundle.add(ids[rows].tolist(), labels if shared else labels[rows], maps[rows], layout=layout)
         tick(len(ids[rows]))
-    return ()
 
 
-def _check_labels(source: Path, maps: Array, labels: Array) -> None:
+def _check_labels(maps: Array, labels: Array) -> None:
     """Refuse labels that are missing or ambiguous."""
     several = maps.shape[1:2] if maps.ndim == 4 else ()
     each = (len(maps), *several)
     if labels.shape not in (each, several or each):
         expected = f"{list(each)}" + (f" or {list(several)}, one row for all images" if several else "")
-        raise BadInput(f"{source}: labels have the shape {list(labels.shape)} for heatmaps {list(maps.shape)}; "
-                       f"expected {expected}.")  # fmt: skip
+        shapes = f"labels have the shape {list(labels.shape)} for heatmaps {list(maps.shape)}"
+        raise BadInput(f"{shapes}; expected {expected}.")
     if labels.shape == several == (len(maps),) and len(maps) > 1:
         raise BadInput(
-            f"{source}: {len(labels)} labels for heatmaps {list(maps.shape)} may be one per image or one row for all; "
-            f"give them as {list(each)}. Maps with colour channels become [N,H,W] first."
+            f"{len(labels)} labels for heatmaps {list(maps.shape)} may be one per image or one row for all; give them "
+            f"as {list(each)}. Maps with colour channels become [N,H,W] first."
         )

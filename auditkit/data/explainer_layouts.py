@@ -57,8 +57,12 @@ def single_maps(
         if isinstance(values[0], Mapping):
             return _from_mappings(names, labels, values, layout, channels)
         parts = [as_numpy(unwrapped(part)) for part in values]
-        if parts[0].ndim == 4 and len(parts[0]) == len(names):
-            return _from_classes(names, labels, parts, layout, channels)
+        if parts[0].ndim == 4 and len(parts[0]) == len(names):  # one array per class, as older versions of SHAP return
+            shapes = sorted({part.shape for part in parts})
+            if len(shapes) > 1:
+                text = ", ".join(str(list(shape)) for shape in shapes)
+                raise BadInput(f"the arrays of the classes differ in shape: {text}.")
+            return _from_array(names, label_array(labels), np.stack(parts), layout, channels, _PER_CLASS)
         if parts[0].ndim >= 2:
             return _from_rows(names, label_array(labels), parts, layout, channels)
     return _from_array(names, label_array(labels), as_numpy(values), layout, channels)
@@ -103,25 +107,15 @@ def _from_mappings(
     parts = []
     for name, row in zip(names, rows, strict=True):
         keys = list(row)
-        for key in keys:
-            if not isinstance(key, int | np.integer) or isinstance(key, bool):
-                raise BadInput(
-                    f"image '{name}': {key!r} is no class index; the keys of the maps must be class indices."
-                )
+        wrong = [key for key in keys if not isinstance(key, int | np.integer) or isinstance(key, bool)]
+        if wrong:
+            raise BadInput(
+                f"image '{name}': {wrong[0]!r} is no class index; the keys of the maps must be class indices."
+            )
         if labels is not None and sorted(label_array(labels).ravel().tolist()) != sorted(map(int, keys)):
             raise BadInput(f"image '{name}': labels {labels} differ from the maps' own keys {keys}; leave labels None.")
         parts += [single_maps(name, int(key), row[key], layout, channels) for key in keys]
     return _joined(parts)
-
-
-def _from_classes(
-    names: list[str], labels: Any, parts: list[Array], layout: str | None, channels: str | None
-) -> SingleMaps:
-    """One array [N, ...] per class, as older versions of SHAP return them."""
-    shapes = sorted({part.shape for part in parts})
-    if len(shapes) > 1:
-        raise BadInput(f"the arrays of the classes differ in shape: {', '.join(str(list(shape)) for shape in shapes)}.")
-    return _from_array(names, label_array(labels), np.stack(parts), layout, channels, _PER_CLASS)
 
 
 def _from_rows(
@@ -219,9 +213,7 @@ def _layout(array: Array, layout: str | None, count: int, labels: tuple[int, ...
     shape = list(array.shape)
     if layout is not None:
         if len(layout) != array.ndim or set(layout) - set(_AXES) or len(set(layout)) != len(layout):
-            raise BadInput(
-                f"layout='{layout}' does not name the {array.ndim} axes of {shape}; use N, K, C, H and W once."
-            )
+            raise BadInput(f"layout='{layout}' does not name the {array.ndim} axes of {shape}; use N, K, C, H, W once.")
         if not {"H", "W"} <= set(layout):
             raise BadInput(f"layout='{layout}' lacks H or W.")
         return layout
