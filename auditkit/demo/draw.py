@@ -8,8 +8,7 @@ Coordinates are pixels, x to the right and y downwards; a pixel's centre is at (
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +20,8 @@ Tags = Literal["agree", "disagree", "random"]
 Draws = dict[str, Floats]  # random numbers by name, one plane per image
 
 SIDE_PX = 64
-TAG_SIDE_PX = 10
-TAG_MARGIN_PX = 2
-MIN_RADIUS_PX = 13.0
-MAX_RADIUS_PX = 19.0
+TAG_SIDE_PX, TAG_MARGIN_PX = 10, 2
+MIN_RADIUS_PX, MAX_RADIUS_PX = 13.0, 19.0
 _CHUNK = 32  # images drawn at once: their planes stay in the processor's cache
 
 _X_PX: Floats = np.arange(SIDE_PX, dtype=np.float32) + np.float32(0.5)
@@ -32,8 +29,7 @@ _Y_PX: Floats = _X_PX[:, None]
 _both, _either = np.maximum, np.minimum  # of the distances to two shapes: to their intersection, to their union
 
 
-@dataclass(frozen=True)
-class Planted:
+class Planted(NamedTuple):
     """Images with their truth: the class of the shape, the class that the tag names, and where both are."""
 
     images: npt.NDArray[np.uint8]  # [N, 64, 64, 3], RGB
@@ -55,8 +51,7 @@ def draw(count: int, *, seed: int, tags: Tags) -> Planted:
         raise ValueError(f'tags must be "agree", "disagree" or "random", found {tags!r}.')
     starts = range(0, count, _CHUNK)
     chunks = [_draw_chunk(np.arange(count)[start : start + _CHUNK], seed, tags) for start in starts]
-    names = [field.name for field in fields(Planted)]
-    return Planted(**{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names})
+    return Planted(*(np.concatenate(arrays) for arrays in zip(*chunks, strict=True)))
 
 
 def _draw_chunk(indices: Ints, seed: int, tags: Tags) -> Planted:
@@ -83,10 +78,8 @@ _PLANES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("hue", "vividness", "lightness", "light", "ground_hue", "ground_hue_step"), (1, 1)),
     **dict.fromkeys(("ground_vividness", "ground_lightness", "ground_lightness_step"), (1, 1)),
     **dict.fromkeys(("texture", "direction", "phase_x", "phase_y", "period"), (1, 1)),
-    "grain": (SIDE_PX, SIDE_PX),
-    "coarse": (9, 9),
-    "fine": (17, 17),
-}
+    "grain": (SIDE_PX, SIDE_PX), "coarse": (9, 9), "fine": (17, 17),
+}  # fmt: skip
 
 
 def _draws(indices: Ints, seed: int) -> Draws:
@@ -105,14 +98,14 @@ def _between(low: float, high: float, chance: Floats) -> Floats:
 
 
 def _clip(values: Floats) -> Floats:
-    clipped: Floats = np.clip(values, 0, 1)
-    return clipped
+    return values.clip(0, 1)
 
 
-def _direction(half_tangent: Floats) -> tuple[Floats, Floats]:
-    """Cosine and sine of the angle whose half has this tangent: a rotation without trigonometry."""
+def _turned(x: Floats, y: Floats, half_tangent: Floats) -> tuple[Floats, Floats]:
+    """Coordinates turned by the angle whose half has this tangent: a rotation without trigonometry."""
     square = half_tangent * half_tangent
-    return (1 - square) / (1 + square), 2 * half_tangent / (1 + square)
+    cosine, sine = (1 - square) / (1 + square), 2 * half_tangent / (1 + square)
+    return cosine * x + sine * y, cosine * y - sine * x
 
 
 def _length(x: Floats, y: Floats) -> Floats:
@@ -159,9 +152,8 @@ def _object_distances(labels: Ints, draws: Draws, tag_x_px: Ints, tag_y_px: Ints
     """Pixels [n, 64, 64] to the edge of each object, and to its outline (a ring's is filled)."""
     radius_px = _between(MIN_RADIUS_PX, MAX_RADIUS_PX, draws["radius"])
     centre_x_px, centre_y_px = _object_centres(draws, radius_px, tag_x_px, tag_y_px)
-    cosine, sine = _direction(_between(-0.25, 0.25, draws["turn"]))  # up to 28 degrees either way
-    x, y = (_X_PX - centre_x_px) / radius_px, (_Y_PX - centre_y_px) / radius_px
-    x, y = cosine * x + sine * y, cosine * y - sine * x
+    half_tangent = _between(-0.25, 0.25, draws["turn"])  # up to 28 degrees either way
+    x, y = _turned((_X_PX - centre_x_px) / radius_px, (_Y_PX - centre_y_px) / radius_px, half_tangent)
     distance = np.empty_like(x)
     for label, shape in enumerate(_SHAPES.values()):
         chosen = labels == label
@@ -220,11 +212,9 @@ def _texture(draws: Draws) -> Floats:
     return shares
 
 
-def _turned(draws: Draws) -> tuple[Floats, Floats]:
+def _directed(draws: Draws) -> tuple[Floats, Floats]:
     """Pixel coordinates from the image's centre, along and across the texture's direction."""
-    cosine, sine = _direction(_between(-1, 1, draws["direction"]))
-    x, y = _X_PX - SIDE_PX // 2, _Y_PX - SIDE_PX // 2
-    return cosine * x + sine * y, cosine * y - sine * x
+    return _turned(_X_PX - SIDE_PX // 2, _Y_PX - SIDE_PX // 2, _between(-1, 1, draws["direction"]))
 
 
 def _bands(along_px: Floats, phase: Floats, draws: Draws) -> Floats:
@@ -236,13 +226,12 @@ def _bands(along_px: Floats, phase: Floats, draws: Draws) -> Floats:
 
 def _checker(draws: Draws) -> Floats:
     """Squares: 1 where exactly one of the bands along and the bands across is 1."""
-    along_px, across_px = _turned(draws)
+    along_px, across_px = _directed(draws)
     a, b = _bands(along_px, draws["phase_x"], draws), _bands(across_px, draws["phase_y"], draws)
     return a + b - 2 * a * b
 
 
 def _clouds(draws: Draws) -> Floats:
-    """Noise in two octaves."""
     return _clip(1.4 * _noise(draws["coarse"]) + 0.6 * _noise(draws["fine"]) - 0.5)
 
 
@@ -257,8 +246,8 @@ def _noise(lattice: Floats) -> Floats:
 
 
 _TEXTURES: tuple[Callable[[Draws], Floats], ...] = (
-    lambda draws: _clip(_turned(draws)[0] / 80 + 0.5),
-    lambda draws: _bands(_turned(draws)[0], draws["phase_x"], draws),
+    lambda draws: _clip(_directed(draws)[0] / 80 + 0.5),
+    lambda draws: _bands(_directed(draws)[0], draws["phase_x"], draws),
     _checker,
     _clouds,
     lambda draws: 0.5 * _clouds(draws) + 0.5 * draws["grain"],

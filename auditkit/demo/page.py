@@ -81,12 +81,9 @@ def _policy(run: Results) -> RecordedPolicy:
 
 
 def _audit(run: Results) -> list[Fact]:
-    model = run.subject.model
+    model, tool = run.subject.model, f"{run.tool.name} {run.tool.version}"
     file = [] if isinstance(model, str) else [("model file", last(model.path), True), ("sha256", model.sha256, True)]
-    return [
-        *file, ("audited with", f"{run.tool.name} {run.tool.version}", False),
-        ("ended", run.run.ended or "not recorded", False),
-    ]  # fmt: skip
+    return [*file, ("audited with", tool, False), ("ended", run.run.ended or "not recorded", False)]
 
 
 def _vendor(vendor: Vendor) -> dict[str, object]:
@@ -112,8 +109,8 @@ def _percent(interval: Interval) -> int:
 
 
 def _cell(interval: Interval) -> dict[str, str]:
-    has_ends = interval.low is not None and interval.high is not None
-    ends = f"{interval.low:.2f} to {interval.high:.2f}, " if has_ends else ""
+    low, high = interval.low, interval.high
+    ends = "" if low is None or high is None else f"{low:.2f} to {high:.2f}, "
     return {"value": f"{interval.value:.2f}", "interval": f"{ends}n = {interval.n}"}
 
 

@@ -47,8 +47,7 @@ class Evidence:
 
     def to_json(self) -> dict[str, dict[str, float | int | None]]:
         """Plain object for --json."""
-        intervals = {"share": self.share, "pointing_game": self.pointing_game}
-        return {name: {"value": i.value, "low": i.low, "high": i.high, "n": i.n} for name, i in intervals.items()}
+        return {name: {"value": i.value, "low": i.low, "high": i.high, "n": i.n} for name, i in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,9 @@ class Vendor:
 
     def to_json(self) -> dict[str, object]:
         """Plain object for --json."""
-        return {
-            "model": self.model, "verdict": self.verdict, "reads_the_tag": self.reads_the_tag,
-            "evidence": {"object": self.on_object.to_json(), "tag": self.on_tag.to_json()},
-            "correct_when_agree": self.correct_when_agree, "correct_when_disagree": self.correct_when_disagree,
-            "followed_tag": self.followed_tag,
-        }  # fmt: skip
+        evidence = {"object": self.on_object.to_json(), "tag": self.on_tag.to_json()}
+        figures = {name: value for name, value in vars(self).items() if not isinstance(value, Evidence)}
+        return figures | {"reads_the_tag": self.reads_the_tag, "evidence": evidence}
 
 
 @dataclass(frozen=True)
@@ -153,7 +149,5 @@ def _evidence(maps: HeatmapSet, planted: Planted, regions: Array) -> Evidence:
     heatmaps = [maps.get(str(index), int(label)) for index, label in enumerate(planted.labels)]
     order = np.stack([ranks(heatmap, "random", seed=index) for index, heatmap in enumerate(heatmaps)])
     hits = np.array([float(pointing_hit(*pair)) for pair in zip(heatmaps, regions, strict=True)])
-    return Evidence(
-        mean_interval(share_inside(order, regions, TOP_PIXELS), bounds=(0.0, 1.0)),
-        mean_interval(hits, bounds=(0.0, 1.0)),
-    )
+    shares = share_inside(order, regions, TOP_PIXELS)
+    return Evidence(mean_interval(shares, bounds=(0.0, 1.0)), mean_interval(hits, bounds=(0.0, 1.0)))

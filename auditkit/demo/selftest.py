@@ -27,10 +27,7 @@ class SelfTest:
 
     def to_json(self) -> dict[str, object]:
         """Plain object for `doctor --json`."""
-        return {
-            "passed": self.passed, "device": self.device, "correct": self.correct, "n": _IMAGES,
-            "seconds": round(self.seconds, 3), "reason": self.reason,
-        }  # fmt: skip
+        return vars(self) | {"n": _IMAGES, "seconds": round(self.seconds, 3)}
 
     def sentence(self) -> str:
         """The result in words."""
