@@ -101,7 +101,7 @@ def ours(model: OnnxClassifier, masks: int, asked: argparse.Namespace) -> Steps:
     feeds = {name: session.upload(array) for name, array in fixed.items()}
     draws = rng.integers(masks, masks + OTHERS, (asked.steps, masks, asked.distractors)).astype(np.int32)
     start = mask_step.initial_state(masks, learner.ends, learner.recipe)
-    stepper = Stepper(session, mask_step.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
+    stepper = Stepper(session, names.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
 
     def steps(count: int) -> None:
         for step in range(count):

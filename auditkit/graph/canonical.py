@@ -1,7 +1,10 @@
-"""A vendor's graph prepared for differentiation: functions inlined, a recent operator set, no branches."""
+"""A vendor's graph prepared for use: for differentiation, functions inlined, a recent operator set and no branches;
+for larger batches than it was exported for, Reshapes and Concats that follow the batch size of the input.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import onnx
 from onnx import defs, helper, inliner, numpy_helper, version_converter
 
@@ -19,11 +22,6 @@ _FIRST_OPSET_WITH_COORDINATES = 11  # a Resize could not choose its coordinates 
 _LONGEST_REASON = 200  # characters of an error of onnx that are quoted
 
 
-def taking_floats(model: onnx.ModelProto, input_name: str) -> onnx.ModelProto:
-    """The model with an image input of bytes declared float, so that fractions can be added to it."""
-    return edit.with_input_type(model, input_name, onnx.TensorProto.FLOAT)
-
-
 def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without functions of its own, and with compound operators replaced by their definitions."""
     model = edit.inlined(model)
@@ -33,20 +31,15 @@ def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in fresh.graph.initializer:  # otherwise the inliner does not know their types
         fresh.graph.value_info.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     for node in fresh.graph.node:
-        if node.op_type in SPELLED_OUT:
-            _write_defaults(node, edit.opset(fresh))
+        if node.op_type in SPELLED_OUT:  # some definitions read attributes that are missing, so write the defaults
+            names = {attribute.name for attribute in node.attribute}
+            schema = defs.get_schema(node.op_type, edit.opset(fresh)).attributes
+            defaults = [attribute.default_value for name, attribute in schema.items() if name not in names]
+            node.attribute.extend(default for default in defaults if default.name)
     functions = [("", operator) for operator in SPELLED_OUT]
     inlined = inliner.inline_selected_functions(fresh, functions, inline_schema_functions=True)
     del inlined.graph.value_info[:]
     return inlined
-
-
-def _write_defaults(node: onnx.NodeProto, opset: int) -> None:
-    """Write out the defaults of missing attributes, which some definitions read."""
-    names = {attribute.name for attribute in node.attribute}
-    for name, attribute in defs.get_schema(node.op_type, opset).attributes.items():
-        if name not in names and attribute.default_value.name:
-            node.attribute.append(attribute.default_value)
 
 
 def raised(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -65,14 +58,10 @@ def raised(model: onnx.ModelProto) -> onnx.ModelProto:
     if opset < _FIRST_OPSET_WITH_COORDINATES:  # the converter ignores that a Resize had one meaning then
         for node in fresh.graph.node:
             if node.op_type == "Resize":
-                _write_old_coordinates(node)
+                fixed = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+                settings = {"mode": edit.attribute(node, "mode", "nearest")} | fixed
+                edit.replace(node.attribute, [helper.make_attribute(*setting) for setting in settings.items()])
     return fresh
-
-
-def _write_old_coordinates(resize: onnx.NodeProto) -> None:
-    mode = edit.attribute(resize, "mode", "nearest")
-    settings = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    edit.replace(resize.attribute, [helper.make_attribute(name, value) for name, value in settings.items()])
 
 
 def resolved(model: onnx.ModelProto, conditions: Mapping[str, bool]) -> onnx.ModelProto:
@@ -110,4 +99,53 @@ def with_known(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.Mode
     edit.replace(fresh.graph.node, nodes)
     constants = sorted(edit.names_read(*nodes) & values.keys() - edit.producers(fresh.graph).keys())
     fresh.graph.initializer.extend(numpy_helper.from_array(values[name], name) for name in constants)
-    return edit.with_outputs(fresh, [value.name for value in fresh.graph.output])
+    return edit.with_outputs(fresh)
+
+
+def with_free_batch(model: onnx.ModelProto, input_name: str, own_batch: int) -> onnx.ModelProto:
+    """The model with Reshapes and Concats of the image's features that follow the batch size of the input.
+
+    A target such as [1, 197, 192] becomes [-1, 197, 192], and [1, -1] becomes [0, -1]; a constant that is concatenated
+    to the features, such as a class token, is repeated for each image. Whether that suits this graph is not known here:
+    the caller must compare rows before it trusts the result.
+    """
+    fresh = edit.copy(model)
+    graph = fresh.graph
+    features = edit.descendants(graph.node, [input_name])
+    constants, b = edit.constant_tensors(graph), edit.Builder(graph)
+    ranks = {name: len(tensor.shape.dim) for name, tensor in edit.inferred_types(fresh).items()}
+    for node in graph.node:
+        if node.op_type == "Reshape" and node.input[0] in features and node.input[1] in constants:
+            _free_reshape(b, node, numpy_helper.to_array(constants[node.input[1]]).reshape(-1).tolist(), own_batch)
+        if node.op_type == "Concat" and not features.isdisjoint(node.input):
+            _repeat_tokens(b, node, features, ranks)
+        b.nodes.append(node)
+    del graph.node[:]
+    b.into(graph)
+    return fresh
+
+
+def _free_reshape(b: edit.Builder, reshape: onnx.NodeProto, target: list[int], own_batch: int) -> None:
+    """Leave the batch size in the target of a Reshape open, if it holds one."""
+    if not target or target[0] <= 0 or target[0] % own_batch:
+        return
+    if -1 not in target:
+        reshape.input[1] = b.constant([-1, *target[1:]])
+    elif target[0] == own_batch:
+        reshape.input[1] = b.constant([0, *target[1:]])
+        # With allowzero, which torch always sets, 0 would not mean "as in the input".
+        edit.replace(reshape.attribute, [entry for entry in reshape.attribute if entry.name != "allowzero"])
+
+
+def _repeat_tokens(b: edit.Builder, concat: onnx.NodeProto, features: set[str], ranks: dict[str, int]) -> None:
+    """Repeat constants of the export's batch size that a Concat joins to features of the image."""
+    rank = next((ranks[name] for name in concat.input if ranks.get(name)), 0)
+    if rank < 2 or edit.attribute(concat, "axis", 0) % rank == 0:
+        return
+    feature = next(name for name in concat.input if name in features)
+    first, ones = b.constant([0]), b.constant(np.ones(rank - 1))
+    for index, name in enumerate(concat.input):
+        if name not in features:
+            token = b.node("Gather", [name, first], axis=0)
+            rows = b.node("Gather", [b.node("Shape", [feature]), first], axis=0)
+            concat.input[index] = b.node("Expand", [token, b.node("Concat", [rows, ones], axis=0)])

@@ -28,10 +28,6 @@ PLAIN = {
     "QLinearGlobalAveragePool": "GlobalAveragePool",
 }  # fmt: skip
 _EXTRA_ATTRIBUTES = ("channels_last", "opset")  # the float operators do not have them
-QUANTISED = frozenset(PLAIN) | {
-    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearConcat", "QGemm",
-    "ConvInteger", "MatMulInteger",
-}  # fmt: skip
 # The lowest and the highest number of each type.
 LIMITS: dict[int, tuple[int, int]] = {
     TensorProto.INT4: (-8, 7), TensorProto.UINT4: (0, 15), TensorProto.INT8: (-128, 127), TensorProto.UINT8: (0, 255),
@@ -46,13 +42,9 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
 def rounds(model: onnx.ModelProto, input_name: str) -> bool:
     """Whether features of the image are rounded; with rounded weights alone gradients are exact."""
-    features = {input_name}
-    for node in model.graph.node:
-        if not features.isdisjoint(node.input):
-            if node.op_type in QUANTISED - {"DequantizeLinear"}:
-                return True
-            features.update(node.output)
-    return False
+    features = edit.descendants(model.graph.node, [input_name])
+    rounding = QUANTISED - {"DequantizeLinear"}
+    return any(node.op_type in rounding and not features.isdisjoint(node.output) for node in model.graph.node)
 
 
 def dequantised(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -71,21 +63,16 @@ class _Rewriter(edit.Builder):
 
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model.graph, prefix="auditkit_real")
-        types, weights = edit.inferred_types(model), model.graph.initializer
-        self.ranks = {name: len(t.shape.dim) for name, t in types.items()} | {t.name: len(t.dims) for t in weights}
-        self.kinds = {name: t.elem_type for name, t in types.items()} | {t.name: t.data_type for t in weights}
+        types = edit.inferred_types(model)
+        self.ranks = {name: len(tensor.shape.dim) for name, tensor in types.items()}
+        self.kinds = {name: tensor.elem_type for name, tensor in types.items()}
         self.tensors = edit.constant_tensors(model.graph)
         self.real: set[str] = set()  # tensors that held quantised numbers
         self.rounded: dict[str, tuple[str, str, str]] = {}  # x, scale and zero of the result of a QuantizeLinear
-        self.rewrites: Mapping[str, Callable[[onnx.NodeProto], None]] = dict.fromkeys(PLAIN, self._plain) | {
-            "QuantizeLinear": self._quantise, "DequantizeLinear": self._dequantise, "QLinearConv": self._conv,
-            "DynamicQuantizeLinear": self._dynamic, "QLinearConcat": self._concat, "QGemm": self._gemm,
-            "ConvInteger": self._integer, "MatMulInteger": self._integer,
-        }  # fmt: skip
 
     def rewrite(self, node: onnx.NodeProto) -> None:
         """Rewrite a node, or keep it."""
-        self.rewrites.get(node.op_type, self._keep)(node)
+        _REWRITES.get(node.op_type, _Rewriter._keep)(self, node)
 
     def _keep(self, node: onnx.NodeProto) -> None:
         """Keep a node that computes the same with real numbers; a Cast of quantised numbers becomes Identity."""
@@ -148,12 +135,15 @@ class _Rewriter(edit.Builder):
             return
         x, q_scale, q_zero = self.rounded.get(q, ("", "", ""))
         if x and self._are_equal(scale, q_scale) and self._are_equal(zero, q_zero) and scale in self.tensors:
-            self._clip(node, x, scale, zero, q)
-            return
-        shifted = self._float(q)
-        if zero:
-            shifted = self.node("Sub", [shifted, self._broadcastable(zero, q, node)])
-        self.node("Mul", [shifted, self._broadcastable(scale, q, node)], node.output[0])
+            step = float(numpy_helper.to_array(self.tensors[scale]).reshape(()))
+            middle = float(numpy_helper.to_array(self.tensors[zero]).reshape(())) if zero else 0.0
+            bounds = [self.constant((bound - middle) * step, np.float32) for bound in self._limits(self.kinds[q])]
+            self.node("Clip", [x, *bounds], node.output[0])
+        else:
+            shifted = self._float(q)
+            if zero:
+                shifted = self.node("Sub", [shifted, self._broadcastable(zero, q, node)])
+            self.node("Mul", [shifted, self._broadcastable(scale, q, node)], node.output[0])
         self.ranks[node.output[0]] = self.ranks.get(q, 0)
 
     def _are_equal(self, first: str, second: str) -> bool:
@@ -162,14 +152,6 @@ class _Rewriter(edit.Builder):
             return first == second == ""
         pair = [numpy_helper.to_array(self.tensors[name]) for name in (first, second)]
         return pair[0].size == pair[1].size == 1 and bool(pair[0] == pair[1])
-
-    def _clip(self, node: onnx.NodeProto, x: str, scale: str, zero: str, q: str) -> None:
-        """A QuantizeLinear and its DequantizeLinear as one Clip."""
-        step = float(numpy_helper.to_array(self.tensors[scale]).reshape(()))
-        middle = float(numpy_helper.to_array(self.tensors[zero]).reshape(())) if zero else 0.0
-        bounds = [self.constant((bound - middle) * step, np.float32) for bound in self._limits(self.kinds[q])]
-        self.node("Clip", [x, *bounds], node.output[0])
-        self.ranks[node.output[0]] = self.ranks.get(q, 0)
 
     def _dynamic(self, node: onnx.NodeProto) -> None:
         self.node("Identity", [node.input[0]], node.output[0])
@@ -227,3 +209,11 @@ class _Rewriter(edit.Builder):
             if zero:
                 operands[index] = self.node("Sub", [operands[index], self._float(zero)])
         self.node(node.op_type.removesuffix("Integer"), operands, node.output[0], **self._float_attributes(node))
+
+
+_REWRITES: Mapping[str, Callable[[_Rewriter, onnx.NodeProto], None]] = dict.fromkeys(PLAIN, _Rewriter._plain) | {
+    "QuantizeLinear": _Rewriter._quantise, "DequantizeLinear": _Rewriter._dequantise, "QLinearConv": _Rewriter._conv,
+    "DynamicQuantizeLinear": _Rewriter._dynamic, "QLinearConcat": _Rewriter._concat, "QGemm": _Rewriter._gemm,
+    "ConvInteger": _Rewriter._integer, "MatMulInteger": _Rewriter._integer,
+}  # fmt: skip
+QUANTISED = frozenset(_REWRITES)

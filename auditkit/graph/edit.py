@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 from numpy.typing import ArrayLike, DTypeLike
-from onnx import helper, inliner, numpy_helper, shape_inference
+from onnx import TensorProto, helper, inliner, numpy_helper, shape_inference
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
@@ -149,19 +149,31 @@ def ancestors(graph: onnx.GraphProto, names: Iterable[str]) -> set[str]:
     return visited
 
 
+def descendants(nodes: Iterable[onnx.NodeProto], names: Iterable[str]) -> set[str]:
+    """All tensors that nodes, in their order, compute from the named ones, including themselves."""
+    reached = set(names)
+    for node in nodes:
+        if not reached.isdisjoint(names_read(node)):
+            reached.update(filter(None, node.output))
+    return reached
+
+
 def inferred_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
-    """Element types and shapes of tensors, as far as they can be inferred."""
+    """Element types and shapes of tensors, as far as they are declared or can be inferred."""
     graph = shape_inference.infer_shapes(model).graph
-    return {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.input, *graph.output)}
+    types = {value.name: value.type for value in (*graph.value_info, *graph.input, *graph.output)}
+    types |= {tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer}
+    return {name: kind.tensor_type for name, kind in types.items()}
 
 
 # Editing models
 
 
-def with_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
-    """The model that computes only the named tensors, without nodes that serve other outputs."""
+def with_outputs(model: onnx.ModelProto, names: list[str] | None = None) -> onnx.ModelProto:
+    """The model that computes only the named tensors, or its outputs, without nodes that serve anything else."""
     fresh = copy(model)
     graph = fresh.graph
+    names = [value.name for value in graph.output] if names is None else names
     needed = ancestors(graph, names)
     replace(graph.node, [node for node in graph.node if needed.intersection(node.output)])
     # Their weights go too, along with the inputs that old files list for them: the runtime drops unused weights, and
@@ -197,8 +209,8 @@ def with_constant(model: onnx.ModelProto, name: str, value: Array) -> onnx.Model
     return fresh
 
 
-def with_input_type(model: onnx.ModelProto, input_name: str, kind: int) -> onnx.ModelProto:
-    """The model with another element type declared for an input."""
+def with_input_type(model: onnx.ModelProto, input_name: str, kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    """The model with another element type declared for an input: an input of bytes as float takes fractions too."""
     fresh = copy(model)
     for value in fresh.graph.input:
         if value.name == input_name:

@@ -7,13 +7,13 @@ see it coarse. With jitter, image and infill are shifted under the mask in every
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
 import numpy as np
 from onnx import TensorProto
 
-from auditkit.graph.mask_objective import MASK, PICTURES, WEIGHTS, Objective, Recipe
-from auditkit.graph.mask_step import COUNT
+from auditkit.graph.mask_objective import COUNT, MASK, PICTURES, WEIGHTS, Objective, Recipe
 
 # The fractional parts of multiples of these two cover the unit square evenly (Roberts' R2 sequence).
 EVENLY = (0.7548776662466927, 0.5698402909980532)
@@ -43,13 +43,10 @@ class Deletion(Objective):
         size, column = prod(self.ends.picture), self.constant([-1, 1, 1, 1])
         first = self.node("Mul", [self.node("Reshape", [positions, column]), self.constant(size, np.int32)])
         flat = self.node("Reshape", [PICTURES, self.constant([-1])])
-        return self.node("Gather", [flat, self.node("Add", [first, self._positions()])], axis=0)
-
-    def _positions(self) -> str:
-        """[M, ...] int32: the position from which each number of a shifted picture comes."""
         shares = (*EVENLY, None) if self.ends.channels_last else (None, *EVENLY)
-        first, second, third = (self._along(axis, share) for axis, share in enumerate(shares))
-        return self.node("Add", [self.node("Add", [first, second]), third])
+        axes = [self._along(axis, share) for axis, share in enumerate(shares)]
+        within = reduce(lambda x, y: self.node("Add", [x, y]), axes)  # [M, ...], positions in one picture
+        return self.node("Gather", [flat, self.node("Add", [first, within])], axis=0)
 
     def _along(self, axis: int, share: float | None) -> str:
         """The contribution of one axis to the positions; the border pixel stands for those beyond the border."""

@@ -112,12 +112,11 @@ class Bilateral(Objective):
 
     def data_loss(self, scores: str) -> str:
         """Half the sum of the four terms."""
-        rows = TERMS * self.recipe.points
         logs = self.log_probabilities(scores)
         probabilities = self.put("Exp", [logs], self.shapes[logs])
-        grouped = self.reshaped(probabilities, (*self.pair, rows, self.classes))
+        grouped = self.reshaped(probabilities, (*self.pair, self.recipe.rows, self.classes))
         signs = self.constant(np.repeat(_SIGNS, self.recipe.points).reshape(1, -1, 1), np.float32)
-        self.shapes[signs] = (1, rows, 1)
+        self.shapes[signs] = (1, self.recipe.rows, 1)
         return self._mean_at_label(self.put("Mul", [grouped, signs], self.shapes[grouped]), sign=TERMS / 2)
 
 

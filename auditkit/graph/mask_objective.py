@@ -27,6 +27,9 @@ INPUTS = (PICTURES, IMAGE, LABEL, INFILLS)
 WEIGHTS = "auditkit_weights"  # [M, masks, h, w]
 DATA_LOSS, LOSS = "auditkit_data_loss", "auditkit_loss"  # [M]
 MASK = "auditkit_mask"  # [M, H, W], the sum of disjoint ones
+FIRST, SECOND = "auditkit_first_moment", "auditkit_second_moment"  # as the weights
+COUNT = "auditkit_steps"  # [M, 1, 1, 1] float64, steps done
+STATE = {name: f"{name}_next" for name in (WEIGHTS, FIRST, SECOND, COUNT)}
 _FLOOR = 1e-30  # added to probabilities before their logarithm, so that log 0 stays finite in float32
 
 
@@ -58,14 +61,16 @@ class Recipe:
         return -(-ends.height // self.factor), -(-ends.width // self.factor)
 
     def declared(self, name: str, ends: Ends) -> onnx.ValueInfoProto:
-        """An input or output of the graph, with its type and shape."""
-        pairs = self.pairs or "M"
+        """An input or output of the graph, with its type and shape; one that is not listed holds a float per pair."""
+        pairs, int32 = self.pairs or "M", TensorProto.INT32
+        weights: list[int | str] = [pairs, self.masks, *self.grid(ends)]
         shapes: dict[str, list[int | str]] = {
             PICTURES: ["P", *ends.picture], INFILLS: [pairs, self.infills], MASK: [pairs, ends.height, ends.width],
-            WEIGHTS: [pairs, self.masks, *self.grid(ends)],
+            WEIGHTS: weights, FIRST: weights, SECOND: weights, COUNT: [pairs, 1, 1, 1],
         }  # fmt: skip
-        kind = TensorProto.INT32 if name in (IMAGE, LABEL, INFILLS) else TensorProto.FLOAT
-        return helper.make_tensor_value_info(name, kind, shapes.get(name, [pairs]))
+        kinds = {IMAGE: int32, LABEL: int32, INFILLS: int32, COUNT: TensorProto.DOUBLE}
+        key = name.removesuffix("_next")
+        return helper.make_tensor_value_info(name, kinds.get(key, TensorProto.FLOAT), shapes.get(key, [pairs]))
 
 
 class Objective(edit.Builder):
@@ -74,6 +79,7 @@ class Objective(edit.Builder):
     def __init__(self, graph: onnx.GraphProto, ends: Ends, recipe: Recipe, prefix: str) -> None:
         super().__init__(graph, prefix)
         self.ends, self.recipe = ends, recipe
+        self.classes = max(ends.outputs, 2)  # a single score has two labels
         self.pair: Shape = (recipe.pairs,)
         self.rows: Shape = (None if recipe.pairs is None else recipe.pairs * recipe.rows,)
         self.shapes: dict[str, Shape] = {WEIGHTS: (recipe.pairs, recipe.masks, *recipe.grid(ends))}
@@ -159,27 +165,17 @@ class Objective(edit.Builder):
         """tv TV + l1 |M|, averaged over disjoint masks; the sum of the masks becomes an output."""
         each: Shape = (*self.pair, self.recipe.masks)
         plane = self.constant([2, 3])
-        terms = [self.put("ReduceSum", [masks, plane], each, keepdims=0)]
-        weights = [self.recipe.l1]
+        terms = [(self.put("ReduceSum", [masks, plane], each, keepdims=0), self.recipe.l1)]
         for axis, size in ((2, self.ends.height), (3, self.ends.width)):
             if self.recipe.tv and size > 1:
-                terms.append(self.put("ReduceSumSquare", [self.differences(masks, axis), plane], each, keepdims=0))
-                weights.append(self.recipe.tv)
-        weighted = [self.put("Mul", [x, self.number(w)], each) for x, w in zip(terms, weights, strict=True)]
+                squares = self.put("ReduceSumSquare", [self.differences(masks, axis), plane], each, keepdims=0)
+                terms.append((squares, self.recipe.tv))
+        weighted = [self.put("Mul", [term, self.number(weight)], each) for term, weight in terms]
         self.node("ReduceSum", [masks, self.constant([1])], MASK, keepdims=0)
         total = self.put("Sum", weighted, each)
         return self.put("ReduceMean", [total, self.constant([1])], self.pair, keepdims=0)
 
     # Behind it
-
-    def scores(self) -> str:
-        """The network's scores, as [rows, scores]."""
-        return self.reshaped(self.ends.output, (*self.rows, self.ends.outputs))
-
-    @property
-    def classes(self) -> int:
-        """How many labels there are; a single score has two."""
-        return max(self.ends.outputs, 2)
 
     def data_loss(self, scores: str) -> str:
         """-log f(label), averaged over infills and masks."""

@@ -4,23 +4,18 @@ The state goes in and comes out, and can stay on the device between steps, as ca
 infills' positions in that bank are new in every step. Losses and masks are those before the step.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
 from auditkit.arrays import Array
 from auditkit.graph import edit
+from auditkit.graph import mask_objective as names
 from auditkit.graph.gradient import Builder, Facts, backward
 from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import DATA_LOSS, INPUTS, LABEL, LOSS, MASK, WEIGHTS, Objective, Recipe
+from auditkit.graph.mask_objective import STATE, Objective, Recipe
 
-FIRST, SECOND = "auditkit_first_moment", "auditkit_second_moment"  # [M, masks, h, w], as the weights
-COUNT = "auditkit_steps"  # [M, 1, 1, 1] float64, steps done
-STATE = {name: f"{name}_next" for name in (WEIGHTS, FIRST, SECOND, COUNT)}
-_OUTPUTS = (DATA_LOSS, LOSS, MASK)
+_OUTPUTS = (names.DATA_LOSS, names.LOSS, names.MASK)
 MEMORY, _EPSILON = 0.9, 1e-8  # Adam's beta1 and epsilon, as in its paper
 
 
@@ -28,12 +23,12 @@ def step(
     network: onnx.ModelProto, ends: Ends, recipe: Recipe, objective: type[Objective] = Objective
 ) -> onnx.ModelProto:
     """The graph of one step, over a network that takes a seed and returns its gradient too."""
-    edit.refuse_names(network.graph, {*STATE, *STATE.values(), *INPUTS, *_OUTPUTS})
+    edit.refuse_names(network.graph, {*STATE, *STATE.values(), *names.INPUTS, *_OUTPUTS})
     fresh, b, gradient = with_gradient_of_weights(network, ends, objective, recipe)
     _add_adam(b, gradient, recipe)
-    inputs, outputs = ([recipe.declared(name, ends) for name in names] for names in (INPUTS, _OUTPUTS))
-    state, next_state = (_declared_state(names, ends, recipe) for names in (STATE, STATE.values()))
-    return closed(fresh, b, ends, [*state, *inputs], [*next_state, *outputs])
+    inputs = [recipe.declared(name, ends) for name in (*STATE, *names.INPUTS)]
+    outputs = [recipe.declared(name, ends) for name in (*STATE.values(), *_OUTPUTS)]
+    return closed(fresh, b, ends, inputs, outputs)
 
 
 def with_gradient_of_weights(
@@ -44,21 +39,23 @@ def with_gradient_of_weights(
     graph = fresh.graph
     head, tail = (objective(graph, ends, recipe, prefix) for prefix in ("auditkit_head", "auditkit_tail"))
     penalty = head.penalties(head.composed())
-    scores = tail.scores()
+    scores = tail.reshaped(ends.output, (*tail.rows, ends.outputs))
     data_loss = tail.data_loss(scores)
-    tail.node("Add", [data_loss, penalty], LOSS)
-    forward, from_seed = _split_at_seed(graph)
+    tail.node("Add", [data_loss, penalty], names.LOSS)
+    after_seed = edit.descendants(graph.node, [SEED])
+    forward = [node for node in graph.node if after_seed.isdisjoint(node.output)]
+    from_seed = [node for node in graph.node if not after_seed.isdisjoint(node.output)]
     taken = edit.all_names(graph)
     edit.replace(graph.node, [*head.nodes, *forward, *tail.nodes])
     graph.initializer.extend([*head.constants, *tail.constants])
     b = Builder(graph, Facts(head.shapes | tail.shapes, {}))
     b.taken |= taken  # including the names of the nodes that follow the seed
-    ones = b.as_float(b.op("Equal", LABEL, LABEL))  # without Shape, which the runtime computes on the CPU
+    ones = b.as_float(b.op("Equal", names.LABEL, names.LABEL))  # without Shape, which the runtime computes on the CPU
     seed = backward(b, graph, {data_loss: ones}, [scores])[scores]
     b.node("Mul", [seed, b.array(recipe.scale)], SEED)
     b.nodes.extend(from_seed)
     seeds = {ends.input: b.mul(GRADIENT, 1 / recipe.scale), penalty: ones}
-    return fresh, b, backward(b, graph, seeds, [WEIGHTS])[WEIGHTS]
+    return fresh, b, backward(b, graph, seeds, [names.WEIGHTS])[names.WEIGHTS]
 
 
 def closed(
@@ -75,20 +72,6 @@ def closed(
     return model
 
 
-def _split_at_seed(graph: onnx.GraphProto) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
-    """The nodes that compute the scores, and those that depend on the seed."""
-    dependent = {SEED}
-    forward: list[onnx.NodeProto] = []
-    from_seed: list[onnx.NodeProto] = []
-    for node in graph.node:
-        if dependent.isdisjoint(edit.names_read(node)):
-            forward.append(node)
-        else:
-            dependent.update(node.output)
-            from_seed.append(node)
-    return forward, from_seed
-
-
 def _add_adam(b: Builder, gradient: str, recipe: Recipe) -> None:
     """Add Adam's update of the state; bias corrections are in double, where 1 - 0.999^t does not cancel."""
 
@@ -96,31 +79,24 @@ def _add_adam(b: Builder, gradient: str, recipe: Recipe) -> None:
         power = b.op("Pow", b.constant(memory, np.float64), count)
         return b.div(moment, b.as_float(b.op("Sub", b.constant(1.0, np.float64), power)))
 
-    count = b.node("Add", [COUNT, b.constant(1.0, np.float64)], STATE[COUNT])
-    first = b.node("Add", [b.mul(FIRST, MEMORY), b.mul(gradient, 1 - MEMORY)], STATE[FIRST])
-    second = b.node("Add", [b.mul(SECOND, recipe.memory), b.mul(b.square(gradient), 1 - recipe.memory)], STATE[SECOND])
+    count = b.node("Add", [names.COUNT, b.constant(1.0, np.float64)], STATE[names.COUNT])
+    first = b.node("Add", [b.mul(names.FIRST, MEMORY), b.mul(gradient, 1 - MEMORY)], STATE[names.FIRST])
+    second = b.node(
+        "Add", [b.mul(names.SECOND, recipe.memory), b.mul(b.square(gradient), 1 - recipe.memory)], STATE[names.SECOND]
+    )
     length = b.add(b.op("Sqrt", corrected(second, recipe.memory)), _EPSILON)
     move = b.mul(b.div(corrected(first, MEMORY), length), recipe.rate)
     if recipe.slowing != 1:
-        move = b.op("Mul", move, b.as_float(b.op("Pow", b.constant(recipe.slowing, np.float64), COUNT)))
+        move = b.op("Mul", move, b.as_float(b.op("Pow", b.constant(recipe.slowing, np.float64), names.COUNT)))
     if recipe.clamped:
-        b.node("Clip", [b.sub(WEIGHTS, move), b.array(0.0), b.array(1.0)], STATE[WEIGHTS])
+        b.node("Clip", [b.sub(names.WEIGHTS, move), b.array(0.0), b.array(1.0)], STATE[names.WEIGHTS])
     else:
-        b.node("Sub", [WEIGHTS, move], STATE[WEIGHTS])
-
-
-def _declared_state(names: Iterable[str], ends: Ends, recipe: Recipe) -> list[onnx.ValueInfoProto]:
-    """The weights, both moments and the count of steps, by these names."""
-    *moments, count = names
-    pairs = recipe.pairs or "M"
-    shape = [pairs, recipe.masks, *recipe.grid(ends)]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in moments]
-    return [*values, helper.make_tensor_value_info(count, TensorProto.DOUBLE, [pairs, 1, 1, 1])]
+        b.node("Sub", [names.WEIGHTS, move], STATE[names.WEIGHTS])
 
 
 def initial_state(pairs: int, ends: Ends, recipe: Recipe) -> dict[str, Array]:
     """The state before the first step; weights of 0 make every mask one half."""
     shape = (pairs, recipe.masks, *recipe.grid(ends))
-    values = {WEIGHTS: recipe.start, FIRST: 0.0, SECOND: 0.0}
+    values = {names.WEIGHTS: recipe.start, names.FIRST: 0.0, names.SECOND: 0.0}
     state: dict[str, Array] = {name: np.full(shape, value, np.float32) for name, value in values.items()}
-    return state | {COUNT: np.zeros((pairs, 1, 1, 1))}
+    return state | {names.COUNT: np.zeros((pairs, 1, 1, 1))}

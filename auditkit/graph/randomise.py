@@ -56,7 +56,7 @@ class Layer:
 
 def layers(model: onnx.ModelProto, output: str) -> list[Layer]:
     """The layers that compute an output, the last one first; a shared tensor belongs to the last of its layers."""
-    flat = _Flat(edit.with_outputs(edit.inlined(model), [output]))
+    flat = _Flat(model, output)
     result: list[Layer] = []
     assigned: set[str] = set()
     for operator, tensors in reversed(flat.layers()):
@@ -69,7 +69,7 @@ def layers(model: onnx.ModelProto, output: str) -> list[Layer]:
 
 def parameters(model: onnx.ModelProto, output: str) -> int:
     """How many numbers compute an output: those of layers, and all other floats."""
-    flat = _Flat(edit.with_outputs(edit.inlined(model), [output]))
+    flat = _Flat(model, output)
     names = {name for name, tensor in flat.tensors.items() if tensor.data_type in FLOATS}
     for _, tensors in flat.layers():
         names.update(tensors)
@@ -120,18 +120,17 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]
 
 
 class _Flat:
-    """A graph and its subgraphs as one list of nodes."""
+    """The graph that computes an output and its subgraphs, as one list of nodes."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, output: str) -> None:
+        model = edit.with_outputs(edit.inlined(model), [output])
         self.nodes = list(_nodes(model.graph))
         self.tensors = dict(_constants(model.graph))
         self.producers = {name: node for node in self.nodes for name in node.output if name}
-        self.features = {value.name for value in edit.real_inputs(model.graph)}  # tensors that depend on the image
-        for inner in list(edit.graphs(model.graph))[1:]:
-            self.features.update(value.name for value in inner.input)
-        for node in self.nodes:
-            if node.op_type not in ("Shape", "Size") and not self.features.isdisjoint(edit.names_read(node)):
-                self.features.update(node.output)
+        _, *inner_graphs = edit.graphs(model.graph)
+        inputs = chain(edit.real_inputs(model.graph), *(graph.input for graph in inner_graphs))
+        nodes = (node for node in self.nodes if node.op_type not in ("Shape", "Size"))
+        self.features = edit.descendants(nodes, [value.name for value in inputs])  # tensors that depend on the image
 
     def size(self, name: str) -> int:
         """How many numbers a constant holds."""
@@ -144,8 +143,7 @@ class _Flat:
         for node in self.nodes:
             if node.op_type in _LEARNED:
                 operands = [name for index, name in enumerate(node.input) if index in _LEARNED[node.op_type]]
-                tensors = self._learned(operands)
-                if tensors:
+                if tensors := self._learned(operands):
                     layers.append((node.op_type, tensors))
                     results.update(dict.fromkeys(node.output[:1], tensors))
             elif node.op_type in _AFFINE:
@@ -161,9 +159,8 @@ class _Flat:
             return
         tensors = results[of_layers[0]]
         constants = self._learned([name for name in affine.input if name not in of_layers])
-        added = [name for name in constants if self.size(name) > 1]
-        if added:
-            tensors.extend(added)
+        if biases := [name for name in constants if self.size(name) > 1]:
+            tensors.extend(biases)
             results.update(dict.fromkeys(affine.output, tensors))
 
     def _learned(self, operands: list[str]) -> list[str]:

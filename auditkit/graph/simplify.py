@@ -1,4 +1,4 @@
-"""A graph without the redundant nodes of its export that onnxruntime leaves in.
+"""A graph that runs faster: without the redundant nodes of its export, and with the gates of its gradient as products.
 
 The runtime's own optimiser does most of the work on every device: it folds constants, Identity, Cast and pairs of
 Transpose, BatchNormalization behind a convolution, and a Pad that one plain convolution reads. Version 1.31 leaves the
@@ -18,24 +18,26 @@ A file may contain such a pair; no rule here may bring a Pad and a MaxPool toget
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.arrays import Array
 from auditkit.graph import edit
+from auditkit.graph.gradient.builder import PREFIX
 
 _VARIADIC = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})  # with a single operand they copy it
 _FEWEST_PADS = 6  # two for each axis of [N, channels, length]
 _SMALL = 64  # numbers in a constant that is read; no list of pads is longer
+_STEEP = float(np.float32(3e38))  # close to the largest float32: every normal number above 0 becomes 1
+_Producers = dict[str, onnx.NodeProto]
 
 
 def simplified(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the same inputs and outputs, and fewer nodes between them."""
-    outputs = [value.name for value in model.graph.output]
-    fresh = edit.with_outputs(model, outputs)
+    fresh = edit.with_outputs(model)
     _bypass_copies(fresh.graph)
     _fold_pads(fresh.graph)
     _move_constants_second(fresh.graph)
-    fresh = edit.with_outputs(fresh, outputs)
+    fresh = edit.with_outputs(fresh)
     if fresh.ir_version >= edit.FIRST_IR_WITH_CONSTANTS:
         _make_weights_constant(fresh.graph)
     return fresh
@@ -152,19 +154,15 @@ def _takes(reader: onnx.NodeProto, pads: list[int], value: float) -> bool:
     if reader.op_type != "MaxPool" or value != -np.inf:  # MaxPool's own pads never win, zeros could
         return False
     # Pads smaller than the window leave a real number in each window.
-    window, own_pads = attributes["kernel_shape"] * 2, _own_pads(reader, len(pads))
+    window, own_pads = attributes["kernel_shape"] * 2, edit.attribute(reader, "pads", [0] * len(pads))
     real = all(size > own + more for size, own, more in zip(window, own_pads, pads, strict=True))
     simple = not attributes.get("ceil_mode") and set(attributes.get("dilations", [1])) == {1}
     return real and simple and len(reader.output) == 1
 
 
-def _own_pads(node: onnx.NodeProto, count: int) -> list[int]:
-    return edit.attribute(node, "pads", [0] * count)
-
-
 def _widen(node: onnx.NodeProto, pads: list[int]) -> None:
     """Add pads to a node's own."""
-    total = [own + more for own, more in zip(_own_pads(node, len(pads)), pads, strict=True)]
+    total = [own + more for own, more in zip(edit.attribute(node, "pads", [0] * len(pads)), pads, strict=True)]
     kept = [attribute for attribute in node.attribute if attribute.name not in ("pads", "auto_pad")]
     edit.replace(node.attribute, [*kept, helper.make_attribute("pads", total)])
 
@@ -193,3 +191,56 @@ def _make_weights_constant(graph: onnx.GraphProto) -> None:
     padding = {_input(node, 1) for node in graph.node if node.op_type == "Pad"}
     weights = edit.initializer_names(graph) - padding
     edit.replace(graph.input, [value for value in graph.input if value.name not in weights])
+
+
+def gates_as_products(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the gates of its gradient in the form that runs fastest on CPUs.
+
+    A gradient passes where a Relu or a Clip did not saturate: Where(y > 0, g, 0). On a CPU a product with 0 or 1 takes
+    a third to a half of the time of that. Behind a Relu, a HardSigmoid of y that is as steep as floats allow gives 0 or
+    1, except for subnormal numbers. Where a gate holds back an infinite gradient, the product is NaN. GPUs keep Where,
+    with which they move fewer bytes, and so do written files. The vendor's own nodes are left alone.
+    """
+    graph, producers = model.graph, edit.producers(model.graph)
+    zeros = {tensor.name for tensor in graph.initializer if _is_zero(tensor)}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes += _product(node, producers[node.input[0]], zeros) if _is_gate(node, producers, zeros) else [node]
+    if len(nodes) == len(graph.node):
+        return model
+    fresh = edit.copy(model)
+    edit.replace(fresh.graph.node, nodes)
+    return edit.with_outputs(fresh)  # the runtime would keep unread nodes
+
+
+def _is_zero(tensor: onnx.TensorProto) -> bool:
+    """Whether a constant is a float32 zero of the gradient; CPUs have no HardSigmoid of another type."""
+    ours = tensor.name.startswith(PREFIX) and tensor.data_type == TensorProto.FLOAT and not tensor.dims
+    return ours and not numpy_helper.to_array(tensor).any()
+
+
+def _is_gate(node: onnx.NodeProto, producers: _Producers, zeros: set[str]) -> bool:
+    ours = node.op_type == "Where" and node.output[0].startswith(PREFIX) and node.input[2] in zeros
+    return ours and _compares_bounds(node.input[0], producers)
+
+
+def _compares_bounds(condition: str, producers: _Producers) -> bool:
+    """Whether a condition compares only the results of a Relu or a Clip."""
+    comparison = producers.get(condition)
+    if comparison is None or comparison.op_type not in ("And", "Greater", "Less"):
+        return False
+    if comparison.op_type == "And":
+        return all(_compares_bounds(name, producers) for name in comparison.input)
+    operand = producers.get(comparison.input[0])
+    return operand is not None and operand.op_type in ("Relu", "Clip")
+
+
+def _product(gate: onnx.NodeProto, comparison: onnx.NodeProto, zeros: set[str]) -> list[onnx.NodeProto]:
+    condition, grad, _ = gate.input
+    (name,) = gate.output
+    factor = f"{name}/open"  # 0 or 1
+    if comparison.op_type == "Greater" and comparison.input[1] in zeros:
+        node = helper.make_node("HardSigmoid", [comparison.input[0]], [factor], name=factor, alpha=_STEEP, beta=0.0)
+    else:
+        node = helper.make_node("Cast", [condition], [factor], name=factor, to=TensorProto.FLOAT)
+    return [node, helper.make_node("Mul", [grad, factor], [name], name=name)]

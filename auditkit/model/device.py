@@ -17,7 +17,7 @@ class DeviceProfile:
     gradient_batch: int  # rows differentiated at once
     masks_in_graph: bool  # a CPU composes masked images faster outside the graph (see host_masks)
     casts_to_float16: bool  # a first cast to float16 is run on every image; the CPU's runtime removes it
-    relu_gates: bool  # gates of a gradient stay Where nodes; a CPU multiplies faster (see graph.relu_gates)
+    relu_gates: bool  # gates of a gradient stay Where nodes; a CPU multiplies faster (see graph.simplify)
     units_at_once: int  # units of a run whose rows are on the device: one's pauses are the other's turn
     unit_images: int  # lost at most when a run is cut, and prepared before its first pass
     slow_unit_images: int  # of units whose images have more than `slow_pixels`

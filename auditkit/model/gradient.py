@@ -79,7 +79,7 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
     sizes = [2, 3] if signature.own_batch is None else [signature.own_batch]
     feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in sizes]
     try:
-        return _ready(canonical.taking_floats(model, signature.input), classifier.weights, outputs, feeds)
+        return _ready(edit.with_input_type(model, signature.input), classifier.weights, outputs, feeds)
     except (shape_inference.InferenceError, RuntimeError) as error:  # what onnx's own passes raise
         reason = " ".join(str(error).split())[:200]
         raise BadInput(
@@ -168,7 +168,7 @@ def _nodes(model: onnx.ModelProto) -> str:
 def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differentiated:
     signature = classifier.signature
     model = export.with_standard_names(classifier.file.proto, signature.output, names)
-    joined, weights = float_types.in_one_float(canonical.taking_floats(model, signature.input), classifier.file.weights)
+    joined, weights = float_types.in_one_float(edit.with_input_type(model, signature.input), classifier.file.weights)
     facts = Facts({signature.input: (signature.own_batch, *signature.array_shape(1)[1:])}, {})
     base = Ready(classifier.graph, weights, facts, surrogate=False)
     checked = _checked(classifier, base, joined, signature.input, "the gradient that the file brings along")

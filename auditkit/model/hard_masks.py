@@ -16,7 +16,7 @@ import onnx
 
 from auditkit.arrays import Array
 from auditkit.errors import OutOfMemory
-from auditkit.graph import hard_masks, input_rounding, simplify
+from auditkit.graph import hard_masks, simplify
 from auditkit.graph.hard_masks import PICTURES, PROBABILITIES, RANKS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.host_masks import Composer
@@ -43,10 +43,10 @@ class OnnxOverBanks:
         self.signature, self.device, self._columns = signature, model.device, columns
         self._turned = model.settings.channels_last and not ends.channels_last
         self._step: Session | None = None
-        casts = (input_rounding.TO_HALF,) if model.device.casts_to_float16 else behind
-        if split := input_rounding.split_behind_rounding(graph, ends, casts):
-            graph, ends = split.rest, split.ends
-            self._step = Session(split.step, Settings(device="cpu", threads=1), model.weights)
+        casts = (hard_masks.TO_HALF,) if model.device.casts_to_float16 else behind
+        if split := hard_masks.split_behind_rounding(graph, ends, casts):
+            step, graph, ends = split
+            self._step = Session(step, Settings(device="cpu", threads=1), model.weights)
         self._input = ends.input
         graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
@@ -135,7 +135,7 @@ class OnnxMaskedOnHost(OnnxMasked):
     """The masks of an ONNX classifier on the CPU, composed outside the graph."""
 
     def __init__(self, model: OnnxClassifier) -> None:
-        super().__init__(model, lambda graph, ends, **_: hard_masks.scored(graph, ends), input_rounding.TO_INTEGERS)
+        super().__init__(model, lambda graph, ends, **_: hard_masks.scored(graph, ends), hard_masks.TO_INTEGERS)
 
     def load(self, pictures: Array, ranks: Array) -> Banks:
         """Both banks in main memory."""

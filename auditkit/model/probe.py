@@ -11,7 +11,7 @@ import onnx
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
-from auditkit.graph import edit, free_batch
+from auditkit.graph import canonical, edit
 from auditkit.graph.gradient import export
 from auditkit.model import signature as signatures
 from auditkit.model.inputs import ImageInput, find_image
@@ -60,7 +60,7 @@ def derived(
         shape = next(v.type.tensor_type.shape.dim for v in model.graph.input if v.name == name)
         model = edit.with_constant(model, name, np.zeros(len(shape), bool) if shape else np.array(False))
     if freed is not None and dims is not None:
-        model = free_batch.with_free_batch(edit.with_dims(model, input_name, dims), input_name, freed)
+        model = canonical.with_free_batch(edit.with_dims(model, input_name, dims), input_name, freed)
     return model
 
 

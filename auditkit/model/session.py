@@ -15,7 +15,7 @@ import onnx
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
-from auditkit.graph import float16, relu_gates
+from auditkit.graph import float_types, simplify
 from auditkit.model import cuda
 from auditkit.model.device import CPU, PROFILES
 
@@ -152,7 +152,7 @@ def in_precision(
     """The graph and its weights in the precision asked for; float32 stays at its inputs and outputs."""
     if resolved(settings).precision != "float16":
         return model, weights
-    return float16.to_float16(model, weights)
+    return float_types.to_float16(model, weights)
 
 
 class Session:
@@ -162,7 +162,7 @@ class Session:
         self.settings = resolved(settings)
         self.device = PROFILES[self.settings.device]
         if not self.device.relu_gates:
-            model = relu_gates.as_products(model)
+            model = simplify.gates_as_products(model)
         names = {tensor.name for tensor in model.graph.initializer}
         # The runtime refers to these arrays; they live as long as the session.
         self._weights = {name: array for name, array in (weights or {}).items() if name in names}

@@ -61,11 +61,8 @@ def _kinds(model: onnx.ModelProto) -> tuple[dict[str, int], set[str]]:
 
 def _independent(graph: onnx.GraphProto, fed: set[str]) -> set[str]:
     """Tensors that do not depend on what is fed, but for its shape."""
-    dependent = set(fed)
-    for node in graph.node:
-        if node.op_type not in ("Shape", "Size") and not dependent.isdisjoint(edit.names_read(node)):
-            dependent.update(node.output)
-    return set(_computed(graph)) - dependent
+    nodes = (node for node in graph.node if node.op_type not in ("Shape", "Size"))
+    return set(_computed(graph)) - edit.descendants(nodes, fed)
 
 
 def _computed(graph: onnx.GraphProto) -> list[str]:

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
-from auditkit.graph.float16 import to_float16
+from auditkit.graph.float_types import to_float16
 from auditkit.model.external_data import HELD_IN_MEMORY
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models

@@ -9,13 +9,13 @@ import pytest
 from onnx import TensorProto, helper
 
 import auditkit
-from auditkit.graph import hard_masks, input_rounding
+from auditkit.graph import hard_masks
 from auditkit.model.hard_masks import OnnxMasked, OnnxMaskedOnHost, masked
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
 node = helper.make_node
-BOTH = (input_rounding.TO_HALF, input_rounding.TO_INTEGERS)
+BOTH = (hard_masks.TO_HALF, hard_masks.TO_INTEGERS)
 SIDE = 8
 
 
@@ -50,27 +50,28 @@ def ends(element: int = TensorProto.FLOAT) -> hard_masks.Ends:
 ])  # fmt: skip
 def test_the_two_parts_are_the_whole(kind: type, form: dict[str, Any]) -> None:
     proto = rounded(kind, **form)
-    found = input_rounding.split_behind_rounding(proto, ends(), BOTH)
-    assert found is not None
-    onnx.checker.check_model(found.rest)
-    assert found.ends.element == helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    split = hard_masks.split_behind_rounding(proto, ends(), BOTH)
+    assert split is not None
+    step, rest, rest_ends = split
+    onnx.checker.check_model(rest)
+    assert rest_ends.element == helper.np_dtype_to_tensor_dtype(np.dtype(kind))
     rows = np.random.default_rng(1).standard_normal((7, 3, SIDE, SIDE)).astype(np.float32) * 3
     cpu = Settings(device="cpu")
-    (inside,) = Session(found.step, cpu).run({"image": rows})
+    (inside,) = Session(step, cpu).run({"image": rows})
     assert inside.dtype == kind
-    (scores,) = Session(found.rest, cpu).run({found.ends.input: inside})
+    (scores,) = Session(rest, cpu).run({rest_ends.input: inside})
     assert np.array_equal(scores, Session(proto, cpu).run({"image": rows})[0])
 
 
 def test_a_step_that_is_not_all_there_is_or_not_asked_for_is_left_alone() -> None:
-    assert input_rounding.split_behind_rounding(rounded(np.uint8, also=True), ends(), BOTH) is None
-    assert input_rounding.split_behind_rounding(rounded(np.uint8), ends(), (input_rounding.TO_HALF,)) is None
-    assert input_rounding.split_behind_rounding(rounded(np.int16, opset=21), ends(), BOTH) is None
+    assert hard_masks.split_behind_rounding(rounded(np.uint8, also=True), ends(), BOTH) is None
+    assert hard_masks.split_behind_rounding(rounded(np.uint8), ends(), (hard_masks.TO_HALF,)) is None
+    assert hard_masks.split_behind_rounding(rounded(np.int16, opset=21), ends(), BOTH) is None
     widened = onnx_models.model(
         [node("Cast", ["image"], ["wide"], to=TensorProto.DOUBLE), node("Flatten", ["wide"], ["logits"])],
         [onnx_models.value("image", ["N", 3, SIDE, SIDE])], [onnx_models.value("logits", None, TensorProto.DOUBLE)], {},
     )  # fmt: skip
-    assert input_rounding.split_behind_rounding(widened, ends(), BOTH) is None
+    assert hard_masks.split_behind_rounding(widened, ends(), BOTH) is None
 
 
 @pytest.mark.parametrize("dims", [["N", 3, SIDE, SIDE], [2, 3, SIDE, SIDE]])

@@ -192,7 +192,7 @@ def matches(case: Case) -> None:
     np.testing.assert_allclose(found[names.DATA_LOSS], losses[:, 0], rtol=1e-6)
     np.testing.assert_allclose(found[names.LOSS], losses[:, 1], rtol=1e-6)
     slopes = case.slopes(case.weights, infills)
-    gradient = found[mask_step.STATE[mask_step.FIRST]] / (1 - mask_step.MEMORY)
+    gradient = found[names.STATE[names.FIRST]] / (1 - mask_step.MEMORY)
     assert np.abs(gradient - slopes).max() < 1e-6 * max(1, np.abs(slopes).max())
 
 
@@ -231,11 +231,9 @@ def test_adam_for_several_steps(recipe: Recipe) -> None:
     draws = [case.draws() for _ in range(4)]
     session = Session(case.graph, CPU)
     given = case.feeds(draws[0])
-    start = {name: given.pop(name) for name in mask_step.STATE}
+    start = {name: given.pop(name) for name in names.STATE}
     fixed = {name: session.upload(given[name]) for name in (names.PICTURES, names.IMAGE, names.LABEL)}
-    stepper = Stepper(
-        session, mask_step.STATE, start, {**fixed, names.INFILLS: draws[0]}, [names.LOSS, names.DATA_LOSS]
-    )
+    stepper = Stepper(session, names.STATE, start, {**fixed, names.INFILLS: draws[0]}, [names.LOSS, names.DATA_LOSS])
     weights, first, second = start[names.WEIGHTS].astype(float), 0.0, 0.0
     before = weights.copy()
     for count, infills in enumerate(draws, start=1):
@@ -247,7 +245,7 @@ def test_adam_for_several_steps(recipe: Recipe) -> None:
         weights = weights - rate * (first / (1 - 0.9**count)) / (np.sqrt(second / (1 - keep**count)) + 1e-8)
     state = stepper.state()
     np.testing.assert_allclose(state[names.WEIGHTS], weights, atol=2e-4)
-    assert state[mask_step.COUNT].ravel().tolist() == [4.0, 4.0]
+    assert state[names.COUNT].ravel().tolist() == [4.0, 4.0]
     np.testing.assert_array_equal(start[names.WEIGHTS], before.astype(np.float32), "the caller's arrays are not used")
 
 

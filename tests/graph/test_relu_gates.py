@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from auditkit.arrays import Array
-from auditkit.graph import relu_gates
+from auditkit.graph import simplify
 from auditkit.graph.gradient import Facts, export
 from auditkit.model import session
 from auditkit.model.session import Session, Settings
@@ -40,9 +40,9 @@ def run(model: onnx.ModelProto, image: Array, seed: Array) -> Array:
 
 def test_gates_are_products() -> None:
     model = gradient_of("Relu", "Neg", "Relu")
-    found = operators(relu_gates.as_products(model))
+    found = operators(simplify.gates_as_products(model))
     assert found == operators(model) - Counter(Greater=2, Where=2) + Counter(HardSigmoid=2, Mul=2)
-    onnx.checker.check_model(relu_gates.as_products(model), full_check=True)
+    onnx.checker.check_model(simplify.gates_as_products(model), full_check=True)
 
 
 def test_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     image[:, :8] = [0.0, -0.0, 1e-37, -1e-37, 3e38, -3e38, np.inf, -np.inf]
     model = gradient_of("Relu")
     products = run(model, image, seed)
-    monkeypatch.setattr(session.relu_gates, "as_products", lambda kept: kept)
+    monkeypatch.setattr(session.simplify, "gates_as_products", lambda kept: kept)
     np.testing.assert_array_equal(products, run(model, image, seed))
     np.testing.assert_array_equal(products, np.where(image > 0, seed, 0))
 
@@ -68,12 +68,12 @@ def test_sessions_on_cpus_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("chain", [("Neg",), ("Abs",), ("Neg", "Sqrt")])
 def test_without_such_gates_nothing_is_copied(chain: tuple[str, ...]) -> None:
     model = gradient_of(*chain)
-    assert relu_gates.as_products(model) is model
+    assert simplify.gates_as_products(model) is model
 
 
 def test_other_types_keep_their_gates() -> None:
     model = gradient_of("Relu", kind=onnx.TensorProto.DOUBLE)
-    assert relu_gates.as_products(model) is model
+    assert simplify.gates_as_products(model) is model
 
 
 def test_what_the_vendor_wrote_is_left_alone() -> None:
@@ -85,7 +85,7 @@ def test_what_the_vendor_wrote_is_left_alone() -> None:
     ]  # fmt: skip
     model = onnx_models.model(nodes, [onnx_models.value("x", ["N", SIZE])], [onnx_models.value("y", ["N", SIZE])])
     model.graph.initializer.append(zero)
-    assert relu_gates.as_products(model) is model
+    assert simplify.gates_as_products(model) is model
     (found,) = Session(model, CPU).run({"x": np.zeros((2, SIZE), np.float32)}, ["y"])
     assert not found.any()
 
@@ -102,10 +102,10 @@ def test_clips_have_products_too(bounds: tuple[float | None, float | None], monk
     )
     shapes = {"x": (None, SIZE), "y": (None, SIZE), "low": (), "high": ()}
     model = export.with_gradient(plain, Facts(shapes, dict.fromkeys(shapes, onnx.TensorProto.FLOAT)), "y", "x")
-    assert operators(relu_gates.as_products(model))["Where"] == 0
+    assert operators(simplify.gates_as_products(model))["Where"] == 0
     rng = np.random.default_rng(0)
     image, seed = (4 * rng.standard_normal((40, SIZE)).astype(np.float32) for _ in range(2))
     image[:, :6] = [0.0, 6.0, 0.5, 5.9999995, np.inf, -np.inf]
     products = run(model, image, seed)
-    monkeypatch.setattr(session.relu_gates, "as_products", lambda kept: kept)
+    monkeypatch.setattr(session.simplify, "gates_as_products", lambda kept: kept)
     np.testing.assert_array_equal(products, run(model, image, seed))

@@ -86,7 +86,7 @@ class Case:
 
     def feeds(self, step: int = 0) -> dict[str, Array]:
         state = mask_step.initial_state(2, self.ends, self.recipe)
-        state |= {names.WEIGHTS: self.weights.astype(np.float32), mask_step.COUNT: np.full((2, 1, 1, 1), float(step))}
+        state |= {names.WEIGHTS: self.weights.astype(np.float32), names.COUNT: np.full((2, 1, 1, 1), float(step))}
         places = {names.IMAGE: [0, 1], names.LABEL: self.labels, names.INFILLS: [[2], [3]]}
         return {**state, names.PICTURES: self.pictures} | {n: np.array(p, np.int32) for n, p in places.items()}
 
@@ -101,7 +101,7 @@ class Case:
 def matches(case: Case, step: int) -> None:
     found, losses = case.exactly(step), case.losses(case.weights, step)
     np.testing.assert_allclose(np.stack([found[names.DATA_LOSS], found[names.LOSS]], axis=1), losses, rtol=1e-6)
-    slope = found[mask_step.STATE[mask_step.FIRST]] / (1 - mask_step.MEMORY)
+    slope = found[names.STATE[names.FIRST]] / (1 - mask_step.MEMORY)
     np.testing.assert_allclose(slope, case.slopes(case.weights, step), atol=1e-7)
 
 
@@ -138,8 +138,8 @@ def test_steps_stay_between_0_and_1() -> None:
     case = Case(replace(BASE, l1=0.0, jitter=1), ends_for())
     case.weights = np.ones_like(case.weights)
     session, given = Session(case.graph, CPU), case.feeds()
-    start = {name: given.pop(name) for name in mask_step.STATE}
-    stepper = Stepper(session, mask_step.STATE, start, given, [names.LOSS])
+    start = {name: given.pop(name) for name in names.STATE}
+    stepper = Stepper(session, names.STATE, start, given, [names.LOSS])
     weights, first, second = case.weights.copy(), 0.0, 0.0
     for count in range(1, 7):
         (loss,) = stepper.step({})

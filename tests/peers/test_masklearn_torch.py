@@ -73,7 +73,7 @@ def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
     session, start = learner.session, mask_step.initial_state(PAIRS, learner.ends, learner.recipe)
     fixed = {names.PICTURES: pictures, names.IMAGE: np.arange(PAIRS, dtype=np.int32), names.LABEL: labels}
     feeds = {name: session.upload(array) for name, array in fixed.items()}
-    stepper = Stepper(session, mask_step.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
+    stepper = Stepper(session, names.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
 
     bank = torch.from_numpy(pictures)
     weights = torch.zeros(start[names.WEIGHTS].shape, requires_grad=True)

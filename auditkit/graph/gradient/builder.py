@@ -35,17 +35,9 @@ class Node:
         self.operator = proto.op_type
         self.inputs: list[str] = list(proto.input)
         self.outputs: list[str] = list(proto.output)
+        self.x = self.inputs[0] if self.inputs else ""
+        self.y = self.outputs[0]
         self.attributes = edit.attributes(proto)
-
-    @property
-    def x(self) -> str:
-        """The first operand."""
-        return self.inputs[0]
-
-    @property
-    def y(self) -> str:
-        """The first result."""
-        return self.outputs[0]
 
     def operand(self, index: int) -> str | None:
         """An operand that may be left out."""
@@ -101,10 +93,6 @@ class Builder(edit.Builder):
     def sizes(self, name: str, start: int = 2) -> list[int]:
         """Dimensions from `start` on, none of which must follow the batch."""
         return [self.size(name, axis) for axis in range(start, len(self.shape(name)))]
-
-    def is_float(self, name: str) -> bool:
-        """Whether gradients can flow into a tensor."""
-        return self.facts.kinds.get(name, self.facts.float_kind) == self.facts.float_kind
 
     def value(self, name: str | None) -> Array | None:
         """The values of a tensor that is constant; None for any other."""
@@ -253,12 +241,6 @@ class Builder(edit.Builder):
         )
         added = self.op("ScatterElements", zeros, flat_positions, numbers, axis=0, reduction="add")
         return self.reshape_like(added, like)
-
-    def positions(self, like: str) -> str:
-        """The flat position of each number of a tensor of the model, in its shape."""
-        count = self.op("ReduceProd", self.shape_of(like), keepdims=0)
-        flat = self.op("Range", self.constant(0), count, self.constant(1))
-        return self.reshape_like(flat, like)
 
     # The forward pass
 

@@ -20,9 +20,7 @@ from auditkit.graph.gradient.builder import Builder, Node, NoRule
 from auditkit.graph.gradient.registry import RULES, Grads
 
 # Piecewise constant: their gradient is 0 almost everywhere.
-_FLAT = frozenset(
-    {"Ceil", "Floor", "Round", "Sign", "Hardmax", "OneHot", "EyeLike", "ConstantOfShape", "RandomNormalLike"}
-)
+_FLAT = {"Ceil", "Floor", "Round", "Sign", "Hardmax", "OneHot", "EyeLike", "ConstantOfShape", "RandomNormalLike"}
 # Their results are integers or booleans.
 _DISCRETE = frozenset({
     "Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not",
@@ -40,6 +38,10 @@ class Missing:
     count: int
     first_node: str
     reason: str = ""
+
+    def __str__(self) -> str:
+        nodes = f"{self.count} node{'s' if self.count > 1 else ''}, first '{self.first_node}'"
+        return f"{self.op} ({nodes}: {self.reason})" if self.reason else f"{self.op} ({nodes})"
 
 
 def _between(
@@ -60,7 +62,8 @@ def _between(
 def missing_rules(model: onnx.ModelProto, input_name: str, output: str) -> list[Missing]:
     """Operators between the image and the scores that have no rule; a quick check that ignores attributes."""
     graph = edit.inlined(model).graph
-    integers = {node.output[0] for node in graph.node if _casts_to_integers(node)}
+    casts = [node for node in graph.node if node.op_type == "Cast"]
+    integers = {node.output[0] for node in casts if edit.attribute(node, "to", TensorProto.FLOAT) not in FLOATS}
     path = _between(graph, [input_name], [output], lambda name: name not in integers)
     nodes = [Node(n) for n in graph.node if not path.isdisjoint(n.output) and not path.isdisjoint(edit.names_read(n))]
     return _grouped((node, "") for node in nodes if not _has_rule(node, path))
@@ -72,10 +75,6 @@ def _has_rule(node: Node, path: set[str]) -> bool:
     if node.operator == "If":  # resolved where its condition depends on shapes alone
         return node.x not in path
     return node.proto.domain in edit.STANDARD_DOMAINS and (node.operator in RULES or node.operator in SPELLED_OUT)
-
-
-def _casts_to_integers(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Cast" and edit.attribute(node, "to", TensorProto.FLOAT) not in FLOATS
 
 
 def _grouped(gaps: Iterable[tuple[Node, str]]) -> list[Missing]:
@@ -90,24 +89,19 @@ def _grouped(gaps: Iterable[tuple[Node, str]]) -> list[Missing]:
 
 def _missing_message(missing: list[Missing]) -> str:
     """The error message that lists all missing rules and a way out."""
-    entries = [_entry(gap) for gap in missing]
-    rest = len(entries) - _MOST_LISTED
-    listed = ", ".join(entries[:_MOST_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(missing) - _MOST_LISTED
+    operators = ", ".join(map(str, missing[:_MOST_LISTED])) + (f" and {rest} more" if rest > 0 else "")
     return (
-        f"no gradient rule for {listed}. Use --gradient differences, or ask the vendor for an export without "
+        f"no gradient rule for {operators}. Use --gradient differences, or ask the vendor for an export without "
         f"{'it' if len(missing) == 1 else 'them'}."
     )
-
-
-def _entry(gap: Missing) -> str:
-    nodes = f"{gap.count} node{'s' if gap.count > 1 else ''}, first '{gap.first_node}'"
-    return f"{gap.op} ({nodes}: {gap.reason})" if gap.reason else f"{gap.op} ({nodes})"
 
 
 def backward(b: Builder, graph: onnx.GraphProto, seeds: Mapping[str, str], wrt: Iterable[str]) -> dict[str, str]:
     """Names of the gradients of sum(seed · tensor), over all seeded tensors, with respect to each tensor in `wrt`."""
     targets = list(wrt)
-    carrying = _between(graph, targets, seeds, b.is_float)
+    kinds, float_kind = b.facts.kinds, b.facts.float_kind
+    carrying = _between(graph, targets, seeds, lambda name: kinds.get(name, float_kind) == float_kind)
     arrived: _Arrived = {name: [seed] for name, seed in seeds.items()}
     gaps: list[tuple[Node, str]] = []
     for proto in reversed(list(graph.node)):

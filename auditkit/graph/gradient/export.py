@@ -27,7 +27,9 @@ def with_gradient(model: onnx.ModelProto, facts: Facts, output: str, wrt: str) -
     seed = SEED if len(facts.shapes[output]) == 2 else b.reshape_like(SEED, output)
     b.node("Identity", [backward(b, graph, {output: seed}, [wrt])[wrt]], GRADIENT)
     b.into(graph)
-    graph.input.append(_declared(SEED, facts, _per_row(facts.shapes[output])))
+    shape = facts.shapes[output]
+    rows, *rest = shape if len(shape) > 1 else (1, *shape)
+    graph.input.append(_declared(SEED, facts, (rows, prod(size or 1 for size in rest))))
     graph.output.append(_declared(GRADIENT, facts, facts.shapes[wrt]))
     if wrt not in {value.name for value in (*graph.input, *graph.output)}:
         graph.output.append(_declared(wrt, facts, facts.shapes[wrt]))
@@ -36,12 +38,6 @@ def with_gradient(model: onnx.ModelProto, facts: Facts, output: str, wrt: str) -
     used = {node.domain for node in graph.node} | {""}
     edit.replace(fresh.opset_import, [entry for entry in fresh.opset_import if entry.domain in used])
     return fresh
-
-
-def _per_row(shape: Shape) -> Shape:
-    """[N, classes] for scores of any shape with one number per class."""
-    rows, *rest = shape if len(shape) > 1 else (1, *shape)
-    return rows, prod(size or 1 for size in rest)
 
 
 def _declared(name: str, facts: Facts, shape: Shape) -> onnx.ValueInfoProto:

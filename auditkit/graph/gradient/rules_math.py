@@ -94,12 +94,6 @@ rules(
 )
 
 
-def _div(b: Builder, node: Node, grad: str, index: int) -> str:
-    """g / x₂, -g y / x₂."""
-    quotient = b.div(grad, node.inputs[1])
-    return b.neg(b.mul(quotient, node.y)) if index else quotient
-
-
 def _power(b: Builder, node: Node, grad: str, index: int) -> str:
     """g p x^(p-1), g y log x."""
     if index:
@@ -118,12 +112,6 @@ def _extreme(b: Builder, node: Node, grad: str, index: int) -> str:
     return b.div(b.mul(grad, chosen[index]), b.op("Sum", *chosen))
 
 
-def _mod(b: Builder, node: Node, grad: str, index: int) -> str:
-    """y = x₁ - x₂ q with an integer quotient q: g, -g q."""
-    quotient = b.div(b.sub(node.x, node.y), node.inputs[1])
-    return b.neg(b.mul(grad, quotient)) if index else grad
-
-
 # The gradient of an operand, before it is summed to the operand's shape.
 _ARITHMETIC: dict[str, RulePerOperand] = {
     "Add": lambda _b, _n, g, _i: g,
@@ -131,11 +119,12 @@ _ARITHMETIC: dict[str, RulePerOperand] = {
     "Sub": lambda b, _n, g, i: b.neg(g) if i else g,
     "Mean": lambda b, n, g, _i: b.mul(g, 1 / len(n.inputs)),
     "Mul": lambda b, n, g, i: b.mul(g, n.inputs[1 - i]),
-    "Div": _div,
+    "Div": lambda b, n, g, i: b.neg(b.mul(b.div(g, n.inputs[1]), n.y)) if i else b.div(g, n.inputs[1]),
     "Pow": _power,
     "Max": _extreme,
     "Min": _extreme,
-    "Mod": _mod,
+    # y = x₁ - x₂ q with an integer quotient q
+    "Mod": lambda b, n, g, i: b.neg(b.mul(g, b.div(b.sub(n.x, n.y), n.inputs[1]))) if i else g,
     "Where": lambda b, n, g, i: b.where(n.x, g, 0.0) if i == 1 else b.where(n.x, 0.0, g),
 }
 

@@ -78,16 +78,13 @@ def _softmax(b: Builder, node: Node, grad: str) -> str:
     return b.sub(weighted, b.mul(node.y, b.sum(weighted, [node.get("axis", -1)])))
 
 
-def _cum_sum(b: Builder, node: Node, grad: str) -> str:
-    """The running sum from the other end."""
-    exclusive, reverse = node.get("exclusive", 0), 1 - node.get("reverse", 0)
-    return b.op("CumSum", grad, node.inputs[1], exclusive=exclusive, reverse=reverse)
-
-
 rules(
     Softmax=_softmax,
     LogSoftmax=lambda b, n, g: b.sub(g, b.mul(b.exp(n.y), b.sum(g, [n.get("axis", -1)]))),
-    CumSum=_cum_sum,
+    # The running sum from the other end.
+    CumSum=lambda b, n, g: b.op(
+        "CumSum", g, n.inputs[1], exclusive=n.get("exclusive", 0), reverse=1 - n.get("reverse", 0)
+    ),
 )
 
 

@@ -105,8 +105,9 @@ def gather_nd(b: Builder, node: Node, grad: str) -> str:
 
     This serves any operator that picks numbers.
     """
-    positions = b.op(node.operator, b.positions(node.x), *node.inputs[1:], **node.attributes)
-    return b.put_back(grad, positions, node.x)
+    count = b.op("ReduceProd", b.shape_of(node.x), keepdims=0)
+    positions = b.reshape_like(b.op("Range", b.constant(0), count, b.constant(1)), node.x)
+    return b.put_back(grad, b.op(node.operator, positions, *node.inputs[1:], **node.attributes), node.x)
 
 
 @rule("Gather")

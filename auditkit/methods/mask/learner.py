@@ -15,8 +15,8 @@ from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import OutOfMemory, RuntimeFailure
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS, Recipe
-from auditkit.graph.mask_step import STATE, initial_state
+from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, STATE, WEIGHTS, Recipe
+from auditkit.graph.mask_step import initial_state
 from auditkit.methods.mask.infills import Bank
 from auditkit.methods.request import Request
 from auditkit.model.session import Session, Stepper
