@@ -6,7 +6,7 @@ in 1..n. Interpolated linearly between known points, that mean is a weighted sum
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,7 +119,7 @@ def _log_odds(values: Array) -> Array:
     return np.asarray(np.log(inside / (1 - inside)))
 
 
-def _rates(counts: tuple[Array, Array, Array], values: tuple[Array, Array, Array]) -> Array:
+def _rates(counts: Sequence[Array], values: Sequence[Array]) -> Array:
     """Squared surprise of a middle point between two others, scaled to the middle of a gap of one pixel."""
     (low, count, high), (left, middle, right) = counts, (_log_odds(value) for value in values)
     width = np.maximum(high - low, 1)
@@ -137,9 +137,7 @@ def _first_rates(counts: Array, values: Array) -> Array:
     last = counts.shape[1] - 1
     middle = np.unique(np.append(np.arange(1, last, 2), last - 1))
     triples = (middle - 1, middle, middle + 1)
-    low, mid, high = (counts[:, point] for point in triples)
-    left, centre, right = (values[:, point] for point in triples)
-    rates = _rates((low, mid, high), (left, centre, right))
+    rates = _rates([counts[:, point] for point in triples], [values[:, point] for point in triples])
     return rates[:, np.minimum(np.arange(last) // 2, len(middle) - 1)]
 
 
@@ -226,24 +224,17 @@ class Refinement:
         full = self._max_points is not None and self._counts.shape[1] - 2 >= self._max_points
         done = np.all(errors <= limits, axis=1) | full
         for position in np.flatnonzero(done):
-            self._finish(int(position))
-        self._drop(done)
-        self._next_counts = self._split_gaps(loads[~done] / limits[~done][:, None])
-
-    def _finish(self, position: int) -> None:
-        curve = int(self._active[position])
-        counts, first = np.unique(self._counts[position], return_index=True)
-        self.counts[curve], self.values[curve] = counts, self._values[position][first]
-
-    def _drop(self, done: Array) -> None:
+            curve = int(self._active[position])
+            self.counts[curve], first = np.unique(self._counts[position], return_index=True)
+            self.values[curve] = self._values[position][first]
         self._active, self._counts = self._active[~done], self._counts[~done]
         self._values, self._roughness = self._values[~done], self._roughness[~done]
+        self._next_counts = self._split_gaps(loads[~done] / limits[~done][:, None])
 
     def _start(self, values: Array) -> None:
         """Even points are the first grid, odd points the first split."""
-        ends = self._values
         self._counts = np.concatenate([self._counts[:, :1], self._next_counts, self._counts[:, 1:]], axis=1)
-        self._values = np.concatenate([ends[:, :1], values, ends[:, 1:]], axis=1)
+        self._values = np.concatenate([self._values[:, :1], values, self._values[:, 1:]], axis=1)
         rates = _first_rates(self._counts, self._values)
         # One entry per point, for the gap behind it, so that a merge sorts points and gaps alike.
         self._roughness = np.concatenate([rates, rates[:, -1:]], axis=1)
@@ -252,8 +243,8 @@ class Refinement:
         """Insert the new points behind the left ends of their gaps; a gap of one pixel repeats its left end."""
         rows = np.arange(len(self._active))[:, None]
         low, high = self._counts[rows, left], self._counts[rows, left + 1]
-        ends = self._values[rows, left], self._values[rows, left + 1]
-        rates = _rates((low, self._next_counts, high), (ends[0], values, ends[1]))
+        first, last = self._values[rows, left], self._values[rows, left + 1]
+        rates = _rates((low, self._next_counts, high), (first, values, last))
         rates = np.where((self._next_counts > low)[..., None], rates, self._roughness[rows, left])
         self._roughness[rows, left] = rates
         counts = np.concatenate([self._counts, self._next_counts], axis=1)

@@ -6,7 +6,7 @@ the means of alpha and beta over all rows; the worst-case forms are means over i
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,24 +24,6 @@ _DEFAULT_TOP = 10  # labels per image above that
 ROUNDING = 1e-5  # a float32 sum of probabilities may leave [0, 1] by this much
 
 
-@dataclass(frozen=True)
-class PerImage:
-    """One value in [0, 1] for each image; NaN where the image has none."""
-
-    images: Array  # [images], the distinct image indices in ascending order
-    values: Array  # [images]
-
-    @property
-    def counted(self) -> Array:
-        """Whether each image has a value, [images]."""
-        return ~np.isnan(self.values)
-
-    @property
-    def mean(self) -> float:
-        """Mean over the images that have a value; NaN when none has."""
-        return float(self.values[self.counted].mean()) if self.counted.any() else float("nan")
-
-
 def alpha(auc: npt.ArrayLike, prob: npt.ArrayLike, eps1: float = EPS1) -> Array:
     """Completeness of each row, [rows] in [0, 1]: min(max(AUC, eps1) / f, 1), and 1 where f = 0."""
     areas, probs = _shares(auc, "AUC"), _shares(prob, "probability")
@@ -54,21 +36,21 @@ def beta(auc: npt.ArrayLike, prob: npt.ArrayLike, eps2: float = EPS2) -> Array:
     return _ratio_up_to_one(np.maximum(probs, _threshold(eps2, "eps2")), areas)
 
 
-def worst_per_image(values: npt.ArrayLike, image_index: npt.ArrayLike) -> PerImage:
-    """The least alpha or beta [rows] of each image over its rows, in any order; not an adversarial bound."""
+def worst_per_image(values: npt.ArrayLike, image_index: npt.ArrayLike) -> tuple[Array, Array]:
+    """The images in ascending order, and the least alpha or beta [rows] of each; not an adversarial bound."""
     scores = finite_rows(values, "scores")
     images, position = grouped(image_index, len(scores))
-    return PerImage(images, _minima(scores, position, len(images)))
+    return images, _minima(scores, position, len(images))
 
 
 def best_effort(
     alphas: npt.ArrayLike, prob: npt.ArrayLike, label: npt.ArrayLike, predicted: npt.ArrayLike,
     image_index: npt.ArrayLike, floor: float = FLOOR,
-) -> PerImage:  # fmt: skip
-    """The least alpha of each image over its labels with f >= floor, without the predicted label.
+) -> tuple[Array, Array]:  # fmt: skip
+    """The images that have a label with f >= floor besides the predicted one, and the least alpha of those labels.
 
-    An image without such a label has no value (NaN). The label set must include each image's second-best label, as
-    `all` and `topK` from 2 do: an image counts when that label has f >= floor. All arguments are [rows].
+    The label set must include each image's second-best label, as `all` and `topK` from 2 do: an image counts when that
+    label has f >= floor. All arguments are [rows].
     """
     scores = finite_rows(alphas, "scores")
     images, position = grouped(image_index, len(scores))
@@ -78,7 +60,7 @@ def best_effort(
     _shares(prob, "probability")
     eligible = _reaches(probs, floor) & (labels != predictions)
     least = _minima(scores[eligible], position[eligible], len(images))
-    return PerImage(images, np.where(np.isinf(least), np.nan, least))
+    return images[np.isfinite(least)], least[np.isfinite(least)]
 
 
 @dataclass(frozen=True)
@@ -88,6 +70,11 @@ class LabelSet:
     top: int | None = None
     floor: float | None = None
     listed: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        repeated = [label for label, count in Counter(self.listed).items() if count > 1]
+        if repeated:
+            raise BadInput(f"label {repeated[0]} is listed twice; name each label once.")
 
     def __str__(self) -> str:
         """The rule as users write it and as results are named after it."""
@@ -108,7 +95,7 @@ def parse_labels(text: str) -> LabelSet:
     if re.fullmatch(r"f>=([0-9]+\.?[0-9]*|\.[0-9]+)(e-?[0-9]{1,3})?", plain) and 0 < float(plain[3:]) <= 1:
         return LabelSet(floor=float(plain[3:]))
     if re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", plain):
-        return LabelSet(listed=_unique([int(part) for part in plain.split(",")]))
+        return LabelSet(listed=tuple(int(part) for part in plain.split(",")))
     raise BadInput(
         f"labels '{text}' is not a label set; write all, topK (top10), f>=p with p above 0 and up to 1 (f>=0.01), or a "
         "list of class indices (3,7,9)."
@@ -131,7 +118,10 @@ def choose_labels(prob: npt.ArrayLike, labels: LabelSet | str | None = None) -> 
     classes = table.shape[1]
     rule = parse_labels(labels) if isinstance(labels, str) else labels or default_labels(classes)
     if rule.listed is not None:
-        _check_classes(rule.listed, classes)
+        unknown = [label for label in rule.listed if not 0 <= label < classes]
+        if unknown or not rule.listed:
+            problem = f"contains {unknown[0]}" if unknown else "is empty"
+            raise BadInput(f"the model has classes 0 to {classes - 1}, but the list of labels {problem}.")
         return [np.array(rule.listed) for _ in table]
     if rule.top is None and rule.floor is None:
         return [np.arange(classes) for _ in table]
@@ -175,19 +165,3 @@ def _threshold(eps: float, name: str) -> float:
     if not 0 <= eps <= 1:
         raise BadInput(f"{name} must be between 0 and 1, found {eps:g}.")
     return eps
-
-
-def _unique(labels: Sequence[int]) -> tuple[int, ...]:
-    """The labels, if none is repeated."""
-    for position, label in enumerate(labels):
-        if label in labels[:position]:
-            raise BadInput(f"label {label} is listed twice; name each label once.")
-    return tuple(labels)
-
-
-def _check_classes(labels: Sequence[int], classes: int) -> None:
-    """Refuse a list that is empty, repeats a label or names one that the model does not have."""
-    unknown = [label for label in _unique(labels) if not 0 <= label < classes]
-    if unknown or not labels:
-        problem = f"contains {unknown[0]}" if unknown else "is empty"
-        raise BadInput(f"the model has classes 0 to {classes - 1}, but the list of labels {problem}.")

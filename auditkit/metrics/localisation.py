@@ -11,12 +11,12 @@ from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.metrics.saliency_metric import checked_map
 
-_Corners = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels, x1 and y1 exclusive
 
-
-def box_region(corners: _Corners, height: int, width: int) -> Array:
-    """Boolean mask [height, width] of the pixels whose centre is in the box; empty for a box outside the picture."""
-    x0, y0, x1, y1 = _checked_box(corners)
+def box_region(corners: tuple[float, float, float, float], height: int, width: int) -> Array:
+    """Boolean mask [height, width] of the pixels whose centre is in the box x0, y0, x1, y1, in pixels."""
+    x0, y0, x1, y1 = corners
+    if not (x0 < x1 and y0 < y1):
+        raise BadInput(f"a box needs x0 < x1 and y0 < y1, found {x0:g}, {y0:g}, {x1:g}, {y1:g}.")
     x, y = np.arange(width) + 0.5, np.arange(height) + 0.5
     return np.asarray(((y >= y0) & (y < y1))[:, None] & ((x >= x0) & (x < x1)))
 
@@ -28,8 +28,8 @@ def pointing_hit(heatmap: npt.ArrayLike, region: npt.ArrayLike, tolerance_px: fl
     15 at 224 pixels. If several pixels share the maximum, the score is the share of them inside: the mean score of
     choosing one at random. A constant map therefore scores the region's share of the image.
     """
-    heat, inside = checked_map(heatmap), _mask(region)
-    _check_same_shape(heat, inside)
+    heat = checked_map(heatmap)
+    inside = _region(region, heat.shape)
     if not inside.any():
         return float("nan")
     return float(_grown(inside, tolerance_px)[heat == heat.max()].mean())
@@ -46,8 +46,8 @@ def kept_first(rank: npt.ArrayLike, keep_count: int) -> Array:
 
 def iou(kept: npt.ArrayLike, region: npt.ArrayLike) -> Array:
     """Intersection over union [...] of boolean masks [..., H, W]; NaN where both are empty."""
-    first, second = _mask(kept), _mask(region)
-    _check_same_shape(first, second)
+    first = _region(kept, np.shape(kept))
+    second = _region(region, first.shape)
     return _ratio((first & second).sum(axis=(-2, -1)), (first | second).sum(axis=(-2, -1)))
 
 
@@ -56,8 +56,8 @@ def share_inside(rank: npt.ArrayLike, region: npt.ArrayLike, keep_count: int) ->
 
     NaN where nothing is kept or the region is empty. A random map scores the region's share of the image on average.
     """
-    kept, inside = kept_first(rank, keep_count), _mask(region)
-    _check_same_shape(kept, inside)
+    kept = kept_first(rank, keep_count)
+    inside = _region(region, kept.shape)
     share = _ratio((kept & inside).sum(axis=(-2, -1)), kept.sum(axis=(-2, -1)))
     return np.where(inside.any(axis=(-2, -1)), share, np.nan)
 
@@ -73,23 +73,14 @@ def _grown(inside: Array, tolerance_px: float) -> Array:
     return np.asarray(ndimage.distance_transform_edt(~inside) <= tolerance_px)
 
 
-def _checked_box(corners: _Corners) -> _Corners:
-    x0, y0, x1, y1 = corners
-    if not (x0 < x1 and y0 < y1):
-        raise BadInput(f"a box needs x0 < x1 and y0 < y1, found {x0:g}, {y0:g}, {x1:g}, {y1:g}.")
-    return corners
-
-
-def _mask(region: npt.ArrayLike) -> Array:
+def _region(region: npt.ArrayLike, shape: tuple[int, ...]) -> Array:
+    """The boolean mask of a region, if it has the shape of the map."""
     mask = np.asarray(region)
     if mask.dtype != np.bool_ or mask.ndim < 2:
         raise BadInput(f"a region must be a boolean mask [..., H, W], found {mask.dtype} {mask.shape}.")
+    if mask.shape != shape:
+        raise BadInput(f"the map is {shape} and the region {mask.shape}; resize one of them first.")
     return mask
-
-
-def _check_same_shape(first: Array, second: Array) -> None:
-    if first.shape != second.shape:
-        raise BadInput(f"the map is {first.shape} and the region {second.shape}; resize one of them first.")
 
 
 def _ratio(part: Array, whole: Array) -> Array:

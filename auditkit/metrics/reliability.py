@@ -46,15 +46,10 @@ def inter_rater(scores: npt.ArrayLike) -> float:
 
     Equal scores on an image share their mean rank. Whether high or low scores are better does not matter.
     """
-    table = _complete(scores, "methods")
+    table = finite(_table(scores, "images and methods"), "scores")
     if table.shape[1] < LEAST_METHODS:
         raise BadInput(f"inter-rater reliability needs at least {LEAST_METHODS} methods, found {table.shape[1]}.")
     return krippendorff_alpha(np.stack([_midranks(row) for row in table]))
-
-
-def inter_method(scores: npt.ArrayLike) -> Array:
-    """Spearman's correlations [methods, methods] over images, for one metric's scores [images, methods]."""
-    return spearman(_complete(scores, "methods"))
 
 
 def internal_consistency(scores: npt.ArrayLike, higher_is_better: npt.ArrayLike) -> Array:
@@ -62,7 +57,7 @@ def internal_consistency(scores: npt.ArrayLike, higher_is_better: npt.ArrayLike)
 
     Metrics for which `higher_is_better` [metrics] is false are negated, so that agreement is always positive.
     """
-    table, better = _complete(scores, "metrics"), np.asarray(higher_is_better)
+    table, better = finite(_table(scores, "images and metrics"), "scores"), np.asarray(higher_is_better)
     if better.dtype != np.bool_ or better.shape != table.shape[1:]:
         raise BadInput(f"higher_is_better needs true or false for each of the {table.shape[1]} metrics.")
     return spearman(np.where(better, table, -table))
@@ -70,7 +65,7 @@ def internal_consistency(scores: npt.ArrayLike, higher_is_better: npt.ArrayLike)
 
 def spearman(columns: npt.ArrayLike) -> Array:
     """Spearman's correlations [columns, columns] in [-1, 1] of a table [rows, columns]; NaN for constant columns."""
-    table = _complete(columns, "columns")
+    table = finite(_table(columns, "images and columns"), "scores")
     ranks = np.stack([_midranks(column) for column in table.T])
     centred = ranks - ranks.mean(axis=1, keepdims=True)
     length = np.sqrt((centred**2).sum(axis=1, keepdims=True))
@@ -90,10 +85,6 @@ def _midranks(values: Array) -> Array:
     """Ranks [n] of values [n], from 1; equal values share the mean of their ranks."""
     _, position, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[position])
-
-
-def _complete(scores: npt.ArrayLike, what: str) -> Array:
-    return finite(_table(scores, f"images and {what}"), "scores")
 
 
 def _table(values: npt.ArrayLike, what: str) -> Array:

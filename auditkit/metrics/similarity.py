@@ -59,15 +59,11 @@ def _similarity(top: Array, above: Array, other_top: Array, other_above: Array) 
 
 
 def _halves(fingerprints: Array) -> tuple[Array, Array]:
-    """The bits [N, SAMPLE] of the most important tenths, and those above the mean, scaled so products correlate."""
+    """The bits [N, SAMPLE] of the most important tenths, and those above the mean as rows of mean 0 and length 1."""
     bits = np.unpackbits(fingerprints, axis=1).astype(np.float32)
-    return bits[:, :SAMPLE], _standardised(bits[:, SAMPLE:])
-
-
-def _standardised(bits: Array) -> Array:
-    """Rows of mean 0 and length 1."""
-    rows = bits - bits.mean(axis=1, keepdims=True)
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6))
+    top, above = bits[:, :SAMPLE], bits[:, SAMPLE:]
+    centred = above - above.mean(axis=1, keepdims=True)
+    return top, centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-6)
 
 
 def is_same_map(first: Array, outlines: Sequence[Array], pixels: int) -> bool:

@@ -6,6 +6,7 @@ and add an entry here (docs/CONTRIBUTING.md has the steps). Rules about a single
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from auditkit.metrics import per_image
@@ -26,7 +27,7 @@ class Metric:
     name: str
     title: str
     definition: str
-    compute: Callable[[MetricRows], Result] | None = None  # None: measured on the model or the run, not on heatmaps
+    compute: Callable[[MetricRows, str], Result] | None = None  # None: measured on the model or the run, not on maps
     formula: str = ""
     direction: Literal["higher", "lower"] = "higher"  # which is better
     bounds: Bounds | None = SHARE  # None: any number
@@ -80,25 +81,26 @@ _ENTRIES = (
            depends_on_infill=False),
     Metric("completeness", "completeness", "How much of a label's probability its own map recovers: the mean of α over "
            "all pairs of an image and a label. An incomplete map hides evidence that the model uses.",
-           per_image.completeness, "α = min( max(AUC, ε₁) ∕ f , 1 );  1 where f = 0", needs="all labels",
-           curve="alpha"),
+           partial(per_image.every_pair, column="alpha"), "α = min( max(AUC, ε₁) ∕ f , 1 );  1 where f = 0",
+           needs="all labels", curve="alpha"),
     Metric("soundness", "soundness", "Whether maps raise a label's probability beyond what the whole image gives it: "
            "the mean of β over all pairs of an image and a label. An unsound map makes evidence up.",
-           per_image.soundness, "β = min( max(f, ε₂) ∕ AUC , 1 );  1 where AUC = 0", needs="all labels",
-           curve="beta"),
+           partial(per_image.every_pair, column="beta"), "β = min( max(f, ε₂) ∕ AUC , 1 );  1 where AUC = 0",
+           needs="all labels", curve="beta"),
     Metric("worst_completeness", "worst completeness", "The minimum of α over the labels of each image, then the mean "
-           "over images. A mean of minima, not an adversarial bound.", per_image.worst_completeness, needs="all labels",
-           curve="alpha", by_class=True, key_figure=True),
+           "over images. A mean of minima, not an adversarial bound.", partial(per_image.worst_label, column="alpha"),
+           needs="all labels", curve="alpha", by_class=True, key_figure=True),
     Metric("worst_soundness", "worst soundness", "The minimum of β over the labels of each image, then the mean over "
-           "images. A mean of minima, not an adversarial bound.", per_image.worst_soundness, needs="all labels",
-           curve="beta", by_class=True, key_figure=True),
+           "images. A mean of minima, not an adversarial bound.", partial(per_image.worst_label, column="beta"),
+           needs="all labels", curve="beta", by_class=True, key_figure=True),
     Metric("best_effort", "best effort", "Over images whose second-best label has f ≥ 0.01: the mean of the minimum α "
            "over the labels with f ≥ 0.01 that are not the prediction. One map for all labels scores badly here.",
            per_image.best_effort, needs="all labels", curve="alpha", key_figure=True),
     Metric("pointing_game", "pointing game", "Share of images whose most important pixel lies in the given region.",
-           per_image.pointing_game, needs="regions", key_figure=True, depends_on_infill=False),
+           partial(per_image.localised, column="pointing_hit"), needs="regions", key_figure=True,
+           depends_on_infill=False),
     Metric("iou", "overlap (IoU)", "Overlap of the given region with as many of the map's most important pixels.",
-           per_image.iou, needs="regions", key_figure=True, depends_on_infill=False),
+           partial(per_image.localised, column="iou"), needs="regions", key_figure=True, depends_on_infill=False),
     Metric("flags", "flags", "How many known ways of faking the maps show.", needs="nothing", direction="lower",
            bounds=_KINDS_OF_CHEAT, limits=_KINDS_OF_CHEAT, compared="never"),
     Metric("runtime_error", "runtime error", "The largest mean change of a figure against strict float32 on the CPU.",
@@ -112,8 +114,7 @@ METRICS = {metric.name: metric for metric in _ENTRIES}
 
 def compute_all(rows: MetricRows) -> list[Values | NotAssessed]:
     """Every metric of a source that is part of the evaluation, in the order of the table."""
-    functions = [metric.compute for metric in METRICS.values() if metric.compute is not None]
-    results = [function(rows) for function in functions]
+    results = [metric.compute(rows, metric.name) for metric in METRICS.values() if metric.compute is not None]
     return [result for result in results if result is not None]
 
 

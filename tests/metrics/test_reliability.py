@@ -13,7 +13,6 @@ from scipy import stats
 
 from auditkit.errors import BadInput
 from auditkit.metrics.reliability import (
-    inter_method,
     inter_rater,
     internal_consistency,
     krippendorff_alpha,
@@ -109,7 +108,6 @@ def test_a_transposed_table_is_seen() -> None:
 def test_spearman_is_scipys_with_ties() -> None:
     table = np.random.default_rng(1).integers(0, 6, size=(40, 4)).astype(float)
     assert spearman(table) == pytest.approx(stats.spearmanr(table).statistic)
-    assert inter_method(table) == pytest.approx(spearman(table))
 
 
 def test_a_column_without_differences_has_no_correlation() -> None:

@@ -102,9 +102,9 @@ def test_every_metric_of_maps_is_measured_and_lies_within_its_bounds(given: Path
 # A metric of one function and one entry -------------------------------------------------------------------------------
 
 
-def sureness(rows: MetricRows) -> Values | NotAssessed:
+def sureness(rows: MetricRows, name: str) -> Values | NotAssessed:
     """The probability of the predicted label."""
-    return rows.finite("sureness", "prob", rows.target_rows) or NotAssessed("sureness", "no-map-for-predicted-label")
+    return rows.finite(name, "prob", rows.target_rows) or NotAssessed(name, "no-map-for-predicted-label")
 
 
 @pytest.fixture

@@ -12,13 +12,7 @@ from auditkit.arrays import Array
 from auditkit.data.dataset import FailedImage
 from auditkit.metrics.per_image import MetricRows
 from auditkit.metrics.protocols import preset
-from auditkit.metrics.reliability import (
-    LEAST_METHODS,
-    inter_method,
-    inter_rater,
-    internal_consistency,
-    mean_off_diagonal,
-)
+from auditkit.metrics.reliability import LEAST_METHODS, inter_rater, internal_consistency, mean_off_diagonal, spearman
 from auditkit.metrics.statistics import Interval, mean_interval, paired_difference, share_interval
 from auditkit.metrics.table import METRICS, compute_all, title
 from auditkit.metrics.values import NotAssessed, Note, Values, paired
@@ -296,10 +290,10 @@ def _reliability(table: RowTable, assessed: Assessed) -> Iterator[Agreement]:
             complete = means[np.isfinite(means).all(axis=1)]
             if len(complete) > 1:
                 yield Agreement(infill, name, len(complete), inter_rater(complete),
-                                mean_off_diagonal(inter_method(complete)))  # fmt: skip
+                                mean_off_diagonal(spearman(complete)))  # fmt: skip
         for first, second in combinations(names, 2):
-            spearman = _agreement(tables[first], tables[second], first, second)
-            yield Agreement(infill, first, against=second, spearman=spearman)
+            correlation = _agreement(tables[first], tables[second], first, second)
+            yield Agreement(infill, first, against=second, spearman=correlation)
 
 
 def _agreement(first: Array, second: Array, *names: str) -> float:
