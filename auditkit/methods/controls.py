@@ -7,6 +7,8 @@ import numpy as np
 
 from auditkit.arrays import Array
 
+# From an image uint8 [height, width, channels] and a seed to a map float32 [height, width]
+Control = Callable[[Array, int], Array]
 _NOISE = 0.25  # standard deviation, as a share of the highest score
 _GAUSSIAN_SIGMA = 0.25  # of the shorter side
 _BLUR_SIGMA = 1 / 10  # of the shorter side: of the widths tried, it improves most on plain edges
@@ -50,29 +52,16 @@ def blurred_edges(pixels: Array, seed: int) -> Array:
     return np.asarray(ndimage.gaussian_filter(edges(pixels, seed), sigma), np.float32)
 
 
-def noisy_gaussian(pixels: Array, seed: int) -> Array:
-    """The Gaussian with noise, which beats both on models that recognise an object by scattered pixels."""
-    return _with_noise(centred_gaussian(pixels, seed), seed)
-
-
-def noisy_edges(pixels: Array, seed: int) -> Array:
-    """Blurred edges with noise, for the same reason."""
-    return _with_noise(blurred_edges(pixels, seed), seed)
-
-
-def _with_noise(values: Array, seed: int) -> Array:
-    noise = np.random.default_rng([seed, 1]).standard_normal(values.shape, dtype=np.float32)
+def _noisy(control: Control, pixels: Array, seed: int) -> Array:
+    """A control with noise, which beats both on models that recognise an object by scattered pixels."""
+    values, rng = control(pixels, seed), np.random.default_rng([seed, 1])
+    noise = rng.standard_normal(values.shape, dtype=np.float32)
     return np.asarray(values / max(values.max(), np.float32(1e-30)) + np.float32(_NOISE) * noise)
 
 
-# Name -> map float32 [height, width] of an image uint8 [height, width, channels] and a seed, and whether each label has
-# its own map.
-CONTROLS: dict[str, tuple[Callable[[Array, int], Array], bool]] = {
-    "random": (random, True),
-    "centred-gaussian": (centred_gaussian, False),
-    "constant": (constant, False),
-    "edges": (edges, False),
-    "blurred-edges": (blurred_edges, False),
-    "noisy-gaussian": (noisy_gaussian, False),
-    "noisy-edges": (noisy_edges, False),
-}
+CONTROLS: dict[str, tuple[Control, bool]] = {  # with whether each label has its own map
+    "random": (random, True), "centred-gaussian": (centred_gaussian, False), "constant": (constant, False),
+    "edges": (edges, False), "blurred-edges": (blurred_edges, False),
+    "noisy-gaussian": (functools.partial(_noisy, centred_gaussian), False),
+    "noisy-edges": (functools.partial(_noisy, blurred_edges), False),
+}  # fmt: skip

@@ -27,7 +27,7 @@ from auditkit.graph.mask_objective import WEIGHTS, upsampled
 from auditkit.methods import option_values
 from auditkit.methods.mask.infills import Bank, over_blur
 from auditkit.methods.mask.learner import Ending, Learner
-from auditkit.methods.mask.network import COARSE_FACTORS, factor_for, learner_for, loss_scale, most_rows, prepare_once
+from auditkit.methods.mask.network import factor_for, learner_for, loss_scale, most_rows, prepare_once
 from auditkit.methods.notes import Note
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import OnnxClassifier
@@ -89,7 +89,7 @@ def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
     signature = model.signature
     side = min(signature.height, signature.width)
     recipe = DeletionRecipe(
-        infills=1, factor=factor_for(model, options.factor, COARSE_FACTORS), tv=options.tv, l1=options.l1,
+        infills=1, factor=factor_for(model, options.factor, coarse=True), tv=options.tv, l1=options.l1,
         rate=options.rate, pairs=signature.own_batch, scale=loss_scale(model), start=1.0, clamped=True,
         beta=options.beta, jitter=round(_JITTER_AT_224 * side / 224) if options.jitter is None else options.jitter,
     )  # fmt: skip

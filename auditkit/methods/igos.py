@@ -29,14 +29,7 @@ from auditkit.graph.mask_objective import LOSS, upsampled
 from auditkit.methods import option_values
 from auditkit.methods.igos_search import Search, Targets
 from auditkit.methods.mask.infills import over_blur
-from auditkit.methods.mask.network import (
-    COARSE_FACTORS,
-    differentiable,
-    factor_for,
-    loss_scale,
-    most_rows,
-    prepare_once,
-)
+from auditkit.methods.mask.network import differentiable, factor_for, loss_scale, most_rows, prepare_once
 from auditkit.methods.notes import Note
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -100,7 +93,7 @@ def _prepare(model: OnnxClassifier, options: IgosOptions) -> Search:
     rows, batch = options.rows or most_rows(model), model.signature.own_batch
     points = _points(options.points, rows, batch)
     recipe = BilateralRecipe(
-        infills=1, masks=2, factor=factor_for(model, options.factor, COARSE_FACTORS), tv=options.tv, l1=options.l1,
+        infills=1, masks=2, factor=factor_for(model, options.factor, coarse=True), tv=options.tv, l1=options.l1,
         pairs=None if batch is None else batch // (TERMS * points), scale=loss_scale(model), start=1.0, points=points,
         edges=tuple(options.edge * _ranges(model)),
     )  # fmt: skip

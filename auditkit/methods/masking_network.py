@@ -36,17 +36,6 @@ def masker(request: Request, options: MaskingNetwork) -> MethodResult:
     status = path.stat()
     pictures = Pictures.of(request.model.signature, options.output)
     network = _opened(path.resolve(), (status.st_mtime_ns, status.st_size), pictures, request.model.requested, limits)
-    return _explain(network, request)
-
-
-@functools.lru_cache(maxsize=1)
-def _opened(path: Path, _stamp: tuple[int, int], pictures: Pictures, settings: Settings, limits: Limits) -> Masker:
-    """The network of the last request, if nothing has changed: opening one takes seconds, and a run makes many."""
-    return open_masker(path, pictures, settings, limits)
-
-
-def _explain(network: Masker, request: Request) -> MethodResult:
-    """Maps from an opened network."""
     signature, maps = request.model.signature, request.empty_maps()
     takes_label = network.signature.label is not None
     runs: list[tuple[int, int]] = []  # (position of the image, label)
@@ -65,3 +54,9 @@ def _explain(network: Masker, request: Request) -> MethodResult:
             maps[image][target] = resized(channel, (signature.height, signature.width))
     one_mask = not takes_label and network.signature.maps == 1
     return MethodResult(maps, len(runs), notes=(Note("one-mask"),) * one_mask)
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(path: Path, _stamp: tuple[int, int], pictures: Pictures, settings: Settings, limits: Limits) -> Masker:
+    """The network of the last request, if nothing has changed: opening one takes seconds, and a run makes many."""
+    return open_masker(path, pictures, settings, limits)

@@ -7,12 +7,12 @@ _MOST_BLUR = 1000.0  # pixels; the kernel's reach costs memory and time
 MOST_CELLS = 100  # per side of a grid
 
 
-def whole(options: object, *names: str, most: int = _MOST) -> None:
-    """Refuse options that are not whole numbers from 1 to `most`; None is allowed."""
+def whole(options: object, *names: str, least: int = 1, most: int = _MOST) -> None:
+    """Refuse options that are not whole numbers from `least` to `most`; None is allowed."""
     for name in names:
         number = getattr(options, name)
-        if number is not None and not (isinstance(number, int) and 1 <= number <= most):
-            raise BadInput(f"{name} {number} is not a whole number from 1 to {most:,}.")
+        if number is not None and not (isinstance(number, int) and least <= number <= most):
+            raise BadInput(f"{name} {number} is not a whole number from {least} to {most:,}.")
 
 
 def not_negative(options: object, *names: str) -> None:

@@ -26,14 +26,12 @@ ROUNDING = 1e-5  # a float32 sum of probabilities may leave [0, 1] by this much
 
 def alpha(auc: npt.ArrayLike, prob: npt.ArrayLike, eps1: float = EPS1) -> Array:
     """Completeness of each row, [rows] in [0, 1]: min(max(AUC, eps1) / f, 1), and 1 where f = 0."""
-    areas, probs = _shares(auc, "AUC"), _shares(prob, "probability")
-    return _ratio_up_to_one(np.maximum(areas, _threshold(eps1, "eps1")), probs)
+    return _ratio_up_to_one(_shares(auc, "AUC"), _shares(prob, "probability"), eps1, "eps1")
 
 
 def beta(auc: npt.ArrayLike, prob: npt.ArrayLike, eps2: float = EPS2) -> Array:
     """Soundness of each row, [rows] in [0, 1]: min(max(f, eps2) / AUC, 1), and 1 where AUC = 0."""
-    areas, probs = _shares(auc, "AUC"), _shares(prob, "probability")
-    return _ratio_up_to_one(np.maximum(probs, _threshold(eps2, "eps2")), areas)
+    return _ratio_up_to_one(_shares(prob, "probability"), _shares(auc, "AUC"), eps2, "eps2")
 
 
 def worst_per_image(values: npt.ArrayLike, image_index: npt.ArrayLike) -> tuple[Array, Array]:
@@ -134,9 +132,11 @@ def choose_labels(prob: npt.ArrayLike, labels: LabelSet | str | None = None) -> 
     return [row[: rule.top].copy() for row in order]
 
 
-def _ratio_up_to_one(top: Array, bottom: Array) -> Array:
-    """min(top / bottom, 1), and 1 where bottom is 0; dividing only where the ratio is below 1 avoids overflow."""
-    top, bottom = np.broadcast_arrays(top, bottom)
+def _ratio_up_to_one(top: Array, bottom: Array, eps: float, name: str) -> Array:
+    """min(max(top, eps) / bottom, 1), and 1 where bottom is 0; dividing only where it is below 1 avoids overflow."""
+    if not 0 <= eps <= 1:
+        raise BadInput(f"{name} must be between 0 and 1, found {eps:g}.")
+    top, bottom = np.broadcast_arrays(np.maximum(top, eps), bottom)
     return np.asarray(np.divide(top, bottom, out=np.ones(top.shape), where=top < bottom))
 
 
@@ -159,9 +159,3 @@ def _shares(values: npt.ArrayLike, what: str) -> Array:
     if outside.any():
         raise BadInput(f"each {what} must be between 0 and 1, found {shares[outside][0]:g}.")
     return np.asarray(np.clip(shares, 0.0, 1.0))
-
-
-def _threshold(eps: float, name: str) -> float:
-    if not 0 <= eps <= 1:
-        raise BadInput(f"{name} must be between 0 and 1, found {eps:g}.")
-    return eps

@@ -12,7 +12,6 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.metrics import faithfulness
-from auditkit.metrics.faithfulness import worst_per_image
 from auditkit.metrics.saliency_metric import DELTAS, tune_delta
 from auditkit.metrics.values import LABELS_PER_IMAGE, NotAssessed, Note, Values
 
@@ -140,12 +139,11 @@ def every_pair(rows: MetricRows, name: str, column: str) -> Result:
 
 def worst_label(rows: MetricRows, name: str, column: str) -> Result:
     """The least alpha or beta among the labels of each image."""
-    chosen = rows.rows_with_second_label
-    if not isinstance(chosen, tuple):
-        return chosen and replace(chosen, metric=name)
-    positions, note = chosen
-    images, least = worst_per_image(rows.column(column)[positions], rows.image[positions])
-    return Values(name, images * LABELS_PER_IMAGE, images, least, note)
+    pairs = every_pair(rows, name, column)
+    if not isinstance(pairs, Values):
+        return pairs
+    images, least = faithfulness.worst_per_image(pairs.values, pairs.images)
+    return Values(name, images * LABELS_PER_IMAGE, images, least, pairs.note)
 
 
 def best_effort(rows: MetricRows, name: str) -> Result:

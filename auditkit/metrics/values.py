@@ -16,10 +16,8 @@ NoteKind = Literal[
     "one-image", "no-spread", "equal-values", "few-images", "tuned-delta", "images-with-second-label",
     "images-with-region",
 ]  # fmt: skip
-_CAUSE_NEEDS: dict[Cause, tuple[str, ...]] = {
+_NEEDS: dict[Cause | NoteKind, tuple[str, ...]] = {
     "maps-missing": ("count", "total"), "no-second-label": ("value",), "no-second-label-above": ("value",),
-}  # fmt: skip
-_NOTE_NEEDS: dict[NoteKind, tuple[str, ...]] = {
     "equal-values": ("value",), "tuned-delta": ("count", "value"), "images-with-second-label": ("count", "total"),
     "images-with-region": ("count", "total"),
 }  # fmt: skip
@@ -45,7 +43,7 @@ class NotAssessed:
     value: float | None = None  # the probability that a second label would need
 
     def __post_init__(self) -> None:
-        require(self, self.cause, _CAUSE_NEEDS.get(self.cause, ()))
+        require(self, self.cause, _NEEDS.get(self.cause, ()))
 
     @property
     def name(self) -> str:
@@ -68,7 +66,7 @@ class Note:
     value: float | None = None  # delta, or the share of images that may differ
 
     def __post_init__(self) -> None:
-        require(self, self.kind, _NOTE_NEEDS.get(self.kind, ()))
+        require(self, self.kind, _NEEDS.get(self.kind, ()))
 
     @property
     def all_equal(self) -> bool:

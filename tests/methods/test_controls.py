@@ -10,16 +10,7 @@ import pytest
 import auditkit
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
-from auditkit.methods.controls import (
-    CONTROLS,
-    blurred_edges,
-    centred_gaussian,
-    constant,
-    edges,
-    noisy_edges,
-    noisy_gaussian,
-    random,
-)
+from auditkit.methods.controls import CONTROLS, blurred_edges, centred_gaussian, constant, edges, random
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.signature import Overrides
 from auditkit.runs.evaluate import evaluate
@@ -216,11 +207,12 @@ def test_controls_leave_the_picture_alone(draw: Callable[..., np.ndarray]) -> No
 
 def test_noise_on_a_map_is_a_quarter_of_its_highest_score() -> None:
     picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    for noisy, plain in ((noisy_gaussian, centred_gaussian), (noisy_edges, blurred_edges)):
+    for name, plain in (("noisy-gaussian", centred_gaussian), ("noisy-edges", blurred_edges)):
+        noisy, _ = CONTROLS[name]
         clean = plain(picture, 3)
         added = noisy(picture, 3) - clean / clean.max()
         assert added.std() == pytest.approx(0.25, rel=0.05)
         assert abs(added.mean()) < 0.02
         np.testing.assert_array_equal(noisy(picture, 3), noisy(picture, 3))
         assert not np.array_equal(noisy(picture, 3), noisy(picture, 4))
-    assert np.isfinite(noisy_edges(np.full((8, 9, 3), 77, np.uint8), 0)).all()
+    assert np.isfinite(CONTROLS["noisy-edges"][0](np.full((8, 9, 3), 77, np.uint8), 0)).all()

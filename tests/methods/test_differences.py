@@ -252,7 +252,7 @@ def test_a_model_that_answers_nan_is_told() -> None:
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    ({"most_passes": 8}, "most passes"), ({"least_passes": 1}, "least passes"), ({"tolerance": -1.0}, "tolerance"),
+    ({"most_passes": 8}, "most_passes"), ({"least_passes": 1}, "least_passes"), ({"tolerance": -1.0}, "tolerance"),
     ({"grid": 1}, "grid"), ({"hide": "noise"}, "random or gray"), ({"refine": 7}, "refine"),
     ({"most_passes": 64, "least_passes": 128}, "more than"), ({"tv": float("nan")}, "tv"),
 ])  # fmt: skip

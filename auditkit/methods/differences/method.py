@@ -43,16 +43,13 @@ class Differences:
     l1: float | None = None  # weight of its sum; None: one over the pixels
 
     def __post_init__(self) -> None:
-        option_values.whole(self, "most_passes", "least_passes")
-        option_values.whole(self, "grid", most=option_values.MOST_CELLS)
-        for name, number, least in (
-            ("most passes", self.most_passes, _LEAST_PASSES), ("least passes", self.least_passes, _LEAST_PASSES),
-            ("grid", self.grid, 2), ("tolerance", self.tolerance, 0), ("tv", self.tv, 0), ("l1", self.l1, 0),
-        ):  # fmt: skip
-            if number is not None and not number >= least:
-                raise BadInput(f"{name} {number} is less than {least}.")
+        option_values.whole(self, "most_passes", "least_passes", least=_LEAST_PASSES)
+        option_values.whole(self, "grid", least=2, most=option_values.MOST_CELLS)
+        option_values.not_negative(self, "tv", "l1")
+        if not self.tolerance >= 0:
+            raise BadInput(f"tolerance {self.tolerance} is less than 0.")
         if self.most_passes is not None and self.least_passes is not None and self.least_passes > self.most_passes:
-            raise BadInput(f"least passes {self.least_passes} are more than most passes {self.most_passes}.")
+            raise BadInput(f"least_passes {self.least_passes} is more than most_passes {self.most_passes}.")
         if self.hide not in ("random", "gray"):
             raise BadInput(f"hidden pixels can be random or gray, not '{self.hide}'.")
         if self.refine < 0 or 0 < self.refine < PASSES_A_STEP:

@@ -26,7 +26,7 @@ Options = TypeVar("Options")
 Prepared = TypeVar("Prepared")
 _HALF_SCALE = 1024.0  # for float16: gradients of -log f are at most 1 at the logits and far smaller at the pixels
 _FACTORS = ((128, 4), (48, 2), (0, 1))  # (least pixels on the shorter side, pixels per cell of a mask)
-COARSE_FACTORS = ((128, 8), (0, 4))  # the same for masks of 28 x 28 at 224 pixels
+_COARSE_FACTORS = ((128, 8), (0, 4))  # the same for masks of 28 x 28 at 224 pixels
 
 
 _PREPARED: "WeakKeyDictionary[OnnxClassifier, dict[Any, Any]]" = WeakKeyDictionary()
@@ -90,10 +90,10 @@ def most_rows(model: OnnxClassifier) -> int:
     return min(device.learning_rows, device.learning_pixels // (signature.height * signature.width))
 
 
-def factor_for(model: OnnxClassifier, option: int | None, defaults: tuple[tuple[int, int], ...] = _FACTORS) -> int:
+def factor_for(model: OnnxClassifier, option: int | None, *, coarse: bool = False) -> int:
     """Pixels per cell of a mask: the option, or the default for images of this size."""
     height, width = model.signature.height, model.signature.width
-    side = min(height, width)
+    side, defaults = min(height, width), _COARSE_FACTORS if coarse else _FACTORS
     factor = option or min(next(factor for least, factor in defaults if side >= least), side)
     if factor > side:
         raise BadInput(f"factor {factor} is larger than the image, {height} by {width} pixels.")
