@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,6 @@ from auditkit.arrays import Array
 from auditkit.report.load_run import Loaded
 from auditkit.runs.folder.figures import CONTROL
 from auditkit.runs.summary.row_table import RowTable
-from auditkit.runs.summary.source_rows import image_means
 
 if TYPE_CHECKING:
     import pyarrow
@@ -53,32 +53,23 @@ class Rows:
         """Those they are judged beside."""
         return [name for name in self.table.sources if name.startswith(CONTROL)]
 
-    def at(self, source: str) -> Array:
-        """Places of a source's rows."""
+    def measured(self, source: str) -> Array:
+        """Positions of a source's rows that have figures."""
         table = self.table
-        return np.flatnonzero((table.source == table.sources.index(source)) & (table.infill == 0))
-
-    def good(self, source: str) -> Array:
-        """Places of those that have a figure."""
-        at = self.at(source)
-        return np.asarray(at[~self.table.failed()[at]])
-
-    def per_image(self, source: str) -> dict[str, Array]:
-        """Each metric's value by number of the image; NaN where an image has none."""
-        return image_means(self.table, source)
+        of_source = (table.source == table.sources.index(source)) & (table.infill == 0)
+        return np.flatnonzero(of_source & ~table.failed())
 
     @cached_property
     def curves(self) -> dict[tuple[str, bool], Curve]:
         """The insertion curves of each source, of predicted labels (True) and of others."""
         curves: dict[tuple[str, bool], list[Array]] = defaultdict(list)
         for table in self.loaded.tables():
-            named = zip(*(table.column(name).to_pylist() for name in ("bundle", "infill", "predicted")), strict=True)
-            counts, scores = (_Lists(table.column(name)) for name in ("keep_counts", "curve"))
-            for row, (bundle, infill, predicted) in enumerate(named):
-                x, y = counts.row(row), scores.row(row)
-                if infill == self.infill and len(x) and len(x) == len(y):
-                    read = np.interp(GRID, x / self._pixels(x), y, left=np.nan, right=np.nan)
-                    curves[bundle, bool(predicted)].append(read.astype(np.float32))
+            columns = [table.column(name).to_pylist() for name in ("bundle", "infill", "predicted")]
+            rows = zip(*columns, _lists(table.column("keep_counts")), _lists(table.column("curve")), strict=True)
+            for bundle, infill, predicted, counts, scores in rows:
+                if infill == self.infill and len(counts) and len(counts) == len(scores):
+                    curve = np.interp(GRID, counts / self._pixels(counts), scores, left=np.nan, right=np.nan)
+                    curves[bundle, bool(predicted)].append(curve.astype(np.float32))
         return {key: _mean_curve(np.stack(parts)) for key, parts in curves.items()}
 
     def _pixels(self, counts: Array) -> int:
@@ -86,17 +77,12 @@ class Rows:
         return int(np.prod(size)) if isinstance(size, tuple) else int(counts.max())
 
 
-class _Lists:
-    """A column of lists, one at a time without making Python numbers of all."""
-
-    def __init__(self, column: "pyarrow.ChunkedArray") -> None:
-        array = column.combine_chunks()
-        array = array.chunk(0) if hasattr(array, "num_chunks") else array
-        self.offsets, self.values = array.offsets.to_numpy(), array.values.to_numpy(zero_copy_only=False)
-
-    def row(self, row: int) -> Array:
-        """The list of a row; empty where it has none."""
-        return np.asarray(self.values[self.offsets[row] : self.offsets[row + 1]], np.float64)
+def _lists(column: "pyarrow.ChunkedArray") -> list[Array]:
+    """The lists of a column, empty where a row has none."""
+    array = column.combine_chunks()
+    array = array.chunk(0) if hasattr(array, "num_chunks") else array
+    values = array.values.to_numpy(zero_copy_only=False)
+    return [np.asarray(values[first:end], np.float64) for first, end in pairwise(array.offsets.to_numpy())]
 
 
 def _mean_curve(curves: Array) -> Curve:
@@ -112,8 +98,8 @@ def rows_of(loaded: Loaded) -> Rows | None:
     return None if loaded.table is None or not len(loaded.table) else Rows(loaded, loaded.table)
 
 
-def some(places: Array, most: int) -> Array:
+def sample(positions: Array, most: int) -> Array:
     """At most so many of them, chosen by a fixed seed, in their order."""
-    if len(places) <= most:
-        return places
-    return np.asarray(np.sort(np.random.default_rng(SEED).choice(places, most, replace=False)))
+    if len(positions) <= most:
+        return positions
+    return np.asarray(np.sort(np.random.default_rng(SEED).choice(positions, most, replace=False)))

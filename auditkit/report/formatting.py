@@ -10,6 +10,7 @@ from auditkit.runs.folder.figures import CONTROL
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidi and other format characters, broken Unicode
 LONGEST_NAME = 120
 DECIMALS = 3
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 UP, DOWN = "higher is better", "lower is better"
 CONTROLS = {"random": "random map", "centred-gaussian": "centred Gaussian", "constant": "constant map",
             "edges": "edges", "blurred-edges": "blurred edges", "noisy-gaussian": "Gaussian with noise",
@@ -77,8 +78,7 @@ def exact(value: object) -> str:
         return "–" if value is None or isinstance(value, float) else str(value)
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6) and not isinstance(value, int):
         digits, _, power = f"{value:.1e}".partition("e")
-        raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-        return f"{digits.replace('-', '−')} × 10{raised}"
+        return f"{digits.replace('-', '−')} × 10{str(int(power)).translate(SUPERSCRIPTS)}"
     return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:g}".replace("-", "−")
 
 

@@ -24,8 +24,10 @@ def render_junit(loaded: Loaded) -> str:
     cases = [_verdict(results), *(_check(check, results) for check in results.checks)]
     suite = Xml.Element("testsuite", _head(results, cases))
     properties = Xml.SubElement(suite, "properties")
-    for what, value in _properties(loaded):
-        Xml.SubElement(properties, "property", name=visible(what), value=visible(value))
+    Xml.SubElement(properties, "property", name="verdict", value=results.verdict or "none")
+    for head, facts in sections.identity(results, loaded.digest):
+        for what, value, _ in facts:
+            Xml.SubElement(properties, "property", name=visible(f"{head}: {what}"), value=visible(value))
     suite.extend(cases)
     Xml.SubElement(suite, "system-out").text = visible("\n".join(_lines(results)))
     Xml.SubElement(suite, "system-err").text = visible("\n".join(sections.flags(results)))
@@ -37,11 +39,11 @@ def render_junit(loaded: Loaded) -> str:
 
 def _head(results: Results, cases: list[Xml.Element]) -> dict[str, str]:
     counts = {count: str(sum(case.find(kind) is not None for case in cases)) for kind, count in COUNTS.items()}
-    began, ended = (_time(moment) for moment in (results.run.started, results.run.ended))
-    took = (ended - began).total_seconds() if began and ended else 0.0
+    started, ended = _time(results.run.started), _time(results.run.ended)
+    seconds = (ended - started).total_seconds() if started and ended else 0.0
     head = {"name": f"auditkit {_policy(results)}", "package": "auditkit", "id": "0", "hostname": "localhost",
-            "tests": str(len(cases)), **counts, "time": f"{max(took, 0.0):.3f}"}  # fmt: skip
-    return head | ({"timestamp": began.strftime("%Y-%m-%dT%H:%M:%S")} if began else {})
+            "tests": str(len(cases)), **counts, "time": f"{max(seconds, 0.0):.3f}"}  # fmt: skip
+    return head | ({"timestamp": started.strftime("%Y-%m-%dT%H:%M:%S")} if started else {})
 
 
 def _policy(results: Results) -> str:
@@ -89,13 +91,6 @@ def _case(case_name: str, group: str, outcome: str, status: str, message: str, b
         attributes = {"message": visible(message)} | ({} if outcome == "skipped" else {"type": visible(status)})
         Xml.SubElement(case, outcome, attributes).text = visible(body)
     return case
-
-
-def _properties(loaded: Loaded) -> list[tuple[str, str]]:
-    properties: list[tuple[str, str]] = [("verdict", loaded.results.verdict or "none")]
-    for head, facts in sections.identity(loaded.results, loaded.digest):
-        properties += [(f"{head}: {what}", value) for what, value, _ in facts]
-    return properties
 
 
 def _lines(results: Results) -> list[str]:

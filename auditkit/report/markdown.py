@@ -59,17 +59,17 @@ def _checks(results: Results) -> str:
     if not results.checks:
         return "## Checks\n\nNo policy was applied, or it asks nothing."
     head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "n", "Reason")
-    rows = [(_status(check), check.title or check.id, check.severity, sections.observed(check),
-             interval(check.low, check.high), sections.limit(check), exact(check.n or None), _reason(check))
-            for check in results.checks]  # fmt: skip
+    rows = map(_check_row, results.checks)
     counted = ", ".join(f"{count} {word.word.lower()}" for word, count in sections.tally(results))
     summary = "; ".join(filter(None, (counted, sections.uncounted(results))))
     return f"## Checks\n\n{plain(summary)}.\n\n{table(head, rows)}"
 
 
-def _status(check: CheckResult) -> str:
-    status = wording.status(check.status)
-    return f"{status.symbol} {status.word}{'' if check.counts else ' (not counted)'}"
+def _check_row(check: CheckResult) -> tuple[str, ...]:
+    status, counted = wording.status(check.status), "" if check.counts else " (not counted)"
+    return (f"{status.symbol} {status.word}{counted}", check.title or check.id, check.severity,
+            sections.observed(check), interval(check.low, check.high), sections.limit(check), exact(check.n or None),
+            _reason(check))  # fmt: skip
 
 
 def _reason(check: CheckResult) -> str:

@@ -8,19 +8,20 @@ import numpy as np
 from markupsafe import Markup
 
 from auditkit.arrays import Array
-from auditkit.report.chart_data import BAND, GRID, SEED, Rows, some
+from auditkit.report.chart_data import BAND, GRID, SEED, Rows, sample
 from auditkit.report.formatting import CONTROLS, DOWN, UP, count, exact, name, percent, source
 from auditkit.report.svg import Axis, Panel, legend, nice_range
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult, RandomisationStage
+from auditkit.runs.summary.source_rows import image_means
 
 MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables
 MOST_SHOWN = 0.95  # of the other labels, on the close-up of their probabilities; the least stand on its edge
 BINS = np.linspace(0, 1, 21)
+_SPREAD = {"insertion": "insertion AUC", "alpha": "α, completeness of a pair", "beta": "β, soundness of a pair"}
 BUNDLE_SHAPES = ("disc", "square", "triangle", "diamond")
-SHAPES = dict(
-    zip(CONTROLS, ("square", "triangle", "diamond", "saltire", "wedge", "bar", "pillar", "ring"), strict=True)
-)
+_CONTROL_SHAPES = ("square", "triangle", "diamond", "saltire", "wedge", "bar", "pillar", "ring")
+SHAPES = dict(zip(CONTROLS, _CONTROL_SHAPES, strict=True))
 
 
 class Drawn(NamedTuple):
@@ -76,16 +77,18 @@ def plane(metrics: Iterable[MetricResult], rows: Rows | None, infill: str) -> Dr
 
 def _images(panel: Panel, rows: Rows | None, bundles: Sequence[str]) -> tuple[int, int]:
     """Draw an image a point; how many are drawn, and how many there are."""
-    drawn = every = 0
-    for bundle in bundles[:MOST_BUNDLES] if rows is not None else ():
-        values = rows.per_image(bundle) if rows is not None else {}
-        sound, complete = values.get("worst_soundness"), values.get("worst_completeness")
-        if sound is not None and complete is not None:
-            known = np.flatnonzero(np.isfinite(sound) & np.isfinite(complete))
-            chosen = some(known, MOST_IMAGES)
+    if rows is None:
+        return 0, 0
+    drawn = total = 0
+    for bundle in bundles[:MOST_BUNDLES]:
+        means = image_means(rows.table, bundle)
+        if {"worst_soundness", "worst_completeness"} <= means.keys():
+            sound, complete = means["worst_soundness"], means["worst_completeness"]
+            finite = np.flatnonzero(np.isfinite(sound) & np.isfinite(complete))
+            chosen = sample(finite, MOST_IMAGES)
             panel.points(sound[chosen], complete[chosen], tone_of(bundle, bundles)[0])
-            drawn, every = drawn + len(chosen), every + len(known)
-    return drawn, every
+            drawn, total = drawn + len(chosen), total + len(finite)
+    return drawn, total
 
 
 def _ends(metric: MetricResult) -> tuple[float, float]:
@@ -109,7 +112,7 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
             Axis(0, 1, "share of pixels kept", percent=True), Axis(0, 1, f"probability of the label ↑ {better}"),
         )  # fmt: skip
         control_means = {control: rows.curves[control, predicted].mean for control in blind
-                  if (control, predicted) in rows.curves}  # fmt: skip
+                         if (control, predicted) in rows.curves}  # fmt: skip
         if len(blind) > 1 and control_means:
             means = np.stack(list(control_means.values()))
             panel.band(GRID, np.fmin.reduce(means), np.fmax.reduce(means), "k")
@@ -145,22 +148,20 @@ def _named(rows: Rows, controls: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _area(curve: Array) -> float:
-    """The area beneath a curve on the grid, as far as it is known."""
-    known = np.isfinite(curve)
-    x, y = GRID[known], curve[known]
-    return float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2))
+    """The area beneath a curve on the grid, as far as it was measured."""
+    finite = np.isfinite(curve)
+    return float(np.trapezoid(curve[finite], GRID[finite]))
 
 
 def histograms(rows: Rows, bundle: str, key: str) -> Drawn:
     """How insertion, alpha and beta are spread, beside the random control."""
     tone, control = tone_of(bundle, rows.bundles)[0], f"{CONTROL}random"
     panels = []
-    for column, label, chief in (("insertion", "insertion AUC", True), ("alpha", "α, completeness of a pair", False),
-                                 ("beta", "β, soundness of a pair", False)):  # fmt: skip
-        shares = _shares(rows, bundle, column, chief)
+    for column, label in _SPREAD.items():
+        shares = _shares(rows, bundle, column)
         if shares is None:
             continue
-        other = _shares(rows, control, column, chief) if control in rows.controls else None
+        other = _shares(rows, control, column) if control in rows.controls else None
         top = max([*shares, *(other if other is not None else ())])
         panel = Panel(f"{key}-{column}", f"Histogram of {label}, {source(bundle)}", Axis(0, 1, f"{label} → {UP}"),
                       Axis(0, max(0.05, float(np.ceil(top * 20) / 20)), "share of values", percent=True),
@@ -169,16 +170,18 @@ def histograms(rows: Rows, bundle: str, key: str) -> Drawn:
         if other is not None:
             panel.outline(BINS.tolist(), other.tolist(), tone_of(control, rows.bundles)[0])
         panels.append((label, panel.svg()))
-    keys = [(source(bundle), tone, "bars")] + ([(source(control), "k k-random", "line")] if control in rows.controls
-                                               else [])  # fmt: skip
+    keys = [(source(bundle), tone, "bars")]
+    if control in rows.controls:
+        keys.append((source(control), "k k-random", "line"))
     caption = "Insertion of predicted labels; α and β of every pair of an image and a label."
     return Drawn(panels, legend(keys), caption)
 
 
-def _shares(rows: Rows, source_name: str, column: str, chief: bool) -> Array | None:
-    at = rows.good(source_name)
-    at = at[rows.table.predicted[at]] if chief and not rows.table.named else at
-    values = rows.table.column(column)[at]
+def _shares(rows: Rows, source_name: str, column: str) -> Array | None:
+    positions = rows.measured(source_name)
+    if column == "insertion" and not rows.table.named:
+        positions = positions[rows.table.predicted[positions]]
+    values = rows.table.column(column)[positions]
     values = values[np.isfinite(values)]
     return np.histogram(values.clip(0, 1), BINS)[0] / len(values) if len(values) else None
 
@@ -192,8 +195,8 @@ def areas(rows: Rows, bundle: str, key: str) -> Drawn:
     panel.note(0.52, 0.47, "AUC = f")
     panel.note(0.16, 0.86, "above: the map makes evidence up (β < 1)")
     panel.note(0.35, 0.1, "below: the map hides evidence (α < 1)")
-    at = rows.good(bundle)
-    chosen = some(at, MOST_PAIRS)
+    positions = rows.measured(bundle)
+    chosen = sample(positions, MOST_PAIRS)
     predicted = rows.table.predicted[chosen]
     probability, area = rows.table.column("prob")[chosen], rows.table.column("insertion")[chosen]
     tone = f"{tone_of(bundle, rows.bundles)[0]} firm"
@@ -201,10 +204,10 @@ def areas(rows: Rows, bundle: str, key: str) -> Drawn:
         panel.points(probability[mask], area[mask], colour)
     close = _rejected(f"{key}-close", probability[~predicted], area[~predicted], bundle)
     panels = [("Whole range" if close else "", panel.svg())]
-    caption = "A perfect map lies on the line." + _thinned(len(chosen), len(at), "pairs")
+    caption = "A perfect map lies on the line." + _thinned(len(chosen), len(positions), "pairs")
     if close:
         panels.append(("Labels that the model rejects, closer", close.svg()))
-        caption += _beyond(probability[~predicted], close.x)
+        caption += _below(probability[~predicted], close.x)
     keys = [("predicted label", tone, "dots"), ("other labels", "other", "dots")]
     return Drawn(panels, legend(keys), caption)
 
@@ -229,10 +232,11 @@ def _rejected(key: str, probability: Array, area: Array, bundle: str) -> Panel |
     return panel
 
 
-def _beyond(probability: Array, axis: Axis) -> str:
+def _below(probability: Array, axis: Axis) -> str:
     """How many pairs lie below the axis."""
     below = int(np.sum(probability < axis.low))
-    where = f"{'lies' if below == 1 else 'lie'} below f = {axis.text(axis.low)} and on the left edge"
+    verb = "lies" if below == 1 else "lie"
+    where = f"{verb} below f = {axis.text(axis.low)} and on the left edge"
     return f" In the close-up {count(below, 'pair')} {where}." if below else ""
 
 

@@ -12,7 +12,7 @@ from auditkit.report import sections, wording
 from auditkit.report.formatting import visible
 from auditkit.report.load_run import Loaded
 from auditkit.runs.folder.figures import Verdict
-from auditkit.runs.folder.results import CheckResult, ModelFile, RecordedSuppression, Results
+from auditkit.runs.folder.results import CheckResult, ModelFile, Results
 from auditkit.runs.folder.store import RESULTS
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -32,13 +32,13 @@ def render_sarif(loaded: Loaded) -> str:
     """The log, whose results a code scanning service can show."""
     results = loaded.results
     rules = [_verdict_rule(), *map(_rule, results.checks)]
-    uri = _artifact_uri(results)
+    uri, artifact = _artifact(results)
     entries = [
         _located(entry, index, uri) for index, entry in enumerate([_verdict(results), *map(_result, results.checks)])
     ]
     driver = {"name": "auditkit", "version": results.tool.version, "rules": rules}
     run = {
-        "tool": {"driver": driver}, "invocations": [_invocation(results)], "artifacts": [_artifact(results, uri)],
+        "tool": {"driver": driver}, "invocations": [_invocation(results)], "artifacts": [artifact],
         "results": entries, "properties": _properties(loaded),
     }  # fmt: skip
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, allow_nan=False) + "\n"
@@ -78,6 +78,9 @@ def _verdict(results: Results) -> _Object:
 
 def _result(check: CheckResult) -> _Object:
     suppression = check.suppression if check.status == "suppressed" else None
+    suppressions = [{"kind": "external", "status": "accepted", "justification": visible(suppression.reason),
+                     "properties": {"approver": suppression.approver, "expires": suppression.expires}}
+                    ] if suppression else []  # fmt: skip
     kind = KINDS.get((check.would_be or "") if suppression else check.status, "fail")
     facts: _Object = {"status": check.status, "observed": check.observed, "low": check.low, "high": check.high,
                       "n": check.n, "limit": check.limit, "severity": check.severity}  # fmt: skip
@@ -86,27 +89,17 @@ def _result(check: CheckResult) -> _Object:
     return {
         "ruleId": visible(check.id), "kind": kind, "level": LEVELS[check.severity] if kind == "fail" else "none",
         "message": _text(f"{check.title or check.id}: {check.reason or wording.status(check.status).word}"),
-        "suppressions": [_suppression(suppression)] if suppression else [],
-        "properties": facts,
+        "suppressions": suppressions, "properties": facts,
     }  # fmt: skip
 
 
-def _suppression(suppression: RecordedSuppression) -> _Object:
-    return {"kind": "external", "status": "accepted", "justification": visible(suppression.reason),
-            "properties": {"approver": suppression.approver, "expires": suppression.expires}}  # fmt: skip
-
-
-def _artifact_uri(results: Results) -> str:
-    """Where the model's file is; the results where the model is a function."""
-    model = results.subject.model
-    return _uri(model.path) if isinstance(model, ModelFile) else RESULTS
-
-
-def _artifact(results: Results, uri: str) -> _Object:
+def _artifact(results: Results) -> tuple[str, _Object]:
+    """The model's file; the results where the model is a function. Its URI, and what SARIF says of it."""
     model = results.subject.model
     if not isinstance(model, ModelFile):
-        return {"location": {"uri": uri}, "roles": ["resultFile"]}
-    return {"location": {"uri": uri}, "roles": ["analysisTarget"], "hashes": {"sha-256": model.sha256}}
+        return RESULTS, {"location": {"uri": RESULTS}, "roles": ["resultFile"]}
+    uri = _uri(model.path)
+    return uri, {"location": {"uri": uri}, "roles": ["analysisTarget"], "hashes": {"sha-256": model.sha256}}
 
 
 def _uri(path: str) -> str:
@@ -122,13 +115,10 @@ def _uri(path: str) -> str:
 def _located(entry: _Object, index: int, uri: str) -> _Object:
     # A model has no lines, but code scanning shows nothing without one.
     location = {"artifactLocation": {"uri": uri, "index": 0}, "region": {"startLine": 1}}
+    # The same for the same check of the next run, so that it stays one alert.
+    fingerprint = f"{hashlib.sha256(str(entry['ruleId']).encode()).hexdigest()[:16]}:1"
     return {**entry, "ruleIndex": index, "locations": [{"physicalLocation": location}],
-            "partialFingerprints": _fingerprint(str(entry["ruleId"]))}  # fmt: skip
-
-
-def _fingerprint(rule: str) -> dict[str, str]:
-    """The same for the same check of the next run, so that it stays one alert."""
-    return {"primaryLocationLineHash": f"{hashlib.sha256(rule.encode()).hexdigest()[:16]}:1"}
+            "partialFingerprints": {"primaryLocationLineHash": fingerprint}}  # fmt: skip
 
 
 def _invocation(results: Results) -> _Object:

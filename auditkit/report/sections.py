@@ -3,12 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from markupsafe import Markup
-
 from auditkit.metrics.table import METRICS
 from auditkit.report import wording
 from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, source
-from auditkit.report.svg import strip
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult
 from auditkit.runs.folder.results import CheckResult, DifferenceResult, ModelFile, Results
 from auditkit.runs.summary.wording import flag_text, remark, why_not_randomised
@@ -51,19 +48,24 @@ def key_figures(results: Results) -> list[MetricResult]:
     return chosen
 
 
-def beside_controls(metric: MetricResult, results: Results) -> tuple[MetricResult | None, MetricResult | None, Markup]:
-    """The best control that knows nothing of the model, the paired difference from it, and a drawing of all."""
-    controls = [control for control in results.controls
-                if (control.name, control.infill) == (metric.name, metric.infill) and control.value is not None
-                and not (control.bundle or "").startswith(ONE_MAP_PREFIX)]  # fmt: skip
-    drawing = strip(metric.value, metric.low, metric.high, [control.value or 0.0 for control in controls])
-    choose = min if METRICS[metric.name].lower_is_better else max
-    best = choose(controls, key=lambda control: control.value or 0.0, default=None)
-    if best is None:
-        return None, None, drawing
-    key = (metric.name, metric.bundle, metric.infill, best.bundle)
+def controls(metric: MetricResult, results: Results) -> list[MetricResult]:
+    """The same figure of the maps that know nothing of the model."""
+    return [control for control in results.controls
+            if (control.name, control.infill) == (metric.name, metric.infill) and control.value is not None
+            and not (control.bundle or "").startswith(ONE_MAP_PREFIX)]  # fmt: skip
+
+
+def best(figures: Sequence[MetricResult]) -> MetricResult | None:
+    """The best of the same figure of several sources."""
+    lower = figures and METRICS[figures[0].name].lower_is_better
+    return (min if lower else max)(figures, key=lambda figure: figure.value or 0.0, default=None)
+
+
+def difference(metric: MetricResult, control: MetricResult | None, results: Results) -> MetricResult | None:
+    """The paired difference of a figure from that of a control."""
+    key = (metric.name, metric.bundle, metric.infill, control.bundle if control else None)
     pairs = (pair for pair in results.comparisons if (pair.name, pair.bundle, pair.infill, pair.against) == key)
-    return best, next(pairs, None), drawing
+    return next(pairs, None) if control else None
 
 
 def change(pair: MetricResult | DifferenceResult) -> wording.Word:
@@ -93,7 +95,8 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
     """What was judged, in a few words."""
     images, policy, methods = results.subject.images, results.policy, results.run.bundle_methods or {}
     no_file = "" if isinstance(results.subject.model, ModelFile) else " (no file)"
-    heatmaps = ", ".join(_heatmaps(bundle, methods.get(bundle)) for bundle in bundles(results) or methods) or "none"
+    texts = {bundle: f": {name(method)}" for bundle, method in methods.items() if method}
+    heatmaps = ", ".join(source(bundle) + texts.get(bundle, "") for bundle in bundles(results) or methods) or "none"
     if results.explained and results.explained.method:
         heatmaps = f"made by this run: {name(results.explained.method.partition('(')[0])}"
     policy_name = "none was applied"
@@ -104,10 +107,6 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
         ("Images", f"{count(images.count, 'image')} from {last(images.source)}"),
         ("Heatmaps", heatmaps), ("Policy", policy_name),
     ]  # fmt: skip
-
-
-def _heatmaps(bundle: str, method: str | None) -> str:
-    return f"{source(bundle)}: {name(method)}" if method else source(bundle)
 
 
 def observed(check: CheckResult) -> str:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup, escape
 
-from auditkit.report.formatting import number, visible
+from auditkit.report.formatting import SUPERSCRIPTS, visible
 
 Range = tuple[float, float]
 LEFT, RIGHT, TOP, BOTTOM = 40, 14, 30, 40  # margins
 TICK_TARGET = 5
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MARKERS = {
     "disc": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0z", "square": "M-4 -4h8v8h-8z",
     "triangle": "M0 -5L4.8 3.6H-4.8z", "diamond": "M0 -5.4L5.4 0L0 5.4L-5.4 0z", "saltire": "M-4 -4L4 4M-4 4L4 -4",
@@ -50,7 +49,7 @@ class Axis:
     def text(self, tick: float) -> str:
         """A tick as it is written."""
         if self.powers and tick != 1:
-            return f"10{str(round(math.log10(tick))).translate(RAISED)}"
+            return f"10{str(round(math.log10(tick))).translate(SUPERSCRIPTS)}"
         return f"{round(tick * 100, 6):g} %" if self.percent else f"{round(tick, 6):g}".replace("-", "−")
 
 
@@ -62,9 +61,6 @@ def _steps(low: float, high: float, *, whole: bool) -> list[float]:
     step = next(factor * power for factor in factors if factor * power >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(multiple * step, 10) for multiple in range(first, last + 1)]
-
-
-UNIT = (0.0, 1.0)
 
 
 class Panel:
@@ -168,27 +164,6 @@ def _key(words: str, tone: str, shape: str) -> Markup:
     }.get(shape) or f'<path class="mark {tone} {shape}" transform="translate(12 7)" d="{MARKERS[shape]}"/>'
     picture = Markup(f'<svg viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">{drawn}</svg>')  # noqa: S704
     return Markup("<li>{}<span>{}</span></li>").format(picture, visible(words))
-
-
-def strip(
-    value: float | None, low: float | None, high: float | None, controls: Sequence[float], tone: str = "b0"
-) -> Markup:
-    """A figure with its interval as a dot on a line, controls as ticks; nothing where it is not between 0 and 1."""
-    if value is None or not 0 <= value <= 1:
-        return Markup("")
-
-    def across(position: float) -> str:
-        return f"{4 + 152 * min(max(position, 0.0), 1.0):.1f}"
-
-    about = f"{number(value)} on a line from 0 to 1; controls at {', '.join(map(number, controls)) or 'none'}"
-    ticks = "".join(f"M{across(control)} 5v14" for control in controls)
-    drawn = f'<path class="ticks" d="{ticks}"/>' if ticks else ""
-    span = "" if low is None or high is None else f'<path class="span" d="M{across(low)} 12H{across(high)}"/>'
-    return Markup(  # noqa: S704 - made of numbers
-        f'<svg class="strip {tone}" viewBox="0 0 160 24" role="img"><title>{_safe(about)}</title>'
-        f'<path class="grid" d="M4 12H156M4 8v8M156 8v8M80 9v6"/>{drawn}'
-        f'{span}<circle class="dot" cx="{across(value)}" cy="12" r="4.5"/></svg>'
-    )
 
 
 def sparkline(keep: Sequence[float], score: Sequence[float], mark: float, about: str) -> Markup:

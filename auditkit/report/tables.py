@@ -6,13 +6,11 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from markupsafe import Markup
 
 from auditkit.metrics.table import METRICS, title
 from auditkit.records import Json, to_json
 from auditkit.report.formatting import count, exact, interval, name, source
 from auditkit.report.sections import better, bundles, first_infill
-from auditkit.report.svg import strip
 from auditkit.report.wording import verdict
 from auditkit.runs.folder.figures import MetricResult, RandomisationStage
 from auditkit.runs.folder.results import Comparison, DifferenceResult, Results, RunIdentity
@@ -27,12 +25,15 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _MODEL_DIGEST = ("model", "sha256")
 
 
+Row = tuple[str, str, list[MetricResult | None]]  # title, note, cells
+
+
 class Table(NamedTuple):
     """Figures by metric and source, or by class and metric; a row's note is a direction or a number of images."""
 
     caption: str
     columns: list[str]
-    rows: list[tuple[str, str, list[MetricResult | None]]]  # title, note, cells
+    rows: list[Row]
 
 
 def names(results: Results, gallery: GalleryIndex | None) -> dict[int, str]:
@@ -57,17 +58,13 @@ def figures(results: Results) -> list[Table]:
     by_source = {(metric.bundle or "", metric.name, metric.infill): metric for metric in every}
     columns = _columns(list(dict.fromkeys(metric.bundle or "" for metric in every)))
     metrics = list(dict.fromkeys(metric.name for metric in every))
-    tables = []
+    once, tables = ", the same under each infill" if len(infills) > 1 else "", []
     for infill, sources in product(infills, columns):
-        rows = [(title(metric), _direction(metric, infills), _cells(by_source, sources, metric, infill))
+        rows = [(title(metric), better(metric) + ("" if METRICS[metric].depends_on_infill else once),
+                 _cells(by_source, sources, metric, infill))
                 for metric in metrics if infill == infills[0] or METRICS[metric].depends_on_infill]  # fmt: skip
         tables.append(Table(f"Means over images, infill {name(infill)}", sources, rows))
     return tables
-
-
-def _direction(metric: str, infills: Sequence[str]) -> str:
-    same = len(infills) > 1 and not METRICS[metric].depends_on_infill
-    return f"{better(metric)}, the same under each infill" if same else better(metric)
 
 
 def _columns(sources: list[str]) -> list[list[str]]:
@@ -89,14 +86,6 @@ def _cells(
     return [cell or of_any_infill.get(bundle) for bundle, cell in zip(sources, cells, strict=True)]
 
 
-def effort(results: Results) -> list[tuple[MetricResult, Markup]]:
-    """Best effort of every source, and as a dot on a line."""
-    key = ("best_effort", first_infill(results))
-    figures = [metric for metric in [*results.metrics, *results.controls] if (metric.name, metric.infill) == key]
-    return [(figure, strip(figure.value, figure.low, figure.high, (), "k" if figure.is_control else "b0"))
-            for figure in figures]  # fmt: skip
-
-
 def classes(results: Results, class_names: Mapping[int, str]) -> list[Table]:
     """Figures of each bundle by class, the least complete classes where there are very many."""
     infill, tables = first_infill(results), []
@@ -107,20 +96,17 @@ def classes(results: Results, class_names: Mapping[int, str]) -> list[Table]:
             by_class.setdefault(metric.class_index or 0, {})[metric.name] = metric
         metrics = list(dict.fromkeys(metric.name for metric in figures))
         least = sorted((_completeness(entries), label) for label, entries in by_class.items())[:_MOST_CLASSES]
-        labels = sorted(label for _, label in least)
-        rows = [_class_row(class_text(label, class_names), by_class[label], metrics) for label in labels]
+        rows: list[Row] = []
+        for label in sorted(label for _, label in least):
+            of_class = by_class[label]
+            images = exact(max(metric.n for metric in of_class.values()))
+            rows.append((class_text(label, class_names), images, [of_class.get(metric) for metric in metrics]))
         caption = f"{source(bundle)}, images by {results.classes_are} class, infill {name(infill)}"
         if len(rows) < len(by_class):
             caption += f"; of {exact(len(by_class))} classes, the {_MOST_CLASSES} with the lowest worst completeness"
         if rows:
             tables.append(Table(caption, metrics, rows))
     return tables
-
-
-def _class_row(
-    text: str, figures: Mapping[str, MetricResult], metrics: Sequence[str]
-) -> tuple[str, str, list[MetricResult | None]]:
-    return text, exact(max(figure.n for figure in figures.values())), [figures.get(metric) for metric in metrics]
 
 
 def class_interval(metric: MetricResult) -> str:

@@ -50,34 +50,27 @@ def status(name: str | None) -> Word:
     return Word("Not there", "–", "none") if name is None else STATUSES.get(name, Word(name, "!", "fail"))
 
 
-class Definition(NamedTuple):
-    """A metric in one sentence, and its formula."""
-
-    term: str
-    text: str
-    formula: str = ""
-
-
+Definition = tuple[str, str, str]  # a term, its meaning in a sentence, and its formula
 _TERMS = (
-    Definition("Probability f", "What the model gives a label on the whole image: softmax over all classes, unless a "
-               "label set was renormalised over."),
-    Definition("Heatmap", "One score for each pixel, higher is more important. Only the order of the pixels matters "
-               "to the curves."),
-    Definition("Infill", "What hidden pixels are replaced with: gray, a blur of the image, a random other image, or a "
-               "given one. A figure holds for its infill only."),
+    ("Probability f", "What the model gives a label on the whole image: softmax over all classes, unless a "
+     "label set was renormalised over.", ""),
+    ("Heatmap", "One score for each pixel, higher is more important. Only the order of the pixels matters "
+     "to the curves.", ""),
+    ("Infill", "What hidden pixels are replaced with: gray, a blur of the image, a random other image, or a "
+     "given one. A figure holds for its infill only.", ""),
 )  # fmt: skip
 _METHODS = (
-    Definition("Controls", "Maps that know nothing of the model (random, centred Gaussian, constant, edges, blurred "
-               "edges, and the Gaussian and the blurred edges with noise), measured on the same images with the same "
-               "settings; and the method's own map of the predicted "
-               "label used for all labels. A method that does not beat them shows nothing."),
-    Definition("Model randomisation", "Layers are re-initialised from the last to the first and maps made again. "
-               "Spearman's rank correlation with the original maps must fall: a map that stays the same does not "
-               "depend on the model."),
-    Definition("Interval", "Bootstrap over images, at the stated confidence; Wilson's for accuracy; where all images "
-               "have the same value, what so many equal images leave possible. Of fewer than 5 images of a class none "
-               "is given. Differences are paired: both maps on the same images. An interval of a difference that holds "
-               "0 shows no difference."),
+    ("Controls", "Maps that know nothing of the model (random, centred Gaussian, constant, edges, blurred "
+     "edges, and the Gaussian and the blurred edges with noise), measured on the same images with the same "
+     "settings; and the method's own map of the predicted label used for all labels. A method that does not beat "
+     "them shows nothing.", ""),
+    ("Model randomisation", "Layers are re-initialised from the last to the first and maps made again. "
+     "Spearman's rank correlation with the original maps must fall: a map that stays the same does not "
+     "depend on the model.", ""),
+    ("Interval", "Bootstrap over images, at the stated confidence; Wilson's for accuracy; where all images "
+     "have the same value, what so many equal images leave possible. Of fewer than 5 images of a class none "
+     "is given. Differences are paired: both maps on the same images. An interval of a difference that holds "
+     "0 shows no difference.", ""),
 )  # fmt: skip
 
 
@@ -88,7 +81,7 @@ def definitions() -> list[Definition]:
 
 def _definition(metric: Metric) -> Definition:
     term = f"{metric.title[:1].upper()}{metric.title[1:]}"
-    return Definition(term, f"{metric.definition} {metric.direction.capitalize()} is better.", metric.formula)
+    return term, f"{metric.definition} {metric.direction.capitalize()} is better.", metric.formula
 
 
 MAY_NOT_CLAIM = (

@@ -81,7 +81,7 @@ def test_an_entry_says_what_its_metric_is(name: str) -> None:
 
 def test_titles_and_terms_are_distinct() -> None:
     assert len({metric.title for metric in METRICS.values()}) == len(METRICS)
-    terms = [definition.term for definition in wording.definitions()]
+    terms = [term for term, _, _ in wording.definitions()]
     assert len(set(terms)) == len(terms)
 
 

@@ -31,7 +31,7 @@ def pairs(prob: list[float], area: list[float], predicted: list[bool]) -> Any:
     """Pairs of one source."""
     columns = {"prob": np.array(prob), "insertion": np.array(area)}
     table = SimpleNamespace(predicted=np.array(predicted), column=columns.__getitem__)
-    return SimpleNamespace(bundles=["maps"], table=table, good=lambda bundle: np.arange(len(prob)))
+    return SimpleNamespace(bundles=["maps"], table=table, measured=lambda bundle: np.arange(len(prob)))
 
 
 def keys(drawn: plots.Drawn) -> list[str]:
