@@ -59,7 +59,7 @@ import numpy as np
 from scipy.stats import hypergeom
 
 from auditkit.arrays import Array
-from auditkit.metrics.faithfulness import alpha, beta
+from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.metrics.statistics import Interval, share_interval
 from auditkit.report.svg import Axis
 from benchmarks.drawing import MARKS, Chart, page
@@ -164,12 +164,12 @@ def windows(sums: Array, length: int) -> Array:
 def completeness_of(sums: Array, lengths: Sequence[int], *, fixed: bool) -> Array:
     """alpha of label y [rows, lengths]: with the first interval only, or with whichever certifies it."""
     best = [sums[:, n] if fixed else windows(sums, n).max(axis=1) for n in lengths]
-    return alpha(np.stack(best, axis=1) > 0, 1.0, eps1=0.0)
+    return completeness(np.stack(best, axis=1) > 0, 1.0, eps1=0.0)
 
 
 def soundness_of(sums: Array, lengths: Sequence[int]) -> Array:
     """beta of label -y [rows, lengths], with whichever interval certifies it."""
-    return beta(np.stack([windows(sums, n).min(axis=1) for n in lengths], axis=1) < 0, 0.0, eps2=0.0)
+    return soundness(np.stack([windows(sums, n).min(axis=1) for n in lengths], axis=1) < 0, 0.0, eps2=0.0)
 
 
 def shares(lengths: Sequence[int], scores: Iterable[Array]) -> Shares:

@@ -34,7 +34,7 @@ import auditkit
 from auditkit.arrays import Array
 from auditkit.data.dataset import Dataset
 from auditkit.metrics.curves import Refinement, area, error_limits, sampled_errors, uniform_counts
-from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
+from auditkit.metrics.faithfulness import EPS1, EPS2, completeness, soundness
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
 from benchmarks.reporting import origin, printed_at_end
@@ -104,8 +104,8 @@ def measure(curves: Array, prob: Array, tolerance: float) -> dict[str, Any]:
         "error95": error, "uniform95": uniform_error(curves, exact, round(float(passes.mean()))),
         "uniform": uniform_passes(curves, exact, error),
         "uniform_within": uniform_passes(curves, exact, tolerance),
-        "alpha": float((alpha(areas, prob) - alpha(exact, prob)).mean()),
-        "beta": float((beta(areas, prob) - beta(exact, prob)).mean()),
+        "alpha": float((completeness(areas, prob) - completeness(exact, prob)).mean()),
+        "beta": float((soundness(areas, prob) - soundness(exact, prob)).mean()),
         "jump": float(np.abs(np.diff(curves)).mean()), "ms": round(1000 * seconds / len(curves), 2),
     }  # fmt: skip
 

@@ -32,7 +32,7 @@ def positive(options: object, *names: str) -> None:
 
 def blur(sigma: float) -> None:
     """Refuse a blur that is not a width in pixels, or too wide to compute."""
-    if not 0 < sigma < float("inf"):
+    if not sigma > 0:
         raise BadInput(f"blur {sigma} is not a number above 0.")
     if sigma > _MOST_BLUR:
         raise BadInput(f"blur {sigma} is more than {_MOST_BLUR:g} pixels; at a few hundred, one colour is left.")

@@ -1,8 +1,9 @@
 """Completeness and soundness of heatmaps, and the labels over which they are taken (Gupta et al. 2022, Section 3.2).
 
 Rows are (image, label) pairs. `auc` is the insertion AUC of the label's heatmap, `prob` (f) the label's probability on
-the unmasked image. Both, and every score here, lie in [0, 1]; a higher score is better. Completeness and soundness are
-the means of alpha and beta over all rows; the worst-case forms are means over images of `worst_per_image`.
+the unmasked image. Both, and every score here, lie in [0, 1]; a higher score is better. A row's completeness is the
+paper's alpha, its soundness the paper's beta. The metrics are their means over all rows, and the worst-case forms means
+over images of `worst_per_image`.
 """
 
 import re
@@ -24,13 +25,13 @@ _DEFAULT_TOP = 10  # labels per image above that
 ROUNDING = 1e-5  # a float32 sum of probabilities may leave [0, 1] by this much
 
 
-def alpha(auc: npt.ArrayLike, prob: npt.ArrayLike, eps1: float = EPS1) -> Array:
-    """Completeness of each row, [rows] in [0, 1]: min(max(AUC, eps1) / f, 1), and 1 where f = 0."""
+def completeness(auc: npt.ArrayLike, prob: npt.ArrayLike, eps1: float = EPS1) -> Array:
+    """The paper's alpha of each row, [rows] in [0, 1]: min(max(AUC, eps1) / f, 1), and 1 where f = 0."""
     return _ratio_up_to_one(_shares(auc, "AUC"), _shares(prob, "probability"), eps1, "eps1")
 
 
-def beta(auc: npt.ArrayLike, prob: npt.ArrayLike, eps2: float = EPS2) -> Array:
-    """Soundness of each row, [rows] in [0, 1]: min(max(f, eps2) / AUC, 1), and 1 where AUC = 0."""
+def soundness(auc: npt.ArrayLike, prob: npt.ArrayLike, eps2: float = EPS2) -> Array:
+    """The paper's beta of each row, [rows] in [0, 1]: min(max(f, eps2) / AUC, 1), and 1 where AUC = 0."""
     return _ratio_up_to_one(_shares(prob, "probability"), _shares(auc, "AUC"), eps2, "eps2")
 
 

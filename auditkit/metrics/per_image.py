@@ -129,7 +129,7 @@ def degenerate_boxes_tuned(rows: MetricRows, name: str) -> Result:
 
 
 def every_pair(rows: MetricRows, name: str, column: str) -> Result:
-    """A stored score of every (image, label) pair: `faithfulness.alpha` or `beta`."""
+    """A stored score of every (image, label) pair: `faithfulness.completeness` or `soundness`."""
     chosen = rows.rows_with_second_label
     if not isinstance(chosen, tuple):
         return chosen and replace(chosen, metric=name)

@@ -20,19 +20,11 @@ DELTAS: Array = np.arange(26) / 5  # 0, 0.2, ..., 5, the grid on which delta is 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle of pixels, x to the right and y downwards; x1 and y1 are exclusive."""
+    """A rectangle of pixels."""
 
-    x0: int
-    y0: int
-    x1: int
-    y1: int
+    corners: tuple[int, int, int, int]  # x0, y0, x1, y1, x to the right and y downwards; x1 and y1 are exclusive
     area_fraction: float  # of the image, in (0, 1]
     degenerate: bool  # no pixel is above the threshold (then it is the whole image), or it is under 5 % of the image
-
-    @property
-    def corners(self) -> tuple[int, int, int, int]:
-        """x0, y0, x1, y1."""
-        return self.x0, self.y0, self.x1, self.y1
 
 
 def component_box(heatmap: npt.ArrayLike) -> Box:
@@ -75,10 +67,10 @@ def _enclosing_box(kept_rows: Array, kept_columns: Array) -> Box:
     height, width = kept_rows.size, kept_columns.size
     rows, columns = np.flatnonzero(kept_rows), np.flatnonzero(kept_columns)
     if not rows.size:
-        return Box(0, 0, width, height, 1.0, degenerate=True)
+        return Box((0, 0, width, height), 1.0, degenerate=True)
     x0, x1, y0, y1 = int(columns[0]), int(columns[-1]) + 1, int(rows[0]), int(rows[-1]) + 1
     area_fraction = (x1 - x0) * (y1 - y0) / (height * width)
-    return Box(x0, y0, x1, y1, area_fraction, degenerate=area_fraction < _LEAST_AREA)
+    return Box((x0, y0, x1, y1), area_fraction, degenerate=area_fraction < _LEAST_AREA)
 
 
 def _largest_component(kept: Array) -> Array:
@@ -106,17 +98,17 @@ def saliency_metric(area_fraction: npt.ArrayLike, prob: npt.ArrayLike, *, prob_f
         return np.asarray(np.log(np.maximum(areas, _LEAST_AREA)) - np.log(np.clip(probs, prob_floor, 1.0)))
 
 
-def tune_delta(values_by_delta: npt.ArrayLike, deltas: npt.ArrayLike = DELTAS) -> float:
-    """The delta with the least mean SM on a holdout, for SM [deltas, images]; of equal ones the smallest delta.
+def tune_delta(values_by_delta: npt.ArrayLike) -> float:
+    """The delta with the least mean SM on a holdout, for SM [DELTAS, images]; of equal ones the smallest delta.
 
     A delta with an infinite SM is never chosen. The reported SM must be measured on other images than the holdout's.
     """
-    table, grid = np.asarray(values_by_delta, dtype=np.float64), np.asarray(deltas, dtype=np.float64)
-    if table.ndim != 2 or not table.size or grid.shape != table.shape[:1]:
-        raise BadInput(f"tuning needs a row of SM for each of {grid.size} deltas, found shape {table.shape}.")
+    table = np.asarray(values_by_delta, dtype=np.float64)
+    if table.ndim != 2 or not table.size or len(table) != len(DELTAS):
+        raise BadInput(f"tuning needs a row of SM for each of {len(DELTAS)} deltas, found shape {table.shape}.")
     if np.isnan(table).any() or np.isneginf(table).any():
         raise BadInput("tuning needs an SM for every delta and image; leave out images with a failed crop.")
     means = table.mean(axis=1)
     if np.isinf(means).all():
         raise BadInput("every delta has a crop on which the label's probability is 0; set a probability floor.")
-    return float(grid[means <= means.min()].min())
+    return float(DELTAS[means <= means.min()].min())

@@ -21,7 +21,7 @@ from auditkit.metrics.curves import (
     sampled_errors,
     uniform_counts,
 )
-from auditkit.metrics.faithfulness import alpha, beta
+from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.runs.evaluation.settings import Evaluation
 
 Array = np.ndarray[Any, Any]
@@ -151,7 +151,7 @@ def test_alpha_moves_no_more_than_allowed(auc: float, prob: float, tolerance: fl
     bears = float(error_limits(np.array(auc), np.array(prob), tolerance, 0.01, 0.001))
     assert 0 < bears <= tolerance
     off = min(max(auc + part * bears, 0.0), 1.0)
-    assert abs(float(alpha(off, prob) - alpha(auc, prob))) <= MAGNIFIED * tolerance + 1e-9
+    assert abs(float(completeness(off, prob) - completeness(auc, prob))) <= MAGNIFIED * tolerance + 1e-9
 
 
 @given(shares, shares, st.sampled_from([0.02, 5e-3, 1e-3]), shares)
@@ -159,7 +159,7 @@ def test_alpha_moves_no_more_than_allowed(auc: float, prob: float, tolerance: fl
 def test_beta_falls_no_more_than_allowed(auc: float, prob: float, tolerance: float, part: float) -> None:
     bears = float(error_limits(np.array(auc), np.array(prob), tolerance, 0.01, 0.001))
     off = min(auc + part * bears, 1.0)
-    assert float(beta(auc, prob) - beta(off, prob)) <= MAGNIFIED * tolerance + 1e-9
+    assert float(soundness(auc, prob) - soundness(off, prob)) <= MAGNIFIED * tolerance + 1e-9
 
 
 def test_no_figure_asks_for_more_than_the_tolerance_where_ratios_are_calm() -> None:

@@ -18,18 +18,18 @@ shares = st.floats(0, 1) | st.sampled_from([0.0, 1.0, 0.01, 0.001, 5e-324])
 def test_the_papers_desk_and_desktop_computer() -> None:
     """Section 3.3: f is 0.67 and 0.13; a map with AUC 0.5 for both recovers 3/4 of one and overclaims the other."""
     auc, prob = [0.5, 0.5], [0.67, 0.13]
-    assert fa.alpha(auc, prob, 0).tolist() == [0.5 / 0.67, 1.0]
-    assert fa.beta(auc, prob, 0).tolist() == [1.0, 0.13 / 0.5]
+    assert fa.completeness(auc, prob, 0).tolist() == [0.5 / 0.67, 1.0]
+    assert fa.soundness(auc, prob, 0).tolist() == [1.0, 0.13 / 0.5]
 
 
 def test_the_edges_of_the_definitions() -> None:
-    assert fa.alpha([0.3, 0.0], [0.0, 0.0], 0).tolist() == [1.0, 1.0]  # f = 0
-    assert fa.beta([0.0, 0.0], [0.3, 0.0], 0).tolist() == [1.0, 1.0]  # AUC = 0
-    assert fa.alpha([0.0], [0.5], 0).tolist() == [0.0]
-    assert fa.beta([0.5], [0.0], 0).tolist() == [0.0]
-    assert fa.alpha([0.0], [0.5], 0.01).tolist() == [0.02]  # eps1 stands in for a vanishing AUC
-    assert fa.beta([0.5], [0.0], 0.001).tolist() == [0.002]  # eps2 for a vanishing f
-    assert fa.alpha([0.0], [0.009], 0.01).tolist() == [1.0]  # labels below eps1 are not asked for
+    assert fa.completeness([0.3, 0.0], [0.0, 0.0], 0).tolist() == [1.0, 1.0]  # f = 0
+    assert fa.soundness([0.0, 0.0], [0.3, 0.0], 0).tolist() == [1.0, 1.0]  # AUC = 0
+    assert fa.completeness([0.0], [0.5], 0).tolist() == [0.0]
+    assert fa.soundness([0.5], [0.0], 0).tolist() == [0.0]
+    assert fa.completeness([0.0], [0.5], 0.01).tolist() == [0.02]  # eps1 stands in for a vanishing AUC
+    assert fa.soundness([0.5], [0.0], 0.001).tolist() == [0.002]  # eps2 for a vanishing f
+    assert fa.completeness([0.0], [0.009], 0.01).tolist() == [1.0]  # labels below eps1 are not asked for
 
 
 def _alpha(auc: float, prob: float, eps1: float) -> float:
@@ -44,8 +44,8 @@ def _beta(auc: float, prob: float, eps2: float) -> float:
 @given(st.lists(st.tuples(shares, shares), min_size=1, max_size=8), st.sampled_from([0.0, 0.001, 0.01, 0.1]))
 def test_alpha_and_beta_agree_with_the_formula_pair_by_pair(pairs: list[tuple[float, float]], eps: float) -> None:
     auc, prob = np.array(pairs).T
-    assert fa.alpha(auc, prob, eps).tolist() == [_alpha(a, f, eps) for a, f in pairs]
-    assert fa.beta(auc, prob, eps).tolist() == [_beta(a, f, eps) for a, f in pairs]
+    assert fa.completeness(auc, prob, eps).tolist() == [_alpha(a, f, eps) for a, f in pairs]
+    assert fa.soundness(auc, prob, eps).tolist() == [_beta(a, f, eps) for a, f in pairs]
 
 
 def test_means_of_minima() -> None:
@@ -123,7 +123,7 @@ def test_best_effort_agrees_with_the_definition_in_loops(seed: int) -> None:
 def test_one_map_for_all_labels_has_bad_best_effort() -> None:
     """A faithful map of the prediction shows none of the others: AUC 0 for them, and alpha falls to eps1 / f."""
     prob, auc = np.array([0.6, 0.4]), np.array([0.6, 0.0])
-    _, least = fa.best_effort(fa.alpha(auc, prob), prob, [0, 1], [0, 0], [7, 7])
+    _, least = fa.best_effort(fa.completeness(auc, prob), prob, [0, 1], [0, 0], [7, 7])
     assert least.tolist() == pytest.approx([0.01 / 0.4])
 
 
@@ -175,10 +175,10 @@ def test_labels_of_each_image(text: str | None, labels: list[list[int]]) -> None
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: fa.alpha([np.nan], [0.5]), "1 of 1"),
-        (lambda: fa.alpha([0.5], [1.5]), "between 0 and 1"),
-        (lambda: fa.beta([-0.5], [0.5]), "between 0 and 1"),
-        (lambda: fa.alpha([0.5], [0.5], -1), "eps1"),
+        (lambda: fa.completeness([np.nan], [0.5]), "1 of 1"),
+        (lambda: fa.completeness([0.5], [1.5]), "between 0 and 1"),
+        (lambda: fa.soundness([-0.5], [0.5]), "between 0 and 1"),
+        (lambda: fa.completeness([0.5], [0.5], -1), "eps1"),
         (lambda: fa.worst_per_image([], []), "at least one row"),
         (lambda: fa.worst_per_image([0.5, np.nan], [0, 0]), "NaN"),
         (lambda: fa.worst_per_image([0.5, 0.6], [0]), "image_index"),

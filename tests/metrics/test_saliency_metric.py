@@ -25,7 +25,7 @@ def box(heat: npt.ArrayLike, delta: float = 1.0) -> Box:
 
 
 def test_the_box_around_the_hot_pixels() -> None:
-    assert box(HOT) == Box(2, 1, 5, 3, 6 / 48, degenerate=False)
+    assert box(HOT) == Box((2, 1, 5, 3), 6 / 48, degenerate=False)
     assert box(STRAY).corners == (2, 1, 8, 6)
     assert component_box(STRAY).corners == (2, 1, 5, 3)
 
@@ -44,12 +44,12 @@ def test_delta_moves_the_threshold() -> None:
         (3, 0, 4, 1),
         (3, 0, 4, 1),
     ]
-    assert box(heat, 2.6) == Box(0, 0, 4, 1, 1.0, degenerate=True)  # nothing above 5.2
+    assert box(heat, 2.6) == Box((0, 0, 4, 1), 1.0, degenerate=True)  # nothing above 5.2
 
 
 @pytest.mark.parametrize("heat", [np.zeros((4, 4)), np.full((4, 4), 7.0), np.full((4, 4), -0.3)])
 def test_a_constant_map_has_the_whole_image_and_is_degenerate(heat: np.ndarray) -> None:
-    whole_image = Box(0, 0, 4, 4, 1.0, degenerate=True)
+    whole_image = Box((0, 0, 4, 4), 1.0, degenerate=True)
     assert box(heat, 0) == component_box(heat) == whole_image
 
 

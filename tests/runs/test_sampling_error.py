@@ -11,7 +11,7 @@ import pytest
 import auditkit
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import area
-from auditkit.metrics.faithfulness import alpha, beta
+from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.records import to_json
 from auditkit.report.load_run import load
 from auditkit.report.sections import identity
@@ -117,7 +117,7 @@ def _together(by_image: list[list[float]]) -> float:
 def _figures(rows: list[dict[str, Any]], errors: float) -> dict[str, list[float]]:
     areas = np.clip([row["insertion"] + errors * row["insertion_error"] for row in rows], 0, 1)
     prob = [row["prob"] for row in rows]
-    alphas, betas = alpha(areas, prob), beta(areas, prob)
+    alphas, betas = completeness(areas, prob), soundness(areas, prob)
     second = [a for a, row in zip(alphas, rows, strict=True) if not row["predicted"] and row["prob"] >= 0.01]
     found = {"insertion": areas.tolist(), "completeness": alphas.tolist(), "soundness": betas.tolist(),
              "worst_completeness": [alphas.min()], "worst_soundness": [betas.min()]}  # fmt: skip

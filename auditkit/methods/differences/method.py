@@ -16,6 +16,7 @@ from auditkit.methods import option_values
 from auditkit.methods.differences.grids import Spread, coin_flips, jittered
 from auditkit.methods.differences.refinement import PASSES_A_STEP, Objective, refined
 from auditkit.methods.differences.regression import Cosines, Prior, best_priors, fitted, split_half_agreement
+from auditkit.methods.mask.infills import bank
 from auditkit.methods.notes import Note
 from auditkit.methods.queries import SMALL_SIDE, answers, default_passes, generator
 from auditkit.methods.request import MethodResult, Request
@@ -129,14 +130,9 @@ class _Image:
 def differences(request: Request, options: Differences = Differences()) -> MethodResult:
     """A map for every image and label, from forward passes alone."""
     plan = _Plan(options, request.model.signature.height, request.model.signature.width)
-    over, count = mixed(request.model), len(request.ids)
-    if options.hide == "random":
-        infills = [count + request.infills(position) for position in range(count)]
-        pictures = over.upload(np.concatenate([request.inputs, request.pool.inputs]))
-    else:
-        infills = [np.array([count])] * count
-        pictures = over.upload(np.concatenate([request.inputs, request.gray]))
-    images = [_Image(request, position, plan, own) for position, own in enumerate(infills)]
+    over, pool = mixed(request.model), bank(request, "distractors" if options.hide == "random" else "gray")
+    pictures = over.upload(pool.pictures)
+    images = [_Image(request, position, plan, infills) for position, infills in enumerate(pool.infills)]
     active = [image for image in images if request.labels[image.position]]
     while active:
         _query(request, over, pictures, active)
@@ -144,7 +140,7 @@ def differences(request: Request, options: Differences = Differences()) -> Metho
     maps = [dict(zip(request.labels[image.position], image.maps(), strict=True)) for image in images]
     passes, notes = sum(2 * len(image.responses) for image in images), _notes(images)
     if options.refine:
-        _refine(request, over, pictures, infills, maps, options)
+        _refine(request, over, pictures, pool.infills, maps, options)
         refine_passes = options.refine // PASSES_A_STEP * PASSES_A_STEP
         passes += refine_passes * len(request.pairs())
         notes += (Note("refined", str(refine_passes)),)

@@ -11,34 +11,32 @@ from auditkit.model.preprocessing import blurred, gaussian_blur
 
 @dataclass(frozen=True)
 class Bank:
-    """Pictures as the network takes them, in float32: the images first, then their infills."""
+    """Pictures as the network takes them: the images first, then their infills."""
 
     pictures: Array
-    infills: tuple[Array, ...]  # for each image, the positions of its infills
+    infills: list[Array]  # for each image, the positions of its infills
 
 
 def bank(request: Request, infill: str) -> Bank:
     """The images of a request, with the pictures of an infill: distractors, gray or blur."""
     count = len(request.ids)
     if infill == "gray":
-        return _bank(request, request.gray, [np.array([count])] * count)
+        return Bank(np.concatenate([request.inputs, request.gray]), [np.array([count])] * count)
     if infill == "blur":
-        return _over_own(request, blurred(request.inputs, request.model.signature))
-    return _bank(request, request.pool.inputs, [count + request.infills(position) for position in range(count)])
+        return _over_own(request.inputs, blurred(request.inputs, request.model.signature))
+    positions = [count + request.infills(position) for position in range(count)]
+    return Bank(np.concatenate([request.inputs, request.pool.inputs]), positions)
 
 
 def over_blur(request: Request, sigma: float) -> Bank:
-    """Each image over its own blur; sigma is in pixels up to 224 on the shorter side, then in proportion."""
+    """Each image over its own blur, in float32; sigma is in pixels up to 224 a side, above that in proportion."""
     signature = request.model.signature
     scale = max(min(signature.height, signature.width) / 224, 1)
-    return _over_own(request, gaussian_blur(request.inputs, signature, sigma * scale))
+    infills = gaussian_blur(request.inputs, signature, sigma * scale)
+    return _over_own(request.inputs.astype(np.float32), infills.astype(np.float32))
 
 
-def _over_own(request: Request, infills: Array) -> Bank:
+def _over_own(images: Array, infills: Array) -> Bank:
     """Each image over the infill at its own position."""
-    count = len(request.ids)
-    return _bank(request, infills, [np.array([count + position]) for position in range(count)])
-
-
-def _bank(request: Request, infills: Array, positions: list[Array]) -> Bank:
-    return Bank(np.concatenate([request.inputs, infills]).astype(np.float32), tuple(positions))
+    count = len(images)
+    return Bank(np.concatenate([images, infills]), [np.array([count + position]) for position in range(count)])

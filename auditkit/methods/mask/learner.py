@@ -118,7 +118,7 @@ class Learner:
             name = request.ids[image]
             seed = map_seed(request.seed, name, label)
             pairs.append(Pair(image, label, name, seed, bank.infills[image], pair_state))
-        self._take_steps(pairs, self.session.upload(bank.pictures), request.tick)
+        self._take_steps(pairs, self.session.upload(bank.pictures.astype(np.float32)), request.tick)
         return pairs
 
     def _take_steps(self, pairs: list[Pair], pictures: Any, tick: _Tick) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.metrics.faithfulness import alpha, beta
+from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.runs.evaluation.batch import Batch, CurveKey
 from auditkit.runs.evaluation.crops import Crop
 from auditkit.runs.evaluation.curves import MeasuredCurve, measure_curves
@@ -117,7 +117,8 @@ class _Figures:
         eps1, eps2 = self.plan.settings.eps1, self.plan.settings.eps2
         if eps1 is None or eps2 is None:
             return [(None, None)] * len(prob)
-        return list(zip(alpha(insertion, prob, eps1).tolist(), beta(insertion, prob, eps2).tolist(), strict=True))
+        alphas, betas = completeness(insertion, prob, eps1), soundness(insertion, prob, eps2)
+        return list(zip(alphas.tolist(), betas.tolist(), strict=True))
 
     def _curve(self, rule: CurveRule, use: MapUse, position: int) -> _LabelCurve:
         """The curve of the ranks at that position of the bank, for the label of the use."""

@@ -17,7 +17,7 @@ from auditkit.errors import RuntimeFailure
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
 from auditkit.methods.controls import centred_gaussian
 from auditkit.metrics.curves import area, uniform_counts
-from auditkit.metrics.faithfulness import EPS1, EPS2, alpha, beta
+from auditkit.metrics.faithfulness import EPS1, EPS2, completeness, soundness
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.hard_masks import masked
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
@@ -146,4 +146,4 @@ def _figures(prob: Array, sample: _Sample, plan: EvaluationPlan) -> tuple[Array,
     insertion, full_prob = area(sample.counts, curves), curves[:, -1]
     eps1 = EPS1 if plan.settings.eps1 is None else plan.settings.eps1
     eps2 = EPS2 if plan.settings.eps2 is None else plan.settings.eps2
-    return insertion, alpha(insertion, full_prob, eps1), beta(insertion, full_prob, eps2)
+    return insertion, completeness(insertion, full_prob, eps1), soundness(insertion, full_prob, eps2)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from auditkit.metrics.faithfulness import alpha, beta
+from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.metrics.per_image import MetricRows
 from auditkit.metrics.table import METRICS, compute_all
 from auditkit.metrics.values import NotAssessed, Values
@@ -57,7 +57,7 @@ def _moved(table: RowTable, errors: float, settings: Evaluation) -> RowTable:
     areas = table.column("insertion") + errors * np.nan_to_num(table.column("insertion_error"))
     columns = {"insertion": np.clip(areas, 0, 1)}
     rows = np.flatnonzero(np.isfinite(areas))
-    for name, ratio, eps in (("alpha", alpha, settings.eps1), ("beta", beta, settings.eps2)):
+    for name, ratio, eps in (("alpha", completeness, settings.eps1), ("beta", soundness, settings.eps2)):
         if eps is not None:
             columns[name] = np.full(len(table), np.nan)
             columns[name][rows] = ratio(columns["insertion"][rows], table.column("prob")[rows], eps)

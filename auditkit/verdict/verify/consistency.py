@@ -8,7 +8,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.errors import AuditError
 from auditkit.metrics.curves import area, sampled_errors, uniform_counts
-from auditkit.metrics.faithfulness import alpha, beta
+from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.runs.evaluation.plan import RunRecord, without_paths
 from auditkit.runs.evaluation.settings import CurvePair
 from auditkit.runs.summary.results import results, without_figures
@@ -120,7 +120,7 @@ def _ratios(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
         return []
     insertion, prob = np.array([(row["insertion"], row["prob"]) for row in measured]).T
     try:
-        expected = {"alpha": alpha(insertion, prob, eps1), "beta": beta(insertion, prob, eps2)}
+        expected = {"alpha": completeness(insertion, prob, eps1), "beta": soundness(insertion, prob, eps2)}
     except AuditError as error:
         return [f"in the unit of image '{measured[0]['image']}': {error}"]
     problems = []
