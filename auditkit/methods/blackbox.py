@@ -37,8 +37,8 @@ class Rise:
     keep: float = 0.5  # probability that a grid point is kept
 
     def __post_init__(self) -> None:
-        option_values.whole(self, "passes")
-        option_values.whole(self, "cells", most=option_values.MOST_CELLS)
+        option_values.require_whole(self, "passes")
+        option_values.require_whole(self, "cells", most=option_values.MOST_CELLS)
         if not 0 < self.keep < 1:
             raise BadInput(f"keep {self.keep} must lie between 0 and 1.")
 

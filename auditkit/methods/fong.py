@@ -59,10 +59,10 @@ class FongOptions:
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
             raise BadInput(f"start '{self.start}' is not one of {', '.join(get_args(Start))}.")
-        option_values.whole(self, "steps", "factor", "rows")
-        option_values.not_negative(self, "l1", "tv", "jitter")
-        option_values.positive(self, "rate")
-        option_values.blur(self.blur)
+        option_values.require_whole(self, "steps", "factor", "rows")
+        option_values.require_not_negative(self, "l1", "tv", "jitter")
+        option_values.require_positive(self, "rate")
+        option_values.require_blur(self.blur)
         if not 1 <= self.beta < float("inf"):
             raise BadInput(f"beta {self.beta} is not a number from 1 up.")
 

@@ -30,7 +30,7 @@ class Smooth:
     noise: float = 0.15  # standard deviation, as a share of the range of the image's values
 
     def __post_init__(self) -> None:
-        option_values.whole(self, "samples", most=_MOST_COPIES)
+        option_values.require_whole(self, "samples", most=_MOST_COPIES)
         if not 0 <= self.noise < _MOST_NOISE:
             raise BadInput(f"noise {self.noise} is not a number from 0 up to {_MOST_NOISE}.")
 
@@ -42,7 +42,7 @@ class Integrated:
     steps: int = 32
 
     def __post_init__(self) -> None:
-        option_values.whole(self, "steps", most=_MOST_COPIES)
+        option_values.require_whole(self, "steps", most=_MOST_COPIES)
 
 
 def gradient(request: Request, _options: Plain) -> MethodResult:

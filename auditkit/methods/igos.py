@@ -54,10 +54,10 @@ class IgosOptions:
     rows: int | None = None  # most images in a batch; None: by device and size, halved if memory runs out
 
     def __post_init__(self) -> None:
-        option_values.whole(self, "steps", "points", "factor", "rows")
-        option_values.not_negative(self, "l1", "tv", "noise")
-        option_values.positive(self, "alpha", "edge")
-        option_values.blur(self.blur)
+        option_values.require_whole(self, "steps", "points", "factor", "rows")
+        option_values.require_not_negative(self, "l1", "tv", "noise")
+        option_values.require_positive(self, "alpha", "edge")
+        option_values.require_blur(self.blur)
 
 
 def igos(request: Request, options: IgosOptions = IgosOptions()) -> MethodResult:

@@ -38,11 +38,9 @@ class Request:
         classes, pairs = self.model.signature.classes, []
         for image, labels in enumerate(self.labels):
             pairs += [(image, label) for label in labels]
-        for _, label in pairs:
-            if not 0 <= label < classes:
-                raise BadInput(
-                    f"label {label} does not exist: the model has {classes} labels, from 0 to {classes - 1}."
-                )
+        bad = [label for _, label in pairs if not 0 <= label < classes]
+        if bad:
+            raise BadInput(f"label {bad[0]} does not exist: the model has {classes} labels, from 0 to {classes - 1}.")
         return pairs
 
     def infills(self, position: int) -> Array:

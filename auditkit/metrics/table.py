@@ -11,9 +11,9 @@ from typing import Literal
 
 from auditkit.metrics import per_image
 from auditkit.metrics.per_image import MetricRows, Result
+from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.values import NotAssessed, Values
 
-Bounds = tuple[float, float]
 SHARE: Bounds = (0.0, 1.0)
 _ANY_NUMBER: Bounds = (-1e3, 1e3)  # limits of a policy on what has no bounds of its own
 _CORRELATION: Bounds = (-1.0, 1.0)

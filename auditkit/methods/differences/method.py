@@ -44,9 +44,9 @@ class Differences:
     l1: float | None = None  # weight of its sum; None: one over the pixels
 
     def __post_init__(self) -> None:
-        option_values.whole(self, "most_passes", "least_passes", least=_LEAST_PASSES)
-        option_values.whole(self, "grid", least=2, most=option_values.MOST_CELLS)
-        option_values.not_negative(self, "tv", "l1")
+        option_values.require_whole(self, "most_passes", "least_passes", least=_LEAST_PASSES)
+        option_values.require_whole(self, "grid", least=2, most=option_values.MOST_CELLS)
+        option_values.require_not_negative(self, "tv", "l1")
         if not self.tolerance >= 0:
             raise BadInput(f"tolerance {self.tolerance} is less than 0.")
         if self.most_passes is not None and self.least_passes is not None and self.least_passes > self.most_passes:

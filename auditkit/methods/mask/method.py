@@ -55,9 +55,9 @@ class MaskOptions:
         for name, kind in (("infill", Infill), ("loss", Loss), ("keep", Keep)):
             if getattr(self, name) not in get_args(kind):
                 raise BadInput(f"{name} '{getattr(self, name)}' is not one of {', '.join(get_args(kind))}.")
-        option_values.whole(self, "steps", "distractors", "factor", "masks", "window", "patience", "rows")
-        option_values.not_negative(self, "tv", "l1")
-        option_values.positive(self, "rate")
+        option_values.require_whole(self, "steps", "distractors", "factor", "masks", "window", "patience", "rows")
+        option_values.require_not_negative(self, "tv", "l1")
+        option_values.require_positive(self, "rate")
         if not 0 < self.fall <= 1:
             raise BadInput(f"fall {self.fall} is not a share above 0 and up to 1.")
         if not 0 <= self.memory < 1:
