@@ -16,7 +16,7 @@ from auditkit.runs.evaluation.batch import Batch, prepare
 from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation, unit_keys, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, units
-from auditkit.runs.executor import Limits, Progress, Stages, Tick, execute, silent
+from auditkit.runs.executor import Progress, Tick, execute, silent, units_ahead
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.parquet import fitted
 from auditkit.runs.folder.store import Store
@@ -86,13 +86,9 @@ def _measure_units(
         return measure(plan, batch, lambda count: tick(0, count), device)
 
     def keep_rows(unit: range, rows: list[Row]) -> None:
-        keep(unit, _table(rows))
+        # `fitted` refuses a field that is no column of the Parquet file, and the other way round.
+        keep(unit, fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)}))
         tick(len(unit))
 
-    stages = Stages(lambda unit: prepare(plan, unit), run, keep_rows)
-    execute(pending, stages, Limits.for_device(plan.model.device.units_at_once))
-
-
-def _table(rows: Sequence[Row]) -> "pa.Table":
-    """The rows as columns; a field that is no column of the Parquet file, or the other way round, is refused."""
-    return fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})
+    running = plan.model.device.units_at_once
+    execute(pending, lambda unit: prepare(plan, unit), run, keep_rows, running, units_ahead())

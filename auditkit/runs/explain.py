@@ -1,7 +1,6 @@
 """Makes heatmaps for a dataset, some images at a time, into a bundle; an interrupted run can be resumed."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from auditkit.data.dataset import Dataset, left_out
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
 from auditkit.methods.registry import METHODS, Method
-from auditkit.methods.request import MethodResult, Pool, Request
+from auditkit.methods.request import Pool, Request
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
-from auditkit.runs.executor import Progress, Stages, Tick, execute, silent
+from auditkit.runs.executor import Progress, silent
 from auditkit.runs.explain_record import RecordedBundle, picture_digest
 from auditkit.runs.folder.results import ExplanationRequest
 
@@ -51,15 +50,15 @@ class Explanation:
     def chosen(self) -> tuple[Method, Any]:
         """The method and its options; each option that is not given has its default."""
         method = METHODS[self.method]
-        known = {entry.name: entry for entry in fields(method.options)}
+        options = {option.name: option for option in fields(method.options)}
         values: dict[str, OptionValue] = {}
         for name, text in self.options:
-            if name not in known:
-                names = f"it has {', '.join(known)}" if known else "it has none"
+            if name not in options:
+                names = f"it has {', '.join(options)}" if options else "it has none"
                 raise BadInput(f"{self.method} has no option '{name}'; {names}.")
-            values[name] = _parse_option(name, text, str(known[name].type))
-        for name, entry in known.items():
-            if name not in values and entry.default is MISSING:
+            values[name] = _parse_option(name, text, str(options[name].type))
+        for name, option in options.items():
+            if name not in values and option.default is MISSING:
                 raise BadInput(f"{self.method} needs the option {name}, as in {name}=VALUE.")
         return method, method.options(**values)
 
@@ -69,9 +68,8 @@ class Explanation:
             return self
         if self.gradient == "differences" or not model.can_differentiate:
             return replace(self, method="differences")
-        signature = model.signature
-        lacking = missing_rules(model.graph, signature.input, signature.output)
-        return replace(self, method="differences") if lacking else self
+        missing = missing_rules(model.graph, model.signature.input, model.signature.output)
+        return replace(self, method="differences") if missing else self
 
     def name(self) -> str:
         """The method with all its options: maps made with others do not go into the same bundle."""
@@ -115,67 +113,39 @@ def explain(
     images, failed = images.usable(model.card)
     pool = images if pool is None else pool.usable(model.card)[0]
     bundle = RecordedBundle(Bundle(out, model=model.identity, method=what.name()))
-    drawn = drawn_pool(model, pool, what.seed) if method.uses_pool else Pool((), np.zeros(0))
-    tick = progress(len(images))
-    maps = _MissingMaps(model, images, what, drawn, bundle, tick)
-
-    def run(request: Request | None, device: AbstractContextManager[None]) -> tuple[Request, MethodResult] | None:
-        if request is None:
-            return None
-        with device:
-            return request, method.run(request, options)
-
-    def keep(unit: range, result: tuple[Request, MethodResult] | None) -> None:
-        if result is not None:
-            bundle.add(*result, infill=maps.infill)
-        tick(len(unit))
-
-    size = method.together(model)
-    units = [range(start, min(start + size, len(images))) for start in range(0, len(images), size)]
-    execute(units, Stages(maps.request, run, keep))
-    maps_made = bundle.checked()
-    return replace(maps_made, notes=(*maps_made.notes, *left_out(failed, len(images))))
+    drawn = drawn_pool(model, pool, what)
+    infill = picture_digest(_gray(model), drawn.inputs)
+    rule = what.labels or str(default_labels(model.signature.classes))
+    tick, size = progress(len(images)), method.together(model)
+    for start in range(0, len(images), size):
+        unit = load_images(range(start, min(start + size, len(images))), images, model.card, model.signature)
+        _check_same(bundle, unit, infill)
+        label_sets = choose_labels(probabilities(model, unit.inputs), rule)
+        missing = [
+            bundle.missing(image, label_set.tolist()) for image, label_set in zip(unit.ids, label_sets, strict=True)
+        ]
+        if any(missing):
+            request = request_for(model, unit, missing, drawn, what.seed, lambda rows: tick(0, rows))
+            bundle.add(request, method.run(request, options), infill)
+        tick(len(unit.ids))
+    maps = bundle.checked()
+    return replace(maps, notes=(*maps.notes, *left_out(failed, len(images))))
 
 
-class _MissingMaps:
-    """Finds the maps that a bundle lacks."""
-
-    def __init__(
-        self, model: AnyClassifier, images: Dataset, what: Explanation, pool: Pool, bundle: RecordedBundle, tick: Tick
-    ) -> None:
-        self.model, self.images, self.pool, self.bundle, self.tick = model, images, pool, bundle, tick
-        self.seed, self.labels = what.seed, what.labels or str(default_labels(model.signature.classes))
-        self.infill = picture_digest(_gray(model), pool.inputs)
-        self.existing = bundle.labels()
-
-    def request(self, unit: range) -> Request | None:
-        """The request for the missing maps of a unit; None where nothing is missing."""
-        loaded = load_images(unit, self.images, self.model.card, self.model.signature)
-        self._check_same(loaded)
-        labels = choose_labels(probabilities(self.model, loaded.inputs), self.labels)
-        missing = [self._missing(image, own) for image, own in zip(loaded.ids, labels, strict=True)]
-        if not any(missing):
-            return None
-        return request_for(self.model, loaded, missing, self.pool, self.seed, lambda rows: self.tick(0, rows))
-
-    def _missing(self, image: str, labels: Array) -> tuple[int, ...]:
-        existing = self.existing.get(image, ())
-        return tuple(label for label in labels.tolist() if label not in existing)
-
-    def _check_same(self, loaded: UnitImages) -> None:
-        """Refuse images and infills other than those that the bundle's maps were made with."""
-        record, path = self.bundle.record, self.bundle.path
-        for image, shown in zip(loaded.ids, loaded.inputs, strict=True):
-            if image in record.images and record.images[image] != picture_digest(shown):
-                raise BadInput(
-                    f"image '{image}' is another picture, or prepared otherwise, than the one that {path} has maps "
-                    "for; use a new bundle."
-                )
-        if record.infill and record.infill != self.infill:
+def _check_same(bundle: RecordedBundle, unit: UnitImages, infill: str) -> None:
+    """Refuse images and infills other than those that the bundle's maps were made with."""
+    record = bundle.record
+    for image, shown in zip(unit.ids, unit.inputs, strict=True):
+        if image in record.images and record.images[image] != picture_digest(shown):
             raise BadInput(
-                f"{path} has maps for which pixels were hidden behind another gray or other pictures; give the same "
-                "card and --pool (or images), or use a new bundle."
+                f"image '{image}' is another picture, or prepared otherwise, than the one that {bundle.path} has maps "
+                "for; use a new bundle."
             )
+    if record.infill not in ("", infill):
+        raise BadInput(
+            f"{bundle.path} has maps for which pixels were hidden behind another gray or other pictures; give the same "
+            "card and --pool (or images), or use a new bundle."
+        )
 
 
 def request_for(
@@ -183,7 +153,7 @@ def request_for(
     tick: Callable[[int], None],
 ) -> Request:  # fmt: skip
     """The request for maps of these labels of each image; images without labels are left out."""
-    kept = [position for position, own in enumerate(labels) if own]
+    kept = [position for position, image_labels in enumerate(labels) if image_labels]
     return Request(
         model, tuple(images.ids[position] for position in kept), images.pixels[kept], images.inputs[kept],
         tuple(labels[position] for position in kept), _gray(model), pool, seed, tick,
@@ -194,10 +164,12 @@ def _gray(model: AnyClassifier) -> Array:
     return preprocessing.flat_picture(model.card, model.signature, model.card.gray)
 
 
-def drawn_pool(model: AnyClassifier, images: Dataset, seed: int) -> Pool:
-    """Some of the images, drawn once for the whole run."""
-    rng = np.random.default_rng([seed, len(images)])
-    chosen = np.sort(rng.permutation(len(images))[:MOST_POOL])
-    seen = np.stack([images.decode(int(index), model.card).pixels for index in chosen])
-    shown = preprocessing.normalised(model.card, seen, model.signature.layout, model.signature.dtype)
-    return Pool(tuple(images.ids[int(index)] for index in chosen), shown)
+def drawn_pool(model: AnyClassifier, images: Dataset, what: Explanation) -> Pool:
+    """Some of the images, drawn once for the whole run; none where the method uses none."""
+    if not METHODS[what.method].uses_pool:
+        return Pool((), np.zeros(0))
+    rng = np.random.default_rng([what.seed, len(images)])
+    chosen = np.sort(rng.permutation(len(images))[:MOST_POOL]).tolist()
+    pixels = np.stack([images.decode(index, model.card).pixels for index in chosen])
+    shown = preprocessing.normalised(model.card, pixels, model.signature.layout, model.signature.dtype)
+    return Pool(tuple(images.ids[index] for index in chosen), shown)

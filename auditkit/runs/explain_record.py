@@ -8,54 +8,43 @@ or damaged between two runs. Who can write the folder can also write this record
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
-from auditkit.data.bundle_files import Entry, split_reference
+from auditkit.data.bundle_files import split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.errors import BadInput, IntegrityFailure, RuntimeFailure
 from auditkit.methods.notes import Note, sentences
 from auditkit.methods.request import MethodResult, Request
-from auditkit.records import Json, from_json, to_json
+from auditkit.records import Json, from_json, parse_object, to_json, to_object
 
 RECORD = "explained.json"  # in the bundle
+TOTALS = ("passes", "gradients", "computed", "notes")  # of all requests: written, but never read back
 
 
-class Cost(TypedDict):
+@dataclass(frozen=True)
+class Cost:
     """What one request took."""
 
     passes: int
     gradients: int
     computed: str  # device and precision
-    notes: list[Json]
-
-
-class RecordFile(TypedDict):
-    """The object of the file."""
-
-    images: dict[str, str]
-    maps: dict[str, dict[str, str]]
-    spent: dict[str, Cost]
-    infill: str
-    passes: int
-    gradients: int
-    computed: list[str]
-    notes: list[str]
+    notes: tuple[Note, ...]
 
 
 @dataclass(frozen=True)
 class Record:
     """What making a bundle's maps took, and what must be known of them."""
 
-    images: dict[str, str] = field(default_factory=dict)  # digest of each image as the network took it
-    maps: dict[str, dict[str, str]] = field(default_factory=dict)  # digest of each map, by image and label
-    spent: dict[str, Cost] = field(default_factory=dict)  # by request
+    images: Mapping[str, str] = field(default_factory=dict)  # digest of each image as the network took it
+    maps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # digest of each map, by image and label
+    spent: Mapping[str, Cost] = field(default_factory=dict)  # by request
     infill: str = ""  # digest of the gray and of the pool that pixels are hidden behind
 
     @classmethod
@@ -63,79 +52,49 @@ class Record:
         """The record of a bundle; an empty one where it has none."""
         path = bundle / RECORD
         try:
-            content: RecordFile = json.loads(path.read_bytes())
-            maps = {image: dict(digests) for image, digests in content["maps"].items()}
-            record = cls(dict(content["images"]), maps, dict(content["spent"]), str(content["infill"]))
-            record.to_json()
+            content = parse_object(path.read_bytes(), "the record")
+            return from_json(cls, {name: value for name, value in content.items() if name not in TOTALS}, "the record")
         except FileNotFoundError:
             return cls()
-        except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            raise BadInput(f"{path} cannot be read: {reason}; make a new bundle.") from None
-        return record
+        except (OSError, BadInput) as error:
+            raise BadInput(f"{path} cannot be read: {str(error).removesuffix('.')}; make a new bundle.") from None
 
     @property
     def passes(self) -> int:
         """Images that the model has classified."""
-        return sum(int(cost["passes"]) for cost in self.spent.values())
+        return sum(cost.passes for cost in self.spent.values())
 
     @property
     def gradients(self) -> int:
         """Images that it was differentiated on."""
-        return sum(int(cost["gradients"]) for cost in self.spent.values())
+        return sum(cost.gradients for cost in self.spent.values())
 
     @property
     def computed(self) -> tuple[str, ...]:
         """The devices and precisions that were used: several, where the run was resumed with others."""
-        return tuple(dict.fromkeys(str(cost.get("computed", "not recorded")) for cost in self.spent.values()))
+        return tuple(dict.fromkeys(cost.computed for cost in self.spent.values()))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known of the maps, over all requests."""
-        every = chain.from_iterable(cost["notes"] for cost in self.spent.values())
-        return sentences(from_json(Note, note, "a note") for note in every)
+        return sentences(chain.from_iterable(cost.notes for cost in self.spent.values()))
 
-    def with_more(self, request: Request, found: MethodResult) -> "Record":
+    def with_more(self, request: Request, result: MethodResult, infill: str) -> "Record":
         """The record with the maps of one more request; the same request twice counts once."""
         images = {image: picture_digest(shown) for image, shown in zip(request.ids, request.inputs, strict=True)}
         maps = {
-            image: self.maps.get(image, {}) | {str(label): map_digest(by_label[label]) for label in labels}
-            for image, labels, by_label in zip(request.ids, request.labels, found.maps, strict=True)
+            image: {**self.maps.get(image, {}), **{str(label): map_digest(by_label[label]) for label in labels}}
+            for image, labels, by_label in zip(request.ids, request.labels, result.maps, strict=True)
         }
         key = hashlib.sha256(json.dumps([request.ids, request.labels]).encode()).hexdigest()
         settings = request.model.settings
-        cost: Cost = {
-            "passes": found.passes,
-            "gradients": found.gradients,
-            "computed": f"{settings.device}, {settings.precision}" if settings else "a function",
-            "notes": [to_json(note) for note in found.notes],
-        }
-        return Record(self.images | images, self.maps | maps, self.spent | {key: cost}, self.infill)
+        computed = f"{settings.device}, {settings.precision}" if settings else "a function"
+        cost = Cost(result.passes, result.gradients, computed, result.notes)
+        return Record({**self.images, **images}, {**self.maps, **maps}, {**self.spent, key: cost}, infill)
 
-    def to_json(self) -> RecordFile:
+    def to_json(self) -> dict[str, Json]:
         """The object of the file."""
-        return {
-            "images": self.images,
-            "maps": self.maps,
-            "spent": self.spent,
-            "infill": self.infill,
-            "passes": self.passes,
-            "gradients": self.gradients,
-            "computed": list(self.computed),
-            "notes": list(self.notes),
-        }
-
-    def check(self, bundle: HeatmapSet) -> None:
-        """Refuse a bundle in which any map is not the one that was made."""
-        for entry in bundle.entries:
-            recorded = self.maps.get(entry.image, {}).get(str(entry.label))
-            if recorded != _stored_digest(bundle, entry):
-                file = bundle.path / split_reference(entry.heatmap)[0]
-                reason = "was not made here" if recorded is None else "was changed since it was made"
-                raise IntegrityFailure(
-                    f"{file} {reason} (image '{entry.image}', label {entry.label}); delete {bundle.path} and run the "
-                    "command again."
-                )
+        return to_object(self) | {name: to_json(getattr(self, name)) for name in TOTALS}
 
 
 class RecordedBundle:
@@ -147,31 +106,40 @@ class RecordedBundle:
         self.record = Record.of(bundle.path)
         self._existing = self.checked().labels if len(bundle) else {}
 
-    def labels(self) -> dict[str, tuple[int, ...]]:
-        """The labels, by image, of the maps that were there at first."""
-        return self._existing
+    def missing(self, image: str, labels: Iterable[int]) -> tuple[int, ...]:
+        """Those of the labels for which the image had no map at first."""
+        return tuple(label for label in labels if label not in self._existing.get(image, ()))
 
     def checked(self) -> HeatmapSet:
-        """The bundle as it is on the disk, each map compared with its digest."""
+        """The bundle as it is on the disk; refused where any map is not the one that was made."""
         bundle = open_bundle(self.path)
-        self.record.check(bundle)
+        for entry in bundle.entries:
+            recorded = self.record.maps.get(entry.image, {}).get(str(entry.label))
+            try:
+                stored = map_digest(bundle.read(entry))
+            except BadInput:
+                stored = ""  # it cannot be read any more
+            if recorded != stored:
+                file = bundle.path / split_reference(entry.heatmap)[0]
+                reason = "was not made here" if recorded is None else "was changed since it was made"
+                raise IntegrityFailure(
+                    f"{file} {reason} (image '{entry.image}', label {entry.label}); delete {bundle.path} and run the "
+                    "command again."
+                )
         return bundle
 
-    def add(self, request: Request, found: MethodResult, infill: str = "") -> None:
+    def add(self, request: Request, result: MethodResult, infill: str = "") -> None:
         """Write the maps of a request, all at once, after their digests."""
-        self.record = replace(self.record, infill=infill).with_more(request, found)
+        self.record = self.record.with_more(request, result, infill)
         self._bundle.create()
         text = json.dumps(self.record.to_json(), indent=1, sort_keys=True) + "\n"
         try:
             write_whole(self.path / RECORD, text.encode())
         except OSError as error:
             raise RuntimeFailure(f"{self.path / RECORD} cannot be written: {error}.") from None
-        ids, labels, maps = list[str](), list[int](), list[Array]()
-        for image, own, by_label in zip(request.ids, request.labels, found.maps, strict=True):
-            ids += [image] * len(own)
-            labels += own
-            maps += [by_label[label] for label in own]
-        self._bundle.add(ids, labels, np.stack(maps), layout="NHW")
+        pairs = request.pairs()
+        maps = np.stack([result.maps[image][label] for image, label in pairs])
+        self._bundle.add([request.ids[image] for image, _ in pairs], [label for _, label in pairs], maps, layout="NHW")
 
 
 def picture_digest(*pictures: Array) -> str:
@@ -188,11 +156,3 @@ def map_digest(values: Array) -> str:
     digest = hashlib.blake2b(str(stored.shape).encode(), digest_size=16)
     digest.update(stored.data)
     return digest.hexdigest()
-
-
-def _stored_digest(bundle: HeatmapSet, entry: Entry) -> str:
-    """Digest of the map of a line of the manifest; empty where it cannot be read any more."""
-    try:
-        return map_digest(bundle.read(entry))
-    except BadInput:
-        return ""

@@ -11,8 +11,8 @@ import hashlib
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -34,7 +34,7 @@ from auditkit.metrics.reliability import spearman
 from auditkit.metrics.statistics import mean_interval
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.runs.evaluation.images import load_images, probabilities
-from auditkit.runs.executor import Progress, Stages, Tick, execute, silent
+from auditkit.runs.executor import Progress, Tick, silent
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.runs.explain_record import RecordedBundle
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
@@ -112,61 +112,45 @@ def randomisation(
         return Randomisation(NotRandomised("other-maps", what.name()))
     output = model.signature.output
     graph = edit.with_outputs(edit.inlined(model.file.proto), [output])
-    found, total = tuple(layers(graph, output)), parameters(graph, output)
-    weights = sum(layer.parameters for layer in found)
-    if not found or weights < LEAST_SHARE * total:
+    model_layers, total = tuple(layers(graph, output)), parameters(graph, output)
+    weights = sum(layer.parameters for layer in model_layers)
+    if not model_layers or weights < LEAST_SHARE * total:
         return Randomisation(NotRandomised("few-parameters", f"{weights:,} of the model's {total:,}"))
-    originals, notes = _originals(model, images, bundle, what.seed, images_wanted)
+    originals, unfit = _originals(model, images, bundle, what.seed, images_wanted)
+    notes = [f"{number} image{'s' * (number > 1)} left out: {reason}" for reason, number in unfit.items()]
     if not originals:
         reason = "; ".join(notes) or "there is no map for any of the images"
         return Randomisation(NotRandomised("no-maps", reason))
-    infills = _infill_pool(model, images if pool is None else pool, what)
-    check = _Check(model, graph, images, what, infills, originals, found, total, confidence)
+    infills = drawn_pool(model, (images if pool is None else pool).usable(model.card)[0], what)
+    check = _Check(model, graph, images, what, infills, originals, model_layers, total, confidence)
     with nullcontext(out) if out else tempfile.TemporaryDirectory() as folder:
-        series, stage_notes = _series(check, _layer_counts(len(found), stages), Path(folder), progress)
+        series, stage_notes = _series(check, _layer_counts(len(model_layers), stages), Path(folder), progress)
     if not series:
         return Randomisation(NotRandomised("no-stage", stage_notes[-1]))
-    return Randomisation(None, what.name(), len(originals), "predicted", what.seed, len(found), confidence,
+    return Randomisation(None, what.name(), len(originals), "predicted", what.seed, len(model_layers), confidence,
                          tuple(series), (*notes, *stage_notes))  # fmt: skip
 
 
 def _originals(
     model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed: int, count: int
-) -> tuple[tuple[_Original, ...], list[str]]:
-    """The first images that serve, and notes on those that do not."""
-    originals: list[_Original] = []
-    left_out: Counter[str] = Counter()
-    for candidate in _candidates(model, images, bundle, seed):
-        if isinstance(candidate, str):
-            left_out[candidate] += 1
-            continue
-        originals.append(candidate)
-        if len(originals) == count:
-            break
-    notes = [f"{number} image{'s' * (number > 1)} left out: {reason}" for reason, number in left_out.items()]
-    return tuple(originals), notes
-
-
-def _candidates(model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed: int) -> Iterator[_Original | str]:
-    """Images that have maps, ordered by their names and the seed alone; for one that does not serve, the reason."""
+) -> tuple[tuple[_Original, ...], Counter[str]]:
+    """The first images that serve, ordered by their names and the seed alone; and why how many others do not."""
+    originals, unfit = list[_Original](), Counter[str]()
     mapped = [position for position, image in enumerate(images.ids) if image in bundle.labels]
     mapped.sort(key=lambda position: map_seed(seed, images.ids[position], ORDER_SEED))
-    for start in range(0, len(mapped), CHUNK):
-        chunk = mapped[start : start + CHUNK]
+    while mapped and len(originals) < count:
+        chunk, mapped = mapped[:CHUNK], mapped[CHUNK:]
         loaded = load_images(chunk, images, model.card, model.signature)
         labels = probabilities(model, loaded.inputs).argmax(axis=1).tolist()
         for position, image, label in zip(chunk, loaded.ids, labels, strict=True):
-            if label not in bundle.labels[image]:
-                yield NO_MAP
-                continue
-            values = bundle.get(image, label)
-            yield CONSTANT if _is_constant(values) else _Original(position, image, label, values)
-
-
-def _infill_pool(model: OnnxClassifier, images: Dataset, what: Explanation) -> Pool:
-    """The pictures behind hidden pixels: the same that the true model's maps were made with."""
-    method, _ = what.chosen()
-    return drawn_pool(model, images.usable(model.card)[0], what.seed) if method.uses_pool else Pool((), np.zeros(0))
+            if len(originals) == count:
+                break
+            values = bundle.get(image, label) if label in bundle.labels[image] else None
+            if values is None or _is_constant(values):
+                unfit[NO_MAP if values is None else CONSTANT] += 1
+            else:
+                originals.append(_Original(position, image, label, values))
+    return tuple(originals), unfit
 
 
 def _layer_counts(total: int, stages: int) -> list[int]:
@@ -213,32 +197,17 @@ def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) 
     """
     method, options = check.what.chosen()
     bundle = RecordedBundle(Bundle(out, model=check.key(changed), method=check.what.name()))
-    existing = bundle.labels()
     model = cache(lambda: check.reinitialised(changed))  # not made where no map is missing
-
-    def prepare(originals: Sequence[_Original]) -> Request | None:
-        missing = [original for original in originals if original.image not in existing]
-        if not missing:
-            return None
-        positions = [original.position for original in missing]
-        loaded = load_images(positions, check.images, check.model.card, check.model.signature)
-        labels = [(original.label,) for original in missing]
-        return request_for(model(), loaded, labels, check.pool, check.what.seed, lambda rows: tick(0, rows))
-
-    def run(request: Request | None, device: AbstractContextManager[None]) -> tuple[Request, MethodResult] | None:
-        if request is None:
-            return None
-        with device:
-            return request, _maps(method, options, request)
-
-    def keep(originals: Sequence[_Original], result: tuple[Request, MethodResult] | None) -> None:
-        if result is not None:
-            bundle.add(*result)
-        tick(len(originals))
-
     size = method.together(check.model)
-    units = [check.originals[start : start + size] for start in range(0, len(check.originals), size)]
-    execute(units, Stages(prepare, run, keep))
+    for start in range(0, len(check.originals), size):
+        originals = check.originals[start : start + size]
+        labels = [bundle.missing(original.image, [original.label]) for original in originals]
+        if any(labels):
+            positions = [original.position for original in originals]
+            unit = load_images(positions, check.images, check.model.card, check.model.signature)
+            request = request_for(model(), unit, labels, check.pool, check.what.seed, lambda rows: tick(0, rows))
+            bundle.add(request, _maps(method, options, request))
+        tick(len(originals))
     maps = bundle.checked()
     return [maps.get(original.image, original.label) for original in check.originals]
 
@@ -247,15 +216,15 @@ def _maps(method: Method, options: object, request: Request) -> MethodResult:
     """The method's maps; _NoMaps where it finds none: a network of random numbers may overflow, or hardly answer."""
     try:
         with np.errstate(all="ignore"):
-            found = method.run(request, options)
+            result = method.run(request, options)
     except OutOfMemory:
         raise
     except AuditError as error:
         raise _NoMaps(str(error).removesuffix(".")) from None
-    every = chain.from_iterable(by_label.values() for by_label in found.maps)
+    every = chain.from_iterable(by_label.values() for by_label in result.maps)
     if not all(np.isfinite(values).all() for values in every):
         raise _NoMaps("its maps hold NaN or infinity")
-    return found
+    return result
 
 
 def stage_result(

@@ -9,10 +9,10 @@ from dataclasses import fields
 import pytest
 
 from auditkit.runs.evaluation.measure import Row
-from auditkit.runs.executor import Limits, Stages, execute
+from auditkit.runs.executor import execute, units_ahead
 from auditkit.runs.folder.parquet import COLUMNS
 
-BOTH = pytest.mark.parametrize("limits", [Limits(), Limits(1, 1), Limits(2, 3)], ids=["inline", "cpu", "cuda"])
+BOTH = pytest.mark.parametrize(("running", "ahead"), [(1, 0), (1, 1), (2, 3)], ids=["one thread", "cpu", "cuda"])
 
 
 class Watched:
@@ -44,65 +44,45 @@ class Watched:
     def keep(self, unit: int, result: int) -> None:
         self.kept[unit] = result
 
-    @property
-    def stages(self) -> Stages[int, int, int]:
-        return Stages(self.prepare, self.run, self.keep)
+    def execute(self, units: range, running: int, ahead: int) -> None:
+        execute(units, self.prepare, self.run, self.keep, running, ahead)
 
 
 @BOTH
-def test_every_unit_is_kept_once(limits: Limits) -> None:
+def test_every_unit_is_kept_once(running: int, ahead: int) -> None:
     watched = Watched()
-    execute(range(20), watched.stages, limits)
+    watched.execute(range(20), running, ahead)
     assert watched.kept == {unit: unit * unit for unit in range(20)}
     assert sorted(watched.begun) == list(range(20))
 
 
 @BOTH
-def test_no_more_units_run_than_the_device_takes(limits: Limits) -> None:
+def test_no_more_units_run_than_the_device_takes(running: int, ahead: int) -> None:
     watched = Watched()
-    execute(range(30), watched.stages, limits)
-    assert 1 <= watched.most <= limits.running
+    watched.execute(range(30), running, ahead)
+    assert 1 <= watched.most <= running
 
 
 @BOTH
-def test_nothing_is_begun_after_an_error(limits: Limits) -> None:
+def test_nothing_is_begun_after_an_error(running: int, ahead: int) -> None:
     watched = Watched(broken=3)
     with pytest.raises(RuntimeError, match="out of order"):
-        execute(range(200), watched.stages, limits)
+        watched.execute(range(200), running, ahead)
     assert len(watched.begun) < 100
     assert 3 not in watched.kept
     assert set(watched.kept) <= set(watched.begun)
 
 
-def test_units_without_threads_stay_in_the_callers_thread_and_in_order() -> None:
-    threads: set[threading.Thread] = set()
-    order: list[tuple[str, int]] = []
-
-    def note(stage: str, unit: int) -> int:
-        threads.add(threading.current_thread())
-        order.append((stage, unit))
-        return unit
-
-    stages = Stages[int, int, int](
-        lambda unit: note("prepare", unit),
-        lambda unit, _device: note("run", unit),
-        lambda unit, _: order.append(("keep", unit)),
-    )
-    execute([1, 2], stages)
-    assert threads == {threading.current_thread()}
-    assert order == [(stage, unit) for unit in (1, 2) for stage in ("prepare", "run", "keep")]
-
-
 def test_the_interpreter_switches_threads_as_before_afterwards() -> None:
     before = sys.getswitchinterval()
-    execute(range(3), Watched().stages, Limits(1, 1))
+    Watched().execute(range(3), 1, 1)
     assert sys.getswitchinterval() == before
 
 
 @pytest.mark.parametrize(("cores", "ahead"), [(1, 1), (2, 1), (4, 2), (64, 3)])
 def test_units_ahead_follow_the_cores(monkeypatch: pytest.MonkeyPatch, cores: int, ahead: int) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: cores)
-    assert Limits.for_device(2) == Limits(2, ahead)
+    assert units_ahead() == ahead
 
 
 def test_the_fields_of_a_row_are_the_columns_of_the_file() -> None:

@@ -32,8 +32,8 @@ class Batch:
     prob: Array  # [images, classes]
     predicted: Array  # [images]
     label_set: Array | None  # bool [images, classes]: labels that probabilities are renormalised over
-    uses: tuple[MapUse, ...]
-    missing: tuple[MissingMap, ...]
+    uses: Sequence[MapUse]
+    missing: Sequence[MissingMap]
     crops: Mapping[int, tuple[Crop, ...]]  # of the saliency metric, by position of the use
     curves: Mapping[CurveKey, CurveRequest]
     run_rows: RunRows  # over the banks of pictures and ranks
@@ -48,27 +48,23 @@ def prepare(plan: EvaluationPlan, unit: range) -> Batch:
     label_set = _label_set(labels, prob.shape[1]) if settings.renormalise else None
     prob = renormalised(prob, label_set)
     predicted = prob.argmax(axis=1)
-    maps = rank_maps(plan, images, labels, predicted)
-    pictures, infills = _with_infills(plan, images)
-    infill_prob = _infill_probabilities(plan, pictures, infills, label_set)
+    ranks, uses, missing = rank_maps(plan, images, labels, predicted)
+    pictures, infills, infill_prob = _with_infills(plan, images, label_set)
 
     def crop_probabilities(inputs: Array, positions: Array) -> Array:
         return renormalised(probabilities(model, inputs), None if label_set is None else label_set[positions])
 
-    crops = measure_crops(images, maps.uses, model.card, model.signature, settings.saliency, crop_probabilities)
+    crops = measure_crops(plan, images, uses, crop_probabilities)
     requests = {}
-    for (rule, image, ranks), watched in _watched_labels(maps.uses, plan.curve_rules).items():
-        requests[rule, image, ranks] = CurveRequest(
-            rule, image, infills[rule.infill][image], ranks, labels=tuple(watched),
-            full_prob=tuple(prob[image, watched].tolist()),
-            infill_prob=tuple(infill_prob[rule.infill][image, watched].tolist()),
-        )  # fmt: skip
+    for (rule, image, order), watched in _watched_labels(uses, plan.curve_rules).items():
+        full, hidden = prob[image, watched].tolist(), infill_prob[rule.infill][image, watched].tolist()
+        requests[rule, image, order] = CurveRequest(
+            rule, image, infills[rule.infill][image], order, watched, full, hidden
+        )
     classifier = masked(model)
-    banks = classifier.load(pictures, maps.ranks)
-    return Batch(
-        images.ids, images.truth, prob, predicted, label_set, maps.uses, maps.missing, crops, requests,
-        lambda rows: classifier.run(rows, banks),
-    )  # fmt: skip
+    banks = classifier.load(pictures, ranks)
+    return Batch(images.ids, images.truth, prob, predicted, label_set, uses, missing, crops, requests,
+                 lambda rows: classifier.run(rows, banks))  # fmt: skip
 
 
 def renormalised(prob: Array, label_set: Array | None) -> Array:
@@ -88,39 +84,30 @@ def renormalised(prob: Array, label_set: Array | None) -> Array:
 def _label_set(labels: Sequence[Array], classes: int) -> Array:
     """Bool [images, classes]: which labels share an image's probability."""
     label_set = np.zeros((len(labels), classes), np.bool_)
-    for position, own in enumerate(labels):
-        label_set[position, own] = True
+    for position, image_labels in enumerate(labels):
+        label_set[position, image_labels] = True
     label_set[~label_set.any(axis=1)] = True  # an image without a label in the set has no figure, but a prediction
     return label_set
 
 
-def _with_infills(plan: EvaluationPlan, images: UnitImages) -> tuple[Array, dict[str, Positions]]:
-    """The bank of pictures, images before infills, and by infill the positions that serve each image."""
-    pictures, positions = [images.inputs], dict[str, Positions]()
+def _with_infills(
+    plan: EvaluationPlan, images: UnitImages, label_set: Array | None
+) -> tuple[Array, dict[str, Positions], dict[str, Array]]:
+    """The bank of pictures, images before infills; by infill, the positions that serve each image, and probabilities.
+
+    Those are [images, classes], when nothing of the image is shown.
+    """
+    pictures, positions, prob = [images.inputs], dict[str, Positions](), dict[str, Array]()
     for name in dict.fromkeys(rule.infill for rule in plan.curve_rules):
         start = sum(map(len, pictures))
         infills, positions[name] = plan.infills.pictures(name, images.ids, images.inputs, start)
+        rows, means = plan.infills.probabilities(name, infills), list[Array]()
+        for image, image_positions in enumerate(positions[name]):
+            image_rows = rows[np.array(image_positions) - start]
+            means.append(renormalised(image_rows, None if label_set is None else label_set[image]).mean(axis=0))
+        prob[name] = np.stack(means)
         pictures.append(infills)
-    return np.concatenate(pictures), positions
-
-
-def _infill_probabilities(
-    plan: EvaluationPlan, pictures: Array, infills: Mapping[str, Positions], label_set: Array | None
-) -> dict[str, Array]:
-    """By infill, probabilities [images, classes] when nothing of the image is shown; each picture is run once."""
-    prob: dict[int, Array] = {}
-    for name, positions in infills.items():
-        distinct = sorted(set().union(*positions))
-        prob |= dict(zip(distinct, plan.infills.probabilities(name, plan.model, pictures[distinct]), strict=True))
-
-    def mean(image: int, positions: Sequence[int]) -> Array:
-        rows = np.stack([prob[position] for position in positions])
-        return np.asarray(renormalised(rows, None if label_set is None else label_set[image]).mean(axis=0))
-
-    return {
-        name: np.stack([mean(image, own) for image, own in enumerate(positions)])
-        for name, positions in infills.items()
-    }  # fmt: skip
+    return np.concatenate(pictures), positions, prob
 
 
 def _watched_labels(uses: Sequence[MapUse], rules: Sequence[CurveRule]) -> dict[CurveKey, list[int]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from PIL import Image
@@ -9,10 +10,9 @@ from PIL import Image
 from auditkit.arrays import Array
 from auditkit.metrics.saliency_metric import Box, saliency_metric
 from auditkit.model import preprocessing
-from auditkit.model.card import Card
-from auditkit.model.signature import Signature
 from auditkit.runs.evaluation.images import UnitImages
 from auditkit.runs.evaluation.maps import MapUse
+from auditkit.runs.evaluation.plan import EvaluationPlan
 
 LEAST_PROB = 1e-12  # a label that a crop rules out would have an infinite metric, which no mean survives
 CHUNK = 64  # crops classified at once
@@ -31,29 +31,28 @@ class Crop:
 
 
 def measure_crops(
-    images: UnitImages, uses: Sequence[MapUse], card: Card, signature: Signature, saliency: str,
-    probabilities: Callable[[Array, Array], Array],
-) -> dict[int, tuple[Crop, ...]]:  # fmt: skip
+    plan: EvaluationPlan, images: UnitImages, uses: Sequence[MapUse], probabilities: Callable[[Array, Array], Array]
+) -> dict[int, tuple[Crop, ...]]:
     """The metric of each use's boxes, by position of the use; equal crops of an image are classified once.
 
-    `saliency` is the setting that chose the boxes. `probabilities` takes rows as the network takes them, and the
-    positions of their images.
+    `probabilities` takes rows as the network takes them, and the positions of their images.
     """
-    distinct: dict[_Cut, None] = {}
-    for use in uses:
-        distinct |= dict.fromkeys(_cuts(use, saliency))
-    cuts = list(distinct)
+    saliency, card, signature = plan.settings.saliency, plan.model.card, plan.model.signature
+    cuts = {position: _cuts(use, saliency) for position, use in enumerate(uses) if use.boxes}
+    distinct = list(dict.fromkeys(chain.from_iterable(cuts.values())))
     prob: dict[_Cut, Array] = {}
-    for start in range(0, len(cuts), CHUNK):
-        chunk = cuts[start : start + CHUNK]
+    for start in range(0, len(distinct), CHUNK):
+        chunk = distinct[start : start + CHUNK]
         pixels = np.stack([_crop(images.pixels[image], corners, resizing) for image, corners, resizing in chunk])
         inputs = preprocessing.normalised(card, pixels, signature.layout, signature.dtype)
         positions = np.array([image for image, *_ in chunk])
         prob |= dict(zip(chunk, probabilities(inputs, positions), strict=True))
-    return {
-        position: _crops(use, [prob[cut][use.label] for cut in _cuts(use, saliency)])
-        for position, use in enumerate(uses) if use.boxes
-    }  # fmt: skip
+    crops: dict[int, tuple[Crop, ...]] = {}
+    for position, use_cuts in cuts.items():
+        boxes, label_prob = uses[position].boxes, [prob[cut][uses[position].label] for cut in use_cuts]
+        values = saliency_metric([box.area_fraction for box in boxes], label_prob, prob_floor=LEAST_PROB)
+        crops[position] = tuple(map(Crop, boxes, values.tolist()))
+    return crops
 
 
 def _cuts(use: MapUse, saliency: str) -> list[_Cut]:
@@ -61,11 +60,6 @@ def _cuts(use: MapUse, saliency: str) -> list[_Cut]:
     first = COMPONENT if saliency in ("component", "both") else TUNED
     resizings = [first, *[TUNED] * len(use.boxes)]
     return [(use.image, box.corners, resizing) for box, resizing in zip(use.boxes, resizings, strict=False)]
-
-
-def _crops(use: MapUse, prob: list[float]) -> tuple[Crop, ...]:
-    values = saliency_metric([box.area_fraction for box in use.boxes], prob, prob_floor=LEAST_PROB)
-    return tuple(Crop(box, float(value)) for box, value in zip(use.boxes, values, strict=True))
 
 
 def _crop(pixels: Array, corners: tuple[int, int, int, int], resizing: Image.Resampling) -> Array:

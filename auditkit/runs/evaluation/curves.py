@@ -3,8 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -31,9 +29,9 @@ class CurveRequest:
     image: int  # position of the picture that pixels come from, or go to when deleting
     infills: tuple[int, ...]  # positions of the pictures whose results are averaged
     ranks: int  # position in the bank of ranks
-    labels: tuple[int, ...]
-    full_prob: tuple[float, ...]  # of each label on the whole image
-    infill_prob: tuple[float, ...]  # and on the infill alone
+    labels: Sequence[int]
+    full_prob: Sequence[float]  # of each label on the whole image
+    infill_prob: Sequence[float]  # and on the infill alone
 
 
 @dataclass(frozen=True)
@@ -63,17 +61,8 @@ class Span:
         return cls(low, high, pixels)
 
 
-class _Sampling(Protocol):
-    """Decides at which keep counts some curves are measured next."""
-
-    def next_counts(self) -> tuple[Array, Array]:
-        """Curves that go on [A], and the counts [A, k] they need next."""
-
-    def add(self, values: Array) -> None:
-        """Take the values [A, k, L] at the counts that `next_counts` gave."""
-
-    def curve(self, position: int) -> MeasuredCurve:
-        """The finished curve at that position."""
+# A sampling, _Fixed or _Adaptive, decides at which keep counts some curves are measured. Its `next_counts` are the
+# curves that go on [A], and the counts [A, k] they need next; `add` takes the values [A, k, L] there.
 
 
 class _Fixed:
@@ -85,8 +74,8 @@ class _Fixed:
         self.points = np.union1d(counts, (span.low, span.high))
         curves, labels = next(iter(ends.values())).shape
         self.values = np.zeros((curves, len(self.points), labels))
-        for count, known in ends.items():
-            self.values[:, self.points == count] = known[:, None]
+        for count, values in ends.items():
+            self.values[:, self.points == count] = values[:, None]
         self.pending = np.flatnonzero(~np.isin(self.points, list(ends)))
 
     def next_counts(self) -> tuple[Array, Array]:
@@ -98,26 +87,23 @@ class _Fixed:
         self.values[:, self.pending[:MOST_COUNTS]] = values
         self.pending = self.pending[MOST_COUNTS:]
 
-    def curve(self, position: int) -> MeasuredCurve:
-        known = self.values[position]
-        values = known[np.searchsorted(self.points, self.counts)]
-        areas = self.areas(values.T)
-        exact = area(self.points - self.span.low, known.T)
-        of_rule = np.abs(areas - exact)  # a protocol's rule of summing may differ from the exact one
-        errors = self._between_points[position] + np.where(of_rule > ROUNDING, of_rule, 0.0)
-        return MeasuredCurve(self.counts, values, areas, errors)
+    def curves(self) -> list[MeasuredCurve]:
+        between_points = sampled_errors(self.points, self.values)  # what the areas [C, L] may miss there
+        return [self._curve(*curve) for curve in zip(self.values, between_points, strict=True)]
 
-    @cached_property
-    def _between_points(self) -> Array:
-        """What the areas [C, L] may miss between the points."""
-        return sampled_errors(self.points, self.values)
+    def _curve(self, points: Array, errors: Array) -> MeasuredCurve:
+        values = points[np.searchsorted(self.points, self.counts)]
+        areas = self.areas(values.T)
+        exact = area(self.points - self.span.low, points.T)
+        of_rule = np.abs(areas - exact)  # a protocol's rule of summing may differ from the exact one
+        return MeasuredCurve(self.counts, values, areas, errors + np.where(of_rule > ROUNDING, of_rule, 0.0))
 
 
 class _Adaptive:
     """Curves that are refined until their areas over a span are known well enough."""
 
-    def __init__(self, span: Span, ends: dict[int, Array], needed: ErrorLimits) -> None:
-        self.span, self.ends, self.needed = span, ends, needed
+    def __init__(self, span: Span, ends: dict[int, Array], limits: ErrorLimits) -> None:
+        self.span, self.ends, self.limits = span, ends, limits
         self.refinement: Refinement | None = None
         self.unknown = [count for count in (span.low, span.high) if count not in ends]
         if not self.unknown:
@@ -126,7 +112,7 @@ class _Adaptive:
     def _begin(self) -> None:
         width = self.span.high - self.span.low
         ends = self.ends[self.span.low], self.ends[self.span.high]
-        self.refinement = Refinement(width, *ends, self.needed, min(MOST_POINTS, width))
+        self.refinement = Refinement(width, *ends, self.limits, min(MOST_POINTS, width))
 
     def next_counts(self) -> tuple[Array, Array]:
         if self.refinement is None:
@@ -142,12 +128,12 @@ class _Adaptive:
         self.ends |= {count: values[:, column] for column, count in enumerate(self.unknown)}
         self._begin()
 
-    def curve(self, position: int) -> MeasuredCurve:
+    def curves(self) -> list[MeasuredCurve]:
         if self.refinement is None:
-            raise ValueError("the ends of the curve were never measured")
-        counts, values = self.refinement.counts[position], self.refinement.values[position]
-        areas, errors = area(counts, values.T), self.refinement.errors[position]
-        return MeasuredCurve(counts + self.span.low, values, areas, errors)
+            raise ValueError("the ends of the curves were never measured")
+        points = zip(self.refinement.counts, self.refinement.values, self.refinement.errors, strict=True)
+        return [MeasuredCurve(counts + self.span.low, values, area(counts, values.T), errors)
+                for counts, values, errors in points]  # fmt: skip
 
 
 class _Group:
@@ -163,7 +149,7 @@ class _Group:
         infill_prob = np.array([curve.infill_prob for curve in curves])
         self.sampling = self._sampling(curves[0].rule, infill_prob, span, settings)
 
-    def _sampling(self, rule: CurveRule, infill_prob: Array, span: Span, settings: Evaluation) -> _Sampling:
+    def _sampling(self, rule: CurveRule, infill_prob: Array, span: Span, settings: Evaluation) -> _Fixed | _Adaptive:
         first, last = (self.full_prob, infill_prob) if self.deletion else (infill_prob, self.full_prob)
         ends = {0: first, span.pixels: last}
         protocol = rule.protocol
@@ -171,12 +157,12 @@ class _Group:
             counts = protocol.counts(span.pixels)
             return _Fixed(counts, span, ends, lambda values: protocol.area(counts, values))
         if rule.steps.rule == "auto":
-            return _Adaptive(span, ends, self._needed(rule, settings))
+            return _Adaptive(span, ends, self._error_limits(rule, settings))
         width = span.high - span.low
         steps = uniform_counts(width, rule.steps.count if rule.steps.rule == "uniform" else width)
         return _Fixed(steps + span.low, span, ends, lambda values: area(steps, values))
 
-    def _needed(self, rule: CurveRule, settings: Evaluation) -> ErrorLimits:
+    def _error_limits(self, rule: CurveRule, settings: Evaluation) -> ErrorLimits:
         tolerance, eps1, eps2 = rule.steps.tolerance, settings.eps1 or 0.0, settings.eps2 or 0.0
         if self.deletion:  # it feeds no ratio
             return lambda _active, areas: np.full(areas.shape, tolerance)
@@ -214,7 +200,7 @@ def measure_curves(
         _run_round(run_rows, steps, label_set, on_rows)
     measured: dict[int, MeasuredCurve] = {}
     for kind, group in groups.items():
-        measured |= {index: group.sampling.curve(position) for position, index in enumerate(members[kind])}
+        measured |= dict(zip(members[kind], group.sampling.curves(), strict=True))
     return [measured[index] for index in range(len(curves))]
 
 
@@ -242,8 +228,8 @@ def _run_round(
         on_rows(len(probabilities))
     _check_finite(prob, renormalised=label_set is not None)
     start = 0
-    for (group, _, counts), (masks, own, _) in zip(steps, parts, strict=True):
-        group.add(counts, prob[start : start + len(masks), : own.shape[1]])
+    for (group, _, counts), (masks, group_labels, _) in zip(steps, parts, strict=True):
+        group.add(counts, prob[start : start + len(masks), : group_labels.shape[1]])
         start += len(masks)
 
 

@@ -11,9 +11,7 @@ from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
 from auditkit.metrics.protocols import rise_blur
 from auditkit.model import preprocessing
-from auditkit.model.card import Card
 from auditkit.model.classifier import AnyClassifier
-from auditkit.model.signature import Signature
 from auditkit.runs.evaluation.images import probabilities
 from auditkit.runs.evaluation.settings import BLUR_PREFIX, IMAGE_PREFIX, Evaluation, blur_sigma
 
@@ -25,9 +23,11 @@ UNIFORM = ("gray", "black", "zero")  # infills that are the same for every image
 class Infills:
     """The infills of one evaluation: which pictures a unit needs, and which of them serve each of its images."""
 
-    def __init__(self, card: Card, signature: Signature, settings: Evaluation, pool: Dataset) -> None:
-        self.card, self.signature, self.settings, self.pool = card, signature, settings, pool
-        self._files: dict[str, Array] = {}  # decoded once
+    def __init__(self, model: AnyClassifier, settings: Evaluation, pool: Dataset) -> None:
+        card, signature = model.card, model.signature
+        self.model, self.card, self.signature, self.settings, self.pool = model, card, signature, settings, pool
+        self.files = {name: _existing_file(name) for name in settings.infills if name.startswith(IMAGE_PREFIX)}
+        self._decoded: dict[str, Array] = {}  # of the files
         self._prob: dict[str, Array] = {}  # of infills that all images share
         self._drawing: dict[str, Callable[[Array], Array]] = {
             "gray": lambda _: preprocessing.flat_picture(card, signature, card.gray),
@@ -46,11 +46,11 @@ class Infills:
             return pictures, ((start,),) * len(ids)
         return pictures, tuple((start + image,) for image in range(len(ids)))
 
-    def probabilities(self, name: str, model: AnyClassifier, pictures: Array) -> Array:
+    def probabilities(self, name: str, pictures: Array) -> Array:
         """Probabilities [N, classes] of that infill's pictures; one that all images share is run once."""
         if name in self._prob:
             return self._prob[name]
-        prob = probabilities(model, pictures)
+        prob = probabilities(self.model, pictures)
         if name in UNIFORM or name.startswith(IMAGE_PREFIX):
             self._prob[name] = prob
         return prob
@@ -64,14 +64,13 @@ class Infills:
 
     def _from_file(self, name: str) -> Array:
         """The picture of an infill `image:FILE`."""
-        if name not in self._files:
+        if name not in self._decoded:
             try:
-                self._files[name] = self._input(
-                    preprocessing.pixels(self.card, preprocessing.opened(infill_file(name)))
-                )
+                pixels = preprocessing.pixels(self.card, preprocessing.opened(self.files[name]))
             except BadInput as error:
                 raise BadInput(f"infill {name}: {error}") from None
-        return self._files[name]
+            self._decoded[name] = self._input(pixels)
+        return self._decoded[name]
 
     def _input(self, pixels: Array) -> Array:
         """Pixels as the network takes them, [1, ...]."""
@@ -79,13 +78,13 @@ class Infills:
 
     def _random(self, ids: Sequence[str], inputs: Array, start: int) -> tuple[Array, Positions]:
         loaded: dict[int, Array] = {}
-        draws = [self._draw(image, own, loaded) for image, own in zip(ids, inputs, strict=True)]
+        draws = [self._draw(image, shown, loaded) for image, shown in zip(ids, inputs, strict=True)]
         chosen = sorted(set().union(*draws))
         positions = {index: start + offset for offset, index in enumerate(chosen)}
         pictures = np.stack([loaded[index] for index in chosen])
         return pictures, tuple(tuple(positions[index] for index in draw) for draw in draws)
 
-    def _draw(self, image: str, own: Array, loaded: dict[int, Array]) -> list[int]:
+    def _draw(self, image: str, shown: Array, loaded: dict[int, Array]) -> list[int]:
         """Positions in the pool of one image's infills: never the image itself, under any name."""
         rng = np.random.default_rng(map_seed(self.settings.seed, image, POOL_SEED))
         draws = self.settings.draws
@@ -95,7 +94,7 @@ class Infills:
                 continue
             if index not in loaded:
                 loaded[index] = self._from_pool(index)
-            if not np.array_equal(loaded[index], own):
+            if not np.array_equal(loaded[index], shown):
                 chosen.append(index)
             if len(chosen) == draws:
                 return chosen
@@ -113,7 +112,7 @@ class Infills:
             raise BadInput(f"image '{self.pool.ids[index]}' of the pool: {error}") from None
 
 
-def infill_file(name: str) -> Path:
+def _existing_file(name: str) -> Path:
     """The file of an infill `image:FILE`."""
     path = Path(name.removeprefix(IMAGE_PREFIX))
     if not path.is_file():

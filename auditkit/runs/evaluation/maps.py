@@ -17,7 +17,7 @@ from auditkit.metrics.similarity import fingerprint, is_same_map, outline
 from auditkit.model.card import Card
 from auditkit.runs.evaluation.images import UnitImages
 from auditkit.runs.evaluation.plan import EvaluationPlan
-from auditkit.runs.evaluation.settings import NO_LABEL, NO_MAP, Evaluation
+from auditkit.runs.evaluation.settings import NO_LABEL, NO_MAP
 from auditkit.runs.folder.figures import CONTROL
 from auditkit.runs.summary.row_table import CONSTANT, SAME_MAP_FLAG, TIES
 
@@ -61,45 +61,30 @@ class MissingMap:
     reason: str
 
 
-@dataclass(frozen=True)
-class UnitMaps:
-    """The ranks of a unit's maps, and their uses."""
-
-    ranks: Array  # [maps, height, width]
-    uses: tuple[MapUse, ...]
-    missing: tuple[MissingMap, ...]
-
-
-def rank_maps(plan: EvaluationPlan, images: UnitImages, labels: Sequence[Array], predicted: Array) -> UnitMaps:
-    """Rank the maps of every bundle and control for the label set of each image."""
+def rank_maps(
+    plan: EvaluationPlan, images: UnitImages, labels: Sequence[Array], predicted: Array
+) -> tuple[Array, list[MapUse], list[MissingMap]]:
+    """Ranks [maps, height, width] of the maps of bundles and controls, their uses, and the maps that are missing."""
     settings, card = plan.settings, plan.model.card
     bank, uses, missing = _RankBank(plan), list[MapUse](), list[MissingMap]()
+    controls = [f"{CONTROL}{name}" for name in CONTROLS] if settings.controls else []
     for position, name in enumerate(images.ids):
-        label_set = [int(label) for label in labels[position]]
+        label_set, prediction = labels[position].tolist(), int(predicted[position])
         if not label_set:
-            label = int(predicted[position])
-            missing += [MissingMap(position, label, source, NO_LABEL) for source in _sources(plan)]
+            missing += [MissingMap(position, prediction, source, NO_LABEL) for source in (*plan.bundles, *controls)]
             continue
-        image = _ImageMaps(bank, position, name, int(predicted[position]), images.truth[position],
-                           images.regions[position])  # fmt: skip
+        image = _ImageMaps(bank, position, name, prediction, images.truth[position], images.regions[position])
         for source, bundle in plan.bundles.items():
             covered = set(bundle.labels.get(name, ()))
             size = images.sizes[position]
             maps = {label: fitted_map(bundle, name, label, card, size) for label in label_set if label in covered}
             missing += [MissingMap(position, label, source, NO_MAP) for label in label_set if label not in covered]
             uses += image.uses(source, maps)
-            if settings.controls and image.predicted in maps and len(label_set) > 1:
-                uses += image.uses(f"{CONTROL}one-map:{source}", dict.fromkeys(label_set, maps[image.predicted]))
+            if settings.controls and prediction in maps and len(label_set) > 1:
+                uses += image.uses(f"{CONTROL}one-map:{source}", dict.fromkeys(label_set, maps[prediction]))
         if settings.controls:
-            uses += _control_uses(image, images.pixels[position], label_set, settings)
-    ranks = np.stack(bank.ranks) if bank.ranks else np.zeros((1, *card.size), np.int32)
-    return UnitMaps(ranks, tuple(uses), tuple(missing))
-
-
-def _sources(plan: EvaluationPlan) -> list[str]:
-    """Bundles and, where they are measured, controls that every image has."""
-    controls = [f"{CONTROL}{name}" for name in CONTROLS] if plan.settings.controls else []
-    return [*plan.bundles, *controls]
+            uses += image.control_uses(images.pixels[position], label_set)
+    return np.stack(bank.ranks) if bank.ranks else np.zeros((1, *card.size), np.int32), uses, missing
 
 
 class _RankBank:
@@ -120,19 +105,16 @@ class _RankBank:
         return self._by_digest[key]
 
     def _ranked(self, image: str, values: Array, order: Order, digest: str) -> RankedMap:
-        if not order.tied:
-            position = self._append(order.ranks("first"))
-            return RankedMap(dict.fromkeys(self.tie_rules, position), (), 0.0, digest, *self._outline(values, position))
-        # The shuffle within ties depends on the order, not on the label: equal maps stay equal.
-        seeds = [map_seed(self.settings.seed, image + digest, number) for number in range(self.settings.tie_orders + 1)]
-        positions = {rule: self._append(order.ranks(rule, seeds[0])) for rule in self.tie_rules}
-        reshuffles = tuple(self._append(order.ranks("random", seed)) for seed in seeds[1:])
-        first = positions[self.tie_rules[0]]
-        return RankedMap(positions, reshuffles, order.tied, digest, *self._outline(values, first))
-
-    def _outline(self, values: Array, position: int) -> tuple[Array, bytes]:
-        top = outline(values, self.ranks[position])
-        return top, fingerprint(top, values.size, self.settings.seed)
+        reshuffles, seed = tuple[int, ...](), self.settings.seed
+        if order.tied:
+            # The shuffle within ties depends on the order, not on the label: equal maps stay equal.
+            seeds = [map_seed(seed, image + digest, number) for number in range(self.settings.tie_orders + 1)]
+            positions = {rule: self._append(order.ranks(rule, seeds[0])) for rule in self.tie_rules}
+            reshuffles = tuple(self._append(order.ranks("random", shuffle)) for shuffle in seeds[1:])
+        else:
+            positions = dict.fromkeys(self.tie_rules, self._append(order.ranks("first")))
+        top = outline(values, self.ranks[positions[self.tie_rules[0]]])
+        return RankedMap(positions, reshuffles, order.tied, digest, top, fingerprint(top, values.size, seed))
 
     def _append(self, ranks: Array) -> int:
         self.ranks.append(ranks)
@@ -155,30 +137,47 @@ class _ImageMaps:
         distinct = {id(values): values for values in maps.values()}
         ranked = {key: self.bank.add(self.name, values) for key, values in distinct.items()}
         targets = {id(values) for label, values in maps.items() if self._is_target(label)}
-        drawn = {key: _boxes(distinct[key], self.bank.settings.saliency) for key in targets}
+        boxes_of = {key: _boxes(distinct[key], self.bank.settings.saliency) for key in targets}
         one_for_all = len(maps) > 1 and self._one_for_all(maps, ranked)
         return [
-            self._use(source, label, values, ranked[id(values)], drawn.get(id(values), ()), one_for_all)
+            self._use(source, label, values, ranked[id(values)], boxes_of.get(id(values), ()), one_for_all)
             for label, values in maps.items()
         ]
+
+    def control_uses(self, pixels: Array, labels: Sequence[int]) -> list[MapUse]:
+        """The uses of the maps that know nothing of the model."""
+        uses, seed = list[MapUse](), self.bank.settings.seed
+        for control, (draw, per_label) in CONTROLS.items():
+            if per_label:
+                maps = {label: draw(pixels, map_seed(seed, self.name, label)) for label in labels}
+            else:
+                maps = dict.fromkeys(labels, draw(pixels, map_seed(seed, self.name, 0)))
+            uses += self.uses(f"{CONTROL}{control}", maps)
+        return uses
 
     def _one_for_all(self, maps: Mapping[int, Array], ranked: Mapping[int, RankedMap]) -> bool:
         """Whether all labels share a map."""
         first = maps.get(self.predicted, next(iter(maps.values())))
-        others = [entry.outline for key, entry in ranked.items() if key != id(first)]
-        return not others or is_same_map(ranked[id(first)].outline, others, first.size)
+        rest = [entry.outline for key, entry in ranked.items() if key != id(first)]
+        return not rest or is_same_map(ranked[id(first)].outline, rest, first.size)
 
     def _is_target(self, label: int) -> bool:
         return self.bank.settings.targets_listed_labels or label == self.predicted
 
     def _use(
-        self, source: str, label: int, values: Array, ranked: RankedMap, drawn: tuple[Box, ...], one_for_all: bool
+        self,
+        source: str,
+        label: int,
+        values: Array,
+        ranked: RankedMap,
+        target_boxes: tuple[Box, ...],
+        one_for_all: bool,
     ) -> MapUse:
         flags = [SAME_MAP_FLAG] if one_for_all else []
         flags += [CONSTANT] if values.min() == values.max() else []
         flags += [TIES] if ranked.tied_fraction > HEAVY_TIES else []
         is_target = self._is_target(label)
-        use = MapUse(self.position, label, source, ranked, tuple(flags), is_target, drawn if is_target else ())
+        use = MapUse(self.position, label, source, ranked, tuple(flags), is_target, target_boxes if is_target else ())
         if self.region is None or label != (self.predicted if self.truth is None else self.truth):
             return use
         hit = pointing_hit(values, self.region)
@@ -194,18 +193,6 @@ def _boxes(values: Array, rule: str) -> tuple[Box, ...]:
     """The boxes that the saliency setting asks for: the largest component's first, then one for every delta."""
     component = [component_box(values)] if rule in ("component", "both") else []
     return (*component, *(boxes(values) if rule in ("tuned", "both") else ()))
-
-
-def _control_uses(image: _ImageMaps, pixels: Array, labels: list[int], settings: Evaluation) -> list[MapUse]:
-    """The uses of the maps that know nothing of the model."""
-    uses: list[MapUse] = []
-    for name, (draw, per_label) in CONTROLS.items():
-        if per_label:
-            maps = {label: draw(pixels, map_seed(settings.seed, image.name, label)) for label in labels}
-        else:
-            maps = dict.fromkeys(labels, draw(pixels, map_seed(settings.seed, image.name, 0)))
-        uses += image.uses(f"{CONTROL}{name}", maps)
-    return uses
 
 
 def fitted_map(bundle: HeatmapSet, image: str, label: int, card: Card, size: tuple[int, int]) -> Array:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.runs.evaluation.batch import Batch, CurveKey
 from auditkit.runs.evaluation.crops import Crop
 from auditkit.runs.evaluation.curves import MeasuredCurve, measure_curves
-from auditkit.runs.evaluation.maps import MapUse
+from auditkit.runs.evaluation.maps import MapUse, MissingMap
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.evaluation.settings import CurvePair, CurveRule
 
@@ -102,15 +102,14 @@ class _Figures:
 
     def missing_rows(self) -> list[Row]:
         """A row with the reason for each missing map and infill."""
-        batch = self.batch
-        return [
-            Row(
-                image=batch.ids[gap.image], label=gap.label, bundle=gap.source, infill=pair.insertion.infill,
-                prob=float(batch.prob[gap.image, gap.label]), predicted=bool(batch.predicted[gap.image] == gap.label),
-                error=gap.reason, truth=batch.truth[gap.image], prediction=int(batch.predicted[gap.image]),
-            )
-            for gap, pair in product(batch.missing, self.plan.curve_pairs)
-        ]  # fmt: skip
+        gaps = product(self.batch.missing, self.plan.curve_pairs)
+        return [replace(self._without_figures(gap, pair), error=gap.reason) for gap, pair in gaps]
+
+    def _without_figures(self, use: MapUse | MissingMap, pair: CurvePair) -> Row:
+        batch, prediction = self.batch, int(self.batch.predicted[use.image])
+        prob = float(batch.prob[use.image, use.label])
+        return Row(batch.ids[use.image], use.label, use.source, pair.insertion.infill, prob, prediction == use.label,
+                   truth=batch.truth[use.image], prediction=prediction)  # fmt: skip
 
     def _ratios(self, insertion: Array, prob: Array) -> list[tuple[float | None, float | None]]:
         """Alpha and beta of each row; None where the settings leave them out."""
@@ -128,49 +127,29 @@ class _Figures:
             float(measured.areas[label]), float(measured.errors[label]), measured.counts, measured.values[:, label]
         )
 
-    def _by_rule(self, crops: tuple[Crop, ...]) -> tuple[Crop | None, tuple[Crop, ...]]:
-        """The crop of the largest component, which comes first where it was asked for, and those of every delta."""
-        if crops and self.plan.settings.saliency in ("component", "both"):
-            return crops[0], crops[1:]
-        return None, crops
-
     def _row(
         self, use: MapUse, pair: CurvePair, insertion: _LabelCurve, ratio: tuple[float | None, float | None],
         crops: tuple[Crop, ...],
     ) -> Row:  # fmt: skip
-        batch, deletion = self.batch, None
+        settings, deletion = self.plan.settings, None
         if use.is_target and pair.deletion is not None:
             deletion = self._curve(pair.deletion, use, use.map.positions[pair.deletion.ties])
-        tie_orders = [insertion.area] if self.plan.settings.tie_orders else []
+        tie_orders = [insertion.area] if settings.tie_orders else []
         tie_orders += [self._curve(pair.insertion, use, position).area for position in use.map.reshuffles]
-        component, by_delta = self._by_rule(crops)
-        return Row(
-            image=batch.ids[use.image],
-            label=use.label,
-            bundle=use.source,
-            infill=pair.insertion.infill,
-            prob=float(batch.prob[use.image, use.label]),
-            predicted=bool(batch.predicted[use.image] == use.label),
-            insertion=insertion.area,
-            insertion_error=insertion.error,
-            deletion=deletion.area if deletion else None,
-            deletion_error=deletion.error if deletion else None,
-            alpha=ratio[0],
-            beta=ratio[1],
+        # The crop of the largest component comes first where it was asked for, before those of every delta.
+        split = 1 if settings.saliency in ("component", "both") else 0
+        component, by_delta = next(iter(crops[:split]), None), crops[split:]
+        return replace(
+            self._without_figures(use, pair),
+            insertion=insertion.area, insertion_error=insertion.error,
+            insertion_low=min(tie_orders, default=None), insertion_high=max(tie_orders, default=None),
+            keep_counts=insertion.counts.astype(np.int32), curve=insertion.values.astype(np.float32),
+            deletion=deletion.area if deletion else None, deletion_error=deletion.error if deletion else None,
+            alpha=ratio[0], beta=ratio[1],
             saliency_metric=component.value if component else None,
             box_degenerate=component.box.degenerate if component else None,
-            pointing_hit=use.pointing_hit,
-            iou=use.iou,
-            tied_fraction=use.map.tied_fraction,
-            flags=use.flags,
-            keep_counts=insertion.counts.astype(np.int32),
-            curve=insertion.values.astype(np.float32),
-            map_digest=use.map.digest,
-            truth=batch.truth[use.image],
-            prediction=int(batch.predicted[use.image]),
-            insertion_low=min(tie_orders, default=None),
-            insertion_high=max(tie_orders, default=None),
             saliency_by_delta=[crop.value for crop in by_delta] or None,
             degenerate_by_delta=[crop.box.degenerate for crop in by_delta] or None,
-            map_top=use.map.fingerprint,
-        )
+            pointing_hit=use.pointing_hit, iou=use.iou, flags=use.flags,
+            tied_fraction=use.map.tied_fraction, map_digest=use.map.digest, map_top=use.map.fingerprint,
+        )  # fmt: skip

@@ -14,20 +14,12 @@ from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
-from auditkit.model.card import Card
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.session import runtime_version
 from auditkit.records import from_json, to_json
 from auditkit.runs.evaluation.curves import Span
-from auditkit.runs.evaluation.infills import Infills, infill_file
-from auditkit.runs.evaluation.settings import (
-    IMAGE_PREFIX,
-    CurvePair,
-    CurveRule,
-    Evaluation,
-    curve_pairs,
-    resolved,
-)
+from auditkit.runs.evaluation.infills import Infills
+from auditkit.runs.evaluation.settings import CurvePair, CurveRule, Evaluation, curve_pairs, resolved
 from auditkit.runs.folder.figures import CONTROL
 from auditkit.runs.folder.results import CardOrigin, CardValue, Images, ModelFile, Results, Settings, Subject
 from auditkit.runs.folder.store import Store
@@ -73,14 +65,14 @@ class EvaluationPlan:
     @property
     def curve_rules(self) -> tuple[CurveRule, ...]:
         """The rules of all curves, each once."""
-        rules: dict[CurveRule, None] = {}
+        rules: list[CurveRule | None] = []
         for pair in self.curve_pairs:
-            rules |= dict.fromkeys(pair.rules)
-        return tuple(rules)
+            rules += [pair.insertion, pair.deletion]
+        return tuple(filter(None, dict.fromkeys(rules)))
 
     def record(self) -> RunRecord:
         """All that can change a figure: a folder that holds another run is refused."""
-        files = [infill_file(name) for name in self.settings.infills if name.startswith(IMAGE_PREFIX)]
+        files = self.infills.files.values()
         return RunRecord(
             subject(self.model, self.images), self.settings.to_record(),
             bundles={name: bundle_digest(bundle) for name, bundle in self.bundles.items()},
@@ -99,10 +91,8 @@ def plan_evaluation(
     settings = resolved(settings, model.signature.classes)
     infill_pool = images if pool is None else pool
     span = Span.of(settings, model.signature.height * model.signature.width)
-    infills = Infills(model.card, model.signature, settings, infill_pool)
-    plan = EvaluationPlan(
-        model, images, bundles, infill_pool, settings, curve_pairs(settings), span, infills, failed
-    )  # fmt: skip
+    infills = Infills(model, settings, infill_pool)
+    plan = EvaluationPlan(model, images, bundles, infill_pool, settings, curve_pairs(settings), span, infills, failed)
     _check_images(plan)
     _check_bundles(plan)
     if pool is not None and "random" not in settings.infills:
@@ -120,9 +110,6 @@ def _check_images(plan: EvaluationPlan) -> None:
         raise BadInput(f"{images.source} has the image '{twice}' twice; every image counts once.")
     if "random" in plan.settings.infills and len(set(plan.pool.ids)) < 2:
         raise BadInput("random infill needs at least two images; give more, or a --pool.")
-    for name in plan.settings.infills:
-        if name.startswith(IMAGE_PREFIX):
-            infill_file(name)
 
 
 def _check_bundles(plan: EvaluationPlan) -> None:
@@ -140,12 +127,10 @@ def _check_bundle(name: str, bundle: HeatmapSet, plan: EvaluationPlan) -> None:
     if not set(bundle.labels) & set(plan.images.ids):
         first = next(iter(bundle.labels), "none")
         raise BadInput(f"bundle {name} has no map for any of the images; its first image is '{first}'.")
-    for labels in bundle.labels.values():
-        if max(labels, default=0) >= classes:
-            label = next(label for label in labels if label >= classes)
-            raise BadInput(f"bundle {name} has a map for label {label}; the model has classes 0 to {classes - 1}.")
-    identity = plan.model.identity
-    explained = bundle.header.model
+    label = next((entry.label for entry in bundle.entries if entry.label >= classes), None)
+    if label is not None:
+        raise BadInput(f"bundle {name} has a map for label {label}; the model has classes 0 to {classes - 1}.")
+    identity, explained = plan.model.identity, bundle.header.model
     if identity and explained and explained.lower() != identity.lower():
         raise BadInput(
             f"bundle {name} was made for the model {explained[:12]}..., but this one is {identity[:12]}...; maps of "
@@ -159,19 +144,15 @@ def subject(model: AnyClassifier, images: Dataset) -> Subject:
     file: ModelFile | Literal["callable"] = "callable"
     if model.file is not None:
         file = ModelFile(str(model.file.path), model.file.sha256, model.file.identity)
+    card_digest = None
+    if card.origin.file is not None and card.origin.file.is_file():
+        card_digest = hashlib.sha256(card.origin.file.read_bytes()).hexdigest()
     values = {name: value for name, value in card.to_json().items() if name != "source"}
     return Subject(
         file, signature.input, signature.output, signature.kind, signature.classes, signature.layout, signature.dtype,
-        _card_origin(card), from_json(dict[str, CardValue], values, "card"), tuple(card.names),
+        CardOrigin(str(card.origin), card_digest), from_json(dict[str, CardValue], values, "card"), tuple(card.names),
         Images(str(images.source), len(images), images.digest()),
     )  # fmt: skip
-
-
-def _card_origin(card: Card) -> CardOrigin:
-    file, digest = card.origin.file, None
-    if file is not None and file.is_file():
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return CardOrigin(str(card.origin), digest)
 
 
 def environment(model: AnyClassifier) -> dict[str, str]:

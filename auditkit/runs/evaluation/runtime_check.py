@@ -50,25 +50,23 @@ def checked(
 
     Where the precision was left open and a figure changes too much, `plan_for` makes a new plan in strict float32.
     """
-    sample, prob = _run_twice(plan)
-    pending = aside.submit(_compared, plan, sample, prob)
+    pending = aside.submit(_compared, plan, *_run_twice(plan))
     model = plan.model
     if model.file is None or model.requested.precision != "auto" or model.settings.precision == "strict":
         return plan, pending
     runtime = pending.result()
     if not runtime.matters:
         return plan, pending
-    strict = plan_for(
-        OnnxClassifier(model.file, model.signature, model.card, replace(model.requested, precision="strict"))
-    )
+    requested = replace(model.requested, precision="strict")
+    strict = plan_for(OnnxClassifier(model.file, model.signature, model.card, requested))
     name, change = max(runtime.changes.items(), key=itemgetter(1))
     note = f"{model.settings.precision} changes {name} by {change:.2g} on average, so strict float32 is used"
-    sample, prob = _run_twice(strict)
-    return strict, aside.submit(lambda: replace(_compared(strict, sample, prob), note=note))
+    repeats = _run_twice(strict)
+    return strict, aside.submit(lambda: replace(_compared(strict, *repeats), note=note))
 
 
-def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array]:
-    """The sample and its probabilities [2, rows, classes] on the plan's device."""
+def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array, float]:
+    """The sample, its probabilities [rows, classes] on the plan's device, and how far they are off the second time."""
     sample = _sample(plan)
     classifier = masked(plan.model)
     banks = classifier.load(sample.pictures, sample.ranks)
@@ -81,7 +79,7 @@ def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array]:
             f"the model gave probabilities that differ by {repeated:.2g} for the same images; figures of such a "
             "classifier mean nothing."
         )
-    return sample, np.stack([first, again])
+    return sample, first, repeated
 
 
 def _sample(plan: EvaluationPlan) -> _Sample:
@@ -114,20 +112,17 @@ def _ranks(plan: EvaluationPlan, images: UnitImages, image: int, label: int) -> 
     return [ranks(values, "random", map_seed(plan.settings.seed, name, MAP_SEED)) for values in maps]
 
 
-def _compared(plan: EvaluationPlan, sample: _Sample, prob: Array) -> Runtime:
+def _compared(plan: EvaluationPlan, sample: _Sample, prob: Array, repeated: float) -> Runtime:
     """The sample's probabilities on the device beside those on the CPU."""
-    model, (first, again) = plan.model, prob
-    rows, repeated = len(sample.rows), float(np.abs(first - again).max())
+    model, rows = plan.model, len(sample.rows)
     if model.file is None:
         return Runtime(None, rows, repeated, largest=None, mean=None, insertion=None, alpha=None, beta=None, note=None)
     reference = model.reference()
     chunks = np.array_split(sample.rows, max(1, len(sample.rows) // REFERENCE_ROWS))
-    expected = np.concatenate([
-        probabilities(reference, composed(chunk, sample.pictures, sample.ranks, model.signature.layout))
-        for chunk in chunks
-    ])  # fmt: skip
-    difference = np.abs(first - expected)
-    before, after = _figures(expected, sample, plan), _figures(first, sample, plan)
+    inputs = (composed(chunk, sample.pictures, sample.ranks, model.signature.layout) for chunk in chunks)
+    expected = np.concatenate([probabilities(reference, chunk) for chunk in inputs])
+    difference = np.abs(prob - expected)
+    before, after = _figures(expected, sample, plan), _figures(prob, sample, plan)
     insertion, complete, sound = (float(np.abs(b - a).mean()) for b, a in zip(before, after, strict=True))
     largest, mean = float(difference.max()), float(difference.mean())
     return Runtime(REFERENCE, rows, repeated, largest, mean, insertion, complete, sound, note=None)

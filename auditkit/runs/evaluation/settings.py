@@ -67,28 +67,25 @@ class Evaluation:
 
     def _check_choices(self) -> None:
         choices = (
-            ("ties", self.ties, (None, *TIES)),
-            ("saliency", self.saliency, SALIENCY),
-            ("interval", self.interval, METHODS),
-            ("protocol", self.protocol, (None, *protocols.PRESETS)),
-        )
+            ("ties", self.ties, (None, *TIES)), ("saliency", self.saliency, SALIENCY),
+            ("interval", self.interval, METHODS), ("protocol", self.protocol, (None, *protocols.PRESETS)),
+        )  # fmt: skip
         for name, value, allowed in choices:
             if value not in allowed:
                 raise BadInput(f"{name} '{value}' is not one of {', '.join(filter(None, allowed))}.")
 
     def _check_numbers(self) -> None:
-        for name, eps in (("eps1", self.eps1), ("eps2", self.eps2)):
-            if eps is not None and not 0 <= eps < 1:
-                raise BadInput(f"{name} {eps} must lie in [0, 1).")
-        for name, number, least in (
+        shares = (("eps1", self.eps1, 0.0), ("eps2", self.eps2, 0.0), ("confidence", self.confidence, 0.5))
+        for name, share, least in shares:
+            if share is not None and not least <= share < 1:
+                raise BadInput(f"{name} {share} must lie in [{least:g}, 1).")
+        for name, number, fewest in (
             ("seed", self.seed, 0),
             ("draws", self.draws, 1),
             ("tie orders", self.tie_orders, 0),
         ):
-            if number < least:
-                raise BadInput(f"{name} {number} is less than {least}.")
-        if not 0.5 <= self.confidence < 1:
-            raise BadInput(f"confidence {self.confidence} must lie in [0.5, 1).")
+            if number < fewest:
+                raise BadInput(f"{name} {number} is less than {fewest}.")
 
     @property
     def targets_listed_labels(self) -> bool:
@@ -121,43 +118,29 @@ def resolved(settings: Evaluation, classes: int) -> Evaluation:
     labels = None if settings.labels is None else str(parse_labels(settings.labels))  # however they are written
     if settings.protocol is None:
         return replace(
-            settings,
-            labels=labels or str(default_labels(classes)),
-            infill=settings.infills,
-            renormalise=bool(settings.renormalise),
+            settings, labels=labels or str(default_labels(classes)), renormalise=bool(settings.renormalise),
+            infill=settings.infills, ties=settings.ties or "random",
             steps=settings.steps or Steps("auto", tolerance=TOLERANCE),
             eps1=EPS1 if settings.eps1 is None else settings.eps1,
             eps2=EPS2 if settings.eps2 is None else settings.eps2,
-            ties=settings.ties or "random",
-        )
+        )  # fmt: skip
     protocol = protocols.preset(settings.protocol)
     _check_protocol(settings, protocol)
-    return replace(
-        settings,
-        labels=labels or {"all": "all", "predicted": "top1"}[protocol.labels],
-        infill=(protocol.insertion.infill,),
-        renormalise=protocol.renormalise,
-        steps=settings.steps or _protocol_steps(protocol),
-        eps1=protocol.eps1,
-        eps2=protocol.eps2,
-        ties=protocol.insertion.ties,
-    )
-
-
-def _protocol_steps(protocol: protocols.Preset) -> Steps:
     count = protocol.insertion.steps
-    return Steps("exact") if count is None else Steps("uniform", count=count)
+    return replace(
+        settings, labels=labels or {"all": "all", "predicted": "top1"}[protocol.labels],
+        renormalise=protocol.renormalise, infill=(protocol.insertion.infill,), ties=protocol.insertion.ties,
+        steps=settings.steps or (Steps("exact") if count is None else Steps("uniform", count=count)),
+        eps1=protocol.eps1, eps2=protocol.eps2,
+    )  # fmt: skip
 
 
 def _check_protocol(settings: Evaluation, protocol: protocols.Preset) -> None:
     """Refuse settings that contradict the protocol."""
     fixed = {
-        "infill": settings.infill,
-        "ties": settings.ties,
-        "eps1": settings.eps1,
-        "eps2": settings.eps2,
+        "infill": settings.infill, "ties": settings.ties, "eps1": settings.eps1, "eps2": settings.eps2,
         "rule to renormalise or not": settings.renormalise,
-    }
+    }  # fmt: skip
     changed = [name for name, value in fixed.items() if value is not None]
     if changed:
         raise BadInput(f"the protocol {settings.protocol} has its own {changed[0]}; leave one of the two out.")
@@ -193,11 +176,6 @@ class CurvePair:
     insertion: CurveRule
     deletion: CurveRule | None
 
-    @property
-    def rules(self) -> tuple[CurveRule, ...]:
-        """The rules of the curves that are measured."""
-        return (self.insertion,) if self.deletion is None else (self.insertion, self.deletion)
-
 
 def curve_pairs(settings: Evaluation) -> tuple[CurvePair, ...]:
     """The curves that resolved settings ask for."""
@@ -205,18 +183,15 @@ def curve_pairs(settings: Evaluation) -> tuple[CurvePair, ...]:
     if steps is None or ties is None:
         raise ValueError("the settings are not resolved")
     if settings.protocol is None:
-        pairs = [
-            (CurveRule(infill, ties, steps), CurveRule(infill, ties, steps, deletion=True))
-            for infill in settings.infills
-        ]  # fmt: skip
+        rules = [CurveRule(infill, ties, steps) for infill in settings.infills]
+        pairs = [(rule, replace(rule, deletion=True)) for rule in rules]
     else:
         protocol = protocols.preset(settings.protocol)
         if steps.rule == "uniform":
             protocol = protocol.with_steps(steps.count)
         first, second = protocol.insertion, protocol.deletion
-        insertion = CurveRule(first.infill, first.ties, steps, deletion=False, protocol=first)
-        deletion = CurveRule(second.infill, second.ties, steps, deletion=True, protocol=second)
-        pairs = [(insertion, deletion)]
+        insertion = CurveRule(first.infill, first.ties, steps, protocol=first)
+        pairs = [(insertion, CurveRule(second.infill, second.ties, steps, deletion=True, protocol=second))]
     return tuple(CurvePair(insertion, deletion if settings.deletion else None) for insertion, deletion in pairs)
 
 

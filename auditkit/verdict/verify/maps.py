@@ -10,7 +10,6 @@ from auditkit.arrays import Array
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
-from auditkit.methods.request import Pool
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.metrics.reliability import spearman
 from auditkit.model.classifier import OnnxClassifier
@@ -118,7 +117,7 @@ def _make_maps(
         return {}, []
     method, options = explanation.chosen()
     batch, tick = load_images(positions, plan.images, model.card, model.signature), progress(len(positions))
-    drawn = drawn_pool(model, pool, explanation.seed) if method.uses_pool else Pool((), np.zeros(0))
+    drawn = drawn_pool(model, pool, explanation)
     rule = explanation.labels or str(default_labels(model.signature.classes))
     chosen = choose_labels(probabilities(model, batch.inputs), rule)
     missing = []
