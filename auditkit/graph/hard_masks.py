@@ -145,16 +145,16 @@ def _compose(b: Builder, ends: Ends, opset: int) -> None:
     keep = b.node("Reshape", [COLUMNS[KEEP], b.constant([-1, 1, 1])])
     shape = b.constant(pixel_shape(ends))
     if opset >= _FIRST_OPSET_WITH_WHERE:
-        shown = b.node("Reshape", [b.node("Less", [rank, keep]), shape])
-        b.node("Where", [shown, top, bottom], ends.input)
+        keep_mask = b.node("Reshape", [b.node("Less", [rank, keep]), shape])
+        b.node("Where", [keep_mask, top, bottom], ends.input)
         return
     if ends.element == TensorProto.UINT8:
         raise BadInput("uint8 input with operator set 7 or 8 cannot be masked; ask the vendor for a newer export.")
     # Arithmetic instead of Where; float32 holds ranks exactly up to 4096 x 4096 pixels.
     floats = [b.node("Cast", [name], to=TensorProto.FLOAT) for name in (rank, keep)]
-    shown = b.node("Cast", [b.node("Reshape", [b.node("Less", floats), shape])], to=ends.element)
-    hidden = b.node("Cast", [b.node("Not", [b.node("Cast", [shown], to=TensorProto.BOOL)])], to=ends.element)
-    b.node("Add", [b.node("Mul", [shown, top]), b.node("Mul", [hidden, bottom])], ends.input)
+    keep_mask = b.node("Cast", [b.node("Reshape", [b.node("Less", floats), shape])], to=ends.element)
+    hidden = b.node("Cast", [b.node("Not", [b.node("Cast", [keep_mask], to=TensorProto.BOOL)])], to=ends.element)
+    b.node("Add", [b.node("Mul", [keep_mask, top]), b.node("Mul", [hidden, bottom])], ends.input)
 
 
 def _add_probabilities(b: Builder, ends: Ends) -> None:

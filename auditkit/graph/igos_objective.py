@@ -54,9 +54,9 @@ class Bilateral(Objective):
         noise = self.reshaped(self.picture(NOISE), (*self.pair, TERMS, points, *flat))
         shape: Shape = (*self.pair, TERMS, points, *flat)
         difference = self.put("Sub", [image, infill], (*self.pair, 1, 1, *flat))
-        shown = self.put("Mul", [shares, difference], shape)
+        foreground = self.put("Mul", [shares, difference], shape)
         background = self.put("Add", [infill, noise], shape)
-        mixed = self.put("Add", [background, shown], shape)
+        mixed = self.put("Add", [background, foreground], shape)
         self.reshaped(mixed, (*self.rows, *self.ends.picture), self.ends.input)
         deletion, insertion = (self._slice(WEIGHTS, 1, index, index + 1) for index in (0, 1))
         return self.put("Mul", [deletion, insertion], self.shapes[deletion])
@@ -66,10 +66,9 @@ class Bilateral(Objective):
         both = self._upsampled(WEIGHTS)
         deletion, insertion = (self._slice(both, 1, index, index + 1) for index in (0, 1))
         product = self.put("Mul", [deletion, insertion], self.shapes[deletion])
-        four = self.put(
-            "Concat", [deletion, product, insertion, product], (*self.pair, TERMS, *self.shapes[both][2:]), axis=1
-        )
-        wide = self.reshaped(four, (*self.pair, TERMS, 1, *plane))
+        masks = [deletion, product, insertion, product]
+        joined = self.put("Concat", masks, (*self.pair, TERMS, *self.shapes[both][2:]), axis=1)
+        wide = self.reshaped(joined, (*self.pair, TERMS, 1, *plane))
         column = (1, TERMS, 1, 1, 1)
         signs, offsets = (self.constant(np.reshape(x, column), np.float32) for x in (_SIGNS, [0, 0, 1, 1]))
         factors = self.node("Mul", [signs, self.node("Reshape", [POINTS, self.constant([1, 1, -1, 1, 1])])])

@@ -145,8 +145,8 @@ class Objective(edit.Builder):
         image = self.reshaped(image, (*self.pair, 1, 1, *flat))
         infill = self.reshaped(infill, (*self.pair, 1, infills, *flat))
         difference = self.put("Sub", [image, infill], (*self.pair, 1, infills, *flat))
-        shown = self.put("Mul", [shares, difference], (*self.pair, count, infills, *flat))
-        mixed = self.put("Add", [infill, shown], (*self.pair, count, infills, *flat))
+        foreground = self.put("Mul", [shares, difference], (*self.pair, count, infills, *flat))
+        mixed = self.put("Add", [infill, foreground], (*self.pair, count, infills, *flat))
         self.reshaped(mixed, (*self.rows, *self.ends.picture), self.ends.input)
         return masks
 

@@ -58,8 +58,8 @@ def test_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sessions_on_cpus_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[onnx.ModelProto] = []
-    created = Session._created
-    monkeypatch.setattr(Session, "_created", lambda self, model: made.append(model) or created(self, model))
+    created = Session._inference_session
+    monkeypatch.setattr(Session, "_inference_session", lambda self, model: made.append(model) or created(self, model))
     Session(gradient_of("Relu"), CPU)
     assert operators(made[0])["HardSigmoid"] == 1
     assert operators(made[0])["Where"] == 0

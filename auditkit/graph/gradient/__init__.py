@@ -7,7 +7,7 @@ the gradient. `Facts` holds the shapes it needs, which were measured by running 
 """
 
 # Importing a file of rules registers them.
-from auditkit.graph.gradient import rules_conv, rules_linear, rules_math, rules_reduce, rules_resize, rules_shape  # noqa: F401
+from auditkit.graph.gradient import rules_conv, rules_linear, rules_math, rules_reduce, rules_shape  # noqa: F401
 from auditkit.graph.gradient.builder import Builder, Facts
 from auditkit.graph.gradient.engine import Missing, backward, missing_rules, unreached
 from auditkit.graph.gradient.registry import RULES

@@ -36,7 +36,7 @@ class Node:
         self.inputs: list[str] = list(proto.input)
         self.outputs: list[str] = list(proto.output)
         self.x = self.inputs[0] if self.inputs else ""
-        self.y = self.outputs[0]
+        self.y = self.outputs[0] if self.outputs else ""
         self.attributes = edit.attributes(proto)
 
     def operand(self, index: int) -> str | None:
@@ -239,8 +239,8 @@ class Builder(edit.Builder):
         zeros, flat_positions, numbers = (
             self.op("Reshape", x, self.constant([-1])) for x in (self.zeros_like(like), positions, grad)
         )
-        added = self.op("ScatterElements", zeros, flat_positions, numbers, axis=0, reduction="add")
-        return self.reshape_like(added, like)
+        total = self.op("ScatterElements", zeros, flat_positions, numbers, axis=0, reduction="add")
+        return self.reshape_like(total, like)
 
     # The forward pass
 

@@ -22,9 +22,9 @@ def _axes(b: Builder, node: Node) -> list[int]:
 
 def _mean(b: Builder, n: Node, g: str, y: str, axes: list[int]) -> str:
     sizes = [b.shape(n.x)[axis] for axis in axes]
-    known = [size for size in sizes if size is not None]
-    share: str | float = 1 / prod(known)
-    if len(known) < len(sizes):  # a mean over the batch
+    fixed_sizes = [size for size in sizes if size is not None]
+    share: str | float = 1 / prod(fixed_sizes)
+    if len(fixed_sizes) < len(sizes):  # a mean over the batch
         share = b.div(*(b.as_float(b.op("Size", name)) for name in (y, n.x)))
     return b.expand_like(b.mul(g, share), n.x, axes)
 

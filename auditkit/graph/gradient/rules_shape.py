@@ -47,9 +47,9 @@ def concat(b: Builder, node: Node, grad: str, index: int) -> str:
     """The operand's part of g."""
     axis = node.get("axis", 0) % len(b.shape(node.y))
     sizes = [b.shape(name)[axis] for name in node.inputs]
-    known = [size for size in sizes if size is not None]
-    if len(known) == len(sizes):
-        start, end = (b.constant([sum(known[:count])]) for count in (index, index + 1))
+    fixed_sizes = [size for size in sizes if size is not None]
+    if len(fixed_sizes) == len(sizes):
+        start, end = (b.constant([sum(fixed_sizes[:count])]) for count in (index, index + 1))
     else:  # images concatenated into a larger batch
         lengths = [b.op("Shape", name, start=axis, end=axis + 1) for name in node.inputs]
         start, end = (reduce(b.add, lengths[:count], b.constant([0])) for count in (index, index + 1))
