@@ -1,7 +1,6 @@
 """Frozen dataclasses to JSON and back: what a stranger wrote is checked against the fields' types, once, at the door.
 
-A field's JSON name is its own, unless `optional` gives another. The same types make the JSON schemas that ship with
-auditkit, so a schema cannot disagree with the reader.
+A field's JSON name is its own, unless `optional` gives another.
 """
 
 import json
@@ -19,7 +18,6 @@ T = TypeVar("T")
 _JSON_NAME = "json_name"  # in the metadata of optional fields
 _MAX_INTEGER = 2**53  # larger ones may change when they are read as float
 _NAMES = {str: "a text", int: "an integer", float: "a finite number", bool: "true or false"}
-_SCHEMA_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def optional(name: str | None = None) -> Any:
@@ -31,7 +29,7 @@ def to_json(value: Any) -> Json:
     """Plain JSON of a dataclass and all that it holds; a number that is not finite becomes null."""
     if is_dataclass(value) and not isinstance(value, type):
         absent = {item for item in fields(value) if _JSON_NAME in item.metadata and getattr(value, item.name) is None}
-        return {_name(item): to_json(getattr(value, item.name)) for item in fields(value) if item not in absent}
+        return {field_name(item): to_json(getattr(value, item.name)) for item in fields(value) if item not in absent}
     if isinstance(value, Mapping):
         return {str(name): to_json(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -96,7 +94,7 @@ def _parse_scalar(kind: Any, value: Any, where: str) -> Any:
 def _parse_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         return _refuse(where, value, "an object")
-    hints, items = _hints(kind), {_name(item): item for item in fields(kind)}
+    hints, items = _hints(kind), {field_name(item): item for item in fields(kind)}
     unknown = [name for name in value if name not in items]
     if unknown:
         raise BadInput(f"{where} has an unknown key '{unknown[0]}'; this auditkit does not write it.")
@@ -148,45 +146,6 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _name(item: "Field[Any]") -> str:
+def field_name(item: "Field[Any]") -> str:
+    """The name of a dataclass's field in JSON."""
     return str(item.metadata.get(_JSON_NAME) or item.name)
-
-
-def json_schema(kind: Any) -> dict[str, Json]:
-    """The JSON schema of what `to_json` writes for a dataclass; those that it holds are defined in `$defs` by name."""
-    definitions: dict[str, Json] = {}
-    schema = _object_schema(kind, definitions)
-    return {**schema, "$defs": dict(sorted(definitions.items()))} if definitions else schema
-
-
-def _object_schema(kind: Any, definitions: dict[str, Json]) -> dict[str, Json]:
-    hints, items = _hints(kind), fields(kind)
-    return {
-        "type": "object", "required": [_name(item) for item in items if item.default is MISSING],
-        "additionalProperties": False,
-        "properties": {_name(item): _schema(hints[item.name], definitions) for item in items},
-    }  # fmt: skip
-
-
-def _schema(kind: Any, definitions: dict[str, Json]) -> dict[str, Json]:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        name = str(getattr(kind, "__name__", kind))
-        if name not in definitions:
-            definitions[name] = None  # so that a dataclass may hold its own kind
-            definitions[name] = _object_schema(kind, definitions)
-        return {"$ref": f"#/$defs/{name}"}
-    if origin in (Union, types.UnionType):
-        kinds = [_schema(argument, definitions) for argument in arguments]
-        plain = all(set(schema) == {"type"} for schema in kinds)
-        return {"type": [schema["type"] for schema in kinds]} if plain else {"anyOf": list(kinds)}
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return {"type": "array", "items": _schema(arguments[0], definitions)}
-    if origin is tuple:
-        entries: list[Json] = [_schema(argument, definitions) for argument in arguments]
-        return {"type": "array", "prefixItems": entries, "minItems": len(entries), "maxItems": len(entries)}
-    if origin in (dict, Mapping):
-        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
-    return {"type": "null"} if kind is type(None) else {"type": _SCHEMA_TYPES[kind]}

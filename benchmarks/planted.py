@@ -98,7 +98,7 @@ def located(bundle: Path, images: Dataset, drawn: Planted, corners: Array, name:
     for place, image in enumerate(images.ids):
         (label,) = maps.labels[image]
         heat = maps.get(image, label)
-        order = ranks(heat[None], seed=SEED)[0]
+        order = ranks(heat, seed=SEED)
         dense, dense_other = (density(order, region[place]) for region in (read, other))
         found["strict"].append(pointing_hit(heat, read[place]))
         found["tolerant"].append(pointing_hit(heat, read[place], tolerance))

@@ -6,7 +6,6 @@ sorting algorithm nor the machine. 0.0 and -0.0 are the same score.
 
 import functools
 import hashlib
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -16,7 +15,6 @@ from auditkit.errors import BadInput
 
 Ties = Literal["random", "first", "last"]
 TIES: tuple[Ties, ...] = ("random", "first", "last")
-Seed = int | np.random.Generator
 _INDEX_BITS = np.uint64(32)
 _INDEX_MASK = np.uint64(2**32 - 1)
 
@@ -27,22 +25,11 @@ def map_seed(seed: int, image: str, label: int) -> int:
     return int.from_bytes(digest, "little")
 
 
-def ranks(maps: Array, ties: Ties = "random", seed: Seed | Sequence[Seed] = 0) -> Array:
-    """int32 ranks of a map [height, width] or of each map of a stack [..., height, width].
-
-    `seed` matters to `random` only. Give one for all maps, or one for each. A number gives a map the same ranks
-    alone and in a stack.
-    """
+def ranks(values: Array, ties: Ties = "random", seed: int = 0) -> Array:
+    """int32 ranks of a map [height, width]; `seed` matters to `random` only."""
     if ties not in TIES:
         raise BadInput(f"ties='{ties}' is none of {', '.join(TIES)}.")
-    rows = np.asarray(maps).reshape(-1, *np.shape(maps)[-2:])
-    seeds = [seed] * len(rows) if isinstance(seed, int | np.random.Generator) else list(seed)
-    if len(seeds) != len(rows):
-        raise BadInput(f"there are {len(rows)} maps and {len(seeds)} seeds; give one, or one for each map.")
-    stack = np.empty(rows.shape, np.int32)
-    for row, target, row_seed in zip(rows, stack, seeds, strict=True):
-        target[...] = Order(row).ranks(ties, row_seed)
-    return stack.reshape(np.shape(maps))
+    return Order(values).ranks(ties, seed)
 
 
 class Order:
@@ -72,13 +59,13 @@ class Order:
         digest.update(np.stack([self.groups[:-1], sizes])[:, sizes > 1].tobytes())
         return digest.hexdigest()
 
-    def ranks(self, ties: Ties, seed: Seed = 0) -> Array:
+    def ranks(self, ties: Ties, seed: int = 0) -> Array:
         """int32 ranks [height, width] under a tie rule."""
         ranks = np.empty(self.pixels.size, np.int32)
         ranks[self._ordered(ties, seed)] = np.arange(ranks.size, dtype=np.int32)
         return ranks.reshape(self.shape)
 
-    def _ordered(self, ties: Ties, seed: Seed) -> Array:
+    def _ordered(self, ties: Ties, seed: int) -> Array:
         if ties == "first" or not self.tied:
             return self.pixels
         sizes = np.diff(self.groups)

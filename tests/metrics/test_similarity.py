@@ -38,7 +38,7 @@ def noisy(maps: Array, share: float, seed: int = 1) -> Array:
 
 
 def outlines(maps: Array) -> list[Array]:
-    return [outline(one, order) for one, order in zip(maps, ranks(maps), strict=True)]
+    return [outline(values, ranks(values)) for values in maps]
 
 
 def prints(maps: Array, seed: int = 0) -> Array:
@@ -59,7 +59,7 @@ def plateaus(count: int, size: tuple[int, int]) -> Array:
 @pytest.mark.parametrize(("size", "top"), [((1, 7), 1), ((6, 9), 6), ((32, 32), 103)])
 def test_of_small_images_all_pixels_are_looked_at(size: tuple[int, int], top: int) -> None:
     maps = smooth(1, size)
-    (order,) = ranks(maps)
+    order = ranks(maps[0])
     halves = np.unpackbits(prints(maps)[0]).reshape(2, SAMPLE)
     for found, expected in zip(halves, (order < top, maps[0] > maps.mean()), strict=True):
         assert np.array_equal(found, expected.ravel()[_sampled_pixels(order.size, 0)])
@@ -68,7 +68,7 @@ def test_of_small_images_all_pixels_are_looked_at(size: tuple[int, int], top: in
 
 def test_of_large_images_a_sample_is_looked_at() -> None:
     maps = smooth(2, (64, 96))
-    first, second = ranks(maps)
+    first, second = map(ranks, maps)
     both = np.mean((first < 615) & (second < 615)) / 0.1
     tops = np.unpackbits(prints(maps), axis=1)[:, :SAMPLE]
     assert tops.sum(axis=1) == pytest.approx([SAMPLE / 10] * 2, abs=35)
@@ -165,7 +165,7 @@ def test_copies_are_told_by_the_first_of_them() -> None:
 def test_a_fingerprint_costs_next_to_nothing_beside_ranking() -> None:
     maps = smooth(8, (224, 224))
     start = time.process_time()
-    orders = ranks(maps)
+    orders = [ranks(values) for values in maps]
     middle = time.process_time()
     for values, order in zip(maps, orders, strict=True):
         fingerprint(outline(values, order), values.size)
