@@ -130,5 +130,5 @@ def _header_fields(header: "Header") -> list[tuple[str, str]]:
 def _problem_fields(problems: "list[Problem]") -> list[tuple[str, str]]:
     ordered = sorted(problems, key=lambda problem: problem.severity)
     fields = [(problem.severity, f"{problem.file}: {problem.message}") for problem in ordered[:_MAX_PROBLEMS]]
-    others = len(problems) - len(fields)
-    return [*fields, ("", f"and {others} more; --json lists them all")] if others else fields
+    rest = len(problems) - len(fields)
+    return [*fields, ("", f"and {rest} more; --json lists them all")] if rest else fields

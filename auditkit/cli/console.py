@@ -20,7 +20,6 @@ _LOG_WIDTH = 110  # of a table of two columns where there is no terminal
 _WIDE_LOG_WIDTH = 140  # of a table with many columns
 _MAX_CHARACTERS = 2000  # of a text out of a vendor's file
 _MINUTE, _HOUR = 60, 3600
-_LINE_SECONDS = _MINUTE  # between two lines about progress
 
 
 @contextmanager
@@ -47,12 +46,9 @@ def progress(what: str, unit: str = "images") -> Iterator["Progress"]:
 
         def begin(total: int) -> "Tick":
             task = bar.add_task(what, total=total, rows=0, began=time.monotonic())
-            total_rows = 0
 
             def tick(done: int, rows: int = 0) -> None:
-                nonlocal total_rows
-                total_rows += rows
-                bar.update(task, advance=done, rows=total_rows)
+                bar.update(task, advance=done, rows=bar.tasks[task].fields["rows"] + rows)
 
             return tick
 
@@ -70,7 +66,7 @@ class _Lines:
     def tick(self, done: int, rows: int = 0) -> None:
         """Count work that is done, and print a line if a minute has passed."""
         self.done, self.rows, now = self.done + done, self.rows + rows, time.monotonic()
-        if now - self.last_line < _LINE_SECONDS or self.done >= self.total:
+        if now - self.last_line < _MINUTE or self.done >= self.total:
             return
         self.last_line, elapsed = now, now - self.began
         rate = f"{self.rows / elapsed:,.0f} rows/s" if self.rows else f"{self.done / elapsed:,.2g} {self.unit}/s"

@@ -48,8 +48,8 @@ def inspect(
 
 
 def _fields(result: "Inspection") -> list[tuple[str, str]]:
-    file, signature, card = result.model.file, result.model.signature, result.model.card
-    settings = result.model.settings
+    model, accuracy = result.model, result.accuracy
+    file, signature, card, settings = model.file, model.signature, model.card, model.settings
     fields = [
         ("model", f"{file.path}  {file.bytes:,} bytes  opset {file.opset}  {file.producer}".rstrip()),
         ("sha256", file.sha256),
@@ -63,8 +63,7 @@ def _fields(result: "Inspection") -> list[tuple[str, str]]:
         ("gray", _short(card.gray)),
         ("device", f"{settings.device}, precision {settings.precision}"),
     ]  # fmt: skip
-    if result.accuracy is not None:
-        accuracy = result.accuracy
+    if accuracy is not None:
         text = f"{accuracy.correct} of {accuracy.n} top-1 ({accuracy.top1:.3f}), top-5 {accuracy.top5:.3f}"
         fields.append(("accuracy", text))
     fields += [("guessed", text) for text in result.guesses]

@@ -43,8 +43,7 @@ def _options(
     pass
 
 
-_INTERRUPTED = 130  # as a shell reports SIGINT
-_CLOSED_PIPE = 141  # as a shell reports SIGPIPE: no verdict, good or bad
+_INTERRUPTED, _CLOSED_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE: no verdict, good or bad
 
 
 def main() -> None:

@@ -70,8 +70,8 @@ def list_(as_json: options.AsJson = False) -> None:
     from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
     policies = [read_policy(name) for name in SHIPPED]
-    entries = [{"name": each.name, "description": each.description, "sha256": each.sha256} for each in policies]
-    fields = [(each.name, each.description) for each in policies]
+    entries = [{"name": rules.name, "description": rules.description, "sha256": rules.sha256} for rules in policies]
+    fields = [(rules.name, rules.description) for rules in policies]
     console.show(as_json, {"schema_version": 1, "policies": entries}, fields)
 
 
@@ -82,10 +82,9 @@ def _to_json(policy: "Policy") -> dict[str, Any]:
     steps = None if settings.steps is None else str(settings.steps)
     evaluation = vars(settings) | {"infill": settings.infills, "steps": steps, "conventions": CONVENTIONS}
     entry = {key: value for key, value in vars(policy.to_record()).items() if key != "text"}
-    randomisation = policy.randomisation
     return entry | {
         "evaluation": evaluation, "max_failed_images": policy.max_failed_images, "controls": list(policy.controls),
-        "randomisation": {"images": randomisation.images, "stages": randomisation.stages} if randomisation else None,
+        "randomisation": vars(policy.randomisation) if policy.randomisation else None,
         "checks": [{"id": check.id, "title": check.title, "metric": check.metric, "rule": check.rule_text,
                     "limit": check.limit, "severity": check.severity, "required": check.required}
                    for check in policy.checks],

@@ -39,17 +39,13 @@ def as_numpy(value: Any) -> Array:
 
 def _converted(value: Any) -> Array:
     if hasattr(value, "detach"):
-        return _detached(value)
+        on_cpu = value.detach().cpu()
+        try:
+            return np.asarray(on_cpu.numpy())
+        except TypeError:  # numpy has no bfloat16
+            return np.asarray(on_cpu.float().numpy())
     if callable(getattr(value, "numpy", None)):
         return np.asarray(value.numpy())
     if hasattr(value, "__array__") or not hasattr(value, "__dlpack__"):
         return np.asarray(value)
     return np.asarray(np.from_dlpack(value))
-
-
-def _detached(tensor: Any) -> Array:
-    on_cpu = tensor.detach().cpu()
-    try:
-        return np.asarray(on_cpu.numpy())
-    except TypeError:  # numpy has no bfloat16
-        return np.asarray(on_cpu.float().numpy())
