@@ -26,7 +26,11 @@ SCHEMA_VERSION = 1
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box")
 ORDERS = ("RGB", "BGR", "L")
 CROPS = ("center", "none")
-_PREPROCESSING = ("preset", "size", "resize", "crop", "interpolation", "channels", "scale", "mean", "std", "gray")
+_TABLES = {
+    "preprocessing": ("preset", "size", "resize", "crop", "interpolation", "channels", "scale", "mean", "std", "gray"),
+    "classes": ("names", "file"),
+    "signature": ("input", "output", "layout", "kind"),
+}
 _MOST_BYTES = 1 << 20  # of a card or a list of names
 _CROP_SHARE = 0.875  # the usual recipe: the network sees the middle 7/8 of the resized picture
 _SMALLEST_WITH_MARGIN = 96  # smaller networks are trained on pictures of just their size
@@ -138,9 +142,7 @@ def _with_gray(card: Card, gray: Numbers | None) -> Card:
     if any(card.mean):
         gray = tuple(m / card.scale for m in card.mean)
         return replace(card, gray=gray[::-1] if card.channels == "BGR" else gray)
-    warning = (
-        "the card subtracts no mean, so gray is mid-range (127.5); name 'gray' before comparing figures with others."
-    )
+    warning = "the card subtracts no mean, so gray is mid-range (127.5); set 'gray' before you compare figures."
     return replace(card, gray=(_MID_RANGE,) * len(card.mean), warnings=(*card.warnings, warning))
 
 
@@ -170,16 +172,9 @@ class CardFile:
             raise BadInput(f"the card {path} cannot be read: {error}.") from None
         if data.get("schema_version") != SCHEMA_VERSION:
             raise BadInput(f"{path}: schema_version is {data.get('schema_version')!r}, expected {SCHEMA_VERSION}.")
-        Table(data, path.name, ("schema_version", "preprocessing", "classes", "signature"))
-        preprocessing, classes, signature = (
-            Table(data.get(name, {}), f"{path.name} [{name}]", keys)
-            for name, keys in (
-                ("preprocessing", _PREPROCESSING),
-                ("classes", ("names", "file")),
-                ("signature", ("input", "output", "layout", "kind")),
-            )
-        )
-        return cls(path, preprocessing, signature, _names(classes, path))
+        Table(data, path.name, ("schema_version", *_TABLES))
+        tables = {name: Table(data.get(name, {}), f"{path.name} [{name}]", keys) for name, keys in _TABLES.items()}
+        return cls(path, tables["preprocessing"], tables["signature"], _names(tables["classes"], path))
 
     def overrides(self) -> Overrides:
         """The facts that the card states about the model's inputs and outputs."""
@@ -288,10 +283,8 @@ def check_fits(card: Card, signature: Signature, where: str) -> None:
         raise BadInput(f"{where} names {len(card.names)} classes, but the model has {signature.classes}; {advice}")
     pixels = card.table()
     if signature.dtype == "uint8" and not np.array_equal(pixels, np.round(pixels).clip(0, 255)):
-        raise BadInput(
-            f"{where} says scale {card.scale:g}, mean {list(card.mean)}, std {list(card.std)}, but the model takes "
-            f'uint8 pixels as they are; use preset = "none".'
-        )
+        values = f"scale {card.scale:g}, mean {list(card.mean)}, std {list(card.std)}"
+        raise BadInput(f'{where} says {values}, but the model takes uint8 pixels as they are; use preset = "none".')
 
 
 def to_toml(card: Card, signature: Signature, about: str) -> str:

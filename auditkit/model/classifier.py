@@ -56,10 +56,8 @@ class _WithCard:
         if isinstance(images, np.ndarray) and images.dtype.kind == "f":
             expected = self.signature.array_shape(len(images))
             if images.shape != expected:
-                raise BadInput(
-                    f"a float array counts as preprocessed input and must have shape {list(expected)}, not "
-                    f"{list(images.shape)}; give pictures as uint8 [N, height, width, 3]."
-                )
+                shapes = f"{list(expected)}, not {list(images.shape)}; give pictures as uint8 [N, height, width, 3]."
+                raise BadInput(f"a float array counts as preprocessed input and must have shape {shapes}")
             with np.errstate(invalid="ignore"):
                 rows = images.astype(self.signature.dtype, copy=False)
             if rows.dtype == np.uint8 and not np.array_equal(rows, images):
@@ -213,9 +211,9 @@ def _function_scores(function: Classify, rows: Array, numbers: int | None) -> Ar
         raise RuntimeFailure(f"the classifier function gave {shape} for {len(rows)} pictures; {expected}.")
     # Minus infinity beside finite scores is a probability of 0.
     if bad := np.count_nonzero(~np.isfinite(scores.max(axis=1))):
+        way_out = "each picture needs finite scores, also masked ones and noise."
         raise RuntimeFailure(
-            f"the classifier function gave NaN or infinity for {bad} of {len(scores)} pictures; each picture needs "
-            "finite scores, also masked ones and noise."
+            f"the classifier function gave NaN or infinity for {bad} of {len(scores)} pictures; {way_out}"
         )
     return scores
 

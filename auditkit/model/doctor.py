@@ -52,10 +52,8 @@ def name_clash() -> str | None:
     others = sorted(name for name in set(providers) if name and name != _DISTRIBUTION)
     if not others:
         return None
-    return (
-        f"the distribution {others[0]} also provides the package auditkit, so that one may hide the other; "
-        f"uninstall it, or install {_DISTRIBUTION} into an environment of its own."
-    )
+    way_out = f"uninstall it, or install {_DISTRIBUTION} into an environment of its own."
+    return f"the distribution {others[0]} also provides the package auditkit, so that one may hide the other; {way_out}"
 
 
 def memory_bytes() -> int:

@@ -177,10 +177,8 @@ def opened(folder: Path, location: str, what: str) -> Iterator[int]:
         if not stat.S_ISREG(status.st_mode):
             raise BadInput(f"{what} in '{location}' is not a regular file; refused.")
         if status.st_nlink != 1:
-            raise BadInput(
-                f"{what} in '{location}' is a hard link ({status.st_nlink} names for one file), which is refused; "
-                f"put a plain copy beside the model."
-            )
+            reason = f"is a hard link ({status.st_nlink} names for one file), which is refused"
+            raise BadInput(f"{what} in '{location}' {reason}; put a plain copy beside the model.")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -213,10 +211,8 @@ def _refusal(error: OSError, location: str, what: str, folder: Path) -> BadInput
 def _open_inside(folder: Path, parts: list[str]) -> int:
     """Descriptor of folder/parts, each level opened beneath the last without following a link."""
     if os.open not in os.supports_dir_fd:
-        raise BadInput(
-            "this system cannot open files beneath a folder without following links, so external data is "
-            "not read here; ask the vendor for a self-contained file."
-        )
+        reason = "this system cannot open files beneath a folder without following links, so external data is not read"
+        raise BadInput(f"{reason}; ask the vendor for a self-contained file.")
     plain = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for position, part in enumerate(parts):

@@ -27,6 +27,7 @@ SCHEMA_VERSION = 1
 # Relative difference of scores computed in another order, or in single precision instead of half.
 _SAME_SCORES = {"float16": 5e-2, "float32": 1e-3, "float64": 1e-3}
 _WITHOUT_ROUNDING = 0.5  # the same, where a quantised graph is compared without its rounding
+_NOT_USED = "it is not used. Use --gradient differences, and please report the model."
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,12 @@ class Trusted:
 
 def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
     """The classifier's graph in the form that is differentiated."""
-    signature, outputs = classifier.signature, _outputs(classifier, wrt)
-    if signature.input not in edit.ancestors(classifier.graph.graph, [signature.output]):
+    signature, graph, outputs = classifier.signature, classifier.graph.graph, [classifier.signature.output]
+    if wrt is not None and wrt != signature.input:
+        if wrt not in edit.producers(graph):  # of the graph that the scores need
+            raise BadInput(f"'{outputs[0]}' is not computed from a tensor '{wrt}'; --wrt takes a tensor of the graph.")
+        outputs.append(wrt)
+    if signature.input not in edit.ancestors(graph, [signature.output]):
         unreached(signature.input, [signature.output])
     dims = [signature.own_batch or "N", *signature.array_shape(1)[1:]]
     model = edit.with_dims(edit.with_outputs(classifier.graph, outputs), signature.input, dims)
@@ -82,10 +87,8 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
         return _ready(edit.with_input_type(model, signature.input), classifier.weights, outputs, feeds)
     except (shape_inference.InferenceError, RuntimeError) as error:  # what onnx's own passes raise
         reason = " ".join(str(error).split())[:200]
-        raise BadInput(
-            f"the graph cannot be made ready for a gradient ({reason}). Use --gradient differences, or ask the vendor "
-            f"for another export."
-        ) from None
+        advice = "Use --gradient differences, or ask the vendor for another export."
+        raise BadInput(f"the graph cannot be made ready for a gradient ({reason}). {advice}") from None
 
 
 def _ready(
@@ -105,17 +108,6 @@ def _ready(
     return Ready(canonical.with_known(model, facts.values), weights, facts, surrogate)
 
 
-def _outputs(classifier: OnnxClassifier, wrt: str | None) -> list[str]:
-    signature = classifier.signature
-    if wrt is None or wrt == signature.input:
-        return [signature.output]
-    if wrt not in edit.producers(classifier.graph.graph):  # of the graph that the scores need
-        raise BadInput(
-            f"'{signature.output}' is not computed from a tensor '{wrt}'; --wrt takes a tensor of the graph."
-        )
-    return [signature.output, wrt]
-
-
 def noise(classifier: OnnxClassifier, rows: int, seed: int) -> Array:
     """Pictures of noise as the network takes them, in float32."""
     card, signature = classifier.card, classifier.signature
@@ -132,9 +124,9 @@ def differentiate(
     What a file that rounds brings along is not used: scores that move in steps cannot tell whether it is right.
     """
     image = classifier.signature.input
-    target, brought = wrt or image, export.gradient_names(classifier.file.proto, gradient_output)
-    if brought is not None and target == image and not dequantise.rounds(classifier.graph, image):
-        return _vendors_own(classifier, brought)
+    target, tensors = wrt or image, export.gradient_names(classifier.file.proto, gradient_output)
+    if tensors is not None and target == image and not dequantise.rounds(classifier.graph, image):
+        return _vendors_own(classifier, tensors)
     gradient = trusted(classifier, wrt)
     base, weights = gradient.base, dict(gradient.base.weights)
     model = export.taking(gradient.joined, image, classifier.signature.element_type)
@@ -186,7 +178,7 @@ def _checked(
     if not result.passed:
         raise RuntimeFailure(
             f"{what} differs from the change of scores by {100 * result.error:.2g} % on noise images, give or take "
-            f"{100 * result.doubt:.2g} %; it is not used. Use --gradient differences, and please report the model."
+            f"{100 * result.doubt:.2g} %; {_NOT_USED}"
         )
     return result
 
@@ -204,10 +196,8 @@ def _compare_scores(classifier: OnnxClassifier, session: Session, base: Ready, w
     same = _SAME_SCORES["float16" if half else str(expected.dtype)]
     difference = float(np.linalg.norm(scores - expected) / max(float(np.linalg.norm(expected)), 1e-6))
     if not difference <= (_WITHOUT_ROUNDING if base.surrogate else same):
-        raise RuntimeFailure(
-            f"the graph made ready for its gradient gives other scores than the model, by {100 * difference:.2g} %; it "
-            f"is not used. Use --gradient differences, and please report the model."
-        )
+        change = f"by {100 * difference:.2g} %"
+        raise RuntimeFailure(f"the graph for the gradient gives other scores than the model, {change}; {_NOT_USED}")
 
 
 def _line_error(classifier: OnnxClassifier, session: Session, facts: Facts, wrt: str, line: int) -> float | None:
@@ -242,21 +232,19 @@ def _recorded(
     checked: Check, *, vendors_own: bool = False,
 ) -> Differentiated:  # fmt: skip
     """The model with its record, which is stored in the file's metadata."""
+    signature = classifier.signature
     record = {
         "schema_version": SCHEMA_VERSION, "tool": f"auditkit {__version__}", "model_sha256": classifier.file.identity,
-        "output": classifier.signature.output, "wrt": wrt, "surrogate": base.surrogate, "vendors_own": vendors_own,
-        "scores": "surrogate" if base.surrogate and wrt != classifier.signature.input else "model",
-        "check": checked.to_json(),
+        "output": signature.output, "wrt": wrt, "surrogate": base.surrogate, "vendors_own": vendors_own,
+        "scores": "surrogate" if base.surrogate and wrt != signature.input else "model", "check": checked.to_json(),
     }  # fmt: skip
     fresh = edit.copy(model)
     helper.set_model_props(fresh, {export.METADATA: json.dumps(record)})
-    operators = Counter(node.op_type for node in base.model.graph.node)
-    before, after = len(classifier.graph.graph.node), len(fresh.graph.node)
-    was, now = (_score_type(graph, classifier.signature.output) for graph in (classifier.graph, fresh))
-    return Differentiated(
-        fresh, weights, wrt, dict(operators.most_common()), before, after, base.surrogate, vendors_own, checked,
-        None if was == now else was,
-    )  # fmt: skip
+    operators = dict(Counter(node.op_type for node in base.model.graph.node).most_common())
+    counts = len(classifier.graph.graph.node), len(fresh.graph.node)
+    before, after = (_score_type(graph, signature.output) for graph in (classifier.graph, fresh))
+    changed = None if before == after else before
+    return Differentiated(fresh, weights, wrt, operators, *counts, base.surrogate, vendors_own, checked, changed)
 
 
 def _score_type(model: onnx.ModelProto, output: str) -> str | None:

@@ -62,9 +62,8 @@ def check(errors: Iterable[float | None]) -> Check:
         if len(measured) >= _FEWEST and (result := _judged(measured)).passed and result.doubt <= LIMIT:
             return result
     if len(measured) < _FEWEST:
-        raise RuntimeFailure(
-            "the gradient cannot be checked: on noise images the scores hardly change. Use --gradient differences."
-        )
+        reason = "on noise images the scores hardly change"
+        raise RuntimeFailure(f"the gradient cannot be checked: {reason}. Use --gradient differences.")
     return _judged(measured)
 
 

@@ -17,7 +17,7 @@ _LEAST_PROB = 1e-12  # a gradient is divided by the probability; this avoids a d
 
 
 @dataclass(frozen=True)
-class Sloped:
+class Gradients:
     """Scores of some rows, and their gradients with respect to the image or a layer."""
 
     scores: Array  # [N, numbers]
@@ -35,45 +35,45 @@ class Slopes:
         self.session = Session(derived.model, model.settings, derived.weights)
         self.rows = model.signature.own_batch or model.device.gradient_batch
 
-    def of(self, shown: Array, labels: Array) -> Sloped:
+    def of(self, inputs: Array, labels: Array) -> Gradients:
         """For each preprocessed row, the gradient of its label's logit, or of its log-probability.
 
         The logit is better; where the file returns probabilities, the logarithm undoes most of the softmax.
         """
         parts: list[tuple[Array, ...]] = []
         start = 0
-        while start < len(shown):
-            part = slice(start, min(start + self.rows, len(shown)))
+        while start < len(inputs):
+            part = slice(start, start + self.rows)
             try:
-                parts.append(self._run(shown[part], labels[part]))
+                parts.append(self._run(inputs[part], labels[part]))
             except OutOfMemory:
                 if self.rows == 1 or self.signature.own_batch is not None:
                     raise
-                self.rows = max(1, self.rows // 2)
+                self.rows //= 2
                 continue
             start = part.stop
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        return Sloped(columns[0], columns[1], columns[2] if self.layer is not None else None)
+        return Gradients(columns[0], columns[1], columns[2] if self.layer is not None else None)
 
-    def _run(self, shown: Array, labels: Array) -> tuple[Array, ...]:
+    def _run(self, inputs: Array, labels: Array) -> tuple[Array, ...]:
         if self.signature.rows == "dependent":
-            own = self.signature.own_batch or 1
-            rows = [self._batch(shown[[i] * own], labels[[i] * own]) for i in range(len(shown))]
+            size = self.signature.own_batch or 1
+            rows = [self._batch(inputs[[i] * size], labels[[i] * size]) for i in range(len(inputs))]
             return tuple(np.concatenate([column[:1] for column in columns]) for columns in zip(*rows, strict=True))
-        columns = self._batch(filled(shown, self.rows), filled(labels, self.rows))
-        return tuple(column[: len(shown)] for column in columns)
+        columns = self._batch(filled(inputs, self.rows), filled(labels, self.rows))
+        return tuple(column[: len(inputs)] for column in columns)
 
-    def _batch(self, shown: Array, labels: Array) -> tuple[Array, ...]:
+    def _batch(self, inputs: Array, labels: Array) -> tuple[Array, ...]:
         signature = self.signature
-        seeds = np.zeros((len(shown), signature.outputs), np.float32)
+        seeds = np.zeros((len(inputs), signature.outputs), np.float32)
         if signature.outputs > 1:
-            seeds[np.arange(len(shown)), labels] = 1
+            seeds[np.arange(len(inputs)), labels] = 1
         else:
             seeds[:, 0] = np.where(labels == 1, 1, -1)  # one number: the other label has its negative
-        wanted = [signature.output, GRADIENT, *([self.layer] if self.layer is not None else [])]
-        scores, gradients, *tensor = self.session.run({signature.input: shown, SEED: seeds}, wanted)
+        outputs = [signature.output, GRADIENT, *([self.layer] if self.layer is not None else [])]
+        scores, gradients, *tensor = self.session.run({signature.input: inputs, SEED: seeds}, outputs)
         if signature.kind in ("probabilities", "sigmoid"):
-            prob = to_probabilities(scores.reshape(len(shown), -1), signature.kind)[np.arange(len(shown)), labels]
+            prob = to_probabilities(scores.reshape(len(inputs), -1), signature.kind)[np.arange(len(inputs)), labels]
             gradients = gradients / np.maximum(prob, _LEAST_PROB).reshape(-1, *[1] * (gradients.ndim - 1))
         return scores, gradients.astype(np.float32), *tensor
 

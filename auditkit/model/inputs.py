@@ -63,10 +63,8 @@ def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
     switches = [v for v in inputs if v is not chosen]
     other = [v for v in switches if not _is_switch(v)]
     if other:
-        raise BadInput(
-            f"besides the image '{chosen.name}' the model needs {_listed(other)}; "
-            f"auditkit audits classifiers that take one image tensor."
-        )
+        way_out = "auditkit audits classifiers that take one image tensor."
+        raise BadInput(f"besides the image '{chosen.name}' the model needs {_listed(other)}; {way_out}")
     image = _described(proto.graph, chosen, overrides)
     guesses = tuple(f"input '{v.name}' is a switch, set to false" for v in switches)
     return replace(image, switches=tuple(v.name for v in switches), guesses=image.guesses + guesses)
@@ -106,12 +104,10 @@ def _no_image_sentence(inputs: list[onnx.ValueInfoProto]) -> str:
     if not inputs:
         return "the model takes no input at all; it is not a classifier."
     if any(v.type.tensor_type.elem_type in _TEXT_DTYPES and len(_dims(v) or []) != 4 for v in inputs):
-        what = f"{_listed(inputs)}: tokens or table rows, not images"
-        return f"the model takes {what}; auditkit audits image classifiers."
-    return (
-        f"no input looks like a batch of images (4 dimensions, float32, float16, float64 or uint8): the model takes "
-        f"{_listed(inputs)}. Ask the vendor for an export with an image input [N,3,H,W] or [N,H,W,3]."
-    )
+        return f"the model takes {_listed(inputs)}: tokens or table rows; auditkit audits image classifiers."
+    way_out = "Ask the vendor for an export with an image input [N,3,H,W] or [N,H,W,3]."
+    images = "a batch of images (4 dimensions, float32, float16, float64 or uint8)"
+    return f"no input looks like {images}: the model takes {_listed(inputs)}. {way_out}"
 
 
 def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, overrides: Overrides) -> ImageInput:
@@ -121,10 +117,8 @@ def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, overrides: Ov
     layout, channels, guesses = _layout(dims, _layout_hint(graph, value.name), overrides.layout)
     height, width = (dims[2], dims[3]) if layout == "NCHW" else (dims[1], dims[2])
     if channels not in (1, 3):
-        raise BadInput(
-            f"input '{value.name}' {list(_shown_dims(value))} takes {channels} channels; auditkit reads pictures of 3 "
-            f"(colour) or 1 (grey). If the layout is guessed wrong, give --layout NCHW or NHWC."
-        )
+        way_out = "auditkit reads pictures of 3 or 1. If the layout is guessed wrong, give --layout NCHW or NHWC."
+        raise BadInput(f"input '{value.name}' {list(_shown_dims(value))} takes {channels} channels; {way_out}")
     return ImageInput(
         name=value.name, layout=layout, dtype=_DTYPES[value.type.tensor_type.elem_type], channels=channels,
         height=height, width=width, batch=dims[0], shape=_shown_dims(value), guesses=guesses,

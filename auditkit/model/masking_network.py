@@ -97,10 +97,9 @@ class Masker:
         if output.ndim == 4 and signature.layout == "NHWC":
             masks = output.transpose(0, 3, 1, 2)
         if output.ndim not in (3, 4) or len(output) != len(rows) or masks.shape[1] not in (1, classes):
-            raise BadInput(
-                f"the masking network gives {list(output.shape)} for {len(rows)} pictures; expected [{len(rows)}, "
-                f"height, width], or one map or {classes} maps (one a class) each."
-            )
+            expected = f"[{len(rows)}, height, width], or one map or {classes} maps (one a class) each"
+            shape = list(output.shape)
+            raise BadInput(f"the masking network gives {shape} for {len(rows)} pictures; expected {expected}.")
         return masks.astype(np.float32)
 
 
@@ -160,15 +159,11 @@ def _image_input(proto: onnx.ModelProto, label: tuple[str, str, str] | None, pic
         ("channels", image.channels, pictures.channels),
     ):
         if expected != actual:
-            raise BadInput(
-                f"the masking network takes pictures of {expected} {what}, but the classifier's have {actual}; it must "
-                f"take what the classifier takes."
-            )
+            reason = f"pictures of {expected} {what}, but the classifier's have {actual}"
+            raise BadInput(f"the masking network takes {reason}; it must take what the classifier takes.")
     if (image.dtype == "uint8") != (pictures.dtype == "uint8"):
-        raise BadInput(
-            f"the masking network takes {image.dtype} and the classifier {pictures.dtype}, so one of them normalises "
-            f"pixels by itself; ask for a masking network that takes what the classifier takes."
-        )
+        reason = f"{image.dtype} and the classifier {pictures.dtype}, so one of them normalises pixels by itself"
+        raise BadInput(f"the masking network takes {reason}; ask for one that takes what the classifier takes.")
     return image
 
 
@@ -182,8 +177,7 @@ def _output(proto: onnx.ModelProto, pictures: Pictures) -> str:
     if len(shaped) > 1 and len(masks := [name for name in shaped if "mask" in name.lower()]) == 1:
         return masks[0]
     if len(shaped) != 1:
-        raise BadInput(
-            f"the masking network has {len(shaped)} outputs that could be masks [N, height, width] or [N, maps, height,"
-            f" width] among {', '.join(names[:6])}; name the one that is."
-        )
+        shapes = "[N, height, width] or [N, maps, height, width]"
+        reason = f"{len(shaped)} outputs that could be masks {shapes} among {', '.join(names[:6])}"
+        raise BadInput(f"the masking network has {reason}; name the one that is.")
     return shaped[0]

@@ -99,10 +99,8 @@ def _refuse_detectors(proto: onnx.ModelProto, others: list[str]) -> None:
     named = [name for name in others if any(word in name.lower() for word in _BOX_NAMES)]
     if suppression or named:
         sign = "a NonMaxSuppression node" if suppression else f"the output '{named[0]}'"
-        raise BadInput(
-            f"the model looks like an object detector ({sign}); auditkit audits classifiers, one label an image. "
-            f"If one output does hold class scores, name it with --output."
-        )
+        way_out = "auditkit audits classifiers. If one output does hold class scores, name it with --output."
+        raise BadInput(f"the model looks like an object detector ({sign}); {way_out}")
 
 
 def _no_scores_sentence(arrays: dict[str, Array], rows: int) -> str:

@@ -35,15 +35,12 @@ def as_picture(image: "Image.Image | Array", channels: int) -> Image.Image:
     if not isinstance(image, Image.Image):
         array = np.asarray(image)
         if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)):
-            raise BadInput(
-                f"an image is {array.dtype}{list(array.shape)}, expected uint8 [height, width, 3] with pixels 0..255."
-            )
+            kind = f"{array.dtype}{list(array.shape)}"
+            raise BadInput(f"an image is {kind}, expected uint8 [height, width, 3] with pixels 0..255.")
         image = Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
     if image.mode == "F" or (image.mode == "I" and image.format not in _SIXTEEN_BITS):
-        raise BadInput(
-            f"an image has {'floating-point' if image.mode == 'F' else '32-bit'} pixels, of which nobody says what is "
-            "white; save it with 8 or 16 bits."
-        )
+        kind = "floating-point" if image.mode == "F" else "32-bit"
+        raise BadInput(f"an image has {kind} pixels, so white is not defined; save it with 8 or 16 bits.")
     if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip instead of scaling
         image = Image.fromarray((np.asarray(image, np.uint32) >> 8).clip(0, 255).astype(np.uint8))
     try:
@@ -66,10 +63,8 @@ def crop_box(card: Card, height: int, width: int) -> tuple[int, int, int, int]:
     """Left, top, right, bottom of what the network sees of a resized picture."""
     rows, columns = card.size
     if (height, width) != card.size and (card.crop == "none" or height < rows or width < columns):
-        raise BadInput(
-            f"a picture has {height}x{width} pixels after the resize, but the network takes {rows}x{columns}; set "
-            "resize and crop in the card."
-        )
+        sizes = f"{height}x{width} pixels after the resize, but the network takes {rows}x{columns}"
+        raise BadInput(f"a picture has {sizes}; set resize and crop in the card.")
     top, left = round((height - rows) / 2), round((width - columns) / 2)  # half to even, as torchvision does
     return left, top, left + columns, top + rows
 
@@ -79,10 +74,8 @@ def pixels(card: Card, image: "Image.Image | Array") -> Array:
     picture = as_picture(image, len(card.mean))
     height, width = resized_size(card, picture.height, picture.width)
     if height * width > _MOST_PIXELS:
-        raise BadInput(
-            f"a picture of {picture.height}x{picture.width} pixels would have {height}x{width} after the card's "
-            f"resize, more than {_MOST_PIXELS:,}; crop it before."
-        )
+        resized = f"{height}x{width} after the card's resize, more than {_MOST_PIXELS:,}"
+        raise BadInput(f"a picture of {picture.height}x{picture.width} pixels would have {resized}; crop it before.")
     if (height, width) != (picture.height, picture.width):
         picture = picture.resize((width, height), _FILTERS[card.interpolation])
     seen = np.asarray(picture.crop(crop_box(card, height, width)))

@@ -41,13 +41,14 @@ class Trial:
 
         Without an arena, which grows by doubling and would run into the limit of memory at half of it.
         """
-        model = derived(self.file.proto, self.image.name, outputs, freed=self.own if freed else None,
-                        dims=self.image.dims("N", self.height, self.width), switches=self.image.switches)  # fmt: skip
+        image, dims = self.image, self.image.dims("N", self.height, self.width)
+        freed_batch = self.own if freed else None
+        model = derived(self.file.proto, image.name, outputs, dims=dims, freed=freed_batch, switches=image.switches)
         return Session(model, Settings(device="cpu", threads=threads, arena=False), self.file.weights)
 
-    def run(self, session: Session, rows: Array, output: str | None = None) -> list[Array]:
-        """All outputs for those rows, or the one named."""
-        return session.run({self.image.name: rows}, [output] if output else None)
+    def scores(self, session: Session, rows: Array, output: str) -> Array:
+        """One output for those rows."""
+        return session.run({self.image.name: rows}, [output])[0]
 
 
 def derived(
@@ -74,9 +75,8 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     kind, kind_warnings = _kind(file.proto, chosen, overrides)
     batching = _batching(trial, session, chosen.name)
     return Signature(
-        input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels,
-        height=trial.height, width=trial.width, own_batch=batching.own,
-        rows=batching.rows, freed_batch=batching.freed,
+        input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels, height=trial.height,
+        width=trial.width, own_batch=batching.own, rows=batching.rows, freed_batch=batching.freed,
         output=chosen.name, kind=kind, outputs=chosen.scores.shape[1],
         free_size=image.height is None or image.width is None, shape=image.shape, fixed_inputs=image.switches,
         class_names=signatures.zipmap_classes(file.proto),
@@ -107,10 +107,7 @@ def _noise(image: ImageInput, rows: int, height: int, width: int) -> Array:
 
 def _sizes(image: ImageInput, overrides: Overrides) -> Iterator[tuple[int, int]]:
     if overrides.size is not None:
-        for declared, side, axis in (
-            (image.height, overrides.size[0], "height"),
-            (image.width, overrides.size[1], "width"),
-        ):
+        for axis, declared, side in zip(("height", "width"), (image.height, image.width), overrides.size, strict=True):
             if declared is not None and declared != side:
                 raise BadInput(f"{axis} {side} was asked for, but the model's input is fixed at {declared}.")
         yield overrides.size
@@ -147,23 +144,21 @@ def _first_run(
         guess = () if overrides.size or image.height else (f"input size {height}x{width}: the file leaves it open",)
         return trial, session, outputs, dict(zip(outputs, arrays, strict=True)), guess
     if overrides.size is None and image.height is None and image.width is None and not isinstance(first, LoadFailure):
-        raise BadInput(
-            f"the file leaves its input size open and runs at none of {len(_COMMON_SIZES)} common ones; give it with "
-            f"--size. At {_COMMON_SIZES[0]}x{_COMMON_SIZES[0]}: {first}."
-        )
+        reason = f"leaves its input size open and runs at none of {len(_COMMON_SIZES)} common ones"
+        raise BadInput(f"the file {reason}; give it with --size. At {_COMMON_SIZES[0]}x{_COMMON_SIZES[0]}: {first}.")
     raise BadInput(f"{first}. Ask the vendor whether the file runs in their own onnxruntime.")
 
 
 def _try_batches(trial: Trial, session: Session) -> list[Array]:
     """Outputs for a trial batch; a file that declares any batch may yet run only one image at a time."""
     if trial.image.batch is not None:
-        return trial.run(session, trial.noise[: trial.image.batch])
+        return session.run({trial.image.name: trial.noise[: trial.image.batch]})
     try:
-        return trial.run(session, trial.noise)
+        return session.run({trial.image.name: trial.noise})
     except OutOfMemory:
         raise
     except RuntimeFailure:
-        alone = [trial.run(session, trial.noise[i : i + 1]) for i in range(len(trial.noise))]
+        alone = [session.run({trial.image.name: row[None]}) for row in trial.noise]
         return [np.concatenate(parts) if parts[0].ndim else np.stack(parts) for parts in zip(*alone, strict=True)]
 
 
@@ -179,10 +174,8 @@ def _kind(proto: onnx.ModelProto, chosen: Output, overrides: Overrides) -> tuple
 
 
 def _always_sure(name: str) -> str:
-    return (
-        f"'{name}' is 1 for every class of every noise image, as a softmax over the wrong axis is; "
-        f"ask for an export that returns class scores, or say what they are with --kind."
-    )
+    way_out = "ask for an export that returns class scores, or say what they are with --kind."
+    return f"'{name}' is 1 for every class of every noise image, as a softmax over the wrong axis is; {way_out}"
 
 
 @dataclass(frozen=True)
@@ -210,7 +203,12 @@ def _batching(trial: Trial, plain: Session, output: str) -> Batching:
 def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) -> Batching:
     declared = trial.image.batch
     alone, steady = _reference(trial, plain, output)
-    _refuse_random(trial, plain, output, alone)
+    # Every noise image is run again: with few features, dropout may give the same scores twice by chance.
+    if _compared(_alone(trial, plain, output), alone) == "dependent":
+        raise BadInput(
+            "the same image gives other scores at every run: the file draws random numbers or was exported in training "
+            "mode (Dropout, BatchNormalization). Ask for an export in evaluation mode."
+        )
     if declared is None:
         agreement = _agreement(trial, plain, output, alone)
         if agreement in ("bitwise", "close"):
@@ -235,25 +233,12 @@ def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) 
     return Batching(trial.own, "bitwise", warnings=(warning,))
 
 
-def _refuse_random(trial: Trial, session: Session, output: str, alone: Array) -> None:
-    """Refuse a graph that answers the same image differently each time.
-
-    Every noise image is run again: with few features, dropout may give the same scores twice by chance.
-    """
-    if _compared(_alone(trial, session, output), alone) == "dependent":
-        raise BadInput(
-            "the same image gives other scores at every run: the file draws random numbers or was exported in training "
-            "mode (Dropout, BatchNormalization). Ask for an export in evaluation mode."
-        )
-
-
 def _reference(trial: Trial, session: Session, output: str) -> tuple[Array, bool]:
     """The scores of each noise image alone, and whether neighbours leave them as they are."""
-    own = trial.own
-    alone = _alone(trial, session, output)
+    alone, own = _alone(trial, session, output), trial.own
     if own == 1:
         return alone, True
-    mixed = trial.run(session, trial.noise[:own], output)[0].reshape(own, -1)
+    mixed = trial.scores(session, trial.noise[:own], output).reshape(own, -1)
     shared = min(own, ROWS)
     return alone, _compared(mixed[:shared], alone[:shared]) != "dependent"
 
@@ -261,7 +246,7 @@ def _reference(trial: Trial, session: Session, output: str) -> tuple[Array, bool
 def _alone(trial: Trial, session: Session, output: str) -> Array:
     """The scores of each noise image, filling a whole batch by itself."""
     batches = [image[None].repeat(trial.own, axis=0) for image in trial.noise[:ROWS]]
-    return np.stack([trial.run(session, batch, output)[0].reshape(trial.own, -1)[0] for batch in batches])
+    return np.stack([trial.scores(session, batch, output).reshape(trial.own, -1)[0] for batch in batches])
 
 
 def _agreement(trial: Trial, session: Session, output: str, alone: Array) -> Agreement | None:
@@ -269,7 +254,7 @@ def _agreement(trial: Trial, session: Session, output: str, alone: Array) -> Agr
     rows = ROWS - 1 if trial.own == ROWS else ROWS  # at its own batch size any graph runs
     alone = alone[:rows]
     try:
-        together = trial.run(session, trial.noise[:rows], output)[0]
+        together = trial.scores(session, trial.noise[:rows], output)
     except OutOfMemory:
         raise
     except RuntimeFailure:

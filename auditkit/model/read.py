@@ -29,6 +29,7 @@ _RUNTIME_DOMAINS = frozenset({
 # EPContext names a file with a compiled blob for a vendor's accelerator; the Python operators run code.
 _REFUSED_OPERATORS = frozenset({"EPContext", "PyOp", "PythonOp", "ATen", "TritonOp", "ExternalModel"})
 
+_STANDARD_OPERATORS = "Ask the vendor for an export with standard operators."
 _FOREIGN_FILES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"PK\x03\x04", "a zip archive (perhaps a PyTorch .pt or a Keras .keras file)"),
     (0, b"\x89HDF\r\n", "an HDF5 file (perhaps Keras weights)"),
@@ -104,7 +105,12 @@ def _opset_of(proto: onnx.ModelProto) -> int:
 def read(path: Path, limits: Limits | None = None, announce: Callable[[int], None] = lambda _size: None) -> OnnxFile:
     """The model in `path`, checked and self-contained; `announce` gets its total size before its data is read."""
     limits = limits or Limits()
-    content = _bytes_of(path, limits)
+    size = file_size(path, limits)
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(size)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({os.strerror(error.errno or 0)}).") from None
     proto = _parse(content, path.name)
     _check_operators(proto, path.name, limits)
     outside = external_data.outside_tensors(proto)
@@ -133,20 +139,9 @@ def file_size(path: Path, limits: Limits) -> int:
     if status.st_size == 0:
         raise BadInput(f"{path} is empty; ask for the file again.")
     if status.st_size > limits.file_bytes:
-        raise BadInput(
-            f"{path} has {status.st_size:,} bytes, more than the {limits.file_bytes:,} an ONNX file can hold; "
-            f"large models keep their weights in external data files."
-        )
+        reason = f"{status.st_size:,} bytes, more than the {limits.file_bytes:,} an ONNX file can hold"
+        raise BadInput(f"{path} has {reason}; large models keep their weights in external data files.")
     return status.st_size
-
-
-def _bytes_of(path: Path, limits: Limits) -> bytes:
-    size = file_size(path, limits)
-    try:
-        with path.open("rb") as stream:
-            return stream.read(size)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read ({os.strerror(error.errno or 0)}).") from None
 
 
 def _parse(content: bytes, name: str) -> onnx.ModelProto:
@@ -164,10 +159,8 @@ def _parse(content: bytes, name: str) -> onnx.ModelProto:
         raise BadInput(f"{name} holds no ONNX graph (no nodes or no operator set); ask for the file again.")
     opset = _opset_of(proto)
     if opset < _OLDEST_OPSET:
-        raise BadInput(
-            f"{name} uses operator set {opset}; the runtime supports {_OLDEST_OPSET} and newer. "
-            f"Ask the vendor for a newer export."
-        )
+        way_out = "Ask the vendor for a newer export."
+        raise BadInput(f"{name} uses operator set {opset}; the runtime supports {_OLDEST_OPSET} and newer. {way_out}")
     return proto
 
 
@@ -194,15 +187,11 @@ def _check_operators(proto: onnx.ModelProto, name: str, limits: Limits) -> None:
             raise BadInput(f"{name} nests graphs more than {limits.nesting} deep, which no classifier needs; refused.")
         for node in graph.node:
             if node.op_type in _REFUSED_OPERATORS:
-                raise BadInput(
-                    f"{name} contains the operator {node.op_type} (node '{node.name}'), which runs code or reads files "
-                    f"of its own; refused. Ask the vendor for an export with standard operators."
-                )
+                reason = f"the operator {node.op_type} (node '{node.name}'), which runs code or reads files of its own"
+                raise BadInput(f"{name} contains {reason}; refused. {_STANDARD_OPERATORS}")
             if node.domain not in _RUNTIME_DOMAINS and (node.domain, node.op_type) not in local:
                 foreign.setdefault(f"{node.domain}::{node.op_type}", []).append(node.name or "unnamed")
     if foreign:
-        listed = ", ".join(f"{op} ({len(n)}x, first '{n[0]}')" for op, n in sorted(foreign.items())[:4])
-        raise BadInput(
-            f"{name} needs operators that onnxruntime does not ship: {listed}. Custom libraries are never loaded; "
-            f"ask the vendor for an export with standard operators."
-        )
+        operators = ", ".join(f"{op} ({len(n)}x, first '{n[0]}')" for op, n in sorted(foreign.items())[:4])
+        reason = f"operators that onnxruntime does not ship: {operators}. Custom libraries are never loaded."
+        raise BadInput(f"{name} needs {reason} {_STANDARD_OPERATORS}")

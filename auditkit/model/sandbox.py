@@ -92,10 +92,8 @@ def _beside(path: Path) -> int:
 
 
 def _too_slow(name: str, seconds: float) -> str:
-    return (
-        f"{name} was still busy after {seconds:.0f} s of its first load and run on noise images, so it is refused; "
-        f"if the model is known to be that slow, allow more with --time-limit."
-    )
+    way_out = "if the model is known to be that slow, allow more with --time-limit."
+    return f"{name} was still busy after {seconds:.0f} s of its first load and run, so it is refused; {way_out}"
 
 
 def _outcome(
@@ -116,10 +114,9 @@ def _outcome(
 
 def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, limits: Limits) -> str:
     if "MemoryError" in child.stderr or "bad_alloc" in child.stderr or child.returncode == -signal.SIGKILL:
-        return (
-            f"{name} asked for more than {limits.memory_bytes / 2**30:.1f} GiB plus {limits.memory_per_byte} times its "
-            f"size at its first load and run; if it is known to need that, allow more with --memory-limit."
-        )
+        memory = f"{limits.memory_bytes / 2**30:.1f} GiB plus {limits.memory_per_byte} times its size"
+        way_out = "if it is known to need that, allow more with --memory-limit."
+        return f"{name} asked for more than {memory} at its first load and run; {way_out}"
     if child.returncode == -getattr(signal, "SIGALRM", 0):
         return _too_slow(name, limits.seconds)
     if child.returncode < 0:
@@ -127,10 +124,8 @@ def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, limits
             cause = signal.Signals(-child.returncode).name
         except ValueError:
             cause = f"signal {-child.returncode}"
-        return (
-            f"{name} crashed the runtime ({cause}) in the guarded child process; the file is damaged or hostile. "
-            f"Ask the vendor for a file that their own onnxruntime loads."
-        )
+        way_out = "Ask the vendor for a file that their own onnxruntime loads."
+        return f"{name} crashed the runtime ({cause}) in its child process; it is damaged or hostile. {way_out}"
     last = (child.stderr.strip().splitlines() or ["no message"])[-1]
     return f"{name} could not be opened in the guarded child process (exit {child.returncode}: {last[:200]})."
 

@@ -82,10 +82,8 @@ def _with_shapes(model: onnx.ModelProto, tensors: list[str], also: list[str]) ->
 
 def _merged(name: str, shapes: list[tuple[int, ...]]) -> tuple[int | None, ...]:
     if len({len(shape) for shape in shapes}) > 1:
-        raise BadInput(
-            f"the number of axes of '{name}' changes with the batch size, which gradients cannot follow. "
-            f"Use --gradient differences."
-        )
+        reason = f"the number of axes of '{name}' changes with the batch size, which gradients cannot follow"
+        raise BadInput(f"{reason}. Use --gradient differences.")
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
 
 

@@ -190,10 +190,8 @@ def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]
         raise multi_label(f"ends in {scores.shape[1]} independent sigmoids")
     if by_graph in (None, "sigmoid"):
         if unit_rows(scores):
-            raise BadInput(
-                f"each image gives {scores.shape[1]} numbers of length 1, like an embedding, not class scores; ask for "
-                f"an export with the classifying head. If they are class scores after all, say --kind logits."
-            )
+            way_out = "ask for an export with the classifying head, or give --kind logits if they are class scores."
+            raise BadInput(f"each image gives {scores.shape[1]} numbers of length 1, like an embedding; {way_out}")
         if by_values == "logits" and scores.min() >= 0 and scores.max() <= 1:
             raise multi_label(f"gives {scores.shape[1]} numbers in 0..1 that are no distribution, like sigmoids")
         return by_values, ()
@@ -206,10 +204,10 @@ def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]
 
 def multi_label(sign: str) -> BadInput:
     """The refusal of a model whose labels do not exclude each other."""
-    return BadInput(
-        f"the model {sign}: a multi-label model, for which soundness is not defined. auditkit audits models that "
-        f"choose one label; --kind overrides a wrong guess, --output names other scores."
+    way_out = (
+        "auditkit audits models that choose one label; --kind overrides a wrong guess, --output names other scores."
     )
+    return BadInput(f"the model {sign}: a multi-label model, for which soundness is not defined. {way_out}")
 
 
 def unit_rows(scores: Array) -> bool:
