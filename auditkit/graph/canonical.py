@@ -102,7 +102,7 @@ def with_known(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.Mode
     return edit.with_outputs(fresh)
 
 
-def with_free_batch(model: onnx.ModelProto, input_name: str, own_batch: int) -> onnx.ModelProto:
+def with_free_batch(model: onnx.ModelProto, input_name: str, fixed_batch: int) -> onnx.ModelProto:
     """The model with Reshapes and Concats of the image's features that follow the batch size of the input.
 
     A target such as [1, 197, 192] becomes [-1, 197, 192], and [1, -1] becomes [0, -1]; a constant that is concatenated
@@ -116,7 +116,7 @@ def with_free_batch(model: onnx.ModelProto, input_name: str, own_batch: int) -> 
     ranks = {name: len(tensor.shape.dim) for name, tensor in edit.inferred_types(fresh).items()}
     for node in graph.node:
         if node.op_type == "Reshape" and node.input[0] in features and node.input[1] in constants:
-            _free_reshape(b, node, numpy_helper.to_array(constants[node.input[1]]).reshape(-1).tolist(), own_batch)
+            _free_reshape(b, node, numpy_helper.to_array(constants[node.input[1]]).reshape(-1).tolist(), fixed_batch)
         if node.op_type == "Concat" and not features.isdisjoint(node.input):
             _repeat_tokens(b, node, features, ranks)
         b.nodes.append(node)
@@ -125,13 +125,13 @@ def with_free_batch(model: onnx.ModelProto, input_name: str, own_batch: int) -> 
     return fresh
 
 
-def _free_reshape(b: edit.Builder, reshape: onnx.NodeProto, target: list[int], own_batch: int) -> None:
+def _free_reshape(b: edit.Builder, reshape: onnx.NodeProto, target: list[int], fixed_batch: int) -> None:
     """Leave the batch size in the target of a Reshape open, if it holds one."""
-    if not target or target[0] <= 0 or target[0] % own_batch:
+    if not target or target[0] <= 0 or target[0] % fixed_batch:
         return
     if -1 not in target:
         reshape.input[1] = b.constant([-1, *target[1:]])
-    elif target[0] == own_batch:
+    elif target[0] == fixed_batch:
         reshape.input[1] = b.constant([0, *target[1:]])
         # With allowzero, which torch always sets, 0 would not mean "as in the input".
         edit.replace(reshape.attribute, [entry for entry in reshape.attribute if entry.name != "allowzero"])

@@ -90,7 +90,7 @@ def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
     side = min(signature.height, signature.width)
     recipe = DeletionRecipe(
         infills=1, factor=factor_for(model, options.factor, coarse=True), tv=options.tv, l1=options.l1,
-        rate=options.rate, pairs=signature.own_batch, scale=loss_scale(model), start=1.0, clamped=True,
+        rate=options.rate, pairs=signature.fixed_batch, scale=loss_scale(model), start=1.0, clamped=True,
         beta=options.beta, jitter=round(_JITTER_AT_224 * side / 224) if options.jitter is None else options.jitter,
     )  # fmt: skip
     all_steps = Ending(options.steps, window=options.steps, settled=-1.0, patience=1)

@@ -90,7 +90,7 @@ def _ranges(model: AnyClassifier) -> Array:
 
 def _prepare(model: OnnxClassifier, options: IgosOptions) -> Search:
     network = differentiable(model)
-    rows, batch = options.rows or most_rows(model), model.signature.own_batch
+    rows, batch = options.rows or most_rows(model), model.signature.fixed_batch
     points = _points(options.points, rows, batch)
     recipe = BilateralRecipe(
         infills=1, masks=2, factor=factor_for(model, options.factor, coarse=True), tv=options.tv, l1=options.l1,

@@ -121,7 +121,7 @@ class _Batch:
         """Losses of some pairs, and slopes if the session has them, as means over the runs that cover the path."""
         search, targets, points = self.search, self.targets, self.search.recipe.points
         # On CUDA a run of another size costs more than is saved by leaving out the pairs that are done.
-        pairs = len(targets.pairs) if session.device.fixed_batch else len(members)
+        pairs = len(targets.pairs) if session.device.pads_batches else len(members)
         filled = np.resize(members, search.recipe.pairs or pairs)
         image, label = targets.pairs[filled].T
         feeds = {

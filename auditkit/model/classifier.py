@@ -132,11 +132,11 @@ class OnnxClassifier(_WithCard):
 
     def scores(self, rows: Array, batch: int | None = None) -> Array:
         """The vendor's own scores [N, numbers] for rows as the network takes them."""
-        if self.signature.own_batch is not None:
-            return self._scores_at_fixed_size(rows, self.signature.own_batch)
+        if self.signature.fixed_batch is not None:
+            return self._scores_at_fixed_size(rows, self.signature.fixed_batch)
         few = min(self.settings.batch or _AT_ONCE, self.device.first_batch or len(rows))
         size = batch or (few if len(rows) <= _AT_ONCE else self.batch)
-        scores, worked = in_batches(self._run, rows, size, pad=self.device.fixed_batch)
+        scores, worked = in_batches(self._run, rows, size, pad=self.device.pads_batches)
         if worked < size:
             self._batch = worked
         return scores

@@ -12,7 +12,7 @@ class DeviceProfile:
     provider: str  # the runtime's name for it
     largest_batch: int  # rows: the batch size is not measured beyond this
     first_batch: int | None  # rows of a batch while few images are run and nothing was measured; None: all of them
-    fixed_batch: bool  # short batches are filled up: CUDA sets up every new size, in 1/6 s for a ResNet-50
+    pads_batches: bool  # short batches are filled up: CUDA sets up every new size, in 1/6 s for a ResNet-50
     batches_in_flight: int  # on a GPU the next batch runs while one is read back; on a CPU two compete for the cores
     gradient_batch: int  # rows differentiated at once
     masks_in_graph: bool  # a CPU composes masked images faster outside the graph (see host_masks)
@@ -31,14 +31,14 @@ class DeviceProfile:
 
 CPU = DeviceProfile(
     name="cpu", provider="CPUExecutionProvider",
-    largest_batch=64, first_batch=None, fixed_batch=False, batches_in_flight=1, gradient_batch=16,
+    largest_batch=64, first_batch=None, pads_batches=False, batches_in_flight=1, gradient_batch=16,
     masks_in_graph=False, casts_to_float16=False, relu_gates=False,
     units_at_once=1, unit_images=16, slow_unit_images=2, slow_pixels=96 * 96, small_units=None,
     sample_images=1, learning_factor=1, learning_rows=160, learning_pixels=20 * 224 * 224,
 )  # fmt: skip
 CUDA = DeviceProfile(
     name="cuda", provider="CUDAExecutionProvider",
-    largest_batch=512, first_batch=16, fixed_batch=True, batches_in_flight=2, gradient_batch=64,
+    largest_batch=512, first_batch=16, pads_batches=True, batches_in_flight=2, gradient_batch=64,
     masks_in_graph=True, casts_to_float16=True, relu_gates=True,
     units_at_once=2, unit_images=16, slow_unit_images=16, slow_pixels=float("inf"), small_units=4,
     sample_images=4, learning_factor=32, learning_rows=1280, learning_pixels=640 * 224 * 224,

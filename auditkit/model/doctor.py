@@ -49,11 +49,11 @@ def describe() -> MachineFacts:
 def name_clash() -> str | None:
     """A warning if another installed distribution provides the package `auditkit`; None if there is none."""
     providers = metadata.packages_distributions().get("auditkit", [])
-    others = sorted(name for name in set(providers) if name and name != _DISTRIBUTION)
-    if not others:
+    distributions = sorted(name for name in set(providers) if name and name != _DISTRIBUTION)
+    if not distributions:
         return None
-    way_out = f"uninstall it, or install {_DISTRIBUTION} into an environment of its own."
-    return f"the distribution {others[0]} also provides the package auditkit, so that one may hide the other; {way_out}"
+    reason = f"the distribution {distributions[0]} also provides the package auditkit, so that one may hide the other"
+    return f"{reason}; uninstall it, or install {_DISTRIBUTION} into an environment of its own."
 
 
 def memory_bytes() -> int:

@@ -79,9 +79,9 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
         outputs.append(wrt)
     if signature.input not in edit.ancestors(graph, [signature.output]):
         unreached(signature.input, [signature.output])
-    dims = [signature.own_batch or "N", *signature.array_shape(1)[1:]]
+    dims = [signature.fixed_batch or "N", *signature.array_shape(1)[1:]]
     model = edit.with_dims(edit.with_outputs(classifier.graph, outputs), signature.input, dims)
-    sizes = [2, 3] if signature.own_batch is None else [signature.own_batch]
+    sizes = [2, 3] if signature.fixed_batch is None else [signature.fixed_batch]
     feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in sizes]
     try:
         return _ready(edit.with_input_type(model, signature.input), classifier.weights, outputs, feeds)
@@ -161,7 +161,7 @@ def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differen
     signature = classifier.signature
     model = export.with_standard_names(classifier.file.proto, signature.output, names)
     joined, weights = float_types.in_one_float(edit.with_input_type(model, signature.input), classifier.file.weights)
-    facts = Facts({signature.input: (signature.own_batch, *signature.array_shape(1)[1:])}, {})
+    facts = Facts({signature.input: (signature.fixed_batch, *signature.array_shape(1)[1:])}, {})
     base = Ready(classifier.graph, weights, facts, surrogate=False)
     checked = _checked(classifier, base, joined, signature.input, "the gradient that the file brings along")
     return _recorded(classifier, model, classifier.file.weights, base, signature.input, checked, vendors_own=True)
@@ -186,7 +186,7 @@ def _checked(
 def _compare_scores(classifier: OnnxClassifier, session: Session, base: Ready, wrt: str) -> None:
     """Refuse a graph whose scores differ from the vendor's; without rounding they may differ by more."""
     signature = classifier.signature
-    rows = signature.own_batch or ROWS
+    rows = signature.fixed_batch or ROWS
     image = noise(classifier, rows, seed=0)
     nudge = np.zeros((rows, *(size or 1 for size in base.facts.shapes[wrt][1:])), np.float32)
     feeds = {signature.input: image, export.NUDGE: nudge, export.SEED: np.zeros((rows, signature.outputs), np.float32)}
@@ -209,7 +209,7 @@ def _line_error(classifier: OnnxClassifier, session: Session, facts: Facts, wrt:
     shape = tuple(size or 1 for size in facts.shapes[wrt][1:])
 
     def run(moves: Array, outputs: list[str]) -> list[Array]:
-        rows = signature.own_batch or len(moves)
+        rows = signature.fixed_batch or len(moves)
         nudge, seeds = np.zeros((rows, *shape), np.float32), np.zeros((rows, signature.outputs), np.float32)
         nudge[: len(moves)], seeds[: len(moves)] = moves, seed
         feeds = {signature.input: image.repeat(rows, axis=0), export.SEED: seeds, export.NUDGE: nudge}
@@ -217,7 +217,7 @@ def _line_error(classifier: OnnxClassifier, session: Session, facts: Facts, wrt:
 
     def at(moves: Array) -> tuple[Array, Array]:
         # Rows that depend on each other are moved singly, in a batch of rows that stay.
-        portion = 1 if signature.rows == "dependent" else signature.own_batch or ROWS
+        portion = 1 if signature.rows == "dependent" else signature.fixed_batch or ROWS
         outputs, starts = [signature.output, export.GRADIENT], range(0, len(moves), portion)
         parts = [run(moves[start : start + portion], outputs) for start in starts]
         scores, gradients = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))

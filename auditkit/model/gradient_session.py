@@ -33,7 +33,7 @@ class Slopes:
         derived = differentiate(model, layer)
         self.surrogate, self.check = derived.surrogate, derived.check
         self.session = Session(derived.model, model.settings, derived.weights)
-        self.rows = model.signature.own_batch or model.device.gradient_batch
+        self.rows = model.signature.fixed_batch or model.device.gradient_batch
 
     def of(self, inputs: Array, labels: Array) -> Gradients:
         """For each preprocessed row, the gradient of its label's logit, or of its log-probability.
@@ -47,7 +47,7 @@ class Slopes:
             try:
                 parts.append(self._run(inputs[part], labels[part]))
             except OutOfMemory:
-                if self.rows == 1 or self.signature.own_batch is not None:
+                if self.rows == 1 or self.signature.fixed_batch is not None:
                     raise
                 self.rows //= 2
                 continue
@@ -57,7 +57,7 @@ class Slopes:
 
     def _run(self, inputs: Array, labels: Array) -> tuple[Array, ...]:
         if self.signature.rows == "dependent":
-            size = self.signature.own_batch or 1
+            size = self.signature.fixed_batch or 1
             rows = [self._batch(inputs[[i] * size], labels[[i] * size]) for i in range(len(inputs))]
             return tuple(np.concatenate([column[:1] for column in columns]) for columns in zip(*rows, strict=True))
         columns = self._batch(filled(inputs, self.rows), filled(labels, self.rows))

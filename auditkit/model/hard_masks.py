@@ -50,7 +50,7 @@ class OnnxOverBanks:
         self._input = ends.input
         graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
-        self._batch = signature.own_batch or model.settings.batch
+        self._batch = signature.fixed_batch or model.settings.batch
         # Shared by all callers of `run`: the next has its batches waiting when one finishes.
         self._pool = ThreadPoolExecutor(self.device.batches_in_flight)
 
@@ -76,11 +76,11 @@ class OnnxOverBanks:
         """Probabilities for the rows; on CUDA one batch runs while the one before is read."""
         if self.signature.rows == "dependent":
             for index in range(len(rows)):
-                row = rows[index : index + 1].repeat(self.signature.own_batch or 1, axis=0)
+                row = rows[index : index + 1].repeat(self.signature.fixed_batch or 1, axis=0)
                 yield slice(index, index + 1), self._run(row, banks)[:1]
             return
         waiting: deque[tuple[slice, Future[Array]]] = deque()
-        start, fixed = 0, self.signature.own_batch is not None or self.device.fixed_batch
+        start, fixed = 0, self.signature.fixed_batch is not None or self.device.pads_batches
         try:
             while start < len(rows) or waiting:
                 while start < len(rows) and len(waiting) < self.device.batches_in_flight:
@@ -99,7 +99,7 @@ class OnnxOverBanks:
 
     def _smaller(self, part: slice, waiting: "deque[tuple[slice, Future[Array]]]", batch: int) -> int:
         """Halve the batch, drop the batches in flight, and return the row to resume from."""
-        if batch == 1 or self.signature.own_batch is not None:
+        if batch == 1 or self.signature.fixed_batch is not None:
             raise OutOfMemory("not even one batch fits into memory; use a device with more, or smaller banks.")
         self._batch = batch // 2
         while waiting:

@@ -79,7 +79,7 @@ class Masker:
 
         if batch is not None:
             return np.concatenate([run(positions[i : i + 1].repeat(batch))[:1] for i in positions])
-        return in_batches(run, positions, _BATCH, pad=self.session.device.fixed_batch)[0]
+        return in_batches(run, positions, _BATCH, pad=self.session.device.pads_batches)[0]
 
     def run(self, rows: Array, labels: Array) -> Array:
         """Masks of one batch, [N, maps, height, width] in float32; any other output is refused."""

@@ -49,8 +49,8 @@ def choose_output(
     if outputs.get(name):
         guesses += (f"scores '{name}', the tensor behind a final {outputs[name]}",)
     elif len(arrays) > 1:
-        others = ", ".join(f"'{other}'" for other in arrays if other != name)
-        guesses += (f"scores '{name}' of several outputs (also {others})",)
+        rest = ", ".join(f"'{other}'" for other in arrays if other != name)
+        guesses += (f"scores '{name}' of several outputs (also {rest})",)
     return Output(name, fitting[name], guesses)
 
 
@@ -58,7 +58,7 @@ def _refuse_sigmoids(proto: onnx.ModelProto, fitting: dict[str, Array]) -> None:
     """Refuse several sigmoids that nothing else is computed from, whichever scores stand beside them."""
     behind = {name: edit.ancestors(proto.graph, [name]) - {name} for name in fitting}
     for name, scores in fitting.items():
-        final = not any(name in others for others in behind.values())
+        final = not any(name in ancestors for ancestors in behind.values())
         if final and scores.shape[1] > 1 and len(fitting) > 1 and kind_by_graph(proto, name) == "sigmoid":
             raise multi_label(f"gives {scores.shape[1]} independent sigmoids ('{name}')")
 
@@ -68,8 +68,8 @@ def _last_of(proto: onnx.ModelProto, fitting: dict[str, Array], kept: list[str])
     kept = [name for name in kept if not unit_rows(fitting[name])] or kept
     kept = [name for name in kept if not any(word in name.lower() for word in _FEATURE_NAMES)] or kept
     if len({fitting[name].shape[1] for name in kept}) > 1:
-        shown = ", ".join(f"'{name}' [{len(fitting[name])}, {fitting[name].shape[1]}]" for name in kept[:6])
-        raise BadInput(f"several outputs could be the class scores: {shown}; name one with --output.")
+        candidates = ", ".join(f"'{name}' [{len(fitting[name])}, {fitting[name].shape[1]}]" for name in kept[:6])
+        raise BadInput(f"several outputs could be the class scores: {candidates}; name one with --output.")
     return max(kept, key=lambda name: len(edit.ancestors(proto.graph, [name])))
 
 
@@ -94,9 +94,9 @@ def _only_softmax_between(scores: Array, its_scores: Array, kind: str | None) ->
     return bool(np.allclose(to_probabilities(scores, "logits"), later, atol=1e-2))
 
 
-def _refuse_detectors(proto: onnx.ModelProto, others: list[str]) -> None:
+def _refuse_detectors(proto: onnx.ModelProto, outputs: list[str]) -> None:
     suppression = any(node.op_type in ("NonMaxSuppression", "EfficientNMS_TRT") for node in proto.graph.node)
-    named = [name for name in others if any(word in name.lower() for word in _BOX_NAMES)]
+    named = [name for name in outputs if any(word in name.lower() for word in _BOX_NAMES)]
     if suppression or named:
         sign = "a NonMaxSuppression node" if suppression else f"the output '{named[0]}'"
         way_out = "auditkit audits classifiers. If one output does hold class scores, name it with --output."
@@ -104,7 +104,7 @@ def _refuse_detectors(proto: onnx.ModelProto, others: list[str]) -> None:
 
 
 def _no_scores_sentence(arrays: dict[str, Array], rows: int) -> str:
-    shown = ", ".join(f"'{name}' {array.dtype}{list(array.shape)}" for name, array in list(arrays.items())[:6])
+    outputs = ", ".join(f"'{name}' {array.dtype}{list(array.shape)}" for name, array in list(arrays.items())[:6])
     guess = "it is not a classifier"
     if any(a.ndim == 4 and a.shape[0] == rows for a in arrays.values()):
         guess = "it looks like a segmentation model or a feature extractor"
@@ -112,4 +112,4 @@ def _no_scores_sentence(arrays: dict[str, Array], rows: int) -> str:
         guess = "it looks like an object detector or a sequence model"
     elif all(a.dtype.kind != "f" for a in arrays.values()):
         guess = "it returns decisions, not scores; ask the vendor for an export that returns class scores"
-    return f"no output is one vector of class scores an image ({rows} images gave {shown}): {guess}."
+    return f"no output is one vector of class scores an image ({rows} images gave {outputs}): {guess}."

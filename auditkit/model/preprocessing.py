@@ -102,16 +102,16 @@ def flat_picture(card: Card, signature: Signature, colour: Sequence[float]) -> A
     return np.broadcast_to(values.reshape(shape), signature.array_shape(1)).astype(signature.dtype)
 
 
-def blurred(shown: Array, signature: Signature, sigma: float | None = None) -> Array:
-    """Gaussian blur of pictures, as the network takes them; sigma, unless given, in proportion to the shorter side."""
+def blurred(inputs: Array, signature: Signature, sigma: float | None = None) -> Array:
+    """Gaussian blur of network inputs; sigma, unless given, in proportion to the shorter side."""
     sigma = _BLUR_SIGMA_AT_224 * min(signature.height, signature.width) / 224 if sigma is None else sigma
-    smooth = gaussian_blur(shown, signature, sigma)
+    smooth = gaussian_blur(inputs, signature, sigma)
     return np.asarray(np.round(smooth) if signature.dtype == "uint8" else smooth).astype(signature.dtype)
 
 
-def gaussian_blur(shown: Array, signature: Signature, sigma: float) -> Array:
-    """Gaussian blur of pictures in float64, not rounded; sigma is in pixels."""
+def gaussian_blur(inputs: Array, signature: Signature, sigma: float) -> Array:
+    """Gaussian blur of network inputs in float64, not rounded; sigma is in pixels."""
     from scipy import ndimage  # noqa: PLC0415 - slow to import
 
     axes = (2, 3) if signature.layout == "NCHW" else (1, 2)
-    return np.asarray(ndimage.gaussian_filter(shown.astype(np.float64), sigma, axes=axes, mode="reflect"))
+    return np.asarray(ndimage.gaussian_filter(inputs.astype(np.float64), sigma, axes=axes, mode="reflect"))

@@ -33,8 +33,8 @@ class Trial:
     def __init__(self, file: OnnxFile, image: ImageInput, height: int, width: int) -> None:
         self.file, self.image = file, image
         self.height, self.width = height, width
-        self.own = image.batch or 1
-        self.noise = _noise(image, max(ROWS, self.own), height, width)
+        self.batch = image.batch or 1
+        self.noise = _noise(image, max(ROWS, self.batch), height, width)
 
     def session(self, outputs: list[str], *, freed: bool, threads: int = 2) -> Session:
         """A session of the graph as it is, or with its batch size set free; on the CPU, which every machine has.
@@ -42,7 +42,7 @@ class Trial:
         Without an arena, which grows by doubling and would run into the limit of memory at half of it.
         """
         image, dims = self.image, self.image.dims("N", self.height, self.width)
-        freed_batch = self.own if freed else None
+        freed_batch = self.batch if freed else None
         model = derived(self.file.proto, image.name, outputs, dims=dims, freed=freed_batch, switches=image.switches)
         return Session(model, Settings(device="cpu", threads=threads, arena=False), self.file.weights)
 
@@ -76,7 +76,7 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     batching = _batching(trial, session, chosen.name)
     return Signature(
         input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels, height=trial.height,
-        width=trial.width, own_batch=batching.own, rows=batching.rows, freed_batch=batching.freed,
+        width=trial.width, fixed_batch=batching.fixed, rows=batching.rows, freed_batch=batching.freed,
         output=chosen.name, kind=kind, outputs=chosen.scores.shape[1],
         free_size=image.height is None or image.width is None, shape=image.shape, fixed_inputs=image.switches,
         class_names=signatures.zipmap_classes(file.proto),
@@ -182,7 +182,7 @@ def _always_sure(name: str) -> str:
 class Batching:
     """Which batch sizes a graph runs at, and how its rows compare with rows alone."""
 
-    own: int | None  # the only batch size; None: any
+    fixed: int | None  # the only batch size; None: any
     rows: Agreement
     freed: int | None = None  # the declared batch size that the graph was freed from
     warnings: tuple[str, ...] = ()
@@ -228,30 +228,30 @@ def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) 
     else:
         agreement = _agreement(trial, freed, output, alone)
     if agreement in ("bitwise", "close"):
-        return Batching(None, agreement, freed=trial.own)
-    warning = f"the graph runs just {trial.own} image(s) at a time, which is slow; ask for a dynamic batch axis."
-    return Batching(trial.own, "bitwise", warnings=(warning,))
+        return Batching(None, agreement, freed=trial.batch)
+    warning = f"the graph runs just {trial.batch} image(s) at a time, which is slow; ask for a dynamic batch axis."
+    return Batching(trial.batch, "bitwise", warnings=(warning,))
 
 
 def _reference(trial: Trial, session: Session, output: str) -> tuple[Array, bool]:
     """The scores of each noise image alone, and whether neighbours leave them as they are."""
-    alone, own = _alone(trial, session, output), trial.own
-    if own == 1:
+    alone, batch = _alone(trial, session, output), trial.batch
+    if batch == 1:
         return alone, True
-    mixed = trial.scores(session, trial.noise[:own], output).reshape(own, -1)
-    shared = min(own, ROWS)
+    mixed = trial.scores(session, trial.noise[:batch], output).reshape(batch, -1)
+    shared = min(batch, ROWS)
     return alone, _compared(mixed[:shared], alone[:shared]) != "dependent"
 
 
 def _alone(trial: Trial, session: Session, output: str) -> Array:
     """The scores of each noise image, filling a whole batch by itself."""
-    batches = [image[None].repeat(trial.own, axis=0) for image in trial.noise[:ROWS]]
-    return np.stack([trial.scores(session, batch, output).reshape(trial.own, -1)[0] for batch in batches])
+    batches = [image[None].repeat(trial.batch, axis=0) for image in trial.noise[:ROWS]]
+    return np.stack([trial.scores(session, batch, output).reshape(trial.batch, -1)[0] for batch in batches])
 
 
 def _agreement(trial: Trial, session: Session, output: str, alone: Array) -> Agreement | None:
     """How the noise images run together compare with each alone; None where they do not run together."""
-    rows = ROWS - 1 if trial.own == ROWS else ROWS  # at its own batch size any graph runs
+    rows = ROWS - 1 if trial.batch == ROWS else ROWS  # at the batch size that it declares, any graph runs
     alone = alone[:rows]
     try:
         together = trial.scores(session, trial.noise[:rows], output)

@@ -58,7 +58,7 @@ class Signature:
     channels: int
     height: int
     width: int
-    own_batch: int | None  # the one batch size that the graph runs at; None: any
+    fixed_batch: int | None  # the one batch size that the graph runs at; None: any
     rows: Agreement  # how a row compares with the same row alone
     output: str
     kind: Kind
@@ -79,8 +79,8 @@ class Signature:
     @property
     def batch(self) -> str:
         """The batch sizes that the graph runs at, in the words of reports."""
-        if self.own_batch is not None:
-            return f"fixed:{self.own_batch}"
+        if self.fixed_batch is not None:
+            return f"fixed:{self.fixed_batch}"
         return "dynamic" if self.freed_batch is None else "made-dynamic"
 
     @property

@@ -220,7 +220,7 @@ def test_probabilities_are_float64_and_finite_for_float16_logits() -> None:
 def test_a_signature_survives_json() -> None:
     signature = Signature("x", "NHWC", "uint8", 1, 8, 9, 3, "close", "y", "sigmoid", 1, shape=(3, "h"))
     assert from_json(Signature, json.loads(json.dumps(to_json(signature))), "signature") == signature
-    assert (signature.classes, signature.own_batch, signature.batch) == (2, 3, "fixed:3")
+    assert (signature.classes, signature.fixed_batch, signature.batch) == (2, 3, "fixed:3")
     assert signature.array_shape(7) == (7, 8, 9, 1)
 
 

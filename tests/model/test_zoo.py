@@ -650,7 +650,7 @@ def test_a_class_token_of_the_export_size_is_run_at_that_size_or_repeated(declar
     path = onnx_models.save(hard_coded_token(declared, own), tmp_path)
     model = auditkit.load(path, preset="imagenet", settings=auditkit.Settings(device="cpu"))
     assert model.signature.batch in (f"fixed:{own}", "made-dynamic")
-    fixed = model.signature.own_batch is not None
+    fixed = model.signature.fixed_batch is not None
     assert ("slow" in " ".join(model.signature.warnings)) == fixed
     images = pictures(Facts(), 7)
     expected = reference(path, "logits", model.preprocess(images), declared == "N")

@@ -162,7 +162,7 @@ class Learner:
         """Pairs in a run: the graph's fixed number, else all pairs, padded on CUDA if they end at different steps."""
         if self.recipe.pairs is not None:
             return self.recipe.pairs
-        together = self.ending.settled < 0 or not self.session.device.fixed_batch
+        together = self.ending.settled < 0 or not self.session.device.pads_batches
         return pairs if together else width(pairs, self.room)
 
     def _draws(self, pair: Pair, count: int) -> Array:

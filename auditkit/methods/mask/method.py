@@ -87,7 +87,7 @@ def prepare(model: AnyClassifier, options: MaskOptions) -> Learner:
 
 
 def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
-    signature, batch = model.signature, model.signature.own_batch
+    signature, batch = model.signature, model.signature.fixed_batch
     infills = options.distractors if options.infill == "distractors" else 1
     if batch is not None and batch % (infills * options.masks):
         raise BadInput(
