@@ -10,7 +10,7 @@ from auditkit.methods import option_values
 from auditkit.methods.differences.grids import Grids, Spread, coin_flips, jittered, weighted_sum
 from auditkit.methods.queries import answers, default_passes, generator
 from auditkit.methods.request import MethodResult, Request
-from auditkit.model.soft_masks import mixed
+from auditkit.model.masks import mixed
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import RuntimeFailure
 from auditkit.methods.request import Request
-from auditkit.model.soft_masks import Mixed
+from auditkit.model.masks import Mixed
 
 SMALL_SIDE = 64  # pixels; larger images need finer masks and more passes
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import auditkit
 from auditkit.graph import hard_masks
-from auditkit.model.hard_masks import OnnxMasked, OnnxMaskedOnHost, masked
+from auditkit.model.masks import OnnxMasked, OnnxMaskedOnHost, masked
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 

@@ -18,8 +18,8 @@ from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph import edit, hard_masks
 from auditkit.graph.hard_masks import BOTTOM, COLUMNS, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, SHOWN, TOP
 from auditkit.model import device, sandbox
-from auditkit.model import hard_masks as masked_sessions
-from auditkit.model.hard_masks import HostMasked, OnnxMasked
+from auditkit.model import masks as masked_sessions
+from auditkit.model.masks import HostMasked, OnnxMasked
 from auditkit.model.probe import examine
 from auditkit.model.read import Limits, read
 from auditkit.model.signature import Overrides, to_probabilities

@@ -15,8 +15,8 @@ from auditkit.graph import hard_masks, soft_masks
 from auditkit.graph.hard_masks import PICTURES, PROBABILITIES
 from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.methods.differences import grids
+from auditkit.model.masks import OnnxMixed, composed, mixed
 from auditkit.model.signature import to_probabilities
-from auditkit.model.soft_masks import OnnxMixed, composed, mixed
 from tests.support import onnx_models
 
 CPU = auditkit.Settings(device="cpu")

@@ -17,7 +17,7 @@ from auditkit.data.ranks import Order
 from auditkit.errors import AuditError, BadInput
 from auditkit.graph import hard_masks
 from auditkit.metrics.curves import FIRST_GAPS, parse_steps
-from auditkit.model.hard_masks import HostMasked, OnnxMasked
+from auditkit.model.masks import HostMasked, OnnxMasked
 from auditkit.model.signature import Overrides
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation import measure, runtime_check

@@ -13,7 +13,7 @@ import pytest
 import auditkit
 from auditkit.errors import RuntimeFailure
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.hard_masks import HostMasked, OnnxMasked, masked
+from auditkit.model.masks import HostMasked, OnnxMasked, masked
 from auditkit.records import to_json
 from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.runtime_check import MOST_BETWEEN_REPEATS, REFERENCE

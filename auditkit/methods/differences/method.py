@@ -20,7 +20,7 @@ from auditkit.methods.mask.infills import bank
 from auditkit.methods.notes import Note
 from auditkit.methods.queries import SMALL_SIDE, answers, default_passes, generator
 from auditkit.methods.request import MethodResult, Request
-from auditkit.model.soft_masks import Mixed, mixed
+from auditkit.model.masks import Mixed, mixed
 
 _CLIP_OF_CHANCE = 1e-3  # probabilities are clipped to this share of one over the classes, and as far below 1
 _COSINES_PER_CELL = 3  # a bilinear grid has hardly any content beyond two

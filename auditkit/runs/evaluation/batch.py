@@ -11,7 +11,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
-from auditkit.model.hard_masks import masked
+from auditkit.model.masks import masked
 from auditkit.runs.evaluation.crops import Crop, measure_crops
 from auditkit.runs.evaluation.curves import CurveRequest, RunRows
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities

@@ -19,7 +19,7 @@ from auditkit.methods.controls import centred_gaussian
 from auditkit.metrics.curves import area, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, completeness, soundness
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
-from auditkit.model.hard_masks import masked
+from auditkit.model.masks import masked
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.plan import EvaluationPlan
