@@ -283,8 +283,8 @@ def check_fits(card: Card, signature: Signature, where: str) -> None:
         raise BadInput(f"{where} names {len(card.names)} classes, but the model has {signature.classes}; {advice}")
     pixels = card.table()
     if signature.dtype == "uint8" and not np.array_equal(pixels, np.round(pixels).clip(0, 255)):
-        values = f"scale {card.scale:g}, mean {list(card.mean)}, std {list(card.std)}"
-        raise BadInput(f'{where} says {values}, but the model takes uint8 pixels as they are; use preset = "none".')
+        formula = f"scale {card.scale:g}, mean {list(card.mean)}, std {list(card.std)}"
+        raise BadInput(f'{where} says {formula}, but the model takes uint8 pixels as they are; use preset = "none".')
 
 
 def to_toml(card: Card, signature: Signature, about: str) -> str:
