@@ -24,7 +24,7 @@ def pip_library(name: str) -> Path | None:
 
 
 def load_with_dependencies(library: Path) -> str | None:
-    """None once the library is loaded, else the dynamic loader's reason; what pip packages hold is found for it."""
+    """None once the library is loaded, else the dynamic loader's reason; libraries of pip packages are found."""
     tried: set[str] = set()
     while True:
         try:

@@ -19,6 +19,7 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 import onnx
 from google.protobuf.message import Message
+from onnx import TensorProto
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
@@ -28,35 +29,33 @@ HELD_IN_MEMORY = "auditkit-holds-this-weight-in-memory"
 _CHUNK_BYTES = 1 << 24  # read at once
 _SMALL_BYTES = 4096  # weights up to this size stay in the graph
 _NATIVE: dict[int, type[np.generic]] = {
-    onnx.TensorProto.FLOAT: np.float32, onnx.TensorProto.DOUBLE: np.float64, onnx.TensorProto.FLOAT16: np.float16,
-    onnx.TensorProto.INT8: np.int8, onnx.TensorProto.UINT8: np.uint8, onnx.TensorProto.INT64: np.int64,
-    onnx.TensorProto.INT32: np.int32,
+    TensorProto.FLOAT: np.float32, TensorProto.DOUBLE: np.float64, TensorProto.FLOAT16: np.float16,
+    TensorProto.INT8: np.int8, TensorProto.UINT8: np.uint8, TensorProto.INT64: np.int64, TensorProto.INT32: np.int32,
 }  # fmt: skip
 _BITS: dict[int, int] = {
-    onnx.TensorProto.FLOAT: 32, onnx.TensorProto.UINT8: 8, onnx.TensorProto.INT8: 8, onnx.TensorProto.UINT16: 16,
-    onnx.TensorProto.INT16: 16, onnx.TensorProto.INT32: 32, onnx.TensorProto.INT64: 64, onnx.TensorProto.BOOL: 8,
-    onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.DOUBLE: 64, onnx.TensorProto.UINT32: 32,
-    onnx.TensorProto.UINT64: 64, onnx.TensorProto.COMPLEX64: 64, onnx.TensorProto.COMPLEX128: 128,
-    onnx.TensorProto.BFLOAT16: 16, onnx.TensorProto.FLOAT8E4M3FN: 8, onnx.TensorProto.FLOAT8E4M3FNUZ: 8,
-    onnx.TensorProto.FLOAT8E5M2: 8, onnx.TensorProto.FLOAT8E5M2FNUZ: 8, onnx.TensorProto.UINT4: 4,
-    onnx.TensorProto.INT4: 4, onnx.TensorProto.FLOAT4E2M1: 4,
+    TensorProto.UINT4: 4, TensorProto.INT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.UINT8: 8, TensorProto.INT8: 8,
+    TensorProto.BOOL: 8, TensorProto.FLOAT8E4M3FN: 8, TensorProto.FLOAT8E4M3FNUZ: 8, TensorProto.FLOAT8E5M2: 8,
+    TensorProto.FLOAT8E5M2FNUZ: 8, TensorProto.UINT16: 16, TensorProto.INT16: 16, TensorProto.FLOAT16: 16,
+    TensorProto.BFLOAT16: 16, TensorProto.FLOAT: 32, TensorProto.INT32: 32, TensorProto.UINT32: 32,
+    TensorProto.INT64: 64, TensorProto.UINT64: 64, TensorProto.DOUBLE: 64, TensorProto.COMPLEX64: 64,
+    TensorProto.COMPLEX128: 128,
 }  # fmt: skip
 
 
-def outside_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, bool]]:
+def outside_tensors(proto: onnx.ModelProto) -> list[tuple[TensorProto, bool]]:
     """Every tensor that names another file for its bytes, and whether it is a plain weight of the main graph."""
     tensors = list(_tensors(proto.graph))
     for part in (*proto.functions, *proto.training_info):
         tensors += [(tensor, False) for tensor, _ in _tensors(part)]
-    return [pair for pair in tensors if pair[0].external_data or pair[0].data_location == onnx.TensorProto.EXTERNAL]
+    return [pair for pair in tensors if pair[0].external_data or pair[0].data_location == TensorProto.EXTERNAL]
 
 
-def _tensors(message: Message) -> Iterator[tuple[onnx.TensorProto, bool]]:
+def _tensors(message: Message) -> Iterator[tuple[TensorProto, bool]]:
     """Every tensor below a message, however deep, and whether it is a plain weight of the main graph."""
     waiting: list[tuple[Message, bool]] = [(message, False)]
     while waiting:
         part, is_weight = waiting.pop()
-        if isinstance(part, onnx.TensorProto):
+        if isinstance(part, TensorProto):
             yield part, is_weight
             continue
         for descriptor, value in part.ListFields():
@@ -74,7 +73,7 @@ def refuse_doubles(proto: onnx.ModelProto, weights: Mapping[str, Array], name: s
         seen.add(tensor.name)
 
 
-def data_bytes(path: Path, tensors: list[onnx.TensorProto], most: int) -> int:
+def data_bytes(path: Path, tensors: list[TensorProto], most: int) -> int:
     """Bytes of external data that the tensors truly use, each file that they name having been checked."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
@@ -90,7 +89,7 @@ def data_bytes(path: Path, tensors: list[onnx.TensorProto], most: int) -> int:
 
 
 def bring_in(
-    outside: list[tuple[onnx.TensorProto, bool]], path: Path, *, apart: bool
+    outside: list[tuple[TensorProto, bool]], path: Path, *, apart: bool
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Put external data in place; weights come back beside the graph when the whole is too large for one message."""
     weights: dict[str, Array] = {}
@@ -106,23 +105,23 @@ def bring_in(
             weights[tensor.name] = np.frombuffer(content, _NATIVE[tensor.data_type]).reshape(tuple(tensor.dims))
             tensor.external_data.add(key="location", value=HELD_IN_MEMORY)
         else:
-            tensor.data_location = onnx.TensorProto.DEFAULT
+            tensor.data_location = TensorProto.DEFAULT
             tensor.raw_data = content
     return weights, digests
 
 
-def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+def _entries(tensor: TensorProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
-def _size_of(tensor: onnx.TensorProto, name: str) -> int:
+def _size_of(tensor: TensorProto, name: str) -> int:
     """Bytes that a tensor's shape and type ask for."""
     if any(dim < 0 for dim in tensor.dims) or tensor.data_type not in _BITS:
         raise BadInput(f"{name}: external tensor '{tensor.name}' has an impossible shape or type; the file is damaged.")
     return (int(math.prod(tensor.dims)) * _BITS[tensor.data_type] + 7) // 8
 
 
-def _content(descriptor: int, tensor: onnx.TensorProto, name: str) -> bytes:
+def _content(descriptor: int, tensor: TensorProto, name: str) -> bytes:
     entries, needed, size = _entries(tensor), _size_of(tensor, name), _size(descriptor)
     numbers = entries.get("offset", "0"), entries.get("length", str(needed))
     if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers):
@@ -160,7 +159,7 @@ def _sha256(descriptor: int) -> str:
     return digest.hexdigest()
 
 
-def _data_file(path: Path, tensor: onnx.TensorProto) -> AbstractContextManager[int]:
+def _data_file(path: Path, tensor: TensorProto) -> AbstractContextManager[int]:
     return opened(path.parent, _entries(tensor).get("location", ""), f"external data of tensor '{tensor.name}'")
 
 

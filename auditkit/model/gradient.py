@@ -170,7 +170,7 @@ def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differen
 def _checked(
     classifier: OnnxClassifier, base: Ready, joined: onnx.ModelProto, wrt: str, what: str = "the gradient"
 ) -> Check:
-    """The check of a gradient against changes of scores; raises RuntimeFailure if it is wrong."""
+    """The check of a gradient, which has passed; raises RuntimeFailure otherwise."""
     settings = replace(classifier.settings, precision="strict")  # TF32 is not fine enough
     session = Session(export.nudged(joined, base.facts, wrt), settings, base.weights)
     _compare_scores(classifier, session, base, wrt)

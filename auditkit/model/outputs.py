@@ -45,13 +45,10 @@ def choose_output(
     if overrides.kind is None:
         _refuse_sigmoids(proto, fitting)
     name = _last_of(proto, fitting, _without_forerunners(proto, fitting))
-    guesses: tuple[str, ...] = ()
     if outputs.get(name):
-        guesses += (f"scores '{name}', the tensor behind a final {outputs[name]}",)
-    elif len(arrays) > 1:
-        rest = ", ".join(f"'{other}'" for other in arrays if other != name)
-        guesses += (f"scores '{name}' of several outputs (also {rest})",)
-    return Output(name, fitting[name], guesses)
+        return Output(name, fitting[name], (f"scores '{name}', the tensor behind a final {outputs[name]}",))
+    rest = ", ".join(f"'{other}'" for other in arrays if other != name)
+    return Output(name, fitting[name], (f"scores '{name}' of several outputs (also {rest})",) if rest else ())
 
 
 def _refuse_sigmoids(proto: onnx.ModelProto, fitting: dict[str, Array]) -> None:

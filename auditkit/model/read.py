@@ -8,6 +8,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,11 +129,10 @@ def file_size(path: Path, limits: Limits) -> int:
     except OSError as error:
         raise BadInput(f"{path} cannot be opened ({os.strerror(error.errno or 0)}).") from None
     if stat.S_ISDIR(status.st_mode):
-        try:
-            inside = sorted(p.name for p in path.iterdir() if p.suffix == ".onnx")[:3]
-        except OSError:  # a folder that may not be listed
-            inside = []
-        hint = f"; did you mean {', '.join(inside)} in it?" if inside else "; there is no .onnx file in it."
+        names: list[str] = []
+        with suppress(OSError):  # a folder that may not be listed
+            names = sorted(p.name for p in path.iterdir() if p.suffix == ".onnx")[:3]
+        hint = f"; did you mean {', '.join(names)} in it?" if names else "; there is no .onnx file in it."
         raise BadInput(f"{path} is a folder, not an ONNX file{hint}")
     if not stat.S_ISREG(status.st_mode):
         raise BadInput(f"{path} is not a regular file; give the path of an .onnx file.")

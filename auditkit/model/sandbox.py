@@ -60,14 +60,14 @@ def guarded(
 ) -> Outcome[T]:  # fmt: skip
     """What an examiner finds out about a file in the child process."""
     size = file_size(path, limits)
-    request = {"path": str(path), "bytes": size, "examiner": examiner, "expected": to_json(expected),
-               "limits": to_json(limits)}  # fmt: skip
+    facts = {"examiner": examiner, "expected": to_json(expected), "limits": to_json(limits)}
+    request = json.dumps({"path": str(path), "bytes": size, **facts})
     command = [sys.executable, "-I", "-c", START, json.dumps(_import_path())]
     seconds = limits.seconds_for(size + _beside(path)) + _GRACE_SECONDS
     try:
         child = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, errors="replace", timeout=seconds,
-            check=False, env={**os.environ, **_ONE_THREAD},
+            command, input=request, capture_output=True, text=True, errors="replace", timeout=seconds, check=False,
+            env={**os.environ, **_ONE_THREAD},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise BadInput(_too_slow(path.name, seconds)) from None

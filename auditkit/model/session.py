@@ -139,10 +139,9 @@ def resolved(settings: Settings) -> Settings:
     if precision == "tf32" and device == "cpu":
         raise BadInput("--precision tf32 exists on CUDA devices only; on the CPU use strict.")
     if device == "cuda" and settings.memory_bytes is not None and settings.memory_bytes < LEAST_MEMORY:
-        raise BadInput(
-            f"--memory {settings.memory_bytes / 2**30:g} is too little for a CUDA device, whose own libraries take up "
-            f"to {_OUTSIDE_SESSIONS / 2**30:g} GiB of it; give {LEAST_MEMORY / 2**30:g} or more, or --device cpu."
-        )
+        memory, libraries, least = (size / 2**30 for size in (settings.memory_bytes, _OUTSIDE_SESSIONS, LEAST_MEMORY))
+        reason = f"is too little for a CUDA device, whose own libraries take up to {libraries:g} GiB of it"
+        raise BadInput(f"--memory {memory:g} {reason}; give {least:g} or more, or --device cpu.")
     return replace(settings, device=device, precision=precision)
 
 
@@ -187,10 +186,8 @@ class Session:
     def _providers(self) -> list[str | tuple[str, dict[str, str]]]:
         if self.device is CPU:
             return [CPU.provider]
-        options = {
-            "use_tf32": "0" if self.settings.precision == "strict" else "1",
-            "prefer_nhwc": "1" if self.settings.channels_last else "0",
-        }
+        options = {"use_tf32": str(int(self.settings.precision != "strict"))}
+        options["prefer_nhwc"] = str(int(self.settings.channels_last))
         if self.settings.memory_bytes is not None:
             options["gpu_mem_limit"] = str((self.settings.memory_bytes - _OUTSIDE_SESSIONS) // _SESSIONS)
             options["arena_extend_strategy"] = "kSameAsRequested"
@@ -303,10 +300,9 @@ def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], 
 
 
 def folded(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
-    """The graph after the runtime's basic simplifications: constants folded, normalisations merged, standard operators.
+    """The graph with constants folded and normalisations merged by the runtime, in standard operators.
 
-    The graph is returned unchanged if its weights are kept apart (they would not fit into one file) or if the result
-    would need operators outside the standard.
+    It stays as it is if its weights are kept apart (they would not fit into one file) or if that takes other operators.
     """
     if weights:
         return model
