@@ -86,10 +86,10 @@ def _lists(column: "pyarrow.ChunkedArray") -> list[Array]:
 
 
 def _mean_curve(curves: Array) -> Curve:
-    known = np.isfinite(curves).any(axis=0)
+    measured = np.isfinite(curves).any(axis=0)
     mean, low, high = (np.full(curves.shape[1], np.nan) for _ in range(3))
-    mean[known] = np.nanmean(curves[:, known], axis=0)
-    low[known], high[known] = np.nanquantile(curves[:, known], BAND, axis=0)
+    mean[measured] = np.nanmean(curves[:, measured], axis=0)
+    low[measured], high[measured] = np.nanquantile(curves[:, measured], BAND, axis=0)
     return Curve(mean, low, high, len(curves))
 
 

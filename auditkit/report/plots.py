@@ -99,8 +99,8 @@ def _ends(metric: MetricResult) -> tuple[float, float]:
 def curves(rows: Rows, bundle: str, key: str) -> Drawn:
     """Insertion curves of a bundle and of the controls, for predicted and for other labels."""
     panels, tone = [], tone_of(bundle, rows.bundles)[0]
-    blind = [control for control in rows.controls if not control.startswith(ONE_MAP_PREFIX)]
-    named = _named(rows, blind)
+    controls = [control for control in rows.controls if not control.startswith(ONE_MAP_PREFIX)]
+    named = _named(rows, controls)
     for predicted, title in ((True, "Predicted label"), (False, "Other labels")):
         curve = rows.curves.get((bundle, predicted))
         if curve is None:
@@ -111,9 +111,9 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
             f"{title}: mean probability while pixels are uncovered, most important first, {source(bundle)}",
             Axis(0, 1, "share of pixels kept", percent=True), Axis(0, 1, f"probability of the label ↑ {better}"),
         )  # fmt: skip
-        control_means = {control: rows.curves[control, predicted].mean for control in blind
+        control_means = {control: rows.curves[control, predicted].mean for control in controls
                          if (control, predicted) in rows.curves}  # fmt: skip
-        if len(blind) > 1 and control_means:
+        if len(controls) > 1 and control_means:
             means = np.stack(list(control_means.values()))
             panel.band(GRID, np.fmin.reduce(means), np.fmax.reduce(means), "k")
         panel.band(GRID, curve.low, curve.high, tone)
@@ -124,12 +124,12 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
         panels.append((f"{title}, {count(curve.n, 'curve')}", panel.svg()))
     low, high = BAND
     keys = [(f"{source(bundle)}, mean", tone, "line"), (f"middle {percent(high - low)} of its curves", tone, "band"),
-            *([(f"range of {len(blind)} controls", "k", "band")] if len(blind) > 1 else []),
+            *([(f"range of {len(controls)} controls", "k", "band")] if len(controls) > 1 else []),
             *((words, dashes, "line") for words, dashes in named.values())]  # fmt: skip
     caption = (
         f"Infill {name(rows.infill)}. Curves are read at {len(GRID)} kept shares, straight between the measured points."
     )
-    if len(blind) > 1:
+    if len(controls) > 1:
         caption += " Of the controls, means are drawn; the best has the largest area for the predicted label."
     if f"{ONE_MAP_PREFIX}{bundle}" in rows.controls:
         caption += f" The control “{CONTROLS['one-map']}” is left out: for the predicted label it is the map itself."
@@ -214,14 +214,14 @@ def areas(rows: Rows, bundle: str, key: str) -> Drawn:
 
 def _rejected(key: str, probability: Array, area: Array, bundle: str) -> Panel | None:
     """Labels other than the predicted one, f in powers of ten: a sure model's lie on one spot of any other scale."""
-    known = np.isfinite(area) & (probability > 0)
-    if not known.any():
+    drawable = np.isfinite(area) & (probability > 0)
+    if not drawable.any():
         return None
-    few, most = np.quantile(probability[known], [1 - MOST_SHOWN, 1])
+    few, most = np.quantile(probability[drawable], [1 - MOST_SHOWN, 1])
     high = min(0, int(np.ceil(np.log10(most))))
     low = min(int(np.floor(np.log10(few))), high - 1)
     x = Axis(10.0**low, 10.0**high, "f, probability of the label, in powers of ten", powers=True)
-    y = Axis(0, nice_range([0, *area[known]])[1], "insertion AUC")
+    y = Axis(0, nice_range([0, *area[drawable]])[1], "insertion AUC")
     panel = Panel(key, f"Insertion AUC against the probability of labels that are not predicted, {source(bundle)}",
                   x, y, (440, 330))  # fmt: skip
     end = min(x.high, y.high)
@@ -250,10 +250,10 @@ def randomisation(series: Sequence[RandomisationStage], limit: float | None) -> 
     if limit is not None:
         panel.line((0, last), (limit, limit), "guide")
         panel.note(0.99 * last, limit + 0.03, f"limit {exact(limit)}", "end")
-    known = [(stage, stage.spearman) for stage in series if stage.spearman is not None]
-    panel.line([0, *(stage.stage for stage, _ in known)], [1.0, *(value for _, value in known)], "b0")
+    measured = [(stage, stage.spearman) for stage in series if stage.spearman is not None]
+    panel.line([0, *(stage.stage for stage, _ in measured)], [1.0, *(value for _, value in measured)], "b0")
     panel.marker(0, 1, "b0", "disc")
-    for stage, value in known:
+    for stage, value in measured:
         ends = value if stage.low is None else stage.low, value if stage.high is None else stage.high
         panel.marker(stage.stage, value, "b0", "disc", up=ends)
     caption = ("At stage 0 the maps are the originals and the correlation is 1. The table says what each stage"

@@ -135,7 +135,7 @@ def test_a_new_metric_is_measured_and_reported(given: Path, tmp_path: Path, comm
     done = command("evaluate", given / "model.onnx", given / "images.npz", "--heatmaps", given / "maps", "--steps", 8,
                    "--device", "cpu", "-o", tmp_path / "printed")  # fmt: skip
     assert done.code == 0
-    assert "sureness" in done.out
+    assert "how sure" in done.out
 
 
 @pytest.mark.usefixtures("_with_sureness")
