@@ -85,13 +85,13 @@ def _parse_range(text: str) -> tuple[float, float]:
 
 
 def _print(summary: "Summary", out: Path, warnings: tuple[str, ...]) -> None:
-    from auditkit.runs.summary.wording import figure_text  # noqa: PLC0415
+    from auditkit.runs.summary.wording import figure_text, remarks  # noqa: PLC0415
 
     head, rows = summary.grid()
     console.print_table(head, rows, names=1 + ("infill" in head))
     console.print_fields([
         *((metric.name, figure_text(metric)) for metric in summary.metrics if not metric.bundle),
-        *summary.remarks(),
+        *remarks(summary.metrics),
         *(("warning", text) for text in warnings),
         *(("flag", text) for text in summary.flag_texts()),
         ("measured", summary.settings_text()),

@@ -180,6 +180,11 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
+def infill_of(metric: str, infill: str, protocol: str | None) -> str:
+    """The infill that a metric is measured with: RISE deletes with another than it inserts with."""
+    return preset(protocol).deletion.infill if protocol and metric == "deletion" else infill
+
+
 def rise_blur(pictures: Array, *, channels_last: bool = False) -> Array:
     """RISE's blur of images [..., C, H, W] (or [..., H, W, C]), channel by channel.
 

@@ -33,6 +33,7 @@ class Metric:
     bounds: Bounds | None = SHARE  # None: any number
     limits: Bounds = SHARE  # between which a policy's limit may lie
     needs: Literal["one label", "all labels", "regions", "given labels", "nothing"] = "one label"
+    of_other_labels: bool = False  # whether other labels than the predicted one decide it
     curve: str = ""  # the column of rows that it is taken from, where the points of curves decide how far it may be off
     compared: Literal["always", "between runs", "never"] = "always"  # always: with controls and other bundles, too
     by_class: bool = False  # whether the report breaks it down by class
@@ -44,6 +45,11 @@ class Metric:
     def of_every_label(self) -> bool:
         """Whether it needs a map for every label of an image."""
         return self.needs == "all labels"
+
+    @property
+    def rests_on_predicted_label(self) -> bool:
+        """Whether one map for all labels scores as well as the bundle's own where no second label counts."""
+        return self.of_every_label and not self.of_other_labels
 
     @property
     def has_margin(self) -> bool:
@@ -86,16 +92,16 @@ _ENTRIES = (
     Metric("soundness", "soundness", "Whether maps raise a label's probability beyond what the whole image gives it: "
            "the mean of β over all pairs of an image and a label. An unsound map makes evidence up.",
            partial(per_image.every_pair, column="beta"), "β = min( max(f, ε₂) ∕ AUC , 1 );  1 where AUC = 0",
-           needs="all labels", curve="beta"),
+           needs="all labels", of_other_labels=True, curve="beta"),
     Metric("worst_completeness", "worst completeness", "The minimum of α over the labels of each image, then the mean "
            "over images. A mean of minima, not an adversarial bound.", partial(per_image.worst_label, column="alpha"),
            needs="all labels", curve="alpha", by_class=True, key_figure=True),
     Metric("worst_soundness", "worst soundness", "The minimum of β over the labels of each image, then the mean over "
            "images. A mean of minima, not an adversarial bound.", partial(per_image.worst_label, column="beta"),
-           needs="all labels", curve="beta", by_class=True, key_figure=True),
+           needs="all labels", of_other_labels=True, curve="beta", by_class=True, key_figure=True),
     Metric("best_effort", "best effort", "Over images whose second-best label has f ≥ 0.01: the mean of the minimum α "
            "over the labels with f ≥ 0.01 that are not the prediction. One map for all labels scores badly here.",
-           per_image.best_effort, needs="all labels", curve="alpha", key_figure=True),
+           per_image.best_effort, needs="all labels", of_other_labels=True, curve="alpha", key_figure=True),
     Metric("pointing_game", "pointing game", "Share of images whose most important pixel lies in the given region.",
            partial(per_image.localised, column="pointing_hit"), needs="regions", key_figure=True,
            depends_on_infill=False),

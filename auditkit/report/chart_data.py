@@ -46,7 +46,7 @@ class Rows:
     @property
     def bundles(self) -> list[str]:
         """The maps that are judged."""
-        return [name for name in self.table.sources if not name.startswith(CONTROL)]
+        return self.table.bundles
 
     @property
     def controls(self) -> list[str]:
@@ -55,9 +55,8 @@ class Rows:
 
     def measured(self, source: str) -> Array:
         """Positions of a source's rows that have figures."""
-        table = self.table
-        of_source = (table.source == table.sources.index(source)) & (table.infill == 0)
-        return np.flatnonzero(of_source & ~table.failed())
+        positions = self.table.positions(source)
+        return np.asarray(positions[~self.table.failed()[positions]])
 
     @cached_property
     def curves(self) -> dict[tuple[str, bool], Curve]:

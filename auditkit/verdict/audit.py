@@ -16,7 +16,7 @@ from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
-from auditkit.runs.comparison.comparability import Conditions, common_infills
+from auditkit.runs.comparison.comparability import common_infills
 from auditkit.runs.comparison.compare import compare
 from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.evaluate import evaluate
@@ -150,8 +150,8 @@ def _require_comparable(baseline: Path, out: Path, images: Dataset, settings: Ev
     if baseline.resolve() == out.resolve():
         raise BadInput(f"{baseline} cannot be its own baseline; give the folder of an earlier run.")
     run = read_run(baseline)
-    before = Conditions.of(run.results)
-    common_infills(before, replace(before, settings=resolved(settings, classes).to_record(), classes=classes))
+    before, subject = run.results, replace(run.results.subject, classes=classes)
+    common_infills(before, replace(before, subject=subject, settings=resolved(settings, classes).to_record()))
     if not set(run.table.images) & set(images.ids):
         raise BadInput(f"{baseline} has none of these images, by their names; give a run on the same ones.")
 

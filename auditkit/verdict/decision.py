@@ -17,8 +17,6 @@ from auditkit.verdict.measurements import Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression, at_least, deciding
 from auditkit.verdict.preconditions import preconditions
 
-OF_OTHER_LABELS = ("soundness", "worst_soundness", "best_effort")  # metrics that other labels than the first decide
-
 
 @dataclass(frozen=True)
 class Judgement:
@@ -157,7 +155,7 @@ def decide(findings: Sequence[Finding], asked: Sequence[Finding], level: Severit
     of_policy = sum(finding.status == "pass" for finding in weighed)
     if not of_policy:
         return Decision("inconclusive", aside)
-    others = tuple(finding for finding in weighed if finding.metric in OF_OTHER_LABELS)
+    others = tuple(finding for finding in weighed if METRICS[finding.metric].of_other_labels)
     if others and all(finding.status == "not assessed" for finding in others):
         return Decision("inconclusive", others, no_other_labels=True)
     held = tuple(finding for finding in counted if finding.status == "pass")

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from auditkit.metrics.faithfulness import FLOOR
+from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import CONTROL, MetricResult
 from auditkit.runs.folder.results import Results
-from auditkit.runs.summary.summarise import OWN_MAPS
 from auditkit.runs.summary.wording import remark
 from auditkit.verdict.policy import ONE_MAP_CONTROL
 
@@ -88,7 +88,7 @@ class Measurements:
             missing = [figure for figure in self._figures(metric, bundle, infill) if figure.value is None]
             reason = missing[0] if missing else Figure(of, reason=f"it was not compared with {CONTROL}{control}")
             return [replace(reason, of=of, against=f"{CONTROL}{control}")]
-        unsure = control == ONE_MAP_CONTROL and metric in OWN_MAPS
+        unsure = control == ONE_MAP_CONTROL and METRICS[metric].rests_on_predicted_label
         least = f"above {self.results.settings.eps1}" if unsure else f"{FLOOR:g} or more"
         if unsure or metric == "best_effort":
             margins = [self._of_unsure(figure, least, bundle, infill) for figure in margins]

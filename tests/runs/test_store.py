@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.runs.folder import parquet
 from auditkit.runs.folder.figures import MetricResult
-from auditkit.runs.folder.parquet import COLUMNS, ITEMS
+from auditkit.runs.folder.parquet import COLUMNS, schema
 from auditkit.runs.folder.results import SCHEMA_VERSION, Results
 from auditkit.runs.folder.store import Store, canonical, locked
 from tests.support import synthetic_runs
@@ -86,7 +86,7 @@ def test_rows_come_back_as_they_were(run: Path) -> None:
     store = Store(run)
     assert store.keys() == sorted(map(key, range(4)))
     for number, table in enumerate(store.tables(map(key, range(4)))):
-        assert table.schema.equals(ITEMS, check_metadata=True)
+        assert table.schema.equals(schema(), check_metadata=True)
         assert table["image"].to_pylist() == [f"{number}.png"] * 3
         assert table["prob"].to_pylist() == unit(number)["prob"].tolist()
         assert table["flags"].to_pylist() == [["ties"], [], None]
@@ -152,7 +152,7 @@ def test_missing_and_unknown_columns_are_named(tmp_path: Path) -> None:
             store.write(key(0), short)
         with pytest.raises(ValueError, match="'beta', 'betta'"):
             store.write(key(0), short | {"betta": [None] * 3})
-        table = pa.Table.from_pydict(unit(0), ITEMS)
+        table = pa.Table.from_pydict(unit(0), schema())
         with pytest.raises(ValueError, match="twice"):
             store.write(key(0), table.append_column("beta", table["beta"]))
 
@@ -678,5 +678,5 @@ def test_the_columns_that_others_rely_on_come_first() -> None:
         "image,label,bundle,infill,prob,predicted,insertion,insertion_error,deletion,deletion_error,alpha,beta,"
         "saliency_metric,box_degenerate,pointing_hit,iou,tied_fraction,flags,keep_counts,curve,error"
     )
-    assert ITEMS.names[:21] == relied_on.split(",")
-    assert all(field.nullable for field in ITEMS)
+    assert schema().names[:21] == relied_on.split(",")
+    assert all(field.nullable for field in schema())

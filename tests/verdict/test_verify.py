@@ -94,7 +94,7 @@ def _forged_rows(run: Path, change: Callable[[list[dict[str, Any]]], list[dict[s
     said = run_record.RecordedRun.of(run)
     key = next(iter(said.units.values()))
     rows = change(Store(run).read(key).to_pylist())
-    table = pa.Table.from_pylist(rows, schema=parquet.ITEMS)
+    table = pa.Table.from_pylist(rows, schema=parquet.schema())
     (run / "items" / f"{key}.parquet").write_bytes(parquet.encoded(key, table))
     assert said.runtime is not None
     store = Store(run)

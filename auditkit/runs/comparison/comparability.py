@@ -1,45 +1,25 @@
 """Whether the figures of two runs are comparable, on which images, and what must be said beside them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-
-import numpy as np
 
 from auditkit.errors import BadInput
 from auditkit.runs.comparison.finished_run import FinishedRun
 from auditkit.runs.evaluation.settings import CONVENTIONS, IMAGE_PREFIX
-from auditkit.runs.folder.figures import CONTROL
-from auditkit.runs.folder.results import CardValue, ModelFile, Results, Settings
+from auditkit.runs.folder.results import CardValue, ModelFile, Results
 
 _SAME_SETTINGS = ("protocol", "labels", "renormalise", "steps", "range", "eps1", "eps2", "ties")
 _FRAME = ("size", "resize", "crop", "interpolation", "channels")  # of a card: how a picture reaches the network
 _INTERVALS = ("confidence", "interval")
 _COMPUTED = ("device", "precision", "auditkit", "onnxruntime", "system")
-_EDGES = f"{CONTROL}edges"
 _Value = CardValue | tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """What must agree for the figures of two runs to be comparable."""
-
-    settings: Settings
-    classes: int
-    pool: str | None
-    infill_images: Mapping[str, str]
-
-    @classmethod
-    def of(cls, results: Results) -> "Conditions":
-        """The conditions of a finished run."""
-        return cls(results.settings, results.subject.classes, results.run.pool, results.run.infill_images)
-
-
-def common_infills(a: Conditions, b: Conditions) -> tuple[list[str], list[str]]:
+def common_infills(a: Results, b: Results) -> tuple[list[str], list[str]]:
     """The infills under which two runs are comparable, and notes on the others; BadInput lists all that differs."""
     first, second = a.settings.infill, b.settings.infill
-    differing = _settings_apart(a.settings, b.settings, _SAME_SETTINGS)
-    if a.classes != b.classes:
-        differing.append(f"classes {_both(a.classes, b.classes)}")
+    differing = _apart(vars(a.settings), vars(b.settings), _SAME_SETTINGS)
+    if a.subject.classes != b.subject.classes:
+        differing.append(f"classes {_both(a.subject.classes, b.subject.classes)}")
     reasons = {name: _why_other_infill(name, a, b) for name in dict.fromkeys((*first, *second))}
     common = [name for name, reason in reasons.items() if not reason]
     apart = [f"{name} ({reason})" for name, reason in reasons.items() if reason]
@@ -53,14 +33,14 @@ def common_infills(a: Conditions, b: Conditions) -> tuple[list[str], list[str]]:
     return common, [f"infill {text} is not compared" for text in apart]
 
 
-def _why_other_infill(name: str, a: Conditions, b: Conditions) -> str:
+def _why_other_infill(name: str, a: Results, b: Results) -> str:
     """Why hidden pixels were not replaced with the same in both runs; empty when they were."""
     if name not in a.settings.infill or name not in b.settings.infill:
         return "in one run only"
     if name.startswith(IMAGE_PREFIX):
         file = name.removeprefix(IMAGE_PREFIX)
-        return "" if a.infill_images.get(file) == b.infill_images.get(file) else "the file has another content"
-    if name == "random" and (a.settings.draws, a.pool) != (b.settings.draws, b.pool):
+        return "" if a.run.infill_images.get(file) == b.run.infill_images.get(file) else "the file has another content"
+    if name == "random" and (a.settings.draws, a.run.pool) != (b.settings.draws, b.run.pool):
         return "another pool or number of draws"
     return ""
 
@@ -93,10 +73,7 @@ def shared_images(a: FinishedRun, b: FinishedRun, notes: list[str]) -> list[str]
 def _edge_digests(run: FinishedRun) -> dict[str, int]:
     """A digest of what the network saw of each image: that of the edges control; empty where it was not measured."""
     table = run.table
-    if _EDGES not in table.sources:
-        return {}
-    rows = np.flatnonzero((table.source == table.sources.index(_EDGES)) & ~table.failed())
-    return {table.images[table.image[row]]: int(table.column("map_digest")[row]) for row in rows}
+    return {table.images[table.image[row]]: int(table.column("map_digest")[row]) for row in table.edge_rows()}
 
 
 def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
@@ -107,18 +84,17 @@ def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
         notes.append(
             "the models differ: a difference is that of model and maps together, and says nothing of the maps alone"
         )
-    gray = _apart(first.subject.card, second.subject.card, ("gray",))
-    if gray and "gray" in first.settings.infill:
-        notes.append(f"the gray infill is another colour: {', '.join(gray)}")
-    if computed := _apart(first.environment, second.environment, _COMPUTED):
-        notes.append(f"computed differently: {', '.join(computed)}")
-    if seeds := _settings_apart(first.settings, second.settings, ("seed",)):
-        notes.append(f"ties and draws differ by chance: {', '.join(seeds)}")
-    if conventions := _apart(first.settings.conventions, second.settings.conventions, CONVENTIONS):
-        notes.append(f"measured by other conventions: {', '.join(conventions)}")
-    if intervals := _settings_apart(first.settings, second.settings, _INTERVALS):
-        notes.append(f"intervals are made as in the first run: {', '.join(intervals)}")
-    if _policy(first) != _policy(second):
+    before, after = vars(first.settings), vars(second.settings)
+    card_keys = ("gray",) if "gray" in first.settings.infill else ()
+    differences = {
+        "the gray infill is another colour": _apart(first.subject.card, second.subject.card, card_keys),
+        "computed differently": _apart(first.environment, second.environment, _COMPUTED),
+        "ties and draws differ by chance": _apart(before, after, ("seed",)),
+        "measured by other conventions": _apart(before["conventions"], after["conventions"], CONVENTIONS),
+        "intervals are made as in the first run": _apart(before, after, _INTERVALS),
+    }
+    notes += [f"{what}: {', '.join(values)}" for what, values in differences.items() if values]
+    if (first.policy and first.policy.sha256) != (second.policy and second.policy.sha256):
         notes.append("judged by different policies: checks of the same name may ask different things")
     return notes
 
@@ -137,14 +113,6 @@ def _model(results: Results) -> str:
     return model.identity if isinstance(model, ModelFile) else model
 
 
-def _policy(results: Results) -> str | None:
-    return None if results.policy is None else results.policy.sha256
-
-
-def _settings_apart(first: Settings, second: Settings, names: tuple[str, ...]) -> list[str]:
-    return _apart(vars(first), vars(second), names)
-
-
 def _apart(first: Mapping[str, _Value], second: Mapping[str, _Value], names: Iterable[str]) -> list[str]:
     """Each name with both values, where they differ."""
     pairs = ((name, first.get(name), second.get(name)) for name in names)
@@ -157,7 +125,7 @@ def _both(first: _Value, second: _Value) -> str:
 
 def _text(value: _Value) -> str:
     if isinstance(value, tuple):
-        return " ".join(_text(held) for held in value)
+        return " ".join(map(_text, value))
     if value is None:
         return "none"
     return f"{value:g}" if isinstance(value, float) else f"{value}"[:80]

@@ -8,11 +8,11 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
-from auditkit.metrics.protocols import preset
+from auditkit.metrics.protocols import infill_of
 from auditkit.metrics.statistics import Interval, paired_difference
-from auditkit.metrics.table import METRICS
+from auditkit.metrics.table import METRICS, title
 from auditkit.metrics.values import LABELS_PER_IMAGE, NotAssessed, Values, paired
-from auditkit.runs.comparison.comparability import Conditions, caveats, common_infills, shared_images
+from auditkit.runs.comparison.comparability import caveats, common_infills, shared_images
 from auditkit.runs.comparison.finished_run import FinishedRun, read_run
 from auditkit.runs.folder.results import CheckChange, Comparison, DifferenceResult
 from auditkit.runs.summary.wording import why_not_assessed
@@ -31,17 +31,14 @@ class _Pair:
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:
-    """What changed from the run in one folder to that in another."""
-    return compare_runs(read_run(run_a), read_run(run_b))
-
-
-def compare_runs(a: FinishedRun, b: FinishedRun) -> Comparison:
-    """What changed from one run to another; refused where their figures are not comparable."""
-    infills, notes = common_infills(Conditions.of(a.results), Conditions.of(b.results))
+    """What changed from the run in one folder to that in another; refused where figures are not comparable."""
+    a, b = read_run(run_a), read_run(run_b)
+    infills, notes = common_infills(a.results, b.results)
     bundles = _common_bundles(a, b, notes)
     images = shared_images(a, b, notes)
     pair = _Pair(a, b, (_numbers(a, images), _numbers(b, images)), len(images))
-    differences = [*_accuracy(pair)]
+    accuracy = _difference(pair, _hits(a), _hits(b))
+    differences = [] if accuracy is None else [accuracy]
     for names in bundles:
         for infill in infills:
             differences += _differences(pair, names, infill, notes)
@@ -54,20 +51,21 @@ def compare_runs(a: FinishedRun, b: FinishedRun) -> Comparison:
             "chance"
         )
     only_a, only_b = (len(run.table.images) - len(images) for run in (a, b))
-    return Comparison(a.identity(), b.identity(), len(images), only_a, only_b, tuple(differences),
-                      tuple(_checks(a, b)), tuple(notes))  # fmt: skip
+    before, after = ({check.id: check.status for check in run.results.checks} for run in (a, b))
+    checks = tuple(CheckChange(name, before.get(name), after.get(name)) for name in before | after)
+    return Comparison(a.identity(), b.identity(), len(images), only_a, only_b, tuple(differences), checks, tuple(notes))
 
 
 def _common_bundles(a: FinishedRun, b: FinishedRun, notes: list[str]) -> list[tuple[str, str]]:
     """Bundles by name where both runs have it; else the only ones."""
-    both, sides = [name for name in a.bundles if name in b.bundles], list(zip(SIDES, (a, b), strict=True))
-    if not both and len(a.bundles) == len(b.bundles) == 1:
-        return [(a.bundles[0], b.bundles[0])]
+    both, sides = [name for name in a.table.bundles if name in b.table.bundles], list(zip(SIDES, (a, b), strict=True))
+    if not both and len(a.table.bundles) == len(b.table.bundles) == 1:
+        return [(a.table.bundles[0], b.table.bundles[0])]
     if not both:
-        names = " and ".join(f"{side} has {', '.join(run.bundles) or 'no heatmaps'}" for side, run in sides)
+        names = " and ".join(f"{side} has {', '.join(run.table.bundles) or 'no heatmaps'}" for side, run in sides)
         raise BadInput(f"no bundle is in both runs: {names}; give runs with bundles of the same name, or one each.")
     for side, run in sides:
-        alone = [name for name in run.bundles if name not in both]
+        alone = [name for name in run.table.bundles if name not in both]
         if alone:
             notes.append(f"only {side} has {', '.join(alone)}")
     return [(name, name) for name in both]
@@ -87,11 +85,12 @@ def _differences(pair: _Pair, bundles: tuple[str, str], infill: str, notes: list
         if METRICS[name].compared == "never":
             continue
         if isinstance(before, Values) and isinstance(after, Values):
-            result = _difference(pair, before, after)
+            measured_infill = infill_of(name, infill, pair.a.results.settings.protocol)
+            result = _difference(pair, before, after, bundles, measured_infill)
             if result is not None:
-                yield replace(result, bundle_a=bundles[0], bundle_b=bundles[1], infill=_infill(pair.a, name, infill))
+                yield result
                 continue
-        missing.setdefault(_why_missing(before, after), []).append(name.replace("_", " "))
+        missing.setdefault(_why_missing(before, after), []).append(title(name))
     notes += [f"{bundles[1]} ({infill}), not compared: {', '.join(names)} ({why})" for why, names in missing.items()]
 
 
@@ -104,11 +103,6 @@ def _why_missing(before: Values | NotAssessed | None, after: Values | NotAssesse
     if len(reasons) == len(SIDES) and len(set(reasons.values())) == 1:
         reasons = {"both runs": reasons[SIDES[0]]}
     return "; ".join(f"in {side}: {reason}" for side, reason in reasons.items()) or "no image has it in both runs"
-
-
-def _infill(run: FinishedRun, name: str, infill: str) -> str:
-    protocol = run.results.settings.protocol
-    return preset(protocol).deletion.infill if protocol and name == "deletion" else infill
 
 
 def _noise(pair: _Pair, name: str) -> float:
@@ -128,7 +122,9 @@ def _on_shared(values: Values, numbers: Array) -> Values:
     return replace(values, keys=keys, images=images[shared], values=values.values[shared])
 
 
-def _difference(pair: _Pair, before: Values, after: Values) -> DifferenceResult | None:
+def _difference(
+    pair: _Pair, before: Values, after: Values, bundles: tuple[str | None, str | None] = (None, None), infill: str = ""
+) -> DifferenceResult | None:
     """Both means and the paired difference: by label where both have the same ones, else by image."""
     first, second = _on_shared(before, pair.numbers[0]), _on_shared(after, pair.numbers[1])
     if not np.array_equal(np.sort(first.keys), np.sort(second.keys)):
@@ -145,8 +141,8 @@ def _difference(pair: _Pair, before: Values, after: Values) -> DifferenceResult 
         return None
     value_a, value_b, interval = result
     better = _better(before.name, interval, _noise(pair, before.name))
-    return DifferenceResult(before.name, None, None, "", value_a, value_b, interval.value, interval.low, interval.high,
-                            interval.confidence, interval.n, better, interval.note)  # fmt: skip
+    return DifferenceResult(before.name, *bundles, infill, value_a, value_b, interval.value, interval.low,
+                            interval.high, interval.confidence, interval.n, better, interval.note)  # fmt: skip
 
 
 def _better(name: str, interval: Interval, noise: float) -> bool | None:
@@ -162,21 +158,8 @@ def _by_image(values: Values, images: int) -> Values:
     return replace(values, keys=finite * LABELS_PER_IMAGE, images=finite, values=means[finite])
 
 
-def _accuracy(pair: _Pair) -> Iterator[DifferenceResult]:
-    """How often the models are right, where both runs were given the true labels."""
-    result = _difference(pair, _hits(pair.a), _hits(pair.b))
-    if result is not None:
-        yield result
-
-
 def _hits(run: FinishedRun) -> Values:
+    """Whether the model is right on each image whose true label is given."""
     labelled = np.flatnonzero(np.isfinite(run.table.truth))
     right = (run.table.truth == run.table.prediction)[labelled].astype(np.float64)
     return Values("accuracy", labelled * LABELS_PER_IMAGE, labelled, right)
-
-
-def _checks(a: FinishedRun, b: FinishedRun) -> Iterator[CheckChange]:
-    """The status of each check of either run before and after."""
-    before, after = ({check.id: check.status for check in run.results.checks} for run in (a, b))
-    for name in dict.fromkeys((*before, *after)):
-        yield CheckChange(name, before.get(name), after.get(name))

@@ -2,16 +2,12 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-
-import numpy as np
 
 from auditkit.errors import BadInput
 from auditkit.metrics.table import compute_all
 from auditkit.metrics.values import NotAssessed, Values
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.figures import CONTROL
 from auditkit.runs.folder.results import PolicyName, Results, RunIdentity
 from auditkit.runs.folder.store import RESULTS, RUN, Store
 from auditkit.runs.summary.row_table import RowTable
@@ -27,15 +23,9 @@ class FinishedRun:
     digest: str  # of results.json
     table: RowTable
 
-    @cached_property
-    def bundles(self) -> list[str]:
-        """Its sources other than controls."""
-        return [source for source in self.table.sources if not source.startswith(CONTROL)]
-
     def metrics(self, bundle: str, infill: str) -> dict[str, Values | NotAssessed]:
         """Each metric of a bundle before it is averaged."""
-        source, infill_index = self.table.sources.index(bundle), self.table.infills.index(infill)
-        positions = np.flatnonzero((self.table.source == source) & (self.table.infill == infill_index))
+        positions = self.table.positions(bundle, self.table.infills.index(infill))
         return {metric.name: metric for metric in compute_all(metric_rows(self.table, positions))}
 
     def identity(self) -> RunIdentity:

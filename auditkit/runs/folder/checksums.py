@@ -14,6 +14,7 @@ from auditkit.runs.folder.store import LEFT_OVER, LOCK
 SUMS = "SHA256SUMS"
 PASSING = re.compile(rf"{LEFT_OVER}|.+\.part")  # what a writer that was killed leaves behind
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
+UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
 LINE = re.compile(r"(\\?)([0-9a-f]{64}) [ *](.+)", re.DOTALL)
 
 
@@ -29,43 +30,40 @@ def read(folder: Path) -> dict[str, str]:
     digests: dict[str, str] = {}
     for number, line in enumerate((folder / SUMS).read_bytes().split(b"\n")[:-1], start=1):
         match = LINE.fullmatch(os.fsdecode(line))
-        name = "" if match is None else match[3]
-        if match is not None and match[1]:
-            name = _unescaped(name)
-        if match is None or name in digests or name != _inside(name):
+        backslash, digest, name = match.groups() if match else ("", "", "")
+        if backslash:
+            name = re.sub(r"\\.", lambda escape: UNESCAPES.get(escape[0], escape[0]), name)
+        if name in digests or {"", ".", ".."} & set(name.split("/")):  # an absolute name has an empty first part
             raise BadInput(f"{folder / SUMS}, line {number}: not a digest and the name of a file of the run.")
-        digests[name] = match[2]
+        digests[name] = digest
     return digests
 
 
 def check(folder: Path) -> list[str]:
     """What does not fit the list: files that are missing, were changed, or came later."""
     try:
-        listed = read(folder)
+        digests = read(folder)
+        names = set(_names(folder))
     except FileNotFoundError:
         return [f"{SUMS} is missing"]
     except BadInput as error:
         return [str(error)]
-    try:
-        there = set(_names(folder))
-    except BadInput as error:
-        return [str(error)]
-    return [said for name in sorted(listed.keys() | there) if (said := _problem(folder, name, listed, there))]
-
-
-def _problem(folder: Path, name: str, listed: dict[str, str], there: set[str]) -> str:
-    if name not in there:
-        return f"{name} is missing"
-    if name not in listed:
-        return f"{name} is not listed in {SUMS}: it came later"
-    return "" if _digest(folder / name) == listed[name] else f"{name} was changed"
+    problems = []
+    for name in sorted(digests.keys() | names):
+        if name not in names:
+            problems.append(f"{name} is missing")
+        elif name not in digests:
+            problems.append(f"{name} is not listed in {SUMS}: it came later")
+        elif _digest(folder / name) != digests[name]:
+            problems.append(f"{name} was changed")
+    return problems
 
 
 def _names(folder: Path) -> list[str]:
     """The files of a run by their paths inside it, sorted; links and devices have no place there."""
-    found = (path.relative_to(folder) for path in _files(folder))
-    kept = (path.as_posix() for path in found if not any(PASSING.fullmatch(part) for part in path.parts))
-    return sorted({*kept} - {SUMS, LOCK}, key=os.fsencode)
+    paths = (path.relative_to(folder) for path in _files(folder))
+    names = {path.as_posix() for path in paths if not any(PASSING.fullmatch(part) for part in path.parts)}
+    return sorted(names - {SUMS, LOCK}, key=os.fsencode)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -87,14 +85,3 @@ def _digest(path: Path) -> str:
 def _line(name: str, digest: str) -> bytes:
     escaped = re.sub(r"[\\\n\r]", lambda match: ESCAPES[match[0]], name)
     return os.fsencode(f"{'' if escaped == name else chr(92)}{digest}  {escaped}\n")
-
-
-def _unescaped(name: str) -> str:
-    meant = {escaped: plain for plain, escaped in ESCAPES.items()}
-    return re.sub(r"\\.", lambda match: meant.get(match[0], match[0]), name)
-
-
-def _inside(name: str) -> str:
-    """The name as it is written for a file inside the folder; empty when it leads out of it."""
-    parts = name.split("/")
-    return "" if name.startswith("/") or {"", ".", ".."} & set(parts) else name

@@ -21,7 +21,8 @@ SEAL, BLANK = b"auditkit:sha256:", b"0" * 64  # the part's digest stands after t
 
 
 @cache
-def _items() -> Any:
+def schema() -> Any:
+    """The columns as a pyarrow.Schema."""
     import pyarrow as pa  # noqa: PLC0415 - slow to import
 
     return pa.schema([(column, _type(name)) for column, name in COLUMNS.items()])
@@ -36,22 +37,15 @@ def _type(name: str) -> Any:
     return pa.binary(int(inner)) if kind == "binary" else pa.type_for_alias(kind)
 
 
-def __getattr__(name: str) -> Any:
-    """`ITEMS`: the columns as a pyarrow.Schema, made when first asked for."""
-    if name == "ITEMS":
-        return _items()
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-
-
 def fitted(table: Any) -> Any:
-    """The columns of ITEMS, in their order and in one piece, whatever order and pieces they come in."""
+    """The columns of the schema, in their order and in one piece, whatever order and pieces they come in."""
     import pyarrow as pa  # noqa: PLC0415
 
     names = list(getattr(table, "column_names", table))
     if sorted(names) != sorted(COLUMNS):
         raise ValueError(f"columns missing or unknown: {sorted(set(names) ^ set(COLUMNS)) or 'some are there twice'}")
-    arrays = [_column(table[field.name], field) for field in _items()]
-    return pa.Table.from_arrays(arrays, schema=_items()).combine_chunks()
+    arrays = [_column(table[field.name], field) for field in schema()]
+    return pa.Table.from_arrays(arrays, schema=schema()).combine_chunks()
 
 
 def _column(values: Any, field: Any) -> Any:
@@ -75,7 +69,7 @@ def encoded(key: str, table: Any) -> bytes:
 
     sink = pa.BufferOutputStream()
     seal = {"auditkit.schema_version": str(SCHEMA_VERSION), "auditkit.key": key, "auditkit.seal": SEAL + BLANK}
-    with pq.ParquetWriter(sink, _items(), compression="zstd") as writer:
+    with pq.ParquetWriter(sink, schema(), compression="zstd") as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(seal)
     return _sealed(sink.getvalue().to_pybytes())
@@ -96,9 +90,9 @@ def decoded(key: str, content: bytes) -> Any:
     if content != _sealed(content):
         raise ValueError("is torn, or was changed after it was written")
     file = pq.ParquetFile(pa.BufferReader(content))
-    said = file.metadata.metadata
-    if said[b"auditkit.key"] != key.encode():
-        raise ValueError(f"holds another unit, {said[b'auditkit.key'].decode()[:12]}")
-    if said[b"auditkit.schema_version"] != b"%d" % SCHEMA_VERSION or file.schema_arrow != _items():
+    metadata = file.metadata.metadata
+    if metadata[b"auditkit.key"] != key.encode():
+        raise ValueError(f"holds another unit, {metadata[b'auditkit.key'].decode()[:12]}")
+    if metadata[b"auditkit.schema_version"] != b"%d" % SCHEMA_VERSION or file.schema_arrow != schema():
         raise ValueError("has other columns than this auditkit writes")
-    return file.read(use_threads=False).cast(_items())  # Parquet has its own name for a list's items
+    return file.read(use_threads=False).cast(schema())  # Parquet has its own name for a list's items

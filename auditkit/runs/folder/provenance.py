@@ -2,6 +2,7 @@
 
 import platform
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,10 @@ def _processor() -> str:
     """The processor as the system names it."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            named = next((line for line in lines if line.startswith("model name")), "")
+            name = next((line for line in lines if line.startswith("model name")), "")
     except OSError:
-        named = ""
-    return named.partition(":")[2].strip() or platform.processor() or platform.machine()
+        name = ""
+    return name.partition(":")[2].strip() or platform.processor() or platform.machine()
 
 
 def now() -> str:
@@ -52,38 +53,31 @@ def now() -> str:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit that is checked out around a folder, None outside a repository; read from its files, git is not run.
+    """The commit that is checked out around a folder, None outside a repository; files may have changed since.
 
-    Whether files were changed since is not known by this.
+    It is read from the repository's files; git is not run.
     """
-    try:
-        whole = folder.resolve()
-        for place in (whole, *whole.parents):
-            if (place / ".git").exists():
-                return _head(_git_folder(place / ".git"))
-    except (OSError, ValueError):
-        pass
+    with suppress(OSError, ValueError):
+        for parent in (folder.resolve(), *folder.resolve().parents):
+            path = parent / ".git"
+            if path.is_file():  # of a work tree or a submodule: it names the folder
+                return _head(parent / _text(path).removeprefix("gitdir:").strip())
+            if path.exists():
+                return _head(path)
     return None
-
-
-def _git_folder(path: Path) -> Path:
-    """The folder that holds HEAD: in a work tree or a submodule, .git is a file that names it."""
-    if path.is_dir():
-        return path
-    return path.parent / _text(path).removeprefix("gitdir:").strip()
 
 
 def _head(git: Path) -> str | None:
     """What HEAD names, by way of branches, which a work tree shares with its repository."""
     common = git / "commondir"
     shared = git / _text(common).strip() if common.is_file() else git
-    said = _text(git / "HEAD").strip()
+    target = _text(git / "HEAD").strip()
     for _ in range(MOST_LINKS):
-        if COMMIT.fullmatch(said):
-            return said
-        if not said.startswith("ref: refs/") or ".." in said:
+        if COMMIT.fullmatch(target):
+            return target
+        if not target.startswith("ref: refs/") or ".." in target:
             return None
-        said = _reference(shared, said.removeprefix("ref: "))
+        target = _reference(shared, target.removeprefix("ref: "))
     return None
 
 

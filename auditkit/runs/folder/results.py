@@ -308,21 +308,16 @@ class Results:
                 "again in a new folder."
             )
         results = from_json(cls, plain, str(where))
-        unknown = [name for name in results.metric_names if name not in METRICS]
-        if unknown:
-            raise BadInput(f"{where} has a metric '{unknown[0]:.60}' that this auditkit does not know.")
+        figures = (*results.metrics, *results.controls, *results.comparisons, *results.classes)
+        differences = results.baseline.differences if results.baseline else ()
+        for name in (*(figure.name for figure in figures), *(difference.name for difference in differences)):
+            if name not in METRICS:
+                raise BadInput(f"{where} has a metric '{name:.60}' that this auditkit does not know.")
         return results
 
     def to_json(self) -> dict[str, Json]:
         """The object of results.json."""
         return to_object(self)
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """The metrics that it has figures or differences of."""
-        names = [entry.name for entry in (*self.metrics, *self.controls, *self.comparisons, *self.classes)]
-        differences = self.baseline.differences if self.baseline else ()
-        return tuple(dict.fromkeys([*names, *(difference.name for difference in differences)]))
 
     @property
     def bundles(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from auditkit.data.atomic_write import sync_folder
+from auditkit.data.atomic_write import flush, sync_folder
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.records import Json, parse_object
 from auditkit.runs.folder.parquet import SCHEMA_VERSION, decoded, encoded, fitted
@@ -29,6 +29,7 @@ if sys.platform != "win32":
 ABSENT = object()  # unlike null, which is a value
 RUN, RESULTS, LOCK = "run.json", "results.json", ".lock"
 LEFT_OVER = r"\.[0-9a-z]+\.[0-9]+\.tmp"
+_KEY = re.compile("[0-9a-f]{64}")
 
 
 class Store:
@@ -44,16 +45,16 @@ class Store:
     @contextmanager
     def open(cls, folder: "str | Path", settings: Mapping[str, Any]) -> Iterator["Store"]:
         """The run in a folder, new or continued, until the block ends; refused when its settings are others."""
-        store, wanted = cls(folder), canonical(settings)
-        with _machine(f"{store.folder} cannot be used"):
-            store._admit(wanted)  # before anything is written
+        store, plain = cls(folder), canonical(settings)
+        with _disk_errors(f"{store.folder} cannot be used"):
+            store._admit(plain)  # before anything is written
             store.folder.mkdir(parents=True, exist_ok=True)
         with locked(store.folder):
             store._writable = True
             try:
-                with _machine(f"{store.folder} cannot be used"):
-                    store._admit(wanted)  # again: another process may have been first
-                    store._prepare(wanted)
+                with _disk_errors(f"{store.folder} cannot be used"):
+                    store._admit(plain)  # again: another process may have been first
+                    store._prepare(plain)
                 yield store
             finally:
                 store._writable = False
@@ -73,7 +74,7 @@ class Store:
     def _prepare(self, settings: Any) -> None:
         if not (self.folder / RUN).exists():
             run = {"schema_version": SCHEMA_VERSION, "settings": settings, "settings_digest": _digest(settings)}
-            self._place(self.folder / RUN, _json(run))
+            self._write_file(self.folder / RUN, _json(run))
         self.items.mkdir(exist_ok=True)
         sync_folder(self.folder)
         for path in (*self.folder.iterdir(), *self.items.iterdir()):
@@ -97,30 +98,30 @@ class Store:
 
     def keys(self) -> list[str]:
         """The units that have a file, sorted; whether one is sound shows when it is read."""
-        return sorted(path.stem for path in self.items.glob("*.parquet") if re.fullmatch("[0-9a-f]{64}", path.stem))
+        return sorted(path.stem for path in self.items.glob("*.parquet") if _KEY.fullmatch(path.stem))
 
     def has(self, key: str) -> bool:
         """Whether a unit is there and sound; the whole part is read and checked."""
-        return self._found(key) is not None
+        return self._load(key) is not None
 
     def read(self, key: str) -> Any:
         """The rows of a unit, a pyarrow.Table."""
-        table = self._found(key)
+        table = self._load(key)
         if table is None:
             raise RuntimeFailure(f"{self.folder} lacks unit {key[:12]}; give the command of the run again to add it.")
         return table
 
     def tables(self, keys: Iterable[str]) -> Iterator[Any]:
         """The rows of the units one after the other, one unit in memory at a time."""
-        return (self.read(key) for key in keys)
+        return map(self.read, keys)
 
     def write(self, key: str, table: Any) -> None:
         """Store a unit's rows, a pyarrow.Table or a mapping of columns; they are on the disk when this returns."""
-        self._place(self._part(key), encoded(key, fitted(table)))
+        self._write_file(self._part(key), encoded(key, fitted(table)))
 
     def finish(self, results: Results) -> None:
         """Write `results.json`; equal results give equal bytes, and a number that is not finite becomes null."""
-        self._place(self.folder / RESULTS, _json(results.to_json()))
+        self._write_file(self.folder / RESULTS, _json(results.to_json()))
 
     def results(self) -> Results:
         """What `finish` wrote."""
@@ -131,13 +132,13 @@ class Store:
         return _object(self.folder / RESULTS, "the run is not finished")
 
     def _part(self, key: str) -> Path:
-        if not re.fullmatch("[0-9a-f]{64}", key):
+        if not _KEY.fullmatch(key):
             raise ValueError(f"'{key}' is not a key; make one with Store.key")
         return self.items / f"{key}.parquet"
 
-    def _found(self, key: str) -> Any:
+    def _load(self, key: str) -> Any:
         path = self._part(key)
-        with _machine(f"{path} cannot be read"):
+        with _disk_errors(f"{path} cannot be read"):
             try:
                 content = path.read_bytes()
             except FileNotFoundError:
@@ -147,22 +148,21 @@ class Store:
         except ValueError as error:
             note = f"{path} {error}; it is not used" + (f", and kept as {path.name}.damaged" if self._writable else "")
         if self._writable:
-            with _machine(f"{path} cannot be renamed"):
+            with _disk_errors(f"{path} cannot be renamed"):
                 path.replace(path.with_name(f"{path.name}.damaged"))
         if note not in self.notes:
             self.notes.append(note)
         return None
 
-    def _place(self, path: Path, content: bytes) -> None:
+    def _write_file(self, path: Path, content: bytes) -> None:
         if not self._writable:
             raise RuntimeError("this store only reads; write inside `with Store.open(folder, settings)`")
         aside = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
-        with _machine(f"{path} cannot be written"):
+        with _disk_errors(f"{path} cannot be written"):
             try:
                 with aside.open("xb") as stream:
                     stream.write(content)
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                    flush(stream)
                 aside.replace(path)
             finally:
                 with suppress(OSError):  # the first error tells more
@@ -181,9 +181,9 @@ def canonical(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):  # 1 and "1" would become one
-        return {f"${name}" if name.startswith("$") else name: canonical(held) for name, held in value.items()}
+        return {f"${name}" if name.startswith("$") else name: canonical(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [canonical(held) for held in value]
+        return [canonical(entry) for entry in value]
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufcSU":
         return {"$array": [value.dtype.str, list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]}
     if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
@@ -203,7 +203,7 @@ def _json(plain: Any) -> bytes:
 def _object(path: Path, missing: str) -> dict[str, Json]:
     if not path.exists():
         raise BadInput(f"no {path}: {missing}.")
-    with _machine(f"{path} cannot be read"):
+    with _disk_errors(f"{path} cannot be read"):
         content = path.read_bytes()
     return parse_object(content, path)
 
@@ -215,7 +215,7 @@ def _difference(run: Any, now: Any, path: str = "settings") -> str:
     if isinstance(run, dict) and isinstance(now, dict):
         inner = (_difference(run.get(name, ABSENT), now.get(name, ABSENT), f"{path}.{name}") for name in now | run)
         return next(filter(None, inner), "")
-    before, after = ("absent" if held is ABSENT else json.dumps(held) for held in (run, now))
+    before, after = ("absent" if value is ABSENT else json.dumps(value) for value in (run, now))
     return "" if before == after else f"{path}: {before:.80} (run) / {after:.80} (now)"
 
 
@@ -223,14 +223,14 @@ def _difference(run: Any, now: Any, path: str = "settings") -> str:
 def locked(folder: Path, *, by_existence: bool = sys.platform == "win32") -> Iterator[None]:
     """Nobody else writes into the folder meanwhile; where there is no flock, the lock is that the file exists."""
     path = folder / LOCK
-    with ExitStack() as held:
-        with _machine(f"{path} cannot be locked"):
+    with ExitStack() as stack:
+        with _disk_errors(f"{path} cannot be locked"):
             try:
                 flag = os.O_EXCL if by_existence else os.O_NOFOLLOW
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flag, 0o644)
                 if by_existence:
-                    held.callback(path.unlink, missing_ok=True)
-                held.callback(os.close, descriptor)  # a dead process's flock is let go by the system
+                    stack.callback(path.unlink, missing_ok=True)
+                stack.callback(os.close, descriptor)  # a dead process's flock is let go by the system
                 if not by_existence:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, FileExistsError):
@@ -243,8 +243,8 @@ def locked(folder: Path, *, by_existence: bool = sys.platform == "win32") -> Ite
 
 
 @contextmanager
-def _machine(what: str) -> Iterator[None]:
-    """Whatever the disk refuses, as one sentence."""
+def _disk_errors(what: str) -> Iterator[None]:
+    """What the disk refuses, as one sentence."""
     try:
         yield
     except OSError as error:

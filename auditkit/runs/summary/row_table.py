@@ -33,12 +33,12 @@ class RowTable:
     def __init__(self, tables: Iterable[Any], *, named: bool = False) -> None:
         """`named`: every label is one whose insertion, deletion and saliency metric are reported."""
         self.named = named
-        known: dict[str, dict[Any, int]] = {name: {} for name in CODED}
+        codes: dict[str, dict[Any, int]] = {name: {} for name in CODED}
         parts: dict[str, list[Array]] = {name: [] for name in (*CODED, *SMALL, *NUMBERS, *LISTS, DIGEST)}
         tops = list[tuple[Array, Array]]()
         for table in tables:
             for name in CODED:
-                parts[name].append(_codes(table.column(name), known[name]))
+                parts[name].append(_codes(table.column(name), codes[name]))
             for name in (*SMALL, *NUMBERS):
                 parts[name].append(_numbers(table.column(name), np.float32 if name in SMALL else np.float64))
             for name in LISTS:
@@ -48,14 +48,32 @@ class RowTable:
         self._columns = {name: _joined(parts.pop(name)) for name in (*CODED, *SMALL, *NUMBERS, DIGEST)}
         self._lists = parts
         has = np.concatenate([np.zeros(0, np.bool_), *(has for has, _ in tops)])
-        self._top_place = np.where(has, np.cumsum(has) - 1, -1)
+        self._top_numbers = np.where(has, np.cumsum(has) - 1, -1)
         self._tops = np.concatenate([np.zeros((0, BYTES), np.uint8), *(held for _, held in tops)])
         self.image, self.source, self.infill = (self._columns.pop(name).astype(np.int64) for name in CODED[:3])
-        self.images, self.sources, self.infills = (list(known[name]) for name in CODED[:3])
-        self._texts = {name: list(known[name]) for name in ("error", "flags")}
+        self.images, self.sources, self.infills = (list(codes[name]) for name in CODED[:3])
+        self._texts = {name: list(codes[name]) for name in ("error", "flags")}
+        self.label = self.column("label").astype(np.int64)
+        self.predicted = np.asarray(self.column("predicted") == 1)  # whether a row is about the predicted label
+        self.truth = self._by_image("truth")  # the given label by number of the image; NaN where it has none
+        self.prediction = self._by_image("prediction")  # the model's label by number of the image
 
     def __len__(self) -> int:
         return len(self.image)
+
+    @property
+    def bundles(self) -> list[str]:
+        """The sources other than controls."""
+        return [source for source in self.sources if not source.startswith(CONTROL)]
+
+    def positions(self, source: str, infill: int = 0) -> Array:
+        """The rows of a source under the infill of that number."""
+        return np.flatnonzero((self.source == self.sources.index(source)) & (self.infill == infill))
+
+    def edge_rows(self) -> Array:
+        """The rows with figures of the edges control, which tells pictures apart; none where it was not measured."""
+        numbers = [number for number, source in enumerate(self.sources) if source == EDGES]
+        return np.flatnonzero(np.isin(self.source, numbers) & ~self.failed())
 
     def column(self, name: str) -> Array:
         """A column of numbers, NaN where there is none."""
@@ -74,48 +92,28 @@ class RowTable:
             part if part.shape[1] else np.full((len(part), width), np.nan) for part in self._lists[name]
         ])  # fmt: skip
 
-    @cached_property
-    def label(self) -> Array:
-        """Label of each row."""
-        return self.column("label").astype(np.int64)
-
-    @cached_property
-    def predicted(self) -> Array:
-        """Whether a row is about the predicted label."""
-        return np.asarray(self.column("predicted") == 1)
-
     def failed(self, why: str | None = None) -> Array:
         """Whether a row has no figure, for that reason or for any."""
-        wanted = [at for at, text in enumerate(self._texts["error"]) if (text == why if why else bool(text))]
-        return np.isin(self._columns["error"], wanted)
+        codes = [code for code, text in enumerate(self._texts["error"]) if text and why in (None, text)]
+        return np.isin(self._columns["error"], codes)
 
     def flagged(self, flag: str) -> Array:
         """Whether a row has the flag."""
-        wanted = [at for at, flags in enumerate(self._texts["flags"]) if flag in flags]
-        return np.isin(self._columns["flags"], wanted)
+        codes = [code for code, flags in enumerate(self._texts["flags"]) if flag in flags]
+        return np.isin(self._columns["flags"], codes)
 
     def tops(self, rows: Array) -> tuple[Array, Array]:
         """Those of the rows that have a fingerprint, and their fingerprints [rows, bytes]."""
-        places = self._top_place[rows]
-        return rows[places >= 0], self._tops[places[places >= 0]]
+        numbers = self._top_numbers[rows]
+        return rows[numbers >= 0], self._tops[numbers[numbers >= 0]]
 
     def flags(self, rows: Array) -> dict[str, int]:
         """How many of these rows have each flag."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for code, count in zip(*np.unique(self._columns["flags"][rows], return_counts=True), strict=True):
             for flag in self._texts["flags"][code]:
-                found[flag] = found.get(flag, 0) + int(count)
-        return found
-
-    @cached_property
-    def truth(self) -> Array:
-        """The label that each image was given with, by number of the image; NaN where it has none."""
-        return self._by_image("truth")
-
-    @cached_property
-    def prediction(self) -> Array:
-        """The label that the model gives each image, by number of the image."""
-        return self._by_image("prediction")
+                counts[flag] = counts.get(flag, 0) + int(count)
+        return counts
 
     @cached_property
     def pictures(self) -> Array:
@@ -124,13 +122,13 @@ class RowTable:
         Copies, also such as differ in a few pixels, are told by their edges; where those were not measured, every
         image is a picture.
         """
-        found = -1 - np.arange(len(self.images), dtype=np.int64)
-        if EDGES in self.sources:
-            rows = np.flatnonzero((self.source == self.sources.index(EDGES)) & ~self.failed())
-            found[self.image[rows]] = self.column(DIGEST)[rows]
+        pictures = -1 - np.arange(len(self.images), dtype=np.int64)
+        rows = self.edge_rows()
+        if len(rows):
+            pictures[self.image[rows]] = self.column(DIGEST)[rows]
             rows, tops = self.tops(rows[np.unique(self.image[rows], return_index=True)[1]])
-            found[self.image[rows]] = found[self.image[rows[first_similar(tops, COPIED)]]]
-        return found
+            pictures[self.image[rows]] = pictures[self.image[rows[first_similar(tops, COPIED)]]]
+        return pictures
 
     @property
     def copies(self) -> int:
@@ -138,16 +136,16 @@ class RowTable:
         return len(self.images) - len(np.unique(self.pictures))
 
     def _by_image(self, name: str) -> Array:
-        found = np.full(len(self.images), np.nan)
-        found[self.image] = self.column(name)
-        return found
+        values = np.full(len(self.images), np.nan)
+        values[self.image] = self.column(name)
+        return values
 
 
-def _codes(column: Any, known: dict[Any, int]) -> Array:
+def _codes(column: Any, codes: dict[Any, int]) -> Array:
     """The number of each text, or list of texts, counted in the order in which they first come."""
     values = column.to_pylist()
     keys = (tuple(value) if isinstance(value, list) else value or "" for value in values)
-    return np.fromiter((known.setdefault(key, len(known)) for key in keys), np.int32, len(values))
+    return np.fromiter((codes.setdefault(key, len(codes)) for key in keys), np.int32, len(values))
 
 
 def _numbers(column: Any, kind: Any) -> Array:

@@ -10,7 +10,7 @@ from auditkit.metrics.similarity import is_repeated
 from auditkit.metrics.table import compute_all
 from auditkit.metrics.values import Values
 from auditkit.runs.evaluation.settings import NO_LABEL, NO_MAP
-from auditkit.runs.folder.figures import Flag
+from auditkit.runs.folder.figures import Flag, FlagKind
 from auditkit.runs.summary.row_table import CONSTANT, SAME_MAP_FLAG, TIES, RowTable
 
 Source = tuple[str, str]  # a bundle or control, and an infill
@@ -20,9 +20,8 @@ def sources(table: RowTable) -> dict[Source, MetricRows]:
     """The rows of every source under every infill, infill by infill."""
     rows = {}
     for infill_index, infill in enumerate(table.infills):
-        for source_index, source in enumerate(table.sources):
-            positions = np.flatnonzero((table.source == source_index) & (table.infill == infill_index))
-            rows[source, infill] = metric_rows(table, positions)
+        for source in table.sources:
+            rows[source, infill] = metric_rows(table, table.positions(source, infill_index))
     return rows
 
 
@@ -38,12 +37,10 @@ def metric_rows(table: RowTable, positions: Array) -> MetricRows:
 def map_flags(bundle: str, rows: MetricRows, table: RowTable) -> Iterator[Flag]:
     """What is odd about a bundle's maps, counted."""
     total, counts = len(rows.measured), table.flags(rows.measured)
-    if shared := counts.get(SAME_MAP_FLAG):
-        yield Flag(SAME_MAP_FLAG, bundle, shared, _maps_with_company(rows))
-    if constant := counts.get(CONSTANT):
-        yield Flag(CONSTANT, bundle, constant, total)
-    if tied := counts.get(TIES):
-        yield Flag(TIES, bundle, tied, total)
+    totals: dict[FlagKind, int] = {SAME_MAP_FLAG: _maps_with_company(rows), CONSTANT: total, TIES: total}
+    for kind, maps in totals.items():
+        if kind in counts:
+            yield Flag(kind, bundle, counts[kind], maps)
     if repeats := _repeats(rows, table):
         yield Flag("position-only", bundle, repeats, total)
     if missing := int(table.failed(NO_MAP)[rows.positions].sum()):
@@ -73,6 +70,6 @@ def image_means(table: RowTable, source: str, infill: int = 0) -> dict[str, Arra
     """Each metric of a source by number of the image, under the infill of that number; NaN where an image has none."""
     if source not in table.sources:
         return {}
-    positions = np.flatnonzero((table.source == table.sources.index(source)) & (table.infill == infill))
-    metrics = (metric for metric in compute_all(metric_rows(table, positions)) if isinstance(metric, Values))
+    results = compute_all(metric_rows(table, table.positions(source, infill)))
+    metrics = [result for result in results if isinstance(result, Values)]
     return {metric.name: metric.image_means(len(table.images)) for metric in metrics}

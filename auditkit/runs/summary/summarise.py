@@ -3,7 +3,7 @@
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.dataset import FailedImage
 from auditkit.metrics.per_image import MetricRows
-from auditkit.metrics.protocols import preset
+from auditkit.metrics.protocols import infill_of
 from auditkit.metrics.reliability import LEAST_METHODS, inter_rater, internal_consistency, mean_off_diagonal, spearman
 from auditkit.metrics.statistics import Interval, mean_interval, paired_difference, share_interval
 from auditkit.metrics.table import METRICS, compute_all, title
@@ -27,7 +27,6 @@ from auditkit.runs.summary.wording import figure_text, flag_text, remarks, sampl
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OWN_MAPS = ("completeness", "worst_completeness")  # where no second label counts, one map for all has the same
 FEWEST_OF_A_CLASS = 5  # images; of fewer, an interval would end at the worst and the best of them
 SPREAD_THAT_MATTERS = 0.05  # of insertion, by the order in ties
 Assessed = Mapping[Source, Mapping[str, Values]]
@@ -53,10 +52,7 @@ class Summary:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Every row of figures with the points of its curve."""
-        rows = []
-        for table in self.tables():
-            rows += table.to_pylist()
-        return rows
+        return list(chain.from_iterable(table.to_pylist() for table in self.tables()))
 
     def value(self, name: str, bundle: str | None = None, infill: str | None = None) -> float | None:
         """One figure, or None when it was not assessed; the first infill's unless one is named.
@@ -80,10 +76,6 @@ class Summary:
             f"{len(self.table.images)} images", f"{settings.confidence:.0%} intervals",
         ]  # fmt: skip
         return "; ".join(filter(None, parts))
-
-    def remarks(self) -> list[tuple[str, str]]:
-        """Why figures of the bundles are not assessed, and what others rest on."""
-        return remarks(self.metrics)
 
     def flag_texts(self) -> list[str]:
         """The flags as sentences."""
@@ -117,7 +109,7 @@ class Summary:
 
     def _remarks_below(self) -> list[str]:
         points = sampling_remarks(self.points, self.settings)
-        return [self.settings_text(), *(f"{kind}: {text}" for kind, text in self.remarks()), *points,
+        return [self.settings_text(), *(f"{kind}: {text}" for kind, text in remarks(self.metrics)), *points,
                 *self.flag_texts()]  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -141,7 +133,7 @@ def summarise(
         metrics += [_metric_result(result, source, settings) for result in results]
     assessed = {source: {result.name: result for result in results if isinstance(result, Values)}
                 for source, results in figures.items()}  # fmt: skip
-    flags = [*_image_flags(table, len(failed_images)), *_runtime_flags(runtime), *_map_flags(table, rows, assessed)]
+    flags = [*_run_flags(table, len(failed_images), runtime), *_map_flags(table, rows, assessed)]
     return Summary(
         tuple(metrics), tuple(_comparisons(assessed, rows, settings)), tuple(_by_class(table, assessed, settings)),
         tuple(_reliability(table, assessed)), tuple(sampling_errors(rows, figures, table, settings)), tuple(flags),
@@ -149,7 +141,7 @@ def summarise(
     )  # fmt: skip
 
 
-def _image_flags(table: RowTable, failed: int) -> Iterator[Flag]:
+def _run_flags(table: RowTable, failed: int, runtime: Runtime) -> Iterator[Flag]:
     total = len(table.images)
     if table.copies:
         yield Flag("copies", count=table.copies, total=total)
@@ -158,9 +150,6 @@ def _image_flags(table: RowTable, failed: int) -> Iterator[Flag]:
     without_label = len(np.unique(table.image[table.failed(NO_LABEL)]))
     if without_label:
         yield Flag("images-without-label", count=without_label, total=total)
-
-
-def _runtime_flags(runtime: Runtime) -> Iterator[Flag]:
     if runtime.note:
         yield Flag("strict-precision-used")
     elif runtime.matters:
@@ -183,12 +172,10 @@ def _result(
     note: Note | None = None, against: str | None = None, class_index: int | None = None,
 ) -> MetricResult:  # fmt: skip
     bundle, infill = source
-    if settings.protocol is not None and name == "deletion":  # RISE's has another than its insertion
-        infill = preset(settings.protocol).deletion.infill
     result = MetricResult(
-        name, bundle or None, settings.labels or "", infill, settings.eps1, settings.eps2, str(settings.steps),
-        (settings.range[0], settings.range[1]), None, None, None, settings.confidence, 0, missing, note, against,
-        class_index, settings.protocol, settings.renormalise or None,
+        name, bundle or None, settings.labels or "", infill_of(name, infill, settings.protocol), settings.eps1,
+        settings.eps2, str(settings.steps), (settings.range[0], settings.range[1]), None, None, None,
+        settings.confidence, 0, missing, note, against, class_index, settings.protocol, settings.renormalise or None,
     )  # fmt: skip
     if interval is None:
         return result
@@ -235,7 +222,7 @@ def _difference(
 ) -> Iterator[MetricResult]:
     """A paired difference, over the bundle's own map of one label on the images where another label counts."""
     name, one_map = values.name, against == f"{ONE_MAP_PREFIX}{source[0]}"
-    if one_map and name in OWN_MAPS and settings.eps1 is not None:
+    if one_map and METRICS[name].rests_on_predicted_label and settings.eps1 is not None:
         values = values.on_images(rows.unsure_images(settings.eps1))
         if not len(values.keys):
             missing = NotAssessed(name, "no-second-label-above", value=settings.eps1)
@@ -278,9 +265,8 @@ def _of_each_class(metric: Values, classes: Array, source: Source, settings: Eva
 
 def _reliability(table: RowTable, assessed: Assessed) -> Iterator[Agreement]:
     """With three bundles or more: whether images rank them alike, and whether metrics agree (Tomsett et al.)."""
-    bundles = [source for source in table.sources if not source.startswith(CONTROL)]
     for infill in table.infills:
-        metrics = [assessed[source, infill] for source in bundles if (source, infill) in assessed]
+        metrics = [assessed[bundle, infill] for bundle in table.bundles if (bundle, infill) in assessed]
         if len(metrics) < LEAST_METHODS:
             continue
         names = [name for name in metrics[0] if all(name in other for other in metrics)]

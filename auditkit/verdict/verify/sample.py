@@ -1,6 +1,6 @@
 """Which images are recomputed: some at random, and those that decide most."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
@@ -53,11 +53,13 @@ def _extremes(table: RowTable) -> Iterator[int]:
         for source, metrics in figures.items():
             for name in metrics if not source.startswith(CONTROL) else ():
                 if METRICS[name].key_figure and METRICS[name].curve:
-                    yield from _furthest(metrics[name], [control[name] for control in controls if name in control])
+                    best = np.fmin if METRICS[name].lower_is_better else np.fmax
+                    control_means = [control[name] for control in controls if name in control]
+                    yield from _furthest(metrics[name], best.reduce(control_means) if control_means else 0.0)
 
 
-def _furthest(values: Array, controls: Sequence[Array]) -> Iterator[int]:
+def _furthest(values: Array, best_control: Array | float) -> Iterator[int]:
     """The images that lie furthest above the best control, and furthest below."""
-    margins = values - (np.fmax.reduce(controls) if controls else 0.0)
+    margins = values - best_control
     if np.isfinite(margins).any():
         yield from (int(np.nanargmax(margins)), int(np.nanargmin(margins)))
