@@ -519,7 +519,7 @@ def torn(self, path, content):
         time.sleep(0.002)
         stream.write(content[900:])
 if sys.argv[3] == "planted":
-    stores.Store._place = torn
+    stores.Store._write_file = torn
 parquet.encoded(test_store.key(0), parquet.fitted(test_store.unit(0)))  # the first takes long
 print(*test_store.kill_often(Path(sys.argv[1]), 40))
 """
