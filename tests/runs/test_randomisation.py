@@ -412,9 +412,9 @@ def test_supplied_maps_a_function_and_a_model_without_weights_are_not_assessed(l
     model, images = linear
     supplied = Bundle(tmp_path / "supplied", model=model, method="the vendor's")
     supplied.add(list(images.ids), [0] * 12, normal(12, 8, 8), layout="NHW")
-    assert "cannot be made again" in measured(linear, auditkit.open_bundle(tmp_path / "supplied"))["not_assessed"]
+    assert "cannot make them again" in measured(linear, auditkit.open_bundle(tmp_path / "supplied"))["not_assessed"]
     bundle = made(linear, tmp_path)
-    assert "cannot be made again" in measured(linear, bundle, what=asked(seed=9))["not_assessed"]
+    assert "cannot make them again" in measured(linear, bundle, what=asked(seed=9))["not_assessed"]
     function = auditkit.load(model.predict, size=(8, 8), preset="unit")
     assert "no layers" in measured((function, images), bundle)["not_assessed"]  # type: ignore[arg-type]
     bare = graph([node("GlobalAveragePool", ["x"], ["y"])], {}, ["N", 3, 8, 8])
