@@ -896,7 +896,7 @@ def trapezoid_area(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def eps_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "beta", lambda shown, whole, _eps: np.minimum(1, 0.999 * whole / shown))
+    monkeypatch.setattr(measure, "soundness", lambda shown, whole, _eps: np.minimum(1, 0.999 * whole / shown))
 
 
 PLANTED = [shifted_keep, swapped_pictures, ascending_ranks, rows_out_of_order, trapezoid_area, eps_left_out]
