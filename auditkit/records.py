@@ -84,7 +84,7 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
 def _parse_scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float and type(value) is int:
         if abs(value) >= _MAX_INTEGER:
-            return _refuse(where, value, f"a number below {_MAX_INTEGER}")
+            return _refuse(where, value, f"a finite number below {_MAX_INTEGER}")
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         return _refuse(where, value, _NAMES[kind])
