@@ -13,16 +13,14 @@ from PIL import Image
 
 from auditkit.arrays import Array
 from auditkit.data.dataset_files import IMAGE_SUFFIXES, Listing, box_outside, is_file, listing, size_of
+from auditkit.data.file_digests import file_digests, file_version
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.preprocessing import opened, pixels
 
 _KEPT_BYTES = 256 * 2**20  # of decoded images kept in memory: about 1,800 images of 224 x 224 pixels
-_UNREADABLE = b"unreadable"  # in a digest, for a file that cannot be read
 
-_FileVersion = tuple[str, int, int]  # path, size, time of the last change in nanoseconds
 _DecodedKey = tuple[object, ...]
-_digests: dict[_FileVersion, bytes] = {}  # of files hashed by this process
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,6 @@ class Dataset(Listing):
 
     # What was decoded; selected images share it with the dataset that they come from.
     _kept: _DecodedImages = field(default_factory=_DecodedImages, repr=False, compare=False)
-    _problems: dict[_DecodedKey, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path, classes: int, names: Sequence[str] = ()) -> "Dataset":
@@ -149,13 +146,12 @@ class Dataset(Listing):
 
     def _contents(self) -> Iterator[bytes]:
         if self.file is not None:
-            yield _file_digest(self.file)
+            yield from file_digests([self.file])
         elif self.has_files:
             files = [*self.images]
             if self.masks is not None:  # an image without a mask is hashed in its place: each mask keeps its position
                 files += [mask or image for mask, image in zip(self.masks, self.images, strict=True)]
-            with ThreadPoolExecutor(os.cpu_count()) as threads:
-                yield from threads.map(_file_digest, files)
+            yield from file_digests(files)
         else:
             for position in range(len(self)):
                 mask = self.mask(position)
@@ -167,18 +163,22 @@ class Dataset(Listing):
             return self._decode(position, card)
         key = self._key(position, card)
         image = self._kept.get(key)
-        if image is not None:
-            return image
-        if self._problems.get(key):
-            raise BadInput(self._problems[key])
-        try:
+        if image is None:
             image = self._decode(position, card)
-        except BadInput as error:
-            self._problems[key] = str(error)
-            raise
-        self._problems[key] = ""
-        self._kept.add(key, image)
+            self._kept.add(key, image)
         return image
+
+    def decode_many(self, positions: Sequence[int], card: Card) -> "dict[int, Decoded | FailedImage]":
+        """The images at these positions as the card prepares them, or why one cannot be used."""
+
+        def attempt(position: int) -> "Decoded | FailedImage":
+            try:
+                return self.decode(position, card)
+            except BadInput as error:
+                return FailedImage(self.ids[position], str(error))
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            return dict(zip(positions, threads.map(attempt, positions), strict=True))
 
     def _decode(self, position: int, card: Card) -> Decoded:
         image = self.read(position)
@@ -193,60 +193,4 @@ class Dataset(Listing):
         files = [file for file in (self.images[position], mask) if isinstance(file, Path)]
         box = None if self.boxes is None else tuple(self.boxes[position].tolist())
         prepared = (card.size, card.resize, card.crop, card.interpolation, len(card.mean))
-        return *(_version(file) for file in files), str(box), prepared
-
-    def problem(self, position: int, card: Card) -> str:
-        """Why an image cannot be used; empty if it can. An image is decoded for this at most once."""
-        if not self.has_files:
-            return ""
-        problem = self._problems.get(self._key(position, card))
-        if problem is not None:
-            return problem
-        try:
-            self.decode(position, card)
-        except BadInput as error:
-            return str(error)
-        return ""
-
-    def usable(self, card: Card) -> "tuple[Dataset, tuple[FailedImage, ...]]":
-        """The images that can be used, and those that fail; refused if all fail. Each file is decoded at most once."""
-        if not len(self):
-            raise BadInput(f"{self.source} holds no images.")
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            problems = list(threads.map(lambda position: self.problem(position, card), range(len(self))))
-        if all(problems):
-            raise BadInput(f"none of the {len(self)} images can be used; the first: {problems[0]}")
-        failed = tuple(FailedImage(name, reason) for name, reason in zip(self.ids, problems, strict=True) if reason)
-        good = [position for position, reason in enumerate(problems) if not reason]
-        return (self.select(good) if failed else self), failed
-
-
-def _version(path: Path) -> _FileVersion | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return str(path.absolute()), status.st_size, status.st_mtime_ns
-
-
-def _file_digest(path: Path) -> bytes:
-    """SHA256 of a file; a file is read again only when its size or time of change differs."""
-    version = _version(path)
-    if version is None:
-        return _UNREADABLE
-    if version not in _digests:
-        try:
-            with path.open("rb") as stream:
-                _digests[version] = hashlib.file_digest(stream, "sha256").digest()
-        except OSError:
-            return _UNREADABLE
-    return _digests[version]
-
-
-def left_out(failed: Sequence[FailedImage], usable: int) -> list[str]:
-    """One sentence about the images that cannot be used, if there are any."""
-    if not failed:
-        return []
-    first, total = failed[0], usable + len(failed)
-    return [f"{len(failed)} of {total} images cannot be used and are left out, such as '{first.image}': "
-            f"{first.reason.removesuffix('.')}"]  # fmt: skip
+        return *(file_version(file) for file in files), str(box), prepared

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
-from auditkit.data.dataset import Dataset
+from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_object
 from auditkit.runs.evaluation import runtime_check
@@ -18,7 +18,7 @@ from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation, unit_
 from auditkit.runs.evaluation.settings import Evaluation, units
 from auditkit.runs.executor import Progress, Tick, execute, silent, units_ahead
 from auditkit.runs.folder import checksums
-from auditkit.runs.folder.parquet import fitted
+from auditkit.runs.folder.parquet import fitted, with_failed_images
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results
 from auditkit.runs.summary.summarise import Summary, summarise
@@ -48,11 +48,9 @@ def evaluate(
     With `out` the rows are kept on disk, without it in memory. In a folder the results are written too; who passes an
     open store writes them.
     """
-    images, failed = images.usable(model.card)
-    pool = None if pool is None else pool.usable(model.card)[0]
 
     def plan_for(classifier: AnyClassifier) -> EvaluationPlan:
-        return plan_evaluation(classifier, images, bundles, settings, pool, failed)
+        return plan_evaluation(classifier, images, bundles, settings, pool)
 
     with ThreadPoolExecutor(1) as aside:
         plan, runtime = runtime_check.checked(plan_for(model), aside, plan_for)
@@ -61,8 +59,7 @@ def evaluate(
         if out is None:
             tables: dict[range, pa.Table] = {}
             _measure_units(plan, every_unit, tables.__setitem__, tick)
-            return summarise(lambda: (tables[unit] for unit in every_unit), plan.settings, runtime.result(),
-                             plan.failed)  # fmt: skip
+            return summarise(lambda: (tables[unit] for unit in every_unit), plan.settings, runtime.result())
         record = plan.record()
         plain = to_object(record)
         with nullcontext(out) if isinstance(out, Store) else Store.open(out, without_paths(plain)) as store:
@@ -71,8 +68,7 @@ def evaluate(
             tick(len(images) - sum(map(len, missing)))
             _measure_units(plan, missing, lambda unit, table: store.write(keys[unit], table), tick)
             reader = Store(store.folder)
-            summary = summarise(lambda: reader.tables(keys.values()), plan.settings, runtime.result(), plan.failed,
-                                record)  # fmt: skip
+            summary = summarise(lambda: reader.tables(keys.values()), plan.settings, runtime.result(), record)
             if store is not out:
                 store.finish(results(summary))
                 checksums.write(store.folder)
@@ -82,13 +78,22 @@ def evaluate(
 def _measure_units(
     plan: EvaluationPlan, pending: Sequence[range], keep: "Callable[[range, pa.Table], None]", tick: Tick
 ) -> None:
-    def run(batch: Batch, device: AbstractContextManager[None]) -> list[Row]:
-        return measure(plan, batch, lambda count: tick(0, count), device)
+    def prepare_unit(unit: range) -> tuple[tuple[FailedImage, ...], Batch | None]:
+        images = plan.load(unit)
+        return images.failed, prepare(plan, images) if images.ids else None
 
-    def keep_rows(unit: range, rows: list[Row]) -> None:
+    def run(
+        unit: tuple[tuple[FailedImage, ...], Batch | None], device: AbstractContextManager[None]
+    ) -> tuple[tuple[FailedImage, ...], list[Row]]:
+        failed, batch = unit
+        return failed, [] if batch is None else measure(plan, batch, lambda count: tick(0, count), device)
+
+    def keep_rows(unit: range, result: tuple[tuple[FailedImage, ...], list[Row]]) -> None:
+        failed, rows = result
         # `fitted` refuses a field that is no column of the Parquet file, and the other way round.
-        keep(unit, fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)}))
+        table = fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})
+        keep(unit, with_failed_images(table, failed))
         tick(len(unit))
 
     running = plan.model.device.units_at_once
-    execute(pending, lambda unit: prepare(plan, unit), run, keep_rows, running, units_ahead())
+    execute(pending, prepare_unit, run, keep_rows, running, units_ahead())

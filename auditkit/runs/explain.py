@@ -9,7 +9,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet
-from auditkit.data.dataset import Dataset, left_out
+from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import missing_rules
 from auditkit.methods.registry import METHODS, Method
@@ -17,10 +17,12 @@ from auditkit.methods.request import Pool, Request
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
-from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
+from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable, probabilities
 from auditkit.runs.executor import Progress, silent
 from auditkit.runs.explain_record import RecordedBundle, picture_digest
+from auditkit.runs.folder.figures import Flag
 from auditkit.runs.folder.results import ExplanationRequest
+from auditkit.runs.summary.wording import flag_text
 
 MOST_POOL = 64  # images behind hidden pixels; more of them change nothing and fill the memory
 GRADIENTS = ("auto", "graph", "differences")
@@ -110,15 +112,19 @@ def explain(
     """
     what = what.fitting(model)
     method, options = what.chosen()
-    images, failed = images.usable(model.card)
-    pool = images if pool is None else pool.usable(model.card)[0]
     bundle = RecordedBundle(Bundle(out, model=model.identity, method=what.name()))
-    drawn = drawn_pool(model, pool, what)
+    drawn = drawn_pool(model, images if pool is None else pool, what)
     infill = picture_digest(_gray(model), drawn.inputs)
     rule = what.labels or str(default_labels(model.signature.classes))
     tick, size = progress(len(images)), method.together(model)
+    failed: list[FailedImage] = []
     for start in range(0, len(images), size):
-        unit = load_images(range(start, min(start + size, len(images))), images, model.card, model.signature)
+        positions = range(start, min(start + size, len(images)))
+        unit = load_images(positions, images, model.card, model.signature)
+        failed += unit.failed
+        tick(len(unit.failed))
+        if not unit.ids:
+            continue
         _check_same(bundle, unit, infill)
         label_sets = choose_labels(probabilities(model, unit.inputs), rule)
         missing = [
@@ -129,7 +135,12 @@ def explain(
             bundle.add(request, method.run(request, options), infill)
         tick(len(unit.ids))
     maps = bundle.checked()
-    return replace(maps, notes=(*maps.notes, *left_out(failed, len(images))))
+    if not failed:
+        return maps
+    if len(failed) == len(images):
+        raise none_usable(len(images), failed)
+    note = flag_text(Flag("unusable-images", count=len(failed), total=len(images)), failed)
+    return replace(maps, notes=(*maps.notes, note))
 
 
 def _check_same(bundle: RecordedBundle, unit: UnitImages, infill: str) -> None:
@@ -169,7 +180,13 @@ def drawn_pool(model: AnyClassifier, images: Dataset, what: Explanation) -> Pool
     if not METHODS[what.method].uses_pool:
         return Pool((), np.zeros(0))
     rng = np.random.default_rng([what.seed, len(images)])
-    chosen = np.sort(rng.permutation(len(images))[:MOST_POOL]).tolist()
-    pixels = np.stack([images.decode(index, model.card).pixels for index in chosen])
-    shown = preprocessing.normalised(model.card, pixels, model.signature.layout, model.signature.dtype)
-    return Pool(tuple(images.ids[index] for index in chosen), shown)
+    order, drawn = rng.permutation(len(images)).tolist(), list[int]()
+    failed: list[FailedImage] = []
+    while len(drawn) < MOST_POOL and order:
+        missing = MOST_POOL - len(drawn)
+        loaded = load_images(order[:missing], images, model.card, model.signature)
+        drawn, order, failed = drawn + list(loaded.positions), order[missing:], failed + list(loaded.failed)
+    if not drawn:
+        raise none_usable(len(images), failed)
+    pool = load_images(sorted(drawn), images, model.card, model.signature)
+    return Pool(pool.ids, pool.inputs)

@@ -121,7 +121,7 @@ def randomisation(
     if not originals:
         reason = "; ".join(notes) or "there is no map for any of the images"
         return Randomisation(NotRandomised("no-maps", reason))
-    infills = drawn_pool(model, (images if pool is None else pool).usable(model.card)[0], what)
+    infills = drawn_pool(model, images if pool is None else pool, what)
     check = _Check(model, graph, images, what, infills, originals, model_layers, total, confidence)
     with nullcontext(out) if out else tempfile.TemporaryDirectory() as folder:
         series, stage_notes = _series(check, _layer_counts(len(model_layers), stages), Path(folder), progress)
@@ -142,7 +142,7 @@ def _originals(
         chunk, mapped = mapped[:CHUNK], mapped[CHUNK:]
         loaded = load_images(chunk, images, model.card, model.signature)
         labels = probabilities(model, loaded.inputs).argmax(axis=1).tolist()
-        for position, image, label in zip(chunk, loaded.ids, labels, strict=True):
+        for position, image, label in zip(loaded.positions, loaded.ids, labels, strict=True):
             if len(originals) == count:
                 break
             values = bundle.get(image, label) if label in bundle.labels[image] else None

@@ -127,7 +127,7 @@ def _about(
     """Everything that identifies the run; a folder that holds another run is refused."""
     explanation = None if request.explanation is None else request.explanation.fitting(model)
     return {
-        "subject": to_object(subject(model, images.usable(model.card)[0])),
+        "subject": to_object(subject(model, images)),
         "policy": request.policy.sha256,
         "fail_on": request.fail_on,
         "maps": None if explanation is None else {"method": explanation.name(), "labels": explanation.labels},
@@ -189,13 +189,13 @@ def _measure(
         explained = Explained(explanation.name(), explanation.to_record(pool), record.passes, record.gradients,
                               record.computed, record.notes)  # fmt: skip
     if not usable.bundles:
-        about = subject(model, images.usable(model.card)[0])
+        about = subject(model, images)
         results = without_figures(about, resolved(settings, model.signature.classes), environment(model))
     else:
         with phase("evaluating") as progress:
             summary = evaluate(model, images, usable.bundles, settings, store, progress, infill_pool)
         results = run_results(summary)
-        showcase(model, images.usable(model.card)[0], usable.bundles, summary, store.folder / GALLERY)
+        showcase(model, images, usable.bundles, summary, store.folder / GALLERY)
     headers = {name: bundle.header for name, bundle in (bundles or usable.bundles).items()}
     run = replace(
         results.run, refused_bundles=usable.refused,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from auditkit.data.dataset import Dataset
+from auditkit.data import file_digests
+from auditkit.data.dataset import Dataset, Decoded, FailedImage
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.preprocessing import as_picture, opened, pixels
@@ -178,8 +179,9 @@ def test_boxes_outside_their_picture(tmp_path: Path) -> None:
     _picture(tmp_path / "a.png")
     _picture(tmp_path / "b.png")
     (tmp_path / "set.csv").write_text("image,x0,y0,x1,y1\na.png,0,0,2,2\nb.png,-9,-9,-1,-1\n")
-    good, (left,) = Dataset.open(tmp_path / "set.csv", 2).usable(CARD)
-    assert good.ids == ("a.png",)
+    good, left = Dataset.open(tmp_path / "set.csv", 2).decode_many((0, 1), CARD).values()
+    assert isinstance(good, Decoded)
+    assert isinstance(left, FailedImage)
     assert (left.image, "lies outside the picture, which has 3x4 pixels" in left.reason) == ("b.png", True)
 
 
@@ -243,6 +245,28 @@ def test_a_file_is_hashed_again_only_after_a_change(tmp_path: Path, monkeypatch:
     assert sorted(hashed) == ["a.png", "b.png", "b.png"]
 
 
+def test_another_process_hashes_again_only_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / "a.png", tmp_path / "b.png", tmp_path / "none.png"]
+    _picture(files[0], 1)
+    _picture(files[1], 2)
+    monkeypatch.setattr(file_digests, "_SETTLED_NS", 0)
+    expected = [*(hashlib.sha256(file.read_bytes()).digest() for file in files[:2]), file_digests.UNREADABLE]
+    assert file_digests.file_digests(files) == expected
+    monkeypatch.setattr(file_digests, "_digests", {})  # as in another process
+    _picture(files[1], 3)
+    monkeypatch.setattr(hashlib, "file_digest", lambda stream, _: hashlib.sha256(f"read {stream.name}".encode()))
+    digests = file_digests.file_digests(files)
+    assert (digests[0], digests[2]) == (expected[0], expected[2])
+    assert digests[1] == hashlib.sha256(f"read {files[1]}".encode()).digest()
+
+
+def test_without_a_cache_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _picture(tmp_path / "a.png", 1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a.png"))  # no folder
+    digest = hashlib.sha256((tmp_path / "a.png").read_bytes()).digest()
+    assert file_digests.file_digests([tmp_path / "a.png"]) == [digest]
+
+
 def test_a_changed_file_is_decoded_again(tmp_path: Path) -> None:
     _picture(tmp_path / "a.png", 1)
     dataset = Dataset.open(tmp_path, 2)
@@ -251,4 +275,5 @@ def test_a_changed_file_is_decoded_again(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.png", ns=(5, 5))
     assert dataset.decode(0, CARD).pixels[0, 0, 0] == 2
     (tmp_path / "a.png").write_bytes(b"no picture")
-    assert "cannot be read" in dataset.problem(0, CARD)
+    with pytest.raises(BadInput, match="cannot be read"):
+        dataset.decode(0, CARD)

@@ -9,6 +9,7 @@ from PIL import Image
 
 import auditkit
 from auditkit.data.dataset import Dataset
+from auditkit.runs.evaluation.images import load_images
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
@@ -35,19 +36,16 @@ def given(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_what_belongs_to_an_image_stays_with_it(given: tuple[Path, Path]) -> None:
     model, folder = given
-    whole = Dataset.open(folder, 4)
-    good, failed = whole.usable(auditkit.load(model, preset="unit").card)
-    assert good.ids == GOOD
-    assert [one.image for one in failed] == ["1.png", "4.png"]
-    assert all(one.image in one.reason for one in failed)
-    assert good.labels is not None
-    assert good.labels.tolist() == [0, 2, 3, 1]
-    assert good.boxes is not None
-    assert good.boxes[:, 0].tolist() == [0, 2, 3, 1]
-    for place, index in enumerate((0, 2, 3, 5)):
-        np.testing.assert_array_equal(np.asarray(good.read(place)), np.asarray(whole.read(index)))
-    (folder / "1.png").unlink()  # no part of the digest
-    assert good.digest() == good.usable(auditkit.load(model, preset="unit").card)[0].digest()
+    images, classifier = Dataset.open(folder, 4), auditkit.load(model, preset="unit")
+    loaded = load_images(range(6), images, classifier.card, classifier.signature)
+    assert loaded.ids == GOOD
+    assert loaded.positions == (0, 2, 3, 5)
+    assert [failure.image for failure in loaded.failed] == ["1.png", "4.png"]
+    assert all(failure.image in failure.reason for failure in loaded.failed)
+    assert loaded.truth == (0, 2, 3, 1)
+    assert [int(region.any(axis=0).argmax()) for region in loaded.regions if region is not None] == [0, 2, 3, 1]
+    for pixels, position in zip(loaded.pixels, loaded.positions, strict=True):
+        np.testing.assert_array_equal(pixels, np.asarray(images.read(position)))
 
 
 def test_the_others_are_explained_and_evaluated(given: tuple[Path, Path], tmp_path: Path) -> None:
@@ -66,6 +64,15 @@ def test_the_others_are_explained_and_evaluated(given: tuple[Path, Path], tmp_pa
     assert all(entry["n"] in (0, 4) for entry in found["metrics"] if entry["name"] == "insertion")
     Image.new("RGB", (8, 8)).save(folder / "1.png")  # mended meanwhile: another set of images
     refused(command(*words), "has other settings")
+
+
+def test_a_unit_of_broken_images_has_no_rows(given: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, folder = given
+    monkeypatch.setattr("auditkit.runs.evaluate.units", lambda *_: [range(number, number + 1) for number in range(6)])
+    classifier = auditkit.load(model, preset="unit")
+    summary = auditkit.evaluate(classifier, folder, steps="4", infill=["gray", "random"], draws=2)
+    assert [failure.image for failure in summary.failed_images] == ["1.png", "4.png"]
+    assert sorted(summary.table.images) == list(GOOD)
 
 
 def test_when_none_is_good_the_first_reason_is_given(given: tuple[Path, Path], tmp_path: Path) -> None:

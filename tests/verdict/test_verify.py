@@ -101,7 +101,7 @@ def _forged_rows(run: Path, change: Callable[[list[dict[str, Any]]], list[dict[s
     with np.errstate(all="ignore"):
         record = RunRecord.of(said.results)
         tables = partial(store.tables, said.units.values())
-        summary = summarise(tables, said.settings, said.runtime, record.failed_images, record)
+        summary = summarise(tables, said.settings, said.runtime, record)
     with Store.open(run, said.run) as writing:
         writing.finish(results(summary))
     checksums.write(run)
@@ -214,7 +214,7 @@ def test_a_part_of_another_run_is_found(given: Path) -> None:
         (lambda found: found["settings"].update(eps1=0.2), "run.json"),
         (lambda found: found["settings"].update(steps="half"), "steps"),
         (lambda found: found["environment"].update(precision="float16"), "run.json"),
-        (lambda found: found["failed_images"].append({"image": "3", "reason": "lost"}), "run.json"),
+        (lambda found: found["failed_images"].append({"image": "3", "reason": "lost"}), "failed_images has"),
         (lambda found: found.pop("settings"), "lacks 'settings'"),
         (lambda found: found.update(metrics=None), "metrics is None, expected a list"),
         (lambda found: found["metrics"][0].update(value="0.9"), "metrics[0].value is '0.9', expected a finite number"),

@@ -14,7 +14,7 @@ from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.masks import masked
 from auditkit.runs.evaluation.crops import Crop, measure_crops
 from auditkit.runs.evaluation.curves import CurveRequest, RunRows
-from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
+from auditkit.runs.evaluation.images import UnitImages, probabilities
 from auditkit.runs.evaluation.infills import Positions
 from auditkit.runs.evaluation.maps import MapUse, MissingMap, rank_maps
 from auditkit.runs.evaluation.plan import EvaluationPlan
@@ -39,10 +39,9 @@ class Batch:
     run_rows: RunRows  # over the banks of pictures and ranks
 
 
-def prepare(plan: EvaluationPlan, unit: range) -> Batch:
-    """Prepare the images at the positions of `unit`: all but their curves."""
+def prepare(plan: EvaluationPlan, images: UnitImages) -> Batch:
+    """All that is measured of these images but their curves."""
     model, settings = plan.model, plan.settings
-    images = load_images(unit, plan.images, model.card, model.signature)
     prob = probabilities(model, images.inputs)
     labels = choose_labels(prob, settings.labels)
     label_set = _label_set(labels, prob.shape[1]) if settings.renormalise else None

@@ -7,7 +7,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.alignment import to_model_input
-from auditkit.data.dataset import Dataset, Decoded
+from auditkit.data.dataset import Dataset, Decoded, FailedImage
 from auditkit.errors import BadInput
 from auditkit.metrics.localisation import box_region
 from auditkit.model import preprocessing
@@ -20,43 +20,62 @@ HALF_A_PIXEL = 0.5  # of a pixel of the model's input must lie on the object for
 
 @dataclass(frozen=True)
 class UnitImages:
-    """The images of a unit, each decoded once."""
+    """The images of a unit that can be used, each decoded once, and those that cannot."""
 
+    positions: tuple[int, ...]  # in the dataset
     ids: tuple[str, ...]
     sizes: tuple[tuple[int, int], ...]  # height, width of each photograph
     pixels: Array  # uint8 [images, height, width, channels], at the model's resolution
     inputs: Array  # the same, normalised as the network takes them
     truth: tuple[int | None, ...]  # the dataset's label of each image
     regions: tuple[Array | None, ...]  # where the object is: a mask at the model's resolution
+    failed: tuple[FailedImage, ...]
 
 
 def load_images(positions: Sequence[int], images: Dataset, card: Card, signature: Signature) -> UnitImages:
     """Decode and preprocess the images at these positions."""
-    decoded = [_decoded(images, position, card) for position in positions]
-    pixels = np.stack([image.pixels for image in decoded])
+    decoded, failed = dict[int, Decoded](), list[FailedImage]()
+    for position, image in images.decode_many(positions, card).items():
+        if isinstance(image, FailedImage):
+            failed.append(image)
+        else:
+            decoded[position] = image
+    shape = (signature.height, signature.width, len(card.mean))
+    pixels = np.array([image.pixels for image in decoded.values()], np.uint8).reshape(-1, *shape)
     return UnitImages(
-        ids=tuple(images.ids[position] for position in positions),
-        sizes=tuple(image.size for image in decoded),
+        positions=tuple(decoded),
+        ids=tuple(images.ids[position] for position in decoded),
+        sizes=tuple(image.size for image in decoded.values()),
         pixels=pixels,
         inputs=preprocessing.normalised(card, pixels, signature.layout, signature.dtype),
-        truth=tuple(None if images.labels is None else int(images.labels[position]) for position in positions),
-        regions=tuple(
-            _region(images, position, card, image) for position, image in zip(positions, decoded, strict=True)
-        ),
+        truth=tuple(None if images.labels is None else int(images.labels[position]) for position in decoded),
+        regions=tuple(_region(images, position, card, image) for position, image in decoded.items()),
+        failed=tuple(failed),
     )
+
+
+def load_sample(size: int, images: Dataset, card: Card, signature: Signature) -> UnitImages:
+    """Some images, spread evenly over the dataset; if none of those can be used, others in their place."""
+    spread = np.linspace(0, len(images) - 1, min(size, len(images))).round().astype(int).tolist()
+    chunks = (range(start, min(start + size, len(images))) for start in range(0, len(images), size))
+    failed: list[FailedImage] = []
+    for positions in (spread, *chunks):
+        sample = load_images(positions, images, card, signature)
+        if sample.ids:
+            return sample
+        failed += sample.failed
+    raise none_usable(len(images), failed)
+
+
+def none_usable(count: int, failed: Sequence[FailedImage]) -> BadInput:
+    """The error for a dataset without an image that can be used."""
+    return BadInput(f"none of the {count} images can be used; the first: {failed[0].reason}")
 
 
 def probabilities(model: AnyClassifier, inputs: Array) -> Array:
     """Probabilities [N, classes] in float64 of rows as the network takes them, rounded to float32."""
     scores = to_probabilities(model.scores(inputs), model.signature.kind)
     return np.asarray(scores.astype(np.float32).astype(np.float64))
-
-
-def _decoded(images: Dataset, position: int, card: Card) -> Decoded:
-    try:
-        return images.decode(position, card)
-    except BadInput as error:
-        raise BadInput(f"image '{images.ids[position]}': {error}") from None
 
 
 def _region(images: Dataset, position: int, card: Card, image: Decoded) -> Array | None:

@@ -77,14 +77,14 @@ class Infills:
         return preprocessing.normalised(self.card, pixels[None], self.signature.layout, self.signature.dtype)
 
     def _random(self, ids: Sequence[str], inputs: Array, start: int) -> tuple[Array, Positions]:
-        loaded: dict[int, Array] = {}
+        loaded: dict[int, Array | None] = {}
         draws = [self._draw(image, shown, loaded) for image, shown in zip(ids, inputs, strict=True)]
         chosen = sorted(set().union(*draws))
         positions = {index: start + offset for offset, index in enumerate(chosen)}
-        pictures = np.stack([loaded[index] for index in chosen])
+        pictures = np.array([loaded[index] for index in chosen])
         return pictures, tuple(tuple(positions[index] for index in draw) for draw in draws)
 
-    def _draw(self, image: str, shown: Array, loaded: dict[int, Array]) -> list[int]:
+    def _draw(self, image: str, shown: Array, loaded: dict[int, Array | None]) -> list[int]:
         """Positions in the pool of one image's infills: never the image itself, under any name."""
         rng = np.random.default_rng(map_seed(self.settings.seed, image, POOL_SEED))
         draws = self.settings.draws
@@ -94,7 +94,8 @@ class Infills:
                 continue
             if index not in loaded:
                 loaded[index] = self._from_pool(index)
-            if not np.array_equal(loaded[index], shown):
+            infill = loaded[index]
+            if infill is not None and not np.array_equal(infill, shown):
                 chosen.append(index)
             if len(chosen) == draws:
                 return chosen
@@ -105,11 +106,12 @@ class Infills:
             f"'{image}'; give a larger pool, or {len(chosen)} draws."
         )
 
-    def _from_pool(self, index: int) -> Array:
+    def _from_pool(self, index: int) -> Array | None:
+        """An image of the pool; None if it cannot be used."""
         try:
             return np.asarray(self._input(self.pool.decode(index, self.card).pixels)[0])
-        except BadInput as error:
-            raise BadInput(f"image '{self.pool.ids[index]}' of the pool: {error}") from None
+        except BadInput:
+            return None
 
 
 def _existing_file(name: str) -> Path:

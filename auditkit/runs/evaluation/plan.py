@@ -3,7 +3,7 @@
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,13 +11,14 @@ import numpy as np
 
 from auditkit import __version__
 from auditkit.data.bundles import HeatmapSet
-from auditkit.data.dataset import Dataset, FailedImage
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.session import runtime_version
 from auditkit.records import from_json, to_json
 from auditkit.runs.evaluation.curves import Span
+from auditkit.runs.evaluation.images import UnitImages, load_images
 from auditkit.runs.evaluation.infills import Infills
 from auditkit.runs.evaluation.settings import CurvePair, CurveRule, Evaluation, curve_pairs, resolved
 from auditkit.runs.folder.figures import CONTROL
@@ -37,7 +38,6 @@ class RunRecord:
     bundle_paths: Mapping[str, str]
     pool: str | None
     infill_images: Mapping[str, str]
-    failed_images: tuple[FailedImage, ...]
     environment: Mapping[str, str]
 
     @classmethod
@@ -45,7 +45,7 @@ class RunRecord:
         """The record of a finished run."""
         run = results.run
         return cls(results.subject, results.settings, run.bundles, run.bundle_paths, run.pool, run.infill_images,
-                   results.failed_images, results.environment)  # fmt: skip
+                   results.environment)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ class EvaluationPlan:
     curve_pairs: tuple[CurvePair, ...]
     span: Span
     infills: Infills
-    failed: tuple[FailedImage, ...] = ()  # images that cannot be used
 
     @property
     def curve_rules(self) -> tuple[CurveRule, ...]:
@@ -69,6 +68,10 @@ class EvaluationPlan:
         for pair in self.curve_pairs:
             rules += [pair.insertion, pair.deletion]
         return tuple(filter(None, dict.fromkeys(rules)))
+
+    def load(self, positions: Sequence[int]) -> UnitImages:
+        """The images at these positions."""
+        return load_images(positions, self.images, self.model.card, self.model.signature)
 
     def record(self) -> RunRecord:
         """All that can change a figure: a folder that holds another run is refused."""
@@ -79,20 +82,20 @@ class EvaluationPlan:
             bundle_paths={name: str(bundle.path) for name, bundle in self.bundles.items()},
             pool=self.pool.digest() if "random" in self.settings.infills else None,
             infill_images={str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
-            failed_images=self.failed, environment=environment(self.model),
+            environment=environment(self.model),
         )  # fmt: skip
 
 
 def plan_evaluation(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
-    pool: Dataset | None, failed: tuple[FailedImage, ...] = (),
+    pool: Dataset | None,
 ) -> EvaluationPlan:  # fmt: skip
     """The plan; refused with a reason where it cannot be carried out."""
     settings = resolved(settings, model.signature.classes)
     infill_pool = images if pool is None else pool
     span = Span.of(settings, model.signature.height * model.signature.width)
     infills = Infills(model, settings, infill_pool)
-    plan = EvaluationPlan(model, images, bundles, infill_pool, settings, curve_pairs(settings), span, infills, failed)
+    plan = EvaluationPlan(model, images, bundles, infill_pool, settings, curve_pairs(settings), span, infills)
     _check_images(plan)
     _check_bundles(plan)
     if pool is not None and "random" not in settings.infills:

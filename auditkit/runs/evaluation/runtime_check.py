@@ -20,7 +20,7 @@ from auditkit.metrics.curves import area, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, completeness, soundness
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.masks import masked
-from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
+from auditkit.runs.evaluation.images import UnitImages, load_sample, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.folder.figures import Runtime
@@ -84,11 +84,9 @@ def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array, float]:
 
 def _sample(plan: EvaluationPlan) -> _Sample:
     model, infill = plan.model, plan.curve_pairs[0].insertion.infill
-    size = min(model.device.sample_images, len(plan.images))
-    positions = np.linspace(0, len(plan.images) - 1, size).round().astype(int)
-    images = load_images(positions.tolist(), plan.images, model.card, model.signature)
+    images = load_sample(model.device.sample_images, plan.images, model.card, model.signature)
     predicted = probabilities(model, images.inputs).argmax(axis=1).tolist()
-    infills, infill_positions = plan.infills.pictures(infill, images.ids, images.inputs, size)
+    infills, infill_positions = plan.infills.pictures(infill, images.ids, images.inputs, len(images.ids))
     counts = uniform_counts(plan.span.pixels, STEPS)
     rows, bank, labels = list[Array](), list[Array](), list[int]()
     for image, label in enumerate(predicted):

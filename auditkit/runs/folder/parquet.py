@@ -1,10 +1,14 @@
 """Rows of figures as Parquet files, each sealed with its key and a digest of its own bytes."""
 
 import hashlib
+import json
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from auditkit.data.dataset import FailedImage
 from auditkit.metrics.similarity import BYTES
+from auditkit.records import from_json, to_json
 
 SCHEMA_VERSION = 1
 COLUMNS = {
@@ -17,6 +21,7 @@ COLUMNS = {
     "insertion_low": "float64", "insertion_high": "float64", "saliency_by_delta": "list<float64>",
     "degenerate_by_delta": "list<bool>", "map_top": f"binary[{BYTES}]",
 }  # fmt: skip
+FAILED = "auditkit.failed_images"  # metadata of a unit
 SEAL, BLANK = b"auditkit:sha256:", b"0" * 64  # the part's digest stands after the mark, over zeros while it is taken
 
 
@@ -45,7 +50,8 @@ def fitted(table: Any) -> Any:
     if sorted(names) != sorted(COLUMNS):
         raise ValueError(f"columns missing or unknown: {sorted(set(names) ^ set(COLUMNS)) or 'some are there twice'}")
     arrays = [_column(table[field.name], field) for field in schema()]
-    return pa.Table.from_arrays(arrays, schema=schema()).combine_chunks()
+    metadata = table.schema.metadata if isinstance(table, pa.Table) else None
+    return pa.Table.from_arrays(arrays, schema=schema()).combine_chunks().replace_schema_metadata(metadata)
 
 
 def _column(values: Any, field: Any) -> Any:
@@ -62,6 +68,17 @@ def _column(values: Any, field: Any) -> Any:
     return values
 
 
+def with_failed_images(table: Any, failed: Sequence[FailedImage]) -> Any:
+    """The rows of a unit with the images that have none because they cannot be used."""
+    return table.replace_schema_metadata({FAILED: json.dumps(to_json(tuple(failed)))})
+
+
+def failed_images(table: Any) -> tuple[FailedImage, ...]:
+    """The images of a unit that cannot be used."""
+    text = (table.schema.metadata or {}).get(FAILED.encode(), b"[]")
+    return from_json(tuple[FailedImage, ...], json.loads(text), "failed images")
+
+
 def encoded(key: str, table: Any) -> bytes:
     """The file that holds a unit's rows under its key; equal rows give equal bytes."""
     import pyarrow as pa  # noqa: PLC0415
@@ -69,9 +86,10 @@ def encoded(key: str, table: Any) -> bytes:
 
     sink = pa.BufferOutputStream()
     seal = {"auditkit.schema_version": str(SCHEMA_VERSION), "auditkit.key": key, "auditkit.seal": SEAL + BLANK}
+    failed = (table.schema.metadata or {}).get(FAILED.encode(), b"[]")
     with pq.ParquetWriter(sink, schema(), compression="zstd") as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata(seal)
+        writer.add_key_value_metadata({FAILED: failed, **seal})
     return _sealed(sink.getvalue().to_pybytes())
 
 
@@ -95,4 +113,5 @@ def decoded(key: str, content: bytes) -> Any:
         raise ValueError(f"holds another unit, {metadata[b'auditkit.key'].decode()[:12]}")
     if metadata[b"auditkit.schema_version"] != b"%d" % SCHEMA_VERSION or file.schema_arrow != schema():
         raise ValueError("has other columns than this auditkit writes")
-    return file.read(use_threads=False).cast(schema())  # Parquet has its own name for a list's items
+    table = file.read(use_threads=False).cast(schema())  # Parquet has its own name for a list's items
+    return table.replace_schema_metadata({FAILED: metadata[FAILED.encode()]})

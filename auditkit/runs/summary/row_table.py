@@ -8,8 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.data.dataset import FailedImage
 from auditkit.metrics.similarity import BYTES, first_similar
 from auditkit.runs.folder.figures import CONTROL
+from auditkit.runs.folder.parquet import failed_images
 
 CODED = ("image", "bundle", "infill", "error", "flags")  # texts, kept once each
 SMALL = ("label", "predicted", "prediction", "truth", "box_degenerate")  # float32 holds them
@@ -36,7 +38,9 @@ class RowTable:
         codes: dict[str, dict[Any, int]] = {name: {} for name in CODED}
         parts: dict[str, list[Array]] = {name: [] for name in (*CODED, *SMALL, *NUMBERS, *LISTS, DIGEST)}
         tops = list[tuple[Array, Array]]()
+        failed: list[FailedImage] = []
         for table in tables:
+            failed += failed_images(table)
             for name in CODED:
                 parts[name].append(_codes(table.column(name), codes[name]))
             for name in (*SMALL, *NUMBERS):
@@ -50,6 +54,7 @@ class RowTable:
         has = np.concatenate([np.zeros(0, np.bool_), *(has for has, _ in tops)])
         self._top_numbers = np.where(has, np.cumsum(has) - 1, -1)
         self._tops = np.concatenate([np.zeros((0, BYTES), np.uint8), *(held for _, held in tops)])
+        self.failed_images = tuple(failed)  # that cannot be used
         self.image, self.source, self.infill = (self._columns.pop(name).astype(np.int64) for name in CODED[:3])
         self.images, self.sources, self.infills = (list(codes[name]) for name in CODED[:3])
         self._texts = {name: list(codes[name]) for name in ("error", "flags")}

@@ -122,7 +122,7 @@ class Summary:
 
 def summarise(
     tables: "Callable[[], Iterable[pa.Table]]", settings: Evaluation, runtime: Runtime,
-    failed_images: tuple[FailedImage, ...], record: RunRecord | None = None,
+    record: RunRecord | None = None,
 ) -> Summary:  # fmt: skip
     """The metrics of each source under each infill, in the order in which the sources come."""
     table = RowTable(tables(), named=settings.targets_listed_labels)
@@ -133,16 +133,16 @@ def summarise(
         metrics += [_metric_result(result, source, settings) for result in results]
     assessed = {source: {result.name: result for result in results if isinstance(result, Values)}
                 for source, results in figures.items()}  # fmt: skip
-    flags = [*_run_flags(table, len(failed_images), runtime), *_map_flags(table, rows, assessed)]
+    flags = [*_run_flags(table, runtime), *_map_flags(table, rows, assessed)]
     return Summary(
         tuple(metrics), tuple(_comparisons(assessed, rows, settings)), tuple(_by_class(table, assessed, settings)),
         tuple(_reliability(table, assessed)), tuple(sampling_errors(rows, figures, table, settings)), tuple(flags),
-        table, settings, runtime, tables, failed_images, record,
+        table, settings, runtime, tables, table.failed_images, record,
     )  # fmt: skip
 
 
-def _run_flags(table: RowTable, failed: int, runtime: Runtime) -> Iterator[Flag]:
-    total = len(table.images)
+def _run_flags(table: RowTable, runtime: Runtime) -> Iterator[Flag]:
+    total, failed = len(table.images), len(table.failed_images)
     if table.copies:
         yield Flag("copies", count=table.copies, total=total)
     if failed:

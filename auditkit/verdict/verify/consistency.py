@@ -166,7 +166,7 @@ def check_summary(recorded: RecordedRun) -> Outcome:
     else:
         tables = recorded.store.tables
         summary = results(summarise(lambda: tables(recorded.units.values()), recorded.settings, runtime,
-                                    record.failed_images, record))  # fmt: skip
+                                    record))  # fmt: skip
     left_out = {*NOT_SUMMED_UP, *(("limitations",) if recorded.results.tool != summary.tool else ())}
     expected = {name: value for name, value in summary.to_json().items() if name not in left_out}
     figures = sum(map(len, (summary.metrics, summary.controls, summary.comparisons, summary.classes)))

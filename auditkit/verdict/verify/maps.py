@@ -105,7 +105,7 @@ def _pool(recorded: RecordedRun, plan: EvaluationPlan, location: Path | None, di
     pool = Dataset.open(Path(path), plan.model.signature.classes, plan.model.card.names)
     if pool.digest() != digest:
         raise ValueError(f"{path} is not the pool that they were made with: its digest is another")
-    return pool.usable(plan.model.card)[0]
+    return pool
 
 
 def _make_maps(

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
-from auditkit.data.dataset import Dataset, FailedImage
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Device, Precision, Settings, cuda_problem
 from auditkit.model.signature import Overrides
 from auditkit.records import to_object
+from auditkit.runs.evaluation.images import load_images
 from auditkit.runs.evaluation.plan import EvaluationPlan, bundle_digest, plan_evaluation, subject
 from auditkit.runs.folder.results import ModelFile
 from auditkit.verdict.verify.run_record import RecordedRun, differences
 
 T = TypeVar("T")
-Images = tuple[Dataset, tuple[FailedImage, ...]]
 BY_DIGEST = ("model", "images", "card_origin")  # parts of a subject that may have moved; their digests are compared
 MAPS = "maps"  # in a run's folder: the bundle that the run made itself
 
@@ -72,11 +72,8 @@ def open_originals(recorded: RecordedRun, locations: Originals) -> OpenedOrigina
     for path, sha256 in paths.infills.items():
         originals.note(f"the infill {path}", holds=_sha256(path) == sha256)
     if not originals.problems and model is not None and images is not None:
-        usable, failed = images
         opened = {name: bundle for name, bundle in bundles.items() if bundle}
-        originals.plan = originals.attempt(
-            lambda: plan_evaluation(model, usable, opened, recorded.requested, pool, failed)
-        )
+        originals.plan = originals.attempt(lambda: plan_evaluation(model, images, opened, recorded.requested, pool))
     return originals
 
 
@@ -160,27 +157,24 @@ def _settings(recorded: RecordedRun, device: Device) -> Settings:
     return Settings(device, precision)
 
 
-def _images(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, path: Path) -> Images | None:
-    images = originals.attempt(lambda: _usable(model, path))
+def _images(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, path: Path) -> Dataset | None:
+    images = originals.attempt(lambda: Dataset.open(path, model.signature.classes, model.card.names))
     if images is None:
         return None
-    usable, failed = images
-    now, recorded_digest = to_object(subject(model, usable)), recorded.results.subject.images.digest
-    originals.note(f"the set of images {path}", holds=usable.digest() == recorded_digest)
+    now, recorded_digest = to_object(subject(model, images)), recorded.results.subject.images.digest
+    originals.note(f"the set of images {path}", holds=images.digest() == recorded_digest)
     rest = {name: value for name, value in now.items() if name not in BY_DIGEST}
     changes = differences(recorded.about["subject"], rest)
     originals.problems += [f"the model opens otherwise than in the run: {change}" for change in changes]
-    left_out = {entry.image for entry in recorded.results.failed_images} - {entry.image for entry in failed}
-    originals.problems += [f"image '{image}' is left out by the run, but can be used" for image in sorted(left_out)]
+    left_out = {entry.image for entry in recorded.results.failed_images}
+    usable = load_images([position for position, image in enumerate(images.ids) if image in left_out], images,
+                         model.card, model.signature)  # fmt: skip
+    originals.problems += [f"image '{image}' is left out by the run, but can be used" for image in usable.ids]
     return images
 
 
-def _usable(model: OnnxClassifier, path: Path) -> Images:
-    return Dataset.open(path, model.signature.classes, model.card.names).usable(model.card)
-
-
 def _pool(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, path: Path) -> Dataset | None:
-    pool = originals.attempt(lambda: _usable(model, path)[0])
+    pool = originals.attempt(lambda: Dataset.open(path, model.signature.classes, model.card.names))
     if pool is not None:
         originals.note(f"the pool {path}", holds=pool.digest() == recorded.results.run.pool)
     return pool

@@ -77,7 +77,10 @@ def _rows(recorded: RecordedRun, position: int) -> list[StoredRow]:
 
 def _recompute(plan: EvaluationPlan, position: int, tick: Tick) -> list[StoredRow]:
     """The rows of one image; no figure depends on the other images of its unit."""
-    batch = prepare(plan, range(position, position + 1))
+    images = plan.load([position])
+    if not images.ids:
+        return []
+    batch = prepare(plan, images)
     return [vars(row) for row in measure(plan, batch, lambda count: tick(0, count))]
 
 
@@ -93,7 +96,8 @@ class _ImageRows:
     def differences(self) -> Iterator[str]:
         """The columns that differ."""
         if not self.stored:
-            yield "it has no row in its unit"
+            if self.made:
+                yield "it has no row in its unit"
             return
         unmatched = sorted(name for name in self.stored.keys() ^ self.made.keys() if not self._borderline(name))
         if unmatched:
