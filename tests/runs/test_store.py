@@ -606,7 +606,7 @@ def test_results_of_another_version_are_refused(run: Path) -> None:
     ({"subject": {"model": {"path": 3}}}, "subject.model.path is 3, expected a text"),
     ({"subject": {"model": "function"}}, "subject.model is 'function', expected one of callable"),
     ({"settings": {"range": [0.0]}}, r"settings.range is \[0.0\], expected a list of 2"),
-    ({"settings": {"confidence": 10**400}}, "settings.confidence is 10*, expected a finite number below 9007199254740992"),
+    ({"settings": {"confidence": 10**400}}, "settings.confidence is 10*, expected a finite number below 9"),
 ])  # fmt: skip
 def test_results_that_do_not_fit_are_refused_by_their_key(run: Path, change: dict[str, Any], message: str) -> None:
     (run / "results.json").write_text(json.dumps(synthetic_runs.results([], **change)))
