@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,10 @@ def audit(
         extra = method or f"option {method_options[0][0]}"
         raise BadInput(f"give heatmaps or {extra}, not both: supplied maps are not made again.")
     explanation = None if bundles else Explanation(method or "mask", None, method_options, rules.evaluation.seed)
-    request = auditing.AuditRequest(rules, explanation, fail_on, None if baseline is None else Path(baseline))
+    earlier = None if baseline is None else Path(baseline)
+    request = auditing.AuditRequest(rules, explanation, fail_on, earlier, bundles=bundles)
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
-    return auditing.audit(classifier, dataset, request, Path(out), bundles, infill_pool)
+    return auditing.audit(classifier, dataset, replace(request, pool=infill_pool), Path(out))
 
 
 def _open(

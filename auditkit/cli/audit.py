@@ -1,6 +1,7 @@
 """`auditkit audit`: judge a model's heatmaps by a policy."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,11 +47,11 @@ def audit(
     rules = read_policy(policy)
     explanation = _explanation(heatmaps, method, option, gradient, rules.evaluation.seed)
     bundles = open_bundles(heatmaps or [])
-    request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv))
+    request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv), bundles)
     classifier = model_options.open(model)
     dataset = options.open_dataset(images, classifier)
     infill_pool = options.open_dataset(pool, classifier) if pool else None
-    results = audits.audit(classifier, dataset, request, out, bundles, infill_pool, console.progress)
+    results = audits.audit(classifier, dataset, replace(request, pool=infill_pool), out, console.progress)
     if as_json:
         console.print_json(results.to_json(), sort_keys=True)
     else:

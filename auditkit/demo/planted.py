@@ -124,7 +124,7 @@ def _audit(
     policy = read_policy(Path(str(importlib.resources.files("auditkit") / "demo" / "policy.toml")))
     request = AuditRequest(policy, Explanation("mask", None, _MASK_OPTIONS), command=("auditkit", "demo"))
     dataset = Dataset.open(images, model.signature.classes, model.card.names)
-    results = audit(model, dataset, request, folder, {}, None, lambda what: phase(f"{name}: {what}"))
+    results = audit(model, dataset, request, folder, lambda what: phase(f"{name}: {what}"))
     maps = open_bundle(folder / "maps")
     agreeing, disagreeing = test_sets
     misled = _answers(model, disagreeing)

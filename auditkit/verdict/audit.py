@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from auditkit.data import bundle_check
@@ -46,57 +46,46 @@ EXIT_CODES = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3}
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """The policy of an audit, and how its heatmaps are made."""
+    """The policy of an audit, and its heatmaps or how to make them."""
 
     policy: Policy
     explanation: Explanation | None  # None: the heatmaps are supplied
     fail_on: str | None = None  # overrides the policy's
     baseline: Path | None = None  # an earlier run
     command: tuple[str, ...] = ()
-    today: date | None = None  # the date on which suppressions must be in force
+    bundles: Mapping[str, HeatmapSet] = field(default_factory=dict)  # the supplied heatmaps
+    pool: Dataset | None = None  # None: infills are drawn from the images
 
     def __post_init__(self) -> None:
         if self.fail_on is not None:
             deciding(self.fail_on)  # refuses a bad value before the work
 
 
-@dataclass(frozen=True)
-class UsableBundles:
-    """The bundles that an audit can measure, and the problems of those that it cannot."""
-
-    bundles: Mapping[str, HeatmapSet]
-    refused: Mapping[str, tuple[Refusal, ...]]
-
-
-def no_progress(_name: str) -> AbstractContextManager[Progress]:
-    """Phases without a progress bar."""
+def _no_progress(_name: str) -> AbstractContextManager[Progress]:
     return nullcontext(silent)
 
 
 def audit(
-    model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, bundles: Mapping[str, HeatmapSet],
-    pool: Dataset | None = None, phase: Phase = no_progress,
-) -> Results:  # fmt: skip
+    model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, phase: Phase = _no_progress
+) -> Results:
     """The results with the verdict; the same call resumes an interrupted run.
 
     Finished maps, units of rows and stages of randomisation are kept in `out`. The report and the checksums are
     written last.
     """
-    if bool(bundles) == (request.explanation is not None):
-        raise BadInput("give heatmaps, or a method to make them by; one of the two.")
-    about = _about(model, images, request, bundles, pool)
+    about = _about(model, images, request)
     if request.baseline is not None:
         _require_comparable(request.baseline, out, images, request.policy.evaluation, model.signature.classes)
     with Store.open(out, without_paths(about)) as store:
         started = _log_start(out, request.command)
         write_whole(out / POLICY, request.policy.text.encode())
-        results = _measure(model, images, request, store, bundles, pool, phase)
+        results = _measure(model, images, request, store, phase)
         run = replace(
             results.run, started=started, ended=provenance.now(), command=request.command,
             git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on,
         )  # fmt: skip
         results = replace(results, run=run, software=provenance.facts(model), policy=request.policy.to_record())
-        judgement = judge(request.policy, results, request.today or datetime.now(UTC).date(), request.fail_on)
+        judgement = judge(request.policy, results, datetime.now(UTC).date(), request.fail_on)
         results = replace(results, checks=judgement.checks, verdict=judgement.verdict, verdict_reason=judgement.reason)
         store.finish(results)
         baseline, problem = _changes_since(request.baseline, out)
@@ -120,10 +109,7 @@ def _changes_since(baseline: Path | None, out: Path) -> tuple[Comparison | None,
     return replace(comparison, b=replace(comparison.b, results=None)), ""
 
 
-def _about(
-    model: AnyClassifier, images: Dataset, request: AuditRequest, bundles: Mapping[str, HeatmapSet],
-    pool: Dataset | None,
-) -> dict[str, object]:  # fmt: skip
+def _about(model: AnyClassifier, images: Dataset, request: AuditRequest) -> dict[str, object]:
     """Everything that identifies the run; a folder that holds another run is refused."""
     explanation = None if request.explanation is None else request.explanation.fitting(model)
     return {
@@ -131,8 +117,8 @@ def _about(
         "policy": request.policy.sha256,
         "fail_on": request.fail_on,
         "maps": None if explanation is None else {"method": explanation.name(), "labels": explanation.labels},
-        "bundles": {name: _bundle_digest(bundle) for name, bundle in bundles.items()},
-        "pool": None if pool is None else pool.digest(),
+        "bundles": {name: _bundle_digest(bundle) for name, bundle in request.bundles.items()},
+        "pool": None if request.pool is None else request.pool.digest(),
         "environment": environment(model),
     }
 
@@ -166,72 +152,69 @@ def _log_start(out: Path, command: tuple[str, ...]) -> str:
             flush(stream)
         return str(json.loads(path.read_text().splitlines()[0])["started"])
     except (OSError, ValueError, KeyError) as error:
-        way_out = "" if isinstance(error, OSError) else "; remove this file and give the command again"
-        raise RuntimeFailure(
-            f"{path} cannot be written or read ({error}); what was finished before is kept{way_out}."
-        ) from None
+        way_out = "" if isinstance(error, OSError) else " Remove this file and run the command again."
+        raise RuntimeFailure(f"{path} cannot be written or read ({error}). Finished work is kept.{way_out}") from None
 
 
 def _measure(
-    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, bundles: Mapping[str, HeatmapSet],
-    pool: Dataset | None, phase: Phase,
+    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, phase: Phase
 ) -> Results:  # fmt: skip
-    """The results without a verdict."""
-    settings = request.policy.evaluation
-    infill_pool = pool if "random" in settings.infills else None
-    if request.explanation is None:
-        usable, explained = _check_bundles(model, bundles), None
-    else:
+    """The results without a verdict; a supplied bundle that cannot be used becomes a finding."""
+    settings, pool, bundles, explained = request.policy.evaluation, request.pool, request.bundles, None
+    refused = _refusals(model, bundles)
+    if request.explanation is not None:
         explanation = replace(request.explanation, labels=request.explanation.labels or settings.labels).fitting(model)
         with phase("explaining") as progress:
             maps = explain(model, images, explanation, store.folder / MAPS, pool, progress)
-        usable, record = UsableBundles({explanation.method: maps}, {}), Record.of(store.folder / MAPS)
+        bundles, record = {explanation.method: maps}, Record.of(store.folder / MAPS)
         explained = Explained(explanation.name(), explanation.to_record(pool), record.passes, record.gradients,
                               record.computed, record.notes)  # fmt: skip
-    if not usable.bundles:
+    usable = {name: bundle for name, bundle in bundles.items() if name not in refused}
+    if not usable:
         about = subject(model, images)
         results = without_figures(about, resolved(settings, model.signature.classes), environment(model))
     else:
+        infill_pool = pool if "random" in settings.infills else None
         with phase("evaluating") as progress:
-            summary = evaluate(model, images, usable.bundles, settings, store, progress, infill_pool)
+            summary = evaluate(model, images, usable, settings, store, progress, infill_pool)
         results = run_results(summary)
-        showcase(model, images, usable.bundles, summary, store.folder / GALLERY)
-    headers = {name: bundle.header for name, bundle in (bundles or usable.bundles).items()}
+        showcase(model, images, usable, summary, store.folder / GALLERY)
     run = replace(
-        results.run, refused_bundles=usable.refused,
-        bundle_models={name: header.model for name, header in headers.items()},
-        bundle_methods={name: header.method for name, header in headers.items()},
-        bundle_paths={name: str(bundle.path) for name, bundle in bundles.items()},  # of supplied ones
+        results.run, refused_bundles=refused,
+        bundle_models={name: bundle.header.model for name, bundle in bundles.items()},
+        bundle_methods={name: bundle.header.method for name, bundle in bundles.items()},
+        bundle_paths={name: str(bundle.path) for name, bundle in request.bundles.items()},  # of supplied ones
         pool_path=None if pool is None else str(pool.source),
     )  # fmt: skip
-    randomised = _randomise(model, images, request, store, usable, pool, phase)
-    return replace(results, run=run, explained=explained, randomisation=randomised)
+    return replace(results, run=run, explained=explained,
+                   randomisation=_randomise(model, images, request, store, usable, phase))  # fmt: skip
 
 
-def _check_bundles(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> UsableBundles:
-    """Check the supplied bundles; a bundle that cannot be used becomes a finding and does not end the audit."""
-    refused = {}
+def _refusals(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> dict[str, tuple[Refusal, ...]]:
+    """The errors of the bundles that cannot be used."""
+    refusals = {}
     for name, bundle in bundles.items():
         problems = bundle_check.check(bundle, None, model.identity, model.signature.classes)
         errors = [Refusal(problem.kind, problem.message) for problem in problems if problem.severity == "error"]
         if errors:
-            refused[name] = tuple(errors)
-    return UsableBundles({name: bundle for name, bundle in bundles.items() if name not in refused}, refused)
+            refusals[name] = tuple(errors)
+    return refusals
 
 
 def _randomise(
-    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, usable: UsableBundles,
-    pool: Dataset | None, phase: Phase,
+    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, bundles: Mapping[str, HeatmapSet],
+    phase: Phase,
 ) -> Randomisation | None:  # fmt: skip
     """Compare the maps with those of re-initialised models, if the policy asks for it and the audit made the maps."""
-    settings, explanation = request.policy.randomisation, request.explanation
+    settings = request.policy.randomisation
     if settings is None:
         return None
-    if explanation is None:
+    if request.explanation is None:
         return Randomisation(NotRandomised("supplied"))
-    maps = next(iter(usable.bundles.values()))
+    (maps,) = bundles.values()
     with phase("randomising") as progress:
         return randomisation(
-            model, images, explanation, pool, maps, images_wanted=settings.images, stages=settings.stages,
-            confidence=request.policy.evaluation.confidence, out=store.folder / RANDOMISED, progress=progress,
+            model, images, request.explanation, request.pool, maps, images_wanted=settings.images,
+            stages=settings.stages, confidence=request.policy.evaluation.confidence, out=store.folder / RANDOMISED,
+            progress=progress,
         )  # fmt: skip

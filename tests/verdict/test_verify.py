@@ -510,7 +510,7 @@ def audited(made: Path) -> Path:
     images = Dataset.open(made / "images.npz", 3, opened.card.names)
     policy = parse_policy(POLICY, "small.toml")
     asked = AuditRequest(policy, Explanation("gradient-input"), command=("auditkit", "audit"))
-    audit(opened, images, asked, made / "audit", {})
+    audit(opened, images, asked, made / "audit")
     return made / "audit"
 
 
@@ -545,7 +545,7 @@ def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, 
     asked = AuditRequest(policy, Explanation("gradient-input"), command=("auditkit", "audit"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METHODS, "gradient-input", replace(METHODS["gradient-input"], run=forge))
-        audit(opened, Dataset.open(folder / "images.npz", 3, opened.card.names), asked, run, {})
+        audit(opened, Dataset.open(folder / "images.npz", 3, opened.card.names), asked, run)
     return run
 
 
