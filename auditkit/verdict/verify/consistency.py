@@ -1,19 +1,30 @@
-"""Checks of a run by itself: its units, rows and results belong together."""
+"""Checks of a run by itself: its units, rows, results, verdict and report belong together."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.data.bundles import open_bundle
 from auditkit.errors import AuditError
 from auditkit.metrics.curves import area, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import completeness, soundness
+from auditkit.records import to_json
+from auditkit.report.html import render_html
+from auditkit.report.load_run import load
 from auditkit.runs.evaluation.plan import RunRecord, without_paths
 from auditkit.runs.evaluation.settings import CurvePair
+from auditkit.runs.folder import provenance
+from auditkit.runs.folder.figures import RandomisationStage
+from auditkit.runs.randomisation import stage_result
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import summarise
-from auditkit.verdict.verify.run_record import Outcome, RecordedRun, StoredRow, differences
+from auditkit.verdict.audit import MAPS, POLICY, RANDOMISED, REPORT
+from auditkit.verdict.decision import judge
+from auditkit.verdict.policy_file import parse_policy
+from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow, differences
 
 FLOAT32 = 1e-6  # curves are stored in float32, their areas in float64
 FORMULA = 1e-9
@@ -65,9 +76,6 @@ def _damage(recorded: RecordedRun, key: str) -> list[str]:
     return ["is torn, was changed, or holds another unit"]
 
 
-_ROW_KEY = ("image", "label", "bundle", "infill")  # what tells a row from others; its name in words may not
-
-
 def check_rows(recorded: RecordedRun) -> Outcome:
     """Rows that contradict themselves or occur twice."""
     count, problems = 0, list[str]()
@@ -75,7 +83,7 @@ def check_rows(recorded: RecordedRun) -> Outcome:
     for table in recorded.store.tables(recorded.units.values()):
         rows = table.to_pylist()
         count += len(rows)
-        keys = [tuple(row[name] for name in _ROW_KEY) for row in rows]
+        keys = [tuple(row[name] for name in ROW_KEY) for row in rows]
         counts = Counter(keys)
         problems += [
             f"{_row_name(row)} stands there twice" for key, row in zip(keys, rows, strict=True) if counts[key] > 1
@@ -172,3 +180,67 @@ def check_summary(recorded: RecordedRun) -> Outcome:
     figures = sum(map(len, (summary.metrics, summary.controls, summary.comparisons, summary.classes)))
     problems = [f"results.json: {text}" for text in differences(recorded.plain, expected)]
     return f"{figures:,} figures follow from the rows", problems
+
+
+def check_verdict(recorded: RecordedRun) -> Outcome:
+    """Checks, verdict and policy that do not follow from the results."""
+    results = recorded.results
+    if results.policy is None:
+        raise ValueError("the run has no policy")
+    policy = parse_policy(results.policy.text, POLICY)
+    problems = list(differences(recorded.plain["policy"], to_json(policy.to_record()), "policy"))
+    if (recorded.store.folder / POLICY).read_bytes() != policy.text.encode():
+        problems.append(f"the policy is not that of {POLICY}")
+    day = date.fromisoformat((results.run.ended or "")[:10])  # on which suppressions were in force or not
+    judgement = judge(policy, results, day, results.run.fail_on)
+    expected = {"checks": to_json(judgement.checks), "verdict": judgement.verdict, "verdict_reason": judgement.reason}
+    problems += differences(recorded.plain, expected)
+    about = f"follows from results and policy, {len(judgement.checks)} checks"
+    return about, [f"results.json: {problem}" for problem in problems]
+
+
+def stages(recorded: RecordedRun) -> tuple[RandomisationStage, ...]:
+    """The stages of re-initialised models; none if the run has none."""
+    randomisation = recorded.results.randomisation
+    return () if randomisation is None else randomisation.series or ()
+
+
+def check_stages(recorded: RecordedRun) -> Outcome:
+    """Stages of re-initialised models whose figures do not follow from their stored maps."""
+    folder, problems = recorded.store.folder, list[str]()
+    randomisation = recorded.results.randomisation
+    confidence = (None if randomisation is None else randomisation.confidence) or 0.0
+    original = open_bundle(folder / MAPS)
+    for entry in stages(recorded):
+        changed = open_bundle(folder / RANDOMISED / f"stage-{entry.stage}")
+        originals = [original.get(heatmap.image, heatmap.label) for heatmap in changed.entries]
+        maps = [changed.read(heatmap) for heatmap in changed.entries]
+        expected = stage_result(entry.stage, entry.layers, entry.share, originals, maps, confidence)
+        problems += differences(to_json(entry), to_json(expected), f"randomisation, stage {entry.stage}")
+    about = f"{len(stages(recorded))} follow from the maps of re-initialised models"
+    return about, [f"results.json: {problem}" for problem in problems]
+
+
+def unchecked(recorded: RecordedRun) -> list[str]:
+    """Contents of an audit that nothing recomputes."""
+    parts = [(stages(recorded), "how the maps of re-initialised models were made"),
+             (recorded.results.baseline, "what has changed since the baseline")]  # fmt: skip
+    metadata = "times, command, commit and versions, which nothing but a signature on SHA256SUMS vouches for"
+    return [*(text for value, text in parts if value), "the pictures of the gallery", metadata]
+
+
+def rendering_obstacle(recorded: RecordedRun) -> str:
+    """Why the report cannot be rendered as it was; empty if it can."""
+    then, now = recorded.results.software or {}, provenance.software()
+    changed = [name for name in now if name != "platform" and then.get(name) != now[name]]
+    return f"{changed[0]} was {then.get(changed[0])}, and is {now[changed[0]]} here" if changed else ""
+
+
+def check_report(recorded: RecordedRun) -> Outcome:
+    """Whether the report shows the stored results."""
+    about, folder = "shows these results, byte for byte", recorded.store.folder
+    try:
+        report = render_html(load(folder)).encode()
+    except Exception as error:  # results that auditkit wrote always render
+        return about, [f"{REPORT} cannot be rendered from these results ({type(error).__name__}: {error})"]
+    return about, [] if (folder / REPORT).read_bytes() == report else [f"{REPORT} does not show these results"]

@@ -16,11 +16,11 @@ from auditkit.records import to_object
 from auditkit.runs.evaluation.images import load_images
 from auditkit.runs.evaluation.plan import EvaluationPlan, bundle_digest, plan_evaluation, subject
 from auditkit.runs.folder.results import ModelFile
+from auditkit.verdict.audit import MAPS
 from auditkit.verdict.verify.run_record import RecordedRun, differences
 
 T = TypeVar("T")
 BY_DIGEST = ("model", "images", "card_origin")  # parts of a subject that may have moved; their digests are compared
-MAPS = "maps"  # in a run's folder: the bundle that the run made itself
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class OpenedOriginals:
     problems: list[str] = field(default_factory=list)
     plan: EvaluationPlan | None = None  # to recompute rows with; None if there are problems
 
-    def note(self, what: str, *, holds: bool) -> None:
-        """Count one more original."""
+    def compare(self, what: str, digest: str | None, recorded: str | None) -> None:
+        """Count one more original, and note if its digest is not the recorded one."""
         self.count += 1
-        if not holds:
-            self.problems.append(f"{what} is not what the run was made with: its digest is another")
+        if digest != recorded:
+            self.problems.append(f"{what} is not the one that the run was made with: the digests differ")
 
     def attempt(self, step: Callable[[], T]) -> T | None:
         """The value of the step; None, and a problem, if a file cannot be read."""
@@ -61,59 +61,41 @@ class OpenedOriginals:
 
 def open_originals(recorded: RecordedRun, locations: Originals) -> OpenedOriginals:
     """Open every original and compare its digest; BadInput names the option that locates a missing one."""
-    recorded_model = recorded.results.subject.model
-    if recorded_model == "callable":
-        raise BadInput("the run was made with a Python function, which verify cannot ask; --run-only checks the rest.")
-    paths, originals = _Paths.of(recorded, recorded_model, locations), OpenedOriginals()
-    model = _model(originals, recorded, recorded_model, locations, paths.model)
-    images = None if model is None else _images(originals, recorded, model, paths.images)
-    pool = _pool(originals, recorded, model, paths.pool) if model is not None and paths.pool is not None else None
-    bundles = {name: _bundle(originals, recorded, name, path) for name, path in paths.bundles.items()}
-    for path, sha256 in paths.infills.items():
-        originals.note(f"the infill {path}", holds=_sha256(path) == sha256)
+    file, run, dataset = recorded.results.subject.model, recorded.results.run, recorded.results.subject.images
+    if file == "callable":
+        raise BadInput("the run was made with a Python function, which verify cannot call; --run-only checks the rest.")
+    unknown = sorted(set(locations.heatmaps) - set(run.bundles))
+    if unknown:
+        raise BadInput(f"the run has no bundle '{unknown[0]}'; it has {', '.join(run.bundles) or 'none'}.")
+    bundle_paths = {name: _bundle_path(recorded, locations, name) for name in run.bundles}
+    model_path = _existing(locations.model or file.path, "the model", "give --model FILE")
+    images_path = _existing(locations.images or dataset.source, "the images", "give --images PATH")
+    has_pool = run.pool not in (None, dataset.digest)
+    pool_path = _existing(locations.pool, "the pool of random infill", "give --pool PATH") if has_pool else None
+    infills = {_existing(path, "an infill image", "put it back"): sha256 for path, sha256 in run.infill_images.items()}
+    originals = OpenedOriginals()
+    model = _model(originals, recorded, file, locations, model_path)
+    images = None if model is None else _images(originals, recorded, model, images_path)
+    pool = _pool(originals, recorded, model, pool_path) if model is not None and pool_path is not None else None
+    bundles = {name: _bundle(originals, path, run.bundles[name]) for name, path in bundle_paths.items()}
+    for path, sha256 in infills.items():
+        originals.compare(f"the infill {path}", _sha256(path), sha256)
     if not originals.problems and model is not None and images is not None:
         opened = {name: bundle for name, bundle in bundles.items() if bundle}
         originals.plan = originals.attempt(lambda: plan_evaluation(model, images, opened, recorded.requested, pool))
     return originals
 
 
-@dataclass(frozen=True)
-class _Paths:
-    """Where the originals are: as the user says, else as recorded; BadInput names the option to give."""
-
-    model: Path
-    images: Path
-    bundles: Mapping[str, Path]
-    pool: Path | None  # None: the run has none, or it is the images
-    infills: Mapping[Path, str]
-
-    @classmethod
-    def of(cls, recorded: RecordedRun, model: ModelFile, locations: Originals) -> "_Paths":
-        run, images = recorded.results.run, recorded.results.subject.images
-        unknown = sorted(set(locations.heatmaps) - set(run.bundles))
-        if unknown:
-            raise BadInput(f"the run has no bundle '{unknown[0]}'; it has {', '.join(run.bundles) or 'none'}.")
-        bundles = {
-            name: _existing(locations.heatmaps.get(name) or _bundle_path(recorded, name), f"the heatmaps '{name}'",
-                         f"give --heatmaps {name}=PATH")
-            for name in run.bundles
-        }  # fmt: skip
-        has_pool = run.pool not in (None, images.digest)
-        return cls(
-            _existing(locations.model or model.path, "the model", "give --model FILE"),
-            _existing(locations.images or images.source, "the images", "give --images PATH"), bundles,
-            _existing(locations.pool, "the pool of random infill", "give --pool PATH") if has_pool else None,
-            {_existing(path, "an infill image", "put it back"): sha256 for path, sha256 in run.infill_images.items()},
-        )  # fmt: skip
-
-
-def _bundle_path(recorded: RecordedRun, name: str) -> "Path | str | None":
-    """The recorded path of a bundle; the run's own folder, if the run made it."""
+def _bundle_path(recorded: RecordedRun, locations: Originals, name: str) -> Path:
+    """Where a bundle is: as the user says, as recorded, or in the run's own folder if the run made it."""
     run, created = recorded.results.run, recorded.store.folder / MAPS
-    return run.bundle_paths.get(name) or (created if created.is_dir() and list(run.bundles) == [name] else None)
+    path = locations.heatmaps.get(name) or run.bundle_paths.get(name)
+    if path is None and created.is_dir() and list(run.bundles) == [name]:
+        path = created
+    return _existing(path, f"the heatmaps '{name}'", f"give --heatmaps {name}=PATH")
 
 
-def _existing(path: "Path | str | None", what: str, way_out: str) -> Path:
+def _existing(path: Path | str | None, what: str, way_out: str) -> Path:
     if path is not None and Path(path).exists():
         return Path(path)
     reason = "the run does not say where" if path is None else f"there is no {path}"
@@ -133,13 +115,14 @@ def _model(
 ) -> OnnxClassifier | None:
     """The model with the recorded preprocessing; the card beside it only gives the names of its classes."""
     about = recorded.about["subject"]
-    if _sha256(path) != file.sha256:
-        originals.note(f"the model {path}", holds=False)
+    sha256 = _sha256(path)
+    if sha256 != file.sha256:
+        originals.compare(f"the model {path}", sha256, file.sha256)
         return None
     layout = locations.opening.overrides.layout or about["layout"]
     overrides = Overrides(about["input"], about["output"], layout, about["kind"], recorded.card.size)
     model = open_file(path, replace(locations.opening, overrides=overrides), _settings(recorded, locations.device))
-    originals.note(f"the data of the model {path}", holds=model.file.identity == file.identity)
+    originals.compare(f"the data of the model {path}", model.file.identity, file.identity)
     class_names = about["card"]["class_names"]
     names = model.card.names if class_names else ()
     if len(names) != class_names:
@@ -161,11 +144,10 @@ def _images(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassi
     images = originals.attempt(lambda: Dataset.open(path, model.signature.classes, model.card.names))
     if images is None:
         return None
-    now, recorded_digest = to_object(subject(model, images)), recorded.results.subject.images.digest
-    originals.note(f"the set of images {path}", holds=images.digest() == recorded_digest)
-    rest = {name: value for name, value in now.items() if name not in BY_DIGEST}
-    changes = differences(recorded.about["subject"], rest)
-    originals.problems += [f"the model opens otherwise than in the run: {change}" for change in changes]
+    originals.compare(f"the set of images {path}", images.digest(), recorded.results.subject.images.digest)
+    about = {name: value for name, value in to_object(subject(model, images)).items() if name not in BY_DIGEST}
+    changes = differences(recorded.about["subject"], about)
+    originals.problems += [f"the model does not open as in the run: {change}" for change in changes]
     left_out = {entry.image for entry in recorded.results.failed_images}
     usable = load_images([position for position, image in enumerate(images.ids) if image in left_out], images,
                          model.card, model.signature)  # fmt: skip
@@ -176,13 +158,13 @@ def _images(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassi
 def _pool(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, path: Path) -> Dataset | None:
     pool = originals.attempt(lambda: Dataset.open(path, model.signature.classes, model.card.names))
     if pool is not None:
-        originals.note(f"the pool {path}", holds=pool.digest() == recorded.results.run.pool)
+        originals.compare(f"the pool {path}", pool.digest(), recorded.results.run.pool)
     return pool
 
 
-def _bundle(originals: OpenedOriginals, recorded: RecordedRun, name: str, path: Path) -> HeatmapSet | None:
+def _bundle(originals: OpenedOriginals, path: Path, recorded: str) -> HeatmapSet | None:
     bundle = originals.attempt(lambda: open_bundle(path))
-    if bundle is not None:
-        digest = originals.attempt(lambda: bundle_digest(bundle))
-        originals.note(f"the bundle {path}", holds=digest is None or digest == recorded.results.run.bundles[name])
+    digest = None if bundle is None else originals.attempt(lambda: bundle_digest(bundle))
+    if digest is not None:
+        originals.compare(f"the bundle {path}", digest, recorded)
     return bundle

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from auditkit.arrays import Array
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.batch import prepare
-from auditkit.runs.evaluation.measure import measure
+from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
-from auditkit.runs.executor import Progress, Tick
+from auditkit.runs.executor import Progress
 from auditkit.runs.folder.figures import CONTROL, Runtime
-from auditkit.verdict.verify.run_record import Outcome, RecordedRun, StoredRow
+from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
 
 Name = tuple[int, str, str]  # label, bundle, infill
 SAME = 1e-5  # tolerance of a probability in the same environment, strict float32
@@ -24,8 +23,12 @@ FEW_SEEN = 4  # times the runtime's error, which is measured on some dozens of r
 LEAST_AREA = 0.05  # of a box in the saliency metric
 ERROR_OFF = 0.2  # relative; an area's estimated error depends on the odds of tiny probabilities
 NOISE = 1e-4  # a smaller error of the runtime is rounding
-ALWAYS = ("truth", "prediction", "predicted", "error")
-EXACT = ("map_digest", "map_top", "tied_fraction", "pointing_hit", "iou", "box_degenerate", "degenerate_by_delta")
+_OF_THE_IMAGE = ("truth", "prediction", "predicted", "error")  # columns that are equal on all machines
+_LOGARITHMS = ("saliency_metric", "saliency_by_delta")  # log(area / probability)
+_AREAS = ("insertion", "insertion_low", "insertion_high", "insertion_error", "deletion", "deletion_error")
+_INEXACT = ("prob", "alpha", "beta", "keep_counts", "curve", "flags", *_AREAS, *_LOGARITHMS)
+# All other columns are exact functions of the map.
+_OF_THE_MAP = tuple(column.name for column in fields(Row) if column.name not in (*ROW_KEY, *_OF_THE_IMAGE, *_INEXACT))
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,11 @@ class Tolerance:
     why: str
 
     @classmethod
-    def of(cls, recorded: RecordedRun, runtime_problems: Runtime, plan: EvaluationPlan) -> "Tolerance":
+    def of(cls, recorded: RecordedRun, runtime: Runtime, plan: EvaluationPlan) -> "Tolerance":
         """The tightest tolerance that the two environments allow."""
         then, now = recorded.about["environment"], environment(plan.model)
         if then["precision"] != "strict":
-            value = min(max(OTHER, FEW_SEEN * (runtime_problems.largest or 0.0)), LOOSEST)
+            value = min(max(OTHER, FEW_SEEN * (runtime.largest or 0.0)), LOOSEST)
             why = f"the run is in {then['precision']}; {FEW_SEEN} times the largest error that it measured on a sample"
             return cls(value, then == now, why)
         if then == now:
@@ -57,10 +60,13 @@ def compare_rows(
     tick, count, problems = progress(len(positions)), 0, list[str]()
     for position in positions:
         image = plan.images.ids[position]
-        stored = {_name(row): row for row in _rows(recorded, position) if row["image"] == image}
-        recomputed = {_name(row): row for row in _recompute(plan, position, tick)}
-        count += len(recomputed)
-        differences = list(_ImageRows(plan, stored, recomputed, tolerance).differences())
+        key = next(key for unit, key in recorded.units.items() if position in unit)
+        stored = {_name(row): row for row in recorded.store.read(key).to_pylist() if row["image"] == image}
+        loaded = plan.load([position])  # no figure depends on the other images of its unit
+        measured = measure(plan, prepare(plan, loaded), lambda count: tick(0, count)) if loaded.ids else []
+        rows = [vars(row) for row in measured]
+        count += len(rows)
+        differences = list(_ImageRows(plan, stored, {_name(row): row for row in rows}, tolerance).differences())
         if differences:
             problems.append(f"image '{image}': {'; '.join(differences)}")
         tick(1)
@@ -71,43 +77,30 @@ def _name(row: StoredRow) -> Name:
     return row["label"], row["bundle"], row["infill"]
 
 
-def _rows(recorded: RecordedRun, position: int) -> list[StoredRow]:
-    return list(recorded.store.read(recorded.units[recorded.unit_of(position)]).to_pylist())
-
-
-def _recompute(plan: EvaluationPlan, position: int, tick: Tick) -> list[StoredRow]:
-    """The rows of one image; no figure depends on the other images of its unit."""
-    images = plan.load([position])
-    if not images.ids:
-        return []
-    batch = prepare(plan, images)
-    return [vars(row) for row in measure(plan, batch, lambda count: tick(0, count))]
-
-
 @dataclass(frozen=True)
 class _ImageRows:
     """The rows of one image, stored and recomputed."""
 
     plan: EvaluationPlan
     stored: Mapping[Name, StoredRow]
-    made: Mapping[Name, StoredRow]
+    recomputed: Mapping[Name, StoredRow]
     tolerance: Tolerance
 
     def differences(self) -> Iterator[str]:
         """The columns that differ."""
         if not self.stored:
-            if self.made:
+            if self.recomputed:
                 yield "it has no row in its unit"
             return
-        unmatched = sorted(name for name in self.stored.keys() ^ self.made.keys() if not self._borderline(name))
+        unmatched = sorted(name for name in self.stored.keys() ^ self.recomputed.keys() if not self._borderline(name))
         if unmatched:
             label, bundle, _ = unmatched[0]
             yield f"{len(unmatched)} rows are missing or too many, such as label {label} of {bundle}"
-        shared = [name for name in self.made if name in self.stored]
+        shared = [name for name in self.recomputed if name in self.stored]
         undecided = self._undecided(shared)
         by_column: dict[str, list[float]] = {}
         for name in shared:
-            for column, off in self._off(self.stored[name], self.made[name], only_prob=undecided):
+            for column, off in self._off(self.stored[name], self.recomputed[name], only_prob=undecided):
                 by_column.setdefault(column, []).append(off)
         for column, offs in by_column.items():
             by = f", by up to {max(offs):.2g}" if np.isfinite(max(offs)) else ""
@@ -116,55 +109,58 @@ class _ImageRows:
     def _borderline(self, name: Name) -> bool:
         """Whether a rounding error can decide if a label is measured at all."""
         rule, slack = parse_labels(str(self.plan.settings.labels)), 2 * self.tolerance.value
-        prob = (self.stored.get(name) or self.made[name])["prob"]
+        prob = (self.stored.get(name) or self.recomputed[name])["prob"]
         if rule.floor is not None:
             return bool(abs(prob - rule.floor) <= slack)
-        both = [row["prob"] for other, row in self.made.items() if other in self.stored]
-        alike = len({label for label, *_ in self.stored}) == len({label for label, *_ in self.made})
+        both = [row["prob"] for other, row in self.recomputed.items() if other in self.stored]
+        alike = len({label for label, *_ in self.stored}) == len({label for label, *_ in self.recomputed})
         return bool(rule.top is not None and alike and both and prob <= min(both) + slack)
 
     def _undecided(self, shared: Sequence[Name]) -> bool:
         """Whether a rounding error can decide which of two labels is predicted."""
         predictions = {self.stored[name]["prediction"] for name in shared}
-        predictions |= {self.made[name]["prediction"] for name in shared}
-        prob = [self.made[name]["prob"] for name in shared if name[0] in predictions]
+        predictions |= {self.recomputed[name]["prediction"] for name in shared}
+        prob = [self.recomputed[name]["prob"] for name in shared if name[0] in predictions]
         return len(predictions) == 2 and len(set(prob)) > 1 and max(prob) - min(prob) <= 2 * self.tolerance.value
 
-    def _off(self, stored: StoredRow, made: StoredRow, *, only_prob: bool) -> Iterator[tuple[str, float]]:
+    def _off(self, stored: StoredRow, recomputed: StoredRow, *, only_prob: bool) -> Iterator[tuple[str, float]]:
         """The columns of a row that differ, and by how much."""
-        yield from _apart("prob", stored, made, self.tolerance.value)
+        yield from _apart("prob", stored, recomputed, self.tolerance.value)
         if only_prob:
             return
-        exact = self.tolerance.same or not made["bundle"].startswith(CONTROL)
-        for name in (*ALWAYS, *(EXACT if exact else ())):
-            if not _alike(stored[name], made.get(name)):
+        exact = self.tolerance.same or not recomputed["bundle"].startswith(CONTROL)
+        for name in (*_OF_THE_IMAGE, *(_OF_THE_MAP if exact else ())):
+            if not _alike(stored[name], recomputed.get(name)):
                 yield name, np.inf
-        if sorted(stored["flags"] or ()) != sorted(made["flags"]):
+        if sorted(stored["flags"] or ()) != sorted(recomputed["flags"]):
             yield "flags", np.inf
-        yield from self._areas(stored, made)
-        for name in ("saliency_metric", "saliency_by_delta"):
-            most = self.tolerance.value / LEAST_AREA
-            yield from _apart(name, _as_share(stored, name), _as_share(made, name), most)
+        yield from self._areas(stored, recomputed)
+        for name in _LOGARITHMS:
+            yield from _apart(name, stored, recomputed, self.tolerance.value / LEAST_AREA)
 
-    def _areas(self, stored: StoredRow, made: StoredRow) -> Iterator[tuple[str, float]]:
+    def _areas(self, stored: StoredRow, recomputed: StoredRow) -> Iterator[tuple[str, float]]:
         """The curve and its areas; where rounding moved its points, the sampling error adds to the tolerance."""
         most, steps = self.tolerance.value, self.plan.settings.steps
         fixed = steps is not None and steps.rule != "auto"
-        moved, off = _on_curve(stored, made)
+        moved, off = _on_curve(stored, recomputed)
         if not off <= most or (moved and fixed):
             yield "curve", off
-        error = made["insertion_error"] or 0.0
+        error = recomputed["insertion_error"] or 0.0
         for name in ("insertion", "insertion_low", "insertion_high"):
-            yield from _apart(name, stored, made, most + (2 * error if moved else 0.0))
+            yield from _apart(name, stored, recomputed, most + (2 * error if moved else 0.0))
         if not moved:
-            yield from _apart("insertion_error", stored, made, most + ERROR_OFF * error)
-        settled = fixed or not list(_apart("deletion_error", stored, made, most))
-        yield from _apart("deletion", stored, made, most + (0.0 if settled else 2 * (made["deletion_error"] or 0.0)))
+            yield from _apart("insertion_error", stored, recomputed, most + ERROR_OFF * error)
+        settled = fixed or not list(_apart("deletion_error", stored, recomputed, most))
+        yield from _apart(
+            "deletion", stored, recomputed, most + (0.0 if settled else 2 * (recomputed["deletion_error"] or 0.0))
+        )
 
 
-def _apart(name: str, stored: StoredRow, made: StoredRow, most: float) -> Iterator[tuple[str, float]]:
+def _apart(name: str, stored: StoredRow, recomputed: StoredRow, most: float) -> Iterator[tuple[str, float]]:
     """The column if it is off by more than `most`; it holds a number or a list of them, None counts as NaN."""
-    first, second = (np.atleast_1d(np.array(row.get(name), np.float64)) for row in (stored, made))
+    first, second = (np.atleast_1d(np.array(row.get(name), np.float64)) for row in (stored, recomputed))
+    if name in _LOGARITHMS:  # compared as shares, which are as exact as the probability
+        first, second = np.exp(-first), np.exp(-second)
     if first.shape != second.shape or (np.isnan(first) != np.isnan(second)).any():
         yield name, np.inf
     elif not np.isnan(first).all():
@@ -173,31 +169,23 @@ def _apart(name: str, stored: StoredRow, made: StoredRow, most: float) -> Iterat
             yield name, off
 
 
-def _as_share(row: StoredRow, name: str) -> StoredRow:
-    """The saliency metric log(area / probability) as a share, which is as exact as the probability."""
-    value = row.get(name)
-    return {name: None if value is None else np.exp(-np.asarray(value, np.float64))}
-
-
-def _alike(stored: object, made: object) -> bool:
-    if isinstance(made, float):
+def _alike(stored: object, recomputed: object) -> bool:
+    if isinstance(recomputed, float):
         value = np.array(np.nan if stored is None else stored)
-        return bool(np.isclose(value, made, rtol=0, atol=1e-12, equal_nan=True))
-    return bool(stored == made)
+        return bool(np.isclose(value, recomputed, rtol=0, atol=1e-12, equal_nan=True))
+    return bool(stored == recomputed)
 
 
-def _curve(row: StoredRow) -> list[Array]:
-    return [np.asarray(() if row.get(name) is None else row[name]) for name in ("keep_counts", "curve")]
-
-
-def _on_curve(stored: StoredRow, made: StoredRow) -> tuple[bool, float]:
+def _on_curve(stored: StoredRow, recomputed: StoredRow) -> tuple[bool, float]:
     """Whether the points differ, and the largest difference at the points that both curves have."""
-    kept, values = _curve(stored)
-    counts, curve = _curve(made)
-    if np.array_equal(kept, counts):
-        return False, float(np.abs(values - curve).max(initial=0.0))
-    _, first, second = np.intersect1d(kept, counts, return_indices=True)
-    return True, float(np.abs(values[first] - curve[second]).max(initial=0.0))
+    counts, others = (
+        np.array([] if row["keep_counts"] is None else row["keep_counts"]) for row in (stored, recomputed)
+    )
+    curve, other = (np.array([] if row["curve"] is None else row["curve"]) for row in (stored, recomputed))
+    if np.array_equal(counts, others):
+        return False, float(np.abs(curve - other).max(initial=0.0))
+    _, first, second = np.intersect1d(counts, others, return_indices=True)
+    return True, float(np.abs(curve[first] - other[second]).max(initial=0.0))
 
 
 def check_runtime(then: Runtime, plan: EvaluationPlan) -> Outcome:
@@ -207,7 +195,7 @@ def check_runtime(then: Runtime, plan: EvaluationPlan) -> Outcome:
     problems = list[str]()
     if now.rows != then.rows:
         problems.append(f"its error was measured on {then.rows} rows, expected {now.rows}")
-    for name in ("repeated", "largest", "mean", "insertion", "alpha", "beta"):
+    for name in (field.name for field in fields(Runtime) if field.name not in ("reference", "rows", "note")):
         recorded, measured = getattr(then, name), getattr(now, name)
         if recorded is None or measured is None or not measured / 2 - NOISE <= recorded <= 2 * measured + NOISE:
             problems.append(f"its error '{name}' is {recorded}, measured anew {measured}")

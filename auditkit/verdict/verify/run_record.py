@@ -24,6 +24,7 @@ from auditkit.runs.folder.store import Store
 MOST_IMAGES = 10**7  # more than any run has; a changed file may hold any number
 ROUNDING = 1e-9  # between a stored number and the same one recomputed, perhaps on another machine
 OF_THE_PROTOCOL = ("renormalise", "infill", "eps1", "eps2", "ties")  # settings that a protocol fixes
+ROW_KEY = ("image", "label", "bundle", "infill")  # what tells a row from others; its name in words may not
 Outcome = tuple[str, list[str]]  # of a check: what holds, and the problems
 PlainRecord = Mapping[str, Any]  # a JSON object as it was written
 StoredRow = Mapping[str, Any]  # a row of a Parquet file, by column
@@ -71,10 +72,6 @@ class RecordedRun:
     def span(self) -> Span:
         """The keep counts over which its areas are taken."""
         return Span.of(self.settings, self.card.size[0] * self.card.size[1])
-
-    def unit_of(self, position: int) -> range:
-        """The unit that an image is in."""
-        return next(unit for unit in self.units if position in unit)
 
 
 def _unit_keys(about: PlainRecord, results: Results, card: Card) -> dict[range, str]:

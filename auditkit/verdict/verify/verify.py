@@ -1,7 +1,7 @@
 """Runs all checks of a run; lists the problems, and what could not be checked."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 
 from auditkit.errors import AuditError, BadInput, OtherVersion
-from auditkit.runs.evaluation.plan import EvaluationPlan, environment
+from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.store import RESULTS, RUN
-from auditkit.verdict.verify import consistency, judgement, maps, recompute, sample
+from auditkit.verdict.verify import consistency, maps, recompute, sample
 from auditkit.verdict.verify.originals import OpenedOriginals, Originals, open_originals
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun
 
@@ -71,13 +71,13 @@ class Verification:
         except (*MALFORMED, AuditError) as error:
             if asks and isinstance(error, BadInput) and not self.problems:
                 raise
-            about, problems = "", [f"the {name} cannot be made sense of ({type(error).__name__}: {error})"]
+            about, problems = "", [f"the {name} cannot be checked ({type(error).__name__}: {error})"]
         self.checks.append(Check(name, about, tuple(problems)))
         return not problems
 
 
 def verify(
-    run: Path, originals: Originals | None = None, *, depth: Depth = "rows", share: float = SHARE,
+    run: Path, originals: Originals = Originals(), *, depth: Depth = "rows", share: float = SHARE,
     images_mapped: int = MAPS, seed: int | None = None, progress: Progress = silent,
 ) -> Verification:  # fmt: skip
     """Check that the run's files are unchanged, agree with each other, and can be recomputed from the originals.
@@ -86,9 +86,9 @@ def verify(
     audit made the maps, those of `images_mapped` images are recreated.
     """
     if not 0 < share <= 1:
-        raise BadInput(f"a sample of {share:g} of the images is none; give a share above 0, up to 1.")
+        raise BadInput(f"a sample of {share:g} of the images is not possible; give a share above 0, up to 1.")
     if images_mapped < 0:
-        raise BadInput(f"maps of {images_mapped} images cannot be made again; give a number from 0 up.")
+        raise BadInput(f"the maps of {images_mapped} images cannot be made again; give 0 or more.")
     if seed is not None and seed < 0:
         raise BadInput(f"seed {seed} is negative.")
     if not any((run / name).is_file() for name in (RUN, RESULTS, checksums.SUMS)):
@@ -96,34 +96,36 @@ def verify(
     result = Verification(str(run))
     recorded, units_hold = _check_folder(result, run)
     if recorded is None or depth == "run":
-        result.not_checked += ["whether model, images and heatmaps are the run's, and its rows and maps come out again"]
+        result.not_checked.append("whether model, images and heatmaps are the run's, and rows and maps come out again")
         return result
     try:
-        files = open_originals(recorded, originals or Originals())
+        files = open_originals(recorded, originals)
     except BadInput as error:
         if not result.problems:
             raise
         result.not_checked.append(f"model, images, heatmaps and rows: {error}")
         return result
     except MALFORMED as error:
-        problem = f"what the run says of them makes no sense ({type(error).__name__}: {error})"
-        files = OpenedOriginals(problems=[problem])
+        files = OpenedOriginals(problems=[f"the run describes them wrongly ({type(error).__name__}: {error})"])
     result.check("originals", lambda: (f"{files.count} have the digests that are recorded", files.problems))
     if depth == "digests":
         result.not_checked.append("whether rows and maps come out again")
     elif files.plan is None or not units_hold:
-        result.not_checked.append("whether rows and maps come out again: first, originals and parts must hold")
+        result.not_checked.append("whether rows and maps come out again: originals and parts must hold first")
     else:
         seed = secrets.randbelow(2**32) if seed is None else seed
         _check_rows(result, recorded, files.plan, share, seed, progress)
-        _check_maps(result, recorded, files.plan, images_mapped, seed, (originals or Originals()).pool, progress)
+        mapped = set[str]().union(*(bundle.labels for bundle in files.plan.bundles.values()))
+        order = sample.drawn(len(files.plan.images), 1.0, seed)
+        positions = [position for position in order if files.plan.images.ids[position] in mapped][:images_mapped]
+        _check_maps(result, recorded, files.plan, positions, originals.pool, progress)
     return result
 
 
 def _check_folder(result: Verification, run: Path) -> tuple[RecordedRun | None, bool]:
     """Check the run's folder: its record, None if it cannot be read; and whether its units hold."""
     if not any((run / name).exists() for name in (RESULTS, checksums.SUMS)):
-        raise BadInput(f"{run} is not finished; give its command again, then verify.")
+        raise BadInput(f"{run} is not finished; run its command again, then verify.")
     try:
         recorded = RecordedRun.of(run)
     except BadInput as error:
@@ -139,21 +141,16 @@ def _check_folder(result: Verification, run: Path) -> tuple[RecordedRun | None, 
             result.check("rows", lambda: consistency.check_rows(recorded))
             result.check("results", lambda: consistency.check_summary(recorded))
     if recorded.results.policy is not None:
-        _check_audit(result, recorded)
+        result.check("verdict", lambda: consistency.check_verdict(recorded))
+        if consistency.stages(recorded):
+            result.check("stages", lambda: consistency.check_stages(recorded))
+        obstacle = consistency.rendering_obstacle(recorded)
+        if obstacle:
+            result.not_checked.append(f"whether the report shows these results: {obstacle}")
+        else:
+            result.check("report", lambda: consistency.check_report(recorded))
+        result.not_checked += consistency.unchecked(recorded)
     return recorded, units_hold
-
-
-def _check_audit(result: Verification, recorded: RecordedRun) -> None:
-    """Check what an audit adds to an evaluation."""
-    result.check("verdict", lambda: judgement.check_verdict(recorded))
-    if judgement.stages(recorded):
-        result.check("stages", lambda: judgement.check_stages(recorded))
-    obstacle = judgement.rendering_obstacle(recorded)
-    if obstacle:
-        result.not_checked.append(f"whether the report shows these results: {obstacle}")
-    else:
-        result.check("report", lambda: judgement.check_report(recorded))
-    result.not_checked += judgement.unchecked(recorded)
 
 
 def _files(run: Path) -> Outcome:
@@ -171,50 +168,41 @@ def _check_rows(
         return
     count, tolerance = len(plan.images), recompute.Tolerance.of(recorded, runtime, plan)
     drawn = sample.drawn(count, share, seed)
-    most = [position for position in _deciding(recorded, plan) if position not in drawn]
-    result.sample = Sample(share, seed, len(drawn), len(most), sample.escape_text(count, len(drawn)), tolerance.value,
-                          tolerance.why)  # fmt: skip
+    added = [position for position in _deciding(recorded, plan) if position not in drawn]
+    result.sample = Sample(share, seed, len(drawn), len(added), sample.escape_text(count, len(drawn)), tolerance.value,
+                           tolerance.why)  # fmt: skip
 
-    def step() -> Outcome:
-        rows, problems = recompute.compare_rows(recorded, plan, sorted([*drawn, *most]), tolerance, progress)
-        images = f"{len(drawn)} images, drawn with seed {seed}, and {len(most)} that decide most"
+    def compare() -> Outcome:
+        rows, problems = recompute.compare_rows(recorded, plan, sorted([*drawn, *added]), tolerance, progress)
+        images = f"{len(drawn)} images, drawn with seed {seed}, and {len(added)} that decide most"
         return f"{rows:,} rows of {images} come out again", problems
 
-    result.check("sample", step)
+    result.check("sample", compare)
     if tolerance.same:
         result.check("runtime", lambda: recompute.check_runtime(runtime, plan))
     else:
-        result.not_checked.append(f"the runtime's error: it was another ({tolerance.why})")
+        result.not_checked.append(f"the runtime's error: the environment differs ({tolerance.why})")
 
 
 def _deciding(recorded: RecordedRun, plan: EvaluationPlan) -> list[int]:
     """Positions of the images that decide most; none if the rows are malformed, which the results check reports."""
-    places = {image: position for position, image in enumerate(plan.images.ids)}
+    positions = {image: position for position, image in enumerate(plan.images.ids)}
     try:
         with np.errstate(all="ignore"):
-            return [places[image] for image in sample.deciding(recorded) if image in places]
+            return [positions[image] for image in sample.deciding(recorded) if image in positions]
     except (*MALFORMED, AuditError):
         return []
 
 
 def _check_maps(
-    result: Verification, recorded: RecordedRun, plan: EvaluationPlan, wanted: int, seed: int, pool: Path | None,
+    result: Verification, recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], pool: Path | None,
     progress: Progress,
 ) -> None:  # fmt: skip
-    """Recreate the maps of the first images of the sample, if the audit made them."""
-    method = maps.method_name(recorded)
-    if not method:
+    """Recreate the maps of these images, if the audit made them."""
+    explained = recorded.results.explained
+    if explained is None:
         result.not_checked += [maps.SUPPLIED] if plan.bundles else []
-        return
-    if not wanted:
-        result.not_checked.append(f"whether the maps are those that {method} makes")
-        return
-    order = sample.drawn(len(plan.images), 1.0, seed)
-
-    def step() -> Outcome:
-        same = recorded.run["environment"] == environment(plan.model)
-        made = maps.recreate_maps(recorded, plan, order, wanted, pool, same, progress)
-        about = f"{made.maps} maps of {made.images} of {len(order)} images, made again by {method}, rank pixels alike"
-        return f"{about} (least rank correlation {made.least:.4f}; {maps.ALIKE} is asked for)", made.problems
-
-    result.check("maps", step, asks=True)
+    elif not positions:
+        result.not_checked.append(f"whether the maps are those that {explained.method} makes")
+    else:
+        result.check("maps", lambda: maps.check_maps(recorded, plan, positions, pool, progress), asks=True)
