@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
@@ -13,8 +14,8 @@ from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression
 
-FEWEST = 30  # images that an interval needs to be worth its name, see metrics.statistics
-LEAST_ROOM = 0.05  # above a control; with less, no map could be better
+FEWEST_IMAGES = 30  # that an interval needs to be worth its name, see metrics.statistics
+HEADROOM = 0.05  # between a control and the largest value; with less, no map can be shown to be better
 NO_FIGURE = Figure("")
 
 
@@ -84,10 +85,7 @@ def judge_check(check: Check, policy: Policy, measurements: Measurements, allowe
 
 def _figures(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str]) -> list[Figure]:
     if check.rule == "min_margin_over":
-        figures = []
-        for control in check.over:
-            figures += measurements.margins(check.metric, control)
-        return figures
+        return list(chain.from_iterable(measurements.margins(check.metric, control) for control in check.over))
     if check.metric == "flags":
         return [_cheats(measurements, allowed, check.limit)]
     if check.metric == "runtime_error":
@@ -129,16 +127,15 @@ def _randomised(measurements: Measurements, policy: Policy) -> Figure:
         reason = why_not_randomised(missing) if missing else "the model was not randomised"
         return Figure(of, reason=reason.removesuffix("."))
     last = randomisation.series[-1]
-    if last.spearman is None or last.low == last.high:
-        figure = Figure(of, last.spearman, n=last.n)
-    else:
-        figure = Figure(of, last.spearman, last.low, last.high, last.n)
+    figure = Figure(of, last.spearman, n=last.n)
+    if last.spearman is not None and last.low != last.high:
+        figure = replace(figure, low=last.low, high=last.high)
     needed = min(settings.images, policy.minimum_images)
     if figure.n < needed:
         return replace(figure, short=f"{needed} images are needed")
     stages = len(randomisation.series)
     if stages < settings.stages and len(last.layers) != randomisation.layers:
-        return replace(figure, short=f"{settings.stages} stages are asked for, {stages} were run")
+        return replace(figure, short=f"the policy asks for {settings.stages} stages, {stages} were run")
     return figure
 
 
@@ -151,22 +148,14 @@ def _finding(check: Check, figure: Figure, outcome: Outcome) -> Finding:
                    required or outcome.status != "not assessed")  # fmt: skip
 
 
-def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
-    observed = _observed(check, figure)
-    if figure.value is None:
-        return (f"{observed}: {reason}.",)
-    return (f"{observed}.", f"{reason[:1].upper()}{reason[1:]}.") if reason else (f"{observed}.",)
-
-
 def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
-    """The status of a figure, and the reason."""
     if figure.value is None:
         return Outcome("not assessed", figure.reason, figure.by_nature)
     if figure.short:
         return Outcome("inconclusive", figure.short)
     few = _too_few(check, policy, figure)
     if few:
-        # On enough images, but on few of those that count: that is how the model's probabilities lie.
+        # There are enough images, but the model's probabilities leave few that count.
         by_nature = bool(figure.resting_on) and figure.images >= policy.minimum_images
         return Outcome("not assessed" if by_nature else "inconclusive", few, by_nature)
     if not figure.exact and (figure.low is None or figure.high is None):
@@ -177,7 +166,7 @@ def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
     if no_room and side != "pass" and check.limit >= 0:
         return Outcome("inconclusive" if check.required else "not assessed", no_room, by_nature=not check.required)
     if figure.equal and side == "fail" and check.over:
-        return Outcome(side, "on every image it is that of the control")
+        return Outcome(side, "on every image it equals the control's")
     return Outcome(side, figure.reason)
 
 
@@ -187,7 +176,7 @@ def _too_few(check: Check, policy: Policy, figure: Figure) -> str:
         return ""
     needed, reason = policy.minimum_images, f"the policy needs {policy.minimum_images} images"
     if figure.resting_on and figure.images >= policy.minimum_images:
-        needed = min(FEWEST, policy.minimum_images)
+        needed = min(FEWEST_IMAGES, policy.minimum_images)
         reason = f"{figure.n} of {figure.images} images {figure.resting_on}, {needed} are needed"
     return reason if figure.n < needed else ""
 
@@ -195,17 +184,18 @@ def _too_few(check: Check, policy: Policy, figure: Figure) -> str:
 def _no_room(check: Check, figure: Figure) -> str:
     """Why no map, however bad or good, could come out on the other side of the margin; empty when some could.
 
-    The worst there is lies at the least value, and is shown to be too far below a control only when the lower end of
-    the control's own interval is that far above it. Near the largest value, maps and control alike, nothing is told.
+    The worst map has the least value, and is shown to be too far below a control only if the lower end of the
+    control's own interval is that far above it. If maps and control are both near the largest value, the margin shows
+    nothing.
     """
     if figure.control is None or figure.control.value is None or figure.control.low is None:
         return ""
     (least, most), of, at = METRICS[check.metric].limits, figure.control.of, figure.control.value
     if check.limit < 0 and figure.control.low + check.limit < least:
-        return f"{of} is at {at:.3g} itself, so nothing can be shown to lie {-check.limit:g} below it"
-    near = most - max(check.limit, LEAST_ROOM) - ROUNDING
+        return f"{of} is itself at {at:.3g}, so nothing can be shown to lie {-check.limit:g} below it"
+    near = most - max(check.limit, HEADROOM) - ROUNDING
     if check.limit >= 0 and at >= near and at + (figure.value or 0) >= near:
-        return f"{of} is at {at:.3g} itself, so there is no room to lie {check.limit or LEAST_ROOM:g} above it"
+        return f"{of} is itself at {at:.3g}, so nothing can be shown to lie {check.limit or HEADROOM:g} above it"
     return ""
 
 
@@ -225,18 +215,18 @@ def _side(check: Check, figure: Figure) -> Status:
     return "fail" if bad else "inconclusive"
 
 
-def _written(value: float) -> str:
-    """Three decimals; one figure where they would hide that it is not 0."""
-    return f"{value:.1g}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
-
-
-def _observed(check: Check, figure: Figure) -> str:
-    """The figure and its limit."""
+def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
+    """The figure and its limit, and a remark; or why there is none."""
     if figure.value is None:
-        return figure.of
-    ends = "" if figure.low is None or figure.high is None else f" ({_written(figure.low)} to {_written(figure.high)})"
-    value = f"{figure.value:.3g}" if figure.exact else _written(figure.value)
-    counted = "rows" if check.metric == "runtime_error" else "images"
-    on = f" on {figure.n} {counted}" if figure.n else ""
-    asked = {"min": "at least", "max": "at most"}.get(check.rule, "more than")
-    return f"{figure.of}: {value}{ends}{on}; {asked} {check.limit:g} is asked"
+        return (f"{figure.of}: {reason}.",)
+    ends = "" if figure.low is None or figure.high is None else f" ({_decimal(figure.low)} to {_decimal(figure.high)})"
+    value = f"{figure.value:.3g}" if figure.exact else _decimal(figure.value)
+    on = f" on {figure.n} {'rows' if check.metric == 'runtime_error' else 'images'}" if figure.n else ""
+    bound = {"min": "at least", "max": "at most"}.get(check.rule, "more than")
+    observed = f"{figure.of}: {value}{ends}{on}; the policy asks for {bound} {check.limit:g}."
+    return (observed, f"{reason[:1].upper()}{reason[1:]}.") if reason else (observed,)
+
+
+def _decimal(value: float) -> str:
+    """Three decimals; one significant digit if they would round it to 0."""
+    return f"{value:.1g}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"

@@ -11,7 +11,7 @@ from datetime import date
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import Severity, Verdict
 from auditkit.runs.folder.results import CheckResult, Results
-from auditkit.verdict.checks import FEWEST, Finding, judge_check
+from auditkit.verdict.checks import FEWEST_IMAGES, Finding, judge_check
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression, at_least, deciding
@@ -34,8 +34,8 @@ class Decision:
     verdict: Verdict
     because: tuple[Finding, ...] = ()  # that failed, are open, or were set aside
     counted: int = 0  # findings that affect the verdict
-    held: tuple[Finding, ...] = ()
-    of_policy: int = 0  # checks of the policy that hold
+    passed: tuple[Finding, ...] = ()
+    passed_of_policy: int = 0  # how many of them are checks of the policy
     no_other_labels: bool = False  # no label other than the prediction could be assessed
 
 
@@ -44,16 +44,16 @@ def judge(policy: Policy, results: Results, today: date, fail_on: str | None = N
     level = deciding(fail_on or policy.fail_on)
     measurements = Measurements(results)
     active = {suppression.check: suppression for suppression in policy.suppressions if today <= suppression.expires}
-    first = preconditions(policy, measurements)
-    rough = max((finding.figure.value or 0.0 for finding in first
-                 if (finding.id, finding.status) == ("points", "inconclusive")), default=0.0)  # fmt: skip
-    judged = [_weighed(judge_check(check, policy, measurements, active), rough) for check in policy.checks]
-    asked = [_suppressed(finding, active) for finding in judged]
-    named = _odd(policy, measurements, active) + _not_above(policy, measurements, active, rough)
-    findings = first + asked + named + _expired(policy, today)
-    decision = decide(findings, asked, level)
+    required = preconditions(policy, measurements)
+    points = next(finding for finding in required if finding.id == "points")
+    curve_error = (points.figure.value or 0.0) if points.status == "inconclusive" else 0.0
+    judged = [_weighed(judge_check(check, policy, measurements, active), curve_error) for check in policy.checks]
+    of_policy = [_suppressed(finding, active) for finding in judged]
+    named = _odd(policy, measurements, active) + _not_above(policy, measurements, active, curve_error)
+    findings = required + of_policy + named + _expired(policy, today)
+    decision = decide(findings, of_policy, level)
     checks = tuple(finding.to_record(counts=_counts(finding, level)) for finding in findings)
-    return Judgement(checks, decision.verdict, explain(decision, policy, asked, level))
+    return Judgement(checks, decision.verdict, explain(decision, policy, of_policy, level))
 
 
 def _counts(finding: Finding, level: Severity) -> bool:
@@ -61,17 +61,17 @@ def _counts(finding: Finding, level: Severity) -> bool:
     return at_least(finding.severity, level) and not finding.part_of
 
 
-def _weighed(finding: Finding, rough: float) -> Finding:
+def _weighed(finding: Finding, curve_error: float) -> Finding:
     """The finding; inconclusive if it failed by less than the sampling error of its curves."""
     figure, limit = finding.figure, finding.limit
     if finding.status != "fail" or not METRICS[finding.metric].curve or figure.equal or figure.value is None:
         return finding
     low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
     beyond = low - (limit or 0.0) if finding.rule == "max" else (limit or 0.0) - high
-    if beyond >= rough:
+    if beyond >= curve_error:
         return finding
-    return replace(finding, status="inconclusive",
-                   sentences=(*finding.sentences, "Its curves have too few points to tell."))  # fmt: skip
+    sentences = (*finding.sentences, "Its curves have too few points to tell.")
+    return replace(finding, status="inconclusive", sentences=sentences)
 
 
 def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
@@ -98,11 +98,11 @@ def _odd(policy: Policy, measurements: Measurements, active: Mapping[str, Suppre
 
 
 def _not_above(
-    policy: Policy, measurements: Measurements, active: Mapping[str, Suppression], rough: float
+    policy: Policy, measurements: Measurements, active: Mapping[str, Suppression], curve_error: float
 ) -> list[Finding]:
     """Findings about controls that the maps do not beat, by the policy's margin or for information."""
     any_count = replace(policy, minimum_images=1)  # few images are no sign of anything
-    few = min(FEWEST, policy.minimum_images)
+    few = min(FEWEST_IMAGES, policy.minimum_images)
     margins = [check for check in policy.checks
                if check.rule == "min_margin_over" and check.limit >= 0 and check.metric != "best_effort"]  # fmt: skip
     findings: dict[str, Finding] = {}
@@ -111,7 +111,7 @@ def _not_above(
             name = f"not-above-{control}"
             title = f"{check.metric.replace('_', ' ')} above control:{control}"
             over_control = replace(check, id=name, title=title, limit=0.0, over=(control,))
-            finding = _weighed(judge_check(over_control, any_count, measurements), rough)
+            finding = _weighed(judge_check(over_control, any_count, measurements), curve_error)
             scarce = bool(finding.figure.resting_on) and finding.figure.n < few
             if finding.status in ("fail", "inconclusive") and not scarce:
                 finding = replace(finding, part_of=check.id if margins else "")
@@ -139,82 +139,78 @@ def _expired(policy: Policy, today: date) -> list[Finding]:
     ]  # fmt: skip
 
 
-def decide(findings: Sequence[Finding], asked: Sequence[Finding], level: Severity) -> Decision:
+def decide(findings: Sequence[Finding], of_policy: Sequence[Finding], level: Severity) -> Decision:
     """The verdict; a check that is not known to hold never passes."""
-    weighed = [finding for finding in asked if at_least(finding.severity, level)]
-    if not weighed:
+    severe = [finding for finding in of_policy if at_least(finding.severity, level)]
+    if not severe:
         return Decision("measured")
     counted = [finding for finding in findings if _counts(finding, level)]
     failed = tuple(finding for finding in counted if finding.status == "fail")
     if failed:
         return Decision("fail", failed, len(counted))
-    undecided = tuple(finding for finding in counted if _is_open(finding))
+    undecided = tuple(
+        finding for finding in counted
+        if finding.status in ("inconclusive", "error") or (finding.status == "not assessed" and finding.required)
+    )  # fmt: skip
     if undecided:
         return Decision("inconclusive", undecided, len(counted))
-    aside = _set_aside(findings, weighed)
-    of_policy = sum(finding.status == "pass" for finding in weighed)
-    if not of_policy:
+    aside = _set_aside(findings, severe)
+    passed_of_policy = sum(finding.status == "pass" for finding in severe)
+    if not passed_of_policy:
         return Decision("inconclusive", aside)
-    others = tuple(finding for finding in weighed if METRICS[finding.metric].of_other_labels)
-    if others and all(finding.status == "not assessed" for finding in others):
-        return Decision("inconclusive", others, no_other_labels=True)
-    held = tuple(finding for finding in counted if finding.status == "pass")
-    return Decision("pass", aside, len(counted), held, of_policy)
+    of_other_labels = tuple(finding for finding in severe if METRICS[finding.metric].of_other_labels)
+    if of_other_labels and all(finding.status == "not assessed" for finding in of_other_labels):
+        return Decision("inconclusive", of_other_labels, no_other_labels=True)
+    passed = tuple(finding for finding in counted if finding.status == "pass")
+    return Decision("pass", aside, len(counted), passed, passed_of_policy)
 
 
-def _is_open(finding: Finding) -> bool:
-    return finding.status in ("inconclusive", "error") or (finding.status == "not assessed" and finding.required)
-
-
-def _set_aside(findings: Sequence[Finding], weighed: Sequence[Finding]) -> tuple[Finding, ...]:
+def _set_aside(findings: Sequence[Finding], severe: Sequence[Finding]) -> tuple[Finding, ...]:
     """Findings suppressed by name, would-be failures first; then those not assessed."""
     by_name = [finding for finding in findings if finding.suppression and finding.suppression.check == finding.id]
     by_name.sort(key=lambda finding: finding.would_be != "fail")
-    return (*by_name, *(finding for finding in weighed if finding.status == "not assessed"))
+    return (*by_name, *(finding for finding in severe if finding.status == "not assessed"))
 
 
-def explain(decision: Decision, policy: Policy, asked: Sequence[Finding], level: Severity) -> str:
+def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], level: Severity) -> str:
     """The decision in words."""
     because, counted = decision.because, decision.counted
     if decision.verdict == "measured":
-        if policy.checks:
-            return f"The policy {policy.name} sets no limits of severity {level} or above, so there is no verdict."
-        return f"The policy {policy.name} sets no limits, so there is no verdict."
+        severity = f" of severity {level} or above" if policy.checks else ""
+        return f"The policy {policy.name} sets no limits{severity}, so there is no verdict."
     if decision.verdict == "fail":
         return _because(f"{len(because)} of {counted} checks failed", because)
     if decision.verdict == "pass":
-        return _explain_pass(decision, asked, level)
+        return _explain_pass(decision, of_policy, level)
     if decision.no_other_labels:
-        return _because("Nothing could be told of labels other than the prediction; images that leave the model in "
-                        "doubt would tell", because)  # fmt: skip
+        return _because("Nothing is known about labels other than the prediction; add images on which the model is less "
+                        "sure. Not assessed", because)  # fmt: skip
     if not counted:
-        return _because("No check of the policy was judged", because)
+        return _because("No check of the policy could be judged", because)
     return _because(f"{len(because)} of {counted} checks are open", because)
 
 
-def _explain_pass(decision: Decision, asked: Sequence[Finding], level: Severity) -> str:
-    held, aside = decision.held, decision.because
-    rest = len(held) - decision.of_policy
-    which = f"{len(held)} checks hold, {decision.of_policy} of the policy and {rest} of the measurement itself"
+def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Severity) -> str:
+    passed, aside, count = decision.passed, decision.because, decision.passed_of_policy
+    which = f"{len(passed)} checks hold, {count} of the policy and {len(passed) - count} of the measurement itself"
     sentences = [_because(f"{which}; {len(aside)} suppressed or not assessed", aside) if aside else f"All {which}."]
-    below = [finding.id for finding in asked if finding.status == "fail" and not at_least(finding.severity, level)]
+    below = [finding.id for finding in of_policy if finding.status == "fail" and not at_least(finding.severity, level)]
     if below:
         sentences.append(f"Failed, but below the severity {level} that decides: {', '.join(below)}.")
     sentences += [f"In {finding.id}, {', '.join(finding.left_out)} was left out, not beaten."
-                  for finding in held if finding.left_out]  # fmt: skip
+                  for finding in passed if finding.left_out]  # fmt: skip
     return " ".join(sentences)
 
 
 def _because(what: str, findings: Sequence[Finding]) -> str:
     """The count, the ids, and the reason of the first; or the suppression of each that would have failed."""
     first = [finding for finding in findings if finding.would_be == "fail"] or findings[:1]
-    why = " ".join(f"Of {finding.id}: {_why(finding)}." for finding in first)
-    return f"{what}: {', '.join(finding.id for finding in findings)}. {why}"
+    return " ".join([f"{what}: {', '.join(finding.id for finding in findings)}.", *map(_why, first)])
 
 
 def _why(finding: Finding) -> str:
     if finding.suppression is None:
-        reason = finding.reason if finding.status == "not assessed" else finding.sentences[0]
-        return reason.removesuffix(".")
-    failed = "would have failed, " if finding.would_be == "fail" else ""
-    return f"{failed}suppressed until {finding.suppression.expires} by {finding.suppression.approver}"
+        return f"Check {finding.id}: {finding.reason if finding.status == 'not assessed' else finding.sentences[0]}"
+    would_fail = "would have failed, but " if finding.would_be == "fail" else ""
+    until = f"until {finding.suppression.expires} by {finding.suppression.approver}"
+    return f"Check {finding.id} {would_fail}is suppressed {until}."

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 
 from auditkit.metrics.faithfulness import FLOOR
 from auditkit.metrics.table import METRICS
@@ -34,37 +34,24 @@ class Figure:
     against: str = ""  # of a margin: the control's name
 
 
+NO_HEATMAPS = Figure("the run", reason="no heatmaps were measured")
+
+
 class Measurements:
     """The figures of a run, by bundle and infill."""
 
     def __init__(self, results: Results) -> None:
-        self.results = results
+        self.results, self.bundles, self.infills = results, results.bundles, results.infills
+        self.sources = list(product(results.bundles, results.infills))
         self._metrics = _by_source(results.metrics)
         self._controls = _by_source(results.controls)
         self._comparisons = _by_source(results.comparisons)
 
-    @property
-    def bundles(self) -> tuple[str, ...]:
-        """The bundles of the run."""
-        return self.results.bundles
-
-    @property
-    def infills(self) -> tuple[str, ...]:
-        """The infills of the run."""
-        return self.results.infills
-
-    @property
-    def sources(self) -> list[tuple[str, str]]:
-        """Every bundle under every infill."""
-        return list(product(self.bundles, self.infills))
-
     def figures(self, metric: str) -> list[Figure]:
         """A metric of every bundle under every infill; of the model itself, where it is about no map."""
         sources = [("", "")] if metric == "accuracy" else self.sources
-        figures = []
-        for bundle, infill in sources:
-            figures += self._figures(metric, bundle, infill)
-        return figures or [Figure("the run", reason="no heatmaps were measured")]
+        figures = list(chain.from_iterable(self._figures(metric, *source) for source in sources))
+        return figures or [NO_HEATMAPS]
 
     def _figures(self, metric: str, bundle: str, infill: str) -> list[Figure]:
         of = self._of(bundle, infill)
@@ -75,33 +62,27 @@ class Measurements:
 
     def margins(self, metric: str, control: str) -> list[Figure]:
         """How far every bundle's metric lies above a control's, on the same images and labels."""
-        figures = []
-        for bundle, infill in self.sources:
-            figures += self._margins(metric, control, bundle, infill)
-        return figures or [Figure("the run", reason="no heatmaps were measured")]
+        margins = list(chain.from_iterable(self._margins(metric, control, *source) for source in self.sources))
+        return margins or [NO_HEATMAPS]
 
     def _margins(self, metric: str, control: str, bundle: str, infill: str) -> list[Figure]:
-        against = f"{CONTROL}{control}" + (f":{bundle}" if control == ONE_MAP_CONTROL else "")
-        of = f"{self._of(bundle, infill)} over {CONTROL}{control}"
+        name = f"{CONTROL}{control}"
+        against = f"{name}:{bundle}" if control == ONE_MAP_CONTROL else name
+        of = f"{self._of(bundle, infill)} over {name}"
         margins = [_figure(entry, of) for entry in self._comparisons.get((metric, bundle, infill, against), [])]
         if not margins:
             missing = [figure for figure in self._figures(metric, bundle, infill) if figure.value is None]
-            reason = missing[0] if missing else Figure(of, reason=f"it was not compared with {CONTROL}{control}")
-            return [replace(reason, of=of, against=f"{CONTROL}{control}")]
+            figure = missing[0] if missing else Figure(of, reason=f"it was not compared with {name}")
+            return [replace(figure, of=of, against=name)]
         unsure = control == ONE_MAP_CONTROL and METRICS[metric].rests_on_predicted_label
         least = f"above {self.results.settings.eps1}" if unsure else f"{FLOOR:g} or more"
         if unsure or metric == "best_effort":
-            margins = [self._of_unsure(figure, least, bundle, infill) for figure in margins]
-        # One map on all images says nothing of those where another label counts; its best effort is about just them.
-        beside = self._control("best_effort" if unsure else metric, against, infill)
-        short = "" if unsure or beside.low is not None else f"how {CONTROL}{control} itself fares is not in the results"
-        named = replace(beside, of=f"{CONTROL}{control}")
-        return [replace(figure, control=named, short=short, against=named.of) for figure in margins]
-
-    def _control(self, metric: str, source: str, infill: str) -> Figure:
-        """A control's own figure; none should there be several."""
-        figures = [_figure(entry, source) for entry in self._controls.get((metric, source, infill, ""), [])]
-        return figures[0] if len(figures) == 1 else Figure(source)
+            margins = [self._of_unsure(margin, least, bundle, infill) for margin in margins]
+        # Only images on which another label counts tell of the one map; its best effort is about just them.
+        entries = self._controls.get(("best_effort" if unsure else metric, against, infill, ""), [])
+        figure_of_control = _figure(entries[0], name) if len(entries) == 1 else Figure(name)
+        short = "" if unsure or figure_of_control.low is not None else f"the results lack the figure of {name} itself"
+        return [replace(margin, control=figure_of_control, short=short, against=name) for margin in margins]
 
     def _of_unsure(self, figure: Figure, least: str, bundle: str, infill: str) -> Figure:
         """A figure that rests on the images with a second label that counts."""
@@ -109,7 +90,7 @@ class Measurements:
         return replace(figure, images=images, resting_on=f"have a second label with probability {least}")
 
     def evaluated(self, bundle: str) -> int:
-        """Images of which a bundle has any figure, under the infill that has least of them."""
+        """Images for which a bundle has any figure, under the infill that has the fewest."""
         counts = dict.fromkeys(self.infills, 0)
         for entry in self.results.metrics:
             if entry.bundle == bundle:
@@ -135,12 +116,12 @@ def _by_source(entries: Iterable[MetricResult]) -> dict[_Key, list[MetricResult]
 
 
 def _figure(entry: MetricResult, of: str) -> Figure:
-    """A figure with its interval; an interval without any width shows nothing, and is left out."""
+    """A figure with its interval; an interval of width 0 shows nothing and is left out."""
     reason = remark(entry)
     if entry.value is None:
         by_nature = entry.not_assessed is not None and entry.not_assessed.by_nature
         return Figure(of, reason=reason or "it was not measured", by_nature=by_nature)
-    if entry.low == entry.high:  # of a single image, or of images that are all alike in what has no bounds
+    if entry.low == entry.high:  # of a single image, or of equal values of a metric without bounds
         return Figure(of, entry.value, n=entry.n, reason=reason)
     equal = entry.value == 0 and entry.note is not None and entry.note.all_equal
     return Figure(of, entry.value, entry.low, entry.high, entry.n, reason, equal=equal)

@@ -113,7 +113,8 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
         "title": "The maps show clearly more evidence than the maps beside them that ignore the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True, "counts": True,
-        "reason": "maps (gray) over control:random: 0.200 (0.190 to 0.210) on 1000 images; more than 0.05 is asked.",
+        "reason": "maps (gray) over control:random: 0.200 (0.190 to 0.210) on 1000 images; the policy asks for more "
+        "than 0.05.",
     }  # fmt: skip
     json.dumps(to_json(checks), allow_nan=False)
 
@@ -242,7 +243,7 @@ def test_maps_that_equal_a_control_on_every_image_are_not_above_it() -> None:
     assert check(STANDARD, found, "completeness-above-controls").status == "fail"
     said = check(STANDARD, found, "not-above-edges")
     assert (said.status, said.severity, said.part_of) == ("fail", "high", "completeness-above-controls")
-    assert "On every image it is that of the control" in said.reason
+    assert "On every image it equals the control's" in said.reason
 
 
 def test_a_margin_that_float32_cannot_resolve_is_none() -> None:
@@ -280,7 +281,7 @@ def test_randomised_models_must_have_other_maps(good: Plain) -> None:
 def test_stages_and_images_of_the_randomisation_cannot_be_saved(good: Plain) -> None:
     series = good["randomisation"]["series"]
     good["randomisation"]["series"] = series[:2]
-    assert "5 stages are asked for, 2 were run" in check(STRICT, good, "depends-on-the-model").reason
+    assert "The policy asks for 5 stages, 2 were run" in check(STRICT, good, "depends-on-the-model").reason
     assert verdict(STRICT, good) == "inconclusive"
     good["randomisation"]["layers"] = 3
     series[1]["layers"] = ["fc", "conv2", "conv1"]  # two stages, but there was nothing left
@@ -311,10 +312,10 @@ def test_a_check_that_cannot_fail_is_not_passed(good: Plain) -> None:
     checks, said, reason = judged(STRICT, good, TODAY)
     found = next(one for one in checks if one.id == "soundness-near-random")
     assert (found.status, found.required, said) == ("not assessed", False, "pass")
-    assert "Control:random is at 0.02 itself, so nothing can be shown to lie 0.05 below it." in found.reason
+    assert "Control:random is itself at 0.02, so nothing can be shown to lie 0.05 below it." in found.reason
     assert reason.startswith(
         "13 checks hold, 6 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: "
-        "soundness-near-random. Of soundness-near-random: "
+        "soundness-near-random. Check soundness-near-random: "
     )
     assert reason.endswith("so nothing can be shown to lie 0.05 below it.")  # why it is not known, not just the figure
 
@@ -330,7 +331,7 @@ def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Pla
     gone = ("soundness-near-random", "best-effort", "best-effort-above-random")
     assert {of[name] for name in gone} == {"not assessed"}
     assert said == "inconclusive"
-    assert reason.startswith("Nothing could be told of labels other than the prediction; images that leave the model")
+    assert reason.startswith("Nothing is known about labels other than the prediction; add images on which the model")
     few = policy("complete; worst_completeness; min = 0.1")  # which asks nothing of them
     assert verdict(few, results(few)) == "pass"
 
@@ -393,7 +394,7 @@ def test_room_that_is_not_known_is_none(good: Plain) -> None:
     drop("controls", name="worst_soundness", bundle="control:random")(good)
     said = check(STRICT, good, "soundness-near-random")
     assert (said.status, said.required) == ("inconclusive", True)
-    assert "How control:random itself fares is not in the results" in said.reason
+    assert "The results lack the figure of control:random itself" in said.reason
     assert verdict(STRICT, good) == "inconclusive"
 
 
@@ -404,7 +405,7 @@ def test_a_margin_that_cannot_be_met_stays_open(margin: float, expected: str, go
     apart(good, "worst_completeness", "edges", margin)
     said = check(STRICT, good, "completeness-above-controls")
     assert (said.status, verdict(STRICT, good)) == (expected, expected)
-    told = "Control:edges is at 0.97 itself, so there is no room to lie 0.05 above it." in said.reason
+    told = "Control:edges is itself at 0.97, so nothing can be shown to lie 0.05 above it." in said.reason
     assert told == (expected == "inconclusive")
 
 
@@ -415,7 +416,7 @@ def test_maps_that_equal_a_perfect_control_leave_the_verdict_open() -> None:
         one.update(EQUAL)
     said = check(STANDARD, found, "completeness-above-controls")
     assert said.status == "inconclusive"
-    assert "so there is no room to lie 0.05 above it" in said.reason
+    assert "so nothing can be shown to lie 0.05 above it" in said.reason
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(0.005, "pass"), (0.0, "not assessed"), (-0.02, "not assessed"),
@@ -435,7 +436,7 @@ def test_controls_without_room_are_left_out_where_others_have_it() -> None:
     at(found, "worst_soundness", "random", 0.01, 0.005)
     said, reason = check(asked, found, "sound"), judged(asked, found, TODAY)[2]
     assert said.status == "pass"
-    assert "control:random is left out: control:random is at 0.01 itself" in said.reason
+    assert "control:random is left out: control:random is itself at 0.01" in said.reason
     assert "In sound, control:random was left out, not beaten." in reason
 
 
@@ -474,7 +475,8 @@ def test_a_failure_goes_before_what_is_open(good: Plain) -> None:
     good["runtime"]["alpha"] = 0.1
     assert judged(STRICT, good, TODAY)[1:] == (
         "fail",
-        "1 of 14 checks failed: runtime-error. Of runtime-error: the runtime: 0.1 on 18 rows; at most 0.001 is asked.",
+        "1 of 14 checks failed: runtime-error. Check runtime-error: the runtime: 0.1 on 18 rows; the policy asks for at "
+        "most 0.001.",
     )
 
 
@@ -615,7 +617,7 @@ def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
     assert reason.startswith(
         "12 checks hold, 5 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
     )
-    assert reason.endswith("Of runtime-error: would have failed, suppressed until 2026-06-01 by A. Person.")
+    assert reason.endswith("Check runtime-error would have failed, but is suppressed until 2026-06-01 by A. Person.")
 
 
 def test_who_answers_for_what_would_have_failed_comes_first() -> None:
@@ -632,8 +634,8 @@ def test_who_answers_for_what_would_have_failed_comes_first() -> None:
     assert said == "pass"
     assert reason == (
         "8 checks hold, 1 of the policy and 7 of the measurement itself; 4 suppressed or not assessed: device, honest, "
-        "other, open. Of device: would have failed, "
-        "suppressed until 2026-06-01 by Second. Of honest: would have failed, suppressed until 2026-06-01 by Third."
+        "other, open. Check device would have failed, but is suppressed until 2026-06-01 by Second. Check honest would "
+        "have failed, but is suppressed until 2026-06-01 by Third."
     )
 
 
@@ -645,7 +647,7 @@ def test_what_was_open_and_is_suppressed_is_not_said_to_have_failed() -> None:
     found["metrics"] = [one for one in found["metrics"] if one["name"] != "iou"]
     assert judged(allowed, found, TODAY)[1:] == (
         "pass", "8 checks hold, 1 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: other. "
-        "Of other: suppressed until 2026-06-01 by First."
+        "Check other is suppressed until 2026-06-01 by First."
     )  # fmt: skip
 
 
