@@ -183,8 +183,8 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
     if decision.verdict == "pass":
         return _explain_pass(decision, of_policy, level)
     if decision.no_other_labels:
-        return _because("Nothing is known about labels other than the prediction; add images on which the model is less "
-                        "sure. Not assessed", because)  # fmt: skip
+        return _because("Nothing is known about labels other than the prediction; add images on which the model is "
+                        "less sure. Not assessed", because)  # fmt: skip
     if not counted:
         return _because("No check of the policy could be judged", because)
     return _because(f"{len(because)} of {counted} checks are open", because)

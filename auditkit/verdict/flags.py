@@ -1,7 +1,7 @@
 """Turns the flags of an evaluation into findings: cheats, honest oddities, and undecided cases."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from auditkit.runs.folder.figures import Flag, FlagKind
@@ -10,20 +10,20 @@ from auditkit.runs.summary.wording import flag_text
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of flag about maps: its finding's name, and when it counts as a cheat."""
+    """One kind of flag about maps: the id of its finding, and when it counts as a cheat."""
 
     flag: FlagKind
     id: str
     title: str
-    stray: float = 0.0  # share of the maps up to which it happens to honest methods; 1: it is never a cheat
-    honest_id: str = ""  # name of the finding while the share is no more than that
-    open_id: str = ""  # name of the finding above that share where a model with two classes leaves it open
+    stray: float = 0.0  # share of flagged maps that honest methods may reach; 1: it is never a cheat
+    honest_id: str = ""  # the finding's id up to that share
+    open_id: str = ""  # the finding's id above that share on a model with two classes, where it may be honest
 
 
-# An honest Grad-CAM map of a label without evidence is all zero, hence constant; its and occlusion's maps are heavily
-# tied. No honest method gives one map to all labels, but for dead gradients here and there and for likely labels that
-# rest on one object (the two likeliest had maps alike on 7 of 100 images with Grad-CAM, on a model that looks at the
-# object), or to most images, but where the model looks at the same place of them.
+# Honest Grad-CAM maps of labels without evidence are all zero, hence constant; those of Grad-CAM and occlusion have
+# many ties. Honest methods rarely give all labels one map: where a gradient is dead, or where the likely labels rest on
+# one object (with Grad-CAM the two likeliest had equal maps on 7 of 100 images, on a model that looks at the object).
+# They give most images one map only if the model looks at the same place in all of them.
 KINDS = (
     Kind("same-map-for-all-labels", "cheat-one-map-for-all-labels", "every label of an image has a map of its own", 0.2,
          "some-labels-share-a-map", "labels-share-a-map"),
@@ -31,8 +31,8 @@ KINDS = (
          "some-images-share-a-map"),
     Kind("constant", "cheat-constant", "maps tell pixels apart", 0.5, "some-constant-maps"),
     Kind("ties", "", "few of a map's pixels are tied", 1.0, "heavy-ties"),
-    Kind("tie-order-matters", "", "the order in ties moves nothing", 1.0, "tie-order-matters"),
-    Kind("maps-missing", "", "every map is there", 1.0, "maps-missing"),
+    Kind("tie-order-matters", "", "the order of tied pixels does not matter", 1.0, "tie-order-matters"),
+    Kind("maps-missing", "", "no map is missing", 1.0, "maps-missing"),
 )  # fmt: skip
 CHEATS = tuple(filter(None, chain.from_iterable((kind.id, kind.open_id) for kind in KINDS)))  # and possible ones
 _TWO_CLASSES = (
@@ -48,38 +48,35 @@ class Oddity:
     id: str
     title: str
     cheat: bool
-    open: bool  # it may be a cheat, and may not
+    open: bool  # it may or may not be a cheat
     flags: tuple[Flag, ...]
 
     @property
     def reason(self) -> str:
-        """What was seen and, where it is open, why."""
-        sentences = [flag_text(flag) for flag in self.flags]
-        return "; ".join([*sentences, *([_TWO_CLASSES] if self.open else [])]) + "."
+        """The flags in words and, where it is open, why."""
+        return "; ".join([*map(flag_text, self.flags), *([_TWO_CLASSES] if self.open else [])]) + "."
 
 
 def is_named(finding: str) -> bool:
-    """Whether it is a finding that exists only where something was flagged, unlike a policy's check."""
+    """Whether a finding exists only if something was flagged, unlike a policy's check."""
     names = chain.from_iterable((kind.id, kind.honest_id, kind.open_id) for kind in KINDS)
     return finding in names or finding.startswith(("not-above-", "cheat-"))
 
 
 def oddities(flags: Iterable[Flag], classes: int) -> list[Oddity]:
-    """Flags about maps by finding, cheats first; those about the runtime or the images are not about maps."""
+    """Flags about maps by finding, cheats first; flags about the runtime or the images are left out."""
     by_finding: dict[str, Oddity] = {}
     kinds = {kind.flag: kind for kind in KINDS}
     for flag in flags:
         if flag.kind in kinds:
             oddity = _oddity(flag, kinds[flag.kind], two_classes=classes == 2)
-            before = by_finding.get(oddity.id)
-            together = oddity.flags if before is None else (*before.flags, *oddity.flags)
-            by_finding[oddity.id] = Oddity(oddity.id, oddity.title, oddity.cheat, oddity.open, together)
+            earlier = by_finding.get(oddity.id, replace(oddity, flags=()))
+            by_finding[oddity.id] = replace(oddity, flags=(*earlier.flags, flag))
     return sorted(by_finding.values(), key=lambda oddity: not oddity.cheat)
 
 
 def _oddity(flag: Flag, kind: Kind, *, two_classes: bool) -> Oddity:
     if kind.stray == 1 or (flag.count or 0) <= kind.stray * (flag.total or 0):
         return Oddity(kind.honest_id, kind.title, False, False, (flag,))
-    if two_classes and kind.open_id:
-        return Oddity(kind.open_id, kind.title, False, True, (flag,))
-    return Oddity(kind.id, kind.title, True, False, (flag,))
+    possible = two_classes and bool(kind.open_id)
+    return Oddity(kind.open_id if possible else kind.id, kind.title, not possible, possible, (flag,))

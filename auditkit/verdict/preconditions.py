@@ -1,36 +1,35 @@
-"""Preconditions of every verdict: results are complete, were measured as the policy says, and there is enough of them.
+"""Preconditions of every verdict: results are complete, measured as the policy says, and rest on enough images.
 
-A policy neither states nor suppresses them. Without them a verdict could be had by leaving things out.
+A policy neither states nor suppresses them. Without them, a verdict could be obtained by leaving things out.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import resolved
 from auditkit.runs.folder.figures import CONTROL, Severity, Status
 from auditkit.runs.folder.results import ModelFile, Refusal
-from auditkit.runs.summary.sampling_error import MATTERS
+from auditkit.runs.summary.sampling_error import MOST_SAMPLING_ERROR
 from auditkit.verdict.checks import NO_FIGURE, Finding
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import ONE_MAP_CONTROL, Check, Policy
 
-MOST_COPIES = 0.9  # with fewer different images among them than this share, intervals are narrower than they may be
+LEAST_DIFFERENT = 0.9  # share of the images; with more copies, intervals would be too narrow
 
 
 def preconditions(policy: Policy, measurements: Measurements) -> list[Finding]:
-    """What the checks of the policy can rest on."""
+    """Findings about what the checks of the policy rest on."""
     checks = [_record, _settings, _images, _labels, _controls, _points, _identity]
     return [check(policy, measurements) for check in checks] + list(_refused(measurements))
 
 
 def _finding(
-    name: str, title: str, status: Status, reason: str | tuple[str, ...], figure: Figure = NO_FIGURE, *,
-    severity: Severity = "critical",
-    limit: float | None = None, rule: str = "", required: bool = True,
+    name: str, title: str, status: Status, reason: str, figure: Figure = NO_FIGURE, *,
+    severity: Severity = "critical", limit: float | None = None, rule: str = "", required: bool = True,
 ) -> Finding:  # fmt: skip
-    sentences = (reason,) if isinstance(reason, str) else reason
-    return Finding(name, title, name, status, severity, sentences, figure, limit, rule, required)
+    return Finding(name, title, name, status, severity, (reason,), figure, limit, rule, required)
 
 
 def _record(_policy: Policy, measurements: Measurements) -> Finding:
@@ -41,7 +40,6 @@ def _record(_policy: Policy, measurements: Measurements) -> Finding:
 
 
 def _settings(policy: Policy, measurements: Measurements) -> Finding:
-    """Whether it was measured as the policy asks: figures measured with other settings are not comparable."""
     title, recorded = "measured as the policy asks", vars(measurements.results.settings)
     try:
         expected = resolved(policy.evaluation, measurements.results.subject.classes).to_record()
@@ -49,13 +47,14 @@ def _settings(policy: Policy, measurements: Measurements) -> Finding:
         return _finding("settings", title, "error", str(error))
     for name, value in vars(expected).items():
         if recorded[name] != value:
-            reason = f"{name} was {recorded[name]!r}, the policy asks for {value!r}."
-            return _finding("settings", title, "error", reason)
+            return _finding(
+                "settings", title, "error", f"{name} was {recorded[name]!r}, the policy asks for {value!r}."
+            )
     return _finding("settings", title, "pass", "Every setting is the policy's.")
 
 
 def _images(policy: Policy, measurements: Measurements) -> Finding:
-    """Whether enough images have figures, and no more were lost than may be."""
+    """Whether enough images have figures, and no more were lost than the policy allows."""
     title, minimum = f"at least {policy.minimum_images} images", float(policy.minimum_images)
     results, failed = measurements.results, len(measurements.results.failed_images)
     if not measurements.bundles:
@@ -69,24 +68,23 @@ def _images(policy: Policy, measurements: Measurements) -> Finding:
     too_many_lost = lost > policy.max_failed_images * total
     sentences = [f"{evaluated} of {total} images have figures, {policy.minimum_images} are needed."]
     if copies:
-        sentences.append(f"{copies} of them are copies of others, which prove nothing more.")
+        sentences.append(f"{copies} of them are copies of others and do not count.")
     if failed:
-        sentences.append(f"{failed} of the others could not be read.")
+        sentences.append(f"{failed} images could not be read.")
     if left_out:
         sentences.append(f"{left_out} have no label in the label set.")
     if too_many_lost:
-        sentences.append(f"Without figures: {lost}; the policy bears {policy.max_failed_images:.1%}.")
-    enough = different >= policy.minimum_images and different > MOST_COPIES * evaluated and not too_many_lost
+        sentences.append(f"{lost} have no figures; the policy allows {policy.max_failed_images:.1%}.")
+    enough = different >= policy.minimum_images and different > LEAST_DIFFERENT * evaluated and not too_many_lost
     figure = Figure("", float(different), n=evaluated, exact=True)
-    return _finding("images", title, "pass" if enough else "inconclusive", tuple(sentences), figure, limit=minimum,
-                    rule="min")  # fmt: skip
+    status: Status = "pass" if enough else "inconclusive"
+    return Finding("images", title, "images", status, "critical", tuple(sentences), figure, minimum, "min")
 
 
 def _labels(policy: Policy, measurements: Measurements) -> Finding:
-    """Whether every label has a map of its own: without that, soundness is not known."""
-    title = "maps for every label"
-    asked = any(METRICS[check.metric].of_every_label for check in policy.checks)
-    severity: Severity = "critical" if asked else "info"
+    """Whether every label has a map of its own; without it, soundness is not known."""
+    title, needed = "maps for every label", any(METRICS[check.metric].of_every_label for check in policy.checks)
+    severity: Severity = "critical" if needed else "info"
     missing = [figure for figure in measurements.figures("soundness") if figure.value is None]
     if missing:
         reason = f"{missing[0].of}: {missing[0].reason}."
@@ -95,7 +93,7 @@ def _labels(policy: Policy, measurements: Measurements) -> Finding:
 
 
 def _controls(policy: Policy, measurements: Measurements) -> Finding:
-    """Whether every control of the policy was measured; maps for one label alone leave the one map without a sense."""
+    """Whether every control of the policy was measured; one-map means nothing where only one label has maps."""
     title = "controls measured beside the maps"
     if not policy.controls:
         return _finding("controls", title, "not assessed", "The policy has no controls.", severity="info")
@@ -105,30 +103,35 @@ def _controls(policy: Policy, measurements: Measurements) -> Finding:
     missing = [name for name in expected
                if not all(measurements.has_control(name, infill) for infill in measurements.infills)]  # fmt: skip
     if missing or not measurements.infills:
-        reason = f"No figures of {', '.join(missing) or 'any control'}."
-        return _finding("controls", title, "not assessed", reason)
+        return _finding("controls", title, "not assessed", f"No figures of {', '.join(missing) or 'any control'}.")
     return _finding("controls", title, "pass", f"{len(expected)} controls were measured.")
 
 
 def _points(policy: Policy, measurements: Measurements) -> Finding:
-    """Whether curves have points enough: what too few of them miss is no smaller on more images."""
+    """Whether curves have enough points; more images do not make up for too few."""
     title = "curves have enough points"
     of_curves = [check for check in policy.checks if METRICS[check.metric].curve]
     if not of_curves:
-        reason = "The policy asks nothing of curves."
+        reason = "The policy has no checks of curves."
         return _finding("points", title, "not assessed", reason, severity="info", required=False)
-    errors: list[tuple[str, float | None]] = []
-    for check in of_curves:
-        errors += _errors(check, measurements)
+    errors = list(chain.from_iterable(_errors(check, measurements) for check in of_curves))
     unknown = [source for source, error in errors if error is None]
     if unknown or not errors:
         reason = f"How far the figures of {unknown[0] if unknown else 'the run'} may be off is not known."
-        return _finding("points", title, "not assessed", reason, limit=MATTERS, rule="max")
+        return _finding("points", title, "not assessed", reason, limit=MOST_SAMPLING_ERROR, rule="max")
     source, error = max(((source, error or 0.0) for source, error in errors), key=lambda pair: pair[1])
-    reason = f"With {_steps(measurements)} a figure of {source} may be off by {error:.2g}; at most {MATTERS:g} is asked"
-    status: Status = "pass" if error <= MATTERS else "inconclusive"
-    reason += "." if status == "pass" else f": {_more_points(measurements)}"
-    return _finding("points", title, status, reason, Figure("", error, exact=True), limit=MATTERS, rule="max")
+    steps = measurements.results.settings.steps
+    points = f"{steps} points" if steps.isdecimal() else f"steps = '{steps}'"
+    reason = (
+        f"With {points}, a figure of {source} may be off by {error:.2g}; at most {MOST_SAMPLING_ERROR:g} is allowed."
+    )
+    if error > MOST_SAMPLING_ERROR:
+        remedy = "a smaller tolerance, such as steps = 'auto:0.001'" if steps.startswith("auto") else "steps = 'auto'"
+        reason += f" Use {remedy}."
+    status: Status = "pass" if error <= MOST_SAMPLING_ERROR else "inconclusive"
+    return _finding(
+        "points", title, status, reason, Figure("", error, exact=True), limit=MOST_SAMPLING_ERROR, rule="max"
+    )
 
 
 def _errors(check: Check, measurements: Measurements) -> Iterator[tuple[str, float | None]]:
@@ -145,25 +148,13 @@ def _errors(check: Check, measurements: Measurements) -> Iterator[tuple[str, flo
                 yield source, entry.errors[metric]
 
 
-def _steps(measurements: Measurements) -> str:
-    steps = measurements.results.settings.steps
-    return f"{steps} points" if steps.isdecimal() else f"steps = '{steps}'"
-
-
-def _more_points(measurements: Measurements) -> str:
-    """What would give better figures."""
-    if measurements.results.settings.steps.startswith("auto"):
-        return "a smaller tolerance, such as steps = 'auto:0.001', asks for more points."
-    return "steps = 'auto' finds as many as it needs."
-
-
 def _identity(_policy: Policy, measurements: Measurements) -> Finding:
     """Whether the maps were made for this model, as far as their bundles say."""
     title, model = "maps made for this model", measurements.results.subject.model
     digests = measurements.results.run.bundle_models or {}
     if not isinstance(model, ModelFile) or not digests:
-        known = "Nothing is known of the bundles' models." if isinstance(model, ModelFile) else "The model is no file."
-        return _finding("identity", title, "not assessed", known, severity="info", required=False)
+        reason = "No bundle names its model." if isinstance(model, ModelFile) else "The model is not a file."
+        return _finding("identity", title, "not assessed", reason, severity="info", required=False)
     identity = model.identity.lower()
     others = {name: digest for name, digest in digests.items() if digest is not None and digest.lower() != identity}
     if others:

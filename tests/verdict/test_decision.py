@@ -475,8 +475,8 @@ def test_a_failure_goes_before_what_is_open(good: Plain) -> None:
     good["runtime"]["alpha"] = 0.1
     assert judged(STRICT, good, TODAY)[1:] == (
         "fail",
-        "1 of 14 checks failed: runtime-error. Check runtime-error: the runtime: 0.1 on 18 rows; the policy asks for at "
-        "most 0.001.",
+        "1 of 14 checks failed: runtime-error. Check runtime-error: the runtime: 0.1 on 18 rows; the policy asks for "
+        "at most 0.001.",
     )
 
 
@@ -1130,8 +1130,8 @@ def test_figures_that_few_points_may_have_moved_decide_nothing(good: Plain) -> N
     said = check(STRICT, good, "points")
     assert (said.status, said.severity, said.observed) == ("inconclusive", "critical", 0.013)
     assert said.reason == (
-        "With 16 points a figure of control:one-map:maps may be off by 0.013; at most 0.005 is asked: steps = 'auto' "
-        "finds as many as it needs."
+        "With 16 points, a figure of control:one-map:maps may be off by 0.013; at most 0.005 is allowed. Use steps = "
+        "'auto'."
     )
     assert verdict(STRICT, good) == "inconclusive"
 

@@ -21,7 +21,7 @@ from auditkit.runs.summary.source_rows import Source, metric_rows
 # up to a quarter of that has the same sign on all images. Of figures by 8 to 128 steps 98 in 100 kept to what is said,
 # of those by auto 96; the figure that is off most is off by a half to an eighth of it.
 USUAL, COMMON = 0.4, 0.25
-MATTERS = 0.005  # a figure that may be off by more than this leaves a verdict open
+MOST_SAMPLING_ERROR = 0.005  # a figure that may be off by more than this leaves a verdict open
 _MOVED_COLUMNS = ("insertion", "alpha", "beta")
 
 

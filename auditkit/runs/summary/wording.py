@@ -11,7 +11,7 @@ from auditkit.metrics.table import title
 from auditkit.metrics.values import Cause, NotAssessed, Note, NoteKind
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import CONTROL, Flag, FlagKind, MetricResult, NotRandomised, Runtime, SamplingError
-from auditkit.runs.summary.sampling_error import MATTERS
+from auditkit.runs.summary.sampling_error import MOST_SAMPLING_ERROR
 
 _WHY_NOT_ASSESSED: dict[Cause, str] = {
     "no-map-for-predicted-label": "no map for the predicted label",
@@ -115,7 +115,7 @@ def sampling_remarks(errors: Sequence[SamplingError], settings: Evaluation) -> l
         largest = max((error for error in bundle_errors if error is not None), default=0.0)
         if None in bundle_errors:
             sentences.append(f"points: with {steps}, it is unknown how far figures of {bundle} are off; {way_out}")
-        elif largest > MATTERS:
+        elif largest > MOST_SAMPLING_ERROR:
             sentences.append(f"points: with {steps}, a figure of {bundle} may be off by {largest:.3f}; {way_out}")
     return sentences
 
