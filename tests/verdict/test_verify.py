@@ -339,7 +339,7 @@ def test_every_changed_original_is_listed(given: Path) -> None:
         change(given)
     found = _verify(given)
     assert len(found.problems) == 2
-    assert any("first, originals" in said for said in found.not_checked)
+    assert any("originals and parts must hold first" in said for said in found.not_checked)
 
 
 def test_what_cannot_be_found_is_asked_for_by_its_option(given: Path, made: Path) -> None:
