@@ -1,12 +1,12 @@
 """Reads the tables of a TOML file key by key; refuses unknown keys and wrong types with a way out."""
 
 import difflib
-import math
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from auditkit.errors import BadInput
 
@@ -15,17 +15,12 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 MOST_CHARACTERS = 2000  # of a text that ends up in reports
 
 
-def _legible(text: str) -> bool:
-    """Whether a text has a visible character."""
-    return any(unicodedata.category(sign)[0] not in "CZ" for sign in text)
-
-
 class Table:
     """A table without unknown keys; a key without a default is required."""
 
     def __init__(self, data: object, where: str, keys: Iterable[str]) -> None:
         if not isinstance(data, Mapping):
-            raise BadInput(f"{where} is {_shown(data)}, expected a table with the keys {', '.join(keys)}.")
+            raise BadInput(f"{where} is {shown(data)}, expected a table with the keys {', '.join(keys)}.")
         self.where, self.data = where, data
         for key in data:
             if key not in keys:
@@ -38,7 +33,7 @@ class Table:
     def refuse(self, key: str, expected: str) -> BadInput:
         """The error that names a key's value and what is expected."""
         end = "" if expected.endswith("?") else "."
-        return BadInput(f"{self.where}: {key} is {_shown(self.data[key])}, expected {expected}{end}")
+        return BadInput(f"{self.where}: {key} is {shown(self.data[key])}, expected {expected}{end}")
 
     def _value(self, key: str, default: object, expected: str) -> object:
         if key not in self.data and default is None:
@@ -48,7 +43,10 @@ class Table:
     def text(self, key: str, default: str | None = None, expected: str = "a text in quotes, not blank") -> str:
         """A text of limited length that is not blank."""
         value = self._value(key, default, expected)
-        if not isinstance(value, str) or (key in self.data and not (_legible(value) and len(value) <= MOST_CHARACTERS)):
+        if isinstance(value, str) and key not in self.data:
+            return value
+        visible = isinstance(value, str) and any(unicodedata.category(sign)[0] not in "CZ" for sign in value)
+        if not isinstance(value, str) or not visible or len(value) > MOST_CHARACTERS:
             raise self.refuse(key, expected)
         return value
 
@@ -73,7 +71,7 @@ class Table:
     def number(self, key: str, default: float | None = None, expected: str = "a finite number") -> float:
         """A finite number."""
         value = self._value(key, default, expected)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not is_number(value):
             raise self.refuse(key, expected)
         return float(value)
 
@@ -106,8 +104,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else ""
 
 
-def _shown(value: object) -> str:
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number that a float can hold; TOML has integers of any length."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def shown(value: object) -> str:
     """A value as TOML writes it, short enough for a sentence."""
-    text = str(value) if isinstance(value, date) else repr(value)
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return "an integer that is too large"
+    try:
+        text = str(value) if isinstance(value, date) else repr(value)
+    except ValueError:  # Python prints at most 4,300 digits
+        return "a value with an integer that is too large"
     text = text.lower() if isinstance(value, bool) else text
     return text if len(text) <= 80 else text[:77] + "..."

@@ -15,7 +15,7 @@ from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.toml_tables import Table, nearest
+from auditkit.toml_tables import Table, is_number, nearest, shown
 from auditkit.verdict.flags import CHEATS
 from auditkit.verdict.policy import (
     BUILT_IN,
@@ -47,18 +47,16 @@ _MARGIN = re.compile(r"control:(?:([a-z-]*[a-z]):)?([-+]?(?:\d+\.?\d*|\.\d+)(?:e
 
 def read_policy(name_or_path: str | Path) -> Policy:
     """The shipped policy of this name, or the one in this file."""
-    given = str(name_or_path)
-    if given in SHIPPED:
-        return parse_policy(shipped_text(given), given)
-    return parse_policy(_text(Path(name_or_path)), Path(given).name)
+    name, path = str(name_or_path), Path(name_or_path)
+    return parse_policy(shipped_text(name), name) if name in SHIPPED else parse_policy(_text(path), path.name)
 
 
 def _text(path: Path) -> str:
     """Text of a policy file, its bytes unchanged: the digest is of what is on the disk."""
     if not path.exists():
         hint = nearest(str(path), SHIPPED)
-        listed = f"{', '.join(SHIPPED)}{f'; {hint}' if hint else '.'}"
-        raise BadInput(f"there is no policy file {path}, and those that come with auditkit are {listed}")
+        names = f"{', '.join(SHIPPED)}{f'; {hint}' if hint else '.'}"
+        raise BadInput(f"there is no policy file {path}, and the policies of auditkit are {names}")
     try:
         if not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise OSError(f"it is no regular file of at most {MOST_BYTES:,} bytes")
@@ -71,24 +69,26 @@ def parse_policy(text: str, where: str) -> Policy:
     """The policy that a text states; `where` is the file's name in messages."""
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also an integer of more digits than Python reads
         raise BadInput(f"{where} is not TOML: {error}.") from None
     if type(data.get("schema_version")) is not int or data["schema_version"] != SCHEMA_VERSION:
-        found = f"is {data['schema_version']!r}" if "schema_version" in data else "is missing"
-        raise BadInput(f"{where}: schema_version {found}, expected {SCHEMA_VERSION}.")
+        version = f"is {shown(data['schema_version'])}" if "schema_version" in data else "is missing"
+        raise BadInput(f"{where}: schema_version {version}, expected {SCHEMA_VERSION}.")
     keys = ("schema_version", "name", "description", "fail_on", "evaluation", "randomisation", "check", "suppression")
     top = Table(data, where, keys)
-    evaluation = _evaluation_table(top)
-    controls = _controls(evaluation)
-    randomisation = _randomisation(top)
+    settings_keys = ("labels", "infill", "eps1", "eps2", "steps", "range", "confidence", "seed", "controls", "minimum_images",
+            "max_failed_images")  # fmt: skip
+    evaluation = Table(top.data.get("evaluation", {}), f"{where} [evaluation]", settings_keys)
+    controls, randomisation = _controls(evaluation), _randomisation(top)
     settings = _evaluation(evaluation, controls)
     checks = _checks(top, controls, randomisation is not None)
     _assessable(checks, settings, top.where)
     if checks and "minimum_images" not in evaluation:
-        raise BadInput(f"{evaluation.where}: minimum_images is missing: say how many images a verdict needs.")
-    failed = evaluation.number("max_failed_images", 0.0, "a share from 0 up to, but not including, 1")
+        raise BadInput(f"{evaluation.where}: minimum_images is missing; set how many images a verdict needs.")
+    share = "a share from 0 up to, but not including, 1"
+    failed = evaluation.number("max_failed_images", 0.0, share)
     if not 0 <= failed < 1:
-        raise evaluation.refuse("max_failed_images", "a share from 0 up to, but not including, 1")
+        raise evaluation.refuse("max_failed_images", share)
     return Policy(
         top.text("name"), top.text("description", ""), settings,
         evaluation.whole("minimum_images", 1, 1), failed, controls, randomisation,
@@ -96,21 +96,16 @@ def parse_policy(text: str, where: str) -> Policy:
     )  # fmt: skip
 
 
-def _evaluation_table(top: Table) -> Table:
-    keys = ("labels", "infill", "eps1", "eps2", "steps", "range", "confidence", "seed", "controls", "minimum_images",
-            "max_failed_images")  # fmt: skip
-    return Table(top.data.get("evaluation", {}), f"{top.where} [evaluation]", keys)
-
-
 def _evaluation(table: Table, controls: Sequence[str]) -> Evaluation:
     steps = table.data.get("steps")
-    if "steps" in table and type(steps) not in (int, str):
+    if "steps" in table and not (isinstance(steps, str) or (type(steps) is int and is_number(steps))):
         raise table.refuse("steps", "a number of points, 'exact', 'auto' or 'auto:TOLERANCE'")
     labels_expected = "'all', 'topK', 'f>=p' or a list of labels in one text, such as '3,7'"
     labels = table.text("labels", expected=labels_expected) if "labels" in table else None
-    infill, eps1, eps2 = _infill(table), _epsilon(table, "eps1"), _epsilon(table, "eps2")
+    eps_expected = "a number from 0 up to, but not including, 1"
+    eps1, eps2 = (table.number(key, expected=eps_expected) if key in table else None for key in ("eps1", "eps2"))
     confidence = table.number("confidence", 0.95, "a number from 0.5 up to, but not including, 1")
-    kept_range, seed = _range(table), table.whole("seed", 0, 0)
+    infill, kept_range, seed = _infill(table), _range(table), table.whole("seed", 0, 0)
     try:
         return Evaluation(
             labels=labels, infill=infill, eps1=eps1, eps2=eps2, confidence=confidence, range=kept_range, seed=seed,
@@ -120,23 +115,19 @@ def _evaluation(table: Table, controls: Sequence[str]) -> Evaluation:
         raise BadInput(f"{table.where}: {error}") from None
 
 
-def _epsilon(table: Table, key: str) -> float | None:
-    return table.number(key, expected="a number from 0 up to, but not including, 1") if key in table else None
-
-
 def _infill(table: Table) -> tuple[str, ...] | None:
     if "infill" not in table:
         return None
     value = table.data["infill"]
-    listed = [value] if isinstance(value, str) else value
-    if not (isinstance(listed, list) and listed and all(isinstance(name, str) for name in listed)):
+    names = [value] if isinstance(value, str) else value
+    if not (isinstance(names, list) and names and all(isinstance(name, str) for name in names)):
         raise table.refuse("infill", "'gray', 'blur', 'blur:SIGMA', 'random' or 'image:FILE', or a list of them")
-    return tuple(listed)
+    return tuple(names)
 
 
 def _range(table: Table) -> tuple[float, float]:
     value = table.data.get("range", [0.0, 1.0])
-    if not (isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value)):
+    if not (isinstance(value, list) and len(value) == 2 and all(map(is_number, value))):
         raise table.refuse("range", "two kept fractions, such as [0.2, 0.6]")
     return float(value[0]), float(value[1])
 
@@ -208,13 +199,13 @@ def _check(table: Table, controls: tuple[str, ...], randomised: bool) -> Check:
     if name in BUILT_IN or _RESERVED.fullmatch(name):
         raise BadInput(f"{table.where}: the id '{name}' is that of a finding of auditkit's own; choose another.")
     metric = table.choice("metric", [name for name, entry in METRICS.items() if entry.in_policies])
-    given = [rule for rule in RULES if rule in table]
-    if len(given) != 1:
-        found = " and ".join(given) if given else "none of them"
-        raise BadInput(f"{table.where}: a check needs exactly one of {', '.join(RULES)}, found {found}.")
+    rules = [rule for rule in RULES if rule in table]
+    if len(rules) != 1:
+        names = " and ".join(rules) or "none of them"
+        raise BadInput(f"{table.where}: a check needs exactly one of {', '.join(RULES)}, found {names}.")
     if metric == "randomisation" and not randomised:
         raise BadInput(f"{table.where}: randomisation is not run; add a table [randomisation], or leave the check out.")
-    rule = given[0]
+    (rule,) = rules
     over, limit = _margin(table, metric, controls) if rule == "min_margin_over" else ((), _limit(table, metric, rule))
     check = Check(name, metric, rule, limit, table.choice("severity", SEVERITIES),
                   required=table.truth("required", True), over=over)  # fmt: skip
@@ -243,19 +234,19 @@ def _margin(table: Table, metric: str, controls: tuple[str, ...]) -> tuple[tuple
     """The controls that a margin is taken over, and the margin."""
     if not METRICS[metric].has_margin:
         known = ", ".join(name for name, entry in METRICS.items() if entry.has_margin)
-        raise BadInput(f"{table.where}: {metric} has no margin over controls; those that have are {known}.")
+        raise BadInput(f"{table.where}: {metric} has no margin over controls; these have one: {known}.")
     expected = "'control:MARGIN', over every control, or 'control:NAME:MARGIN', such as 'control:random:-0.05'"
     match = _MARGIN.fullmatch(table.text("min_margin_over", expected=expected))
     if match is None or not -1 < float(match[2]) < 1:
         raise table.refuse("min_margin_over", f"{expected}, with a margin between -1 and 1")
-    # The one map is the bundle's own of the predicted label: of what is about one label alone it says nothing.
+    # one-map is the bundle's own map of the predicted label, so it shows nothing about metrics of that label alone.
     available = tuple(name for name in controls if name != ONE_MAP_CONTROL or METRICS[metric].of_every_label)
     if match[1] is None and available:
         return available, float(match[2])
     if match[1] not in available:
-        named = f"the control '{match[1]}'" if match[1] else "every control"
-        has = f"has {', '.join(available)}" if available else "has none"
-        raise BadInput(f"{table.where}: a margin over {named} is asked, but for {metric} the policy {has}.")
+        control = f"control '{match[1]}'" if match[1] else "controls"
+        hint = f"; it has {', '.join(available)}" if available else ""
+        raise BadInput(f"{table.where}: the policy has no {control} for {metric}{hint}.")
     return (match[1],), float(match[2])
 
 
@@ -265,7 +256,7 @@ def _suppressions(top: Table, checks: tuple[Check, ...]) -> tuple[Suppression, .
     for table in _tables(top, "suppression", keys):
         name = table.text("check")
         if name in BUILT_IN:
-            raise BadInput(f"{table.where}: '{name}' says whether there is evidence at all, and cannot be suppressed.")
+            raise BadInput(f"{table.where}: '{name}' is a precondition of every verdict and cannot be suppressed.")
         if name not in known:
             hint = nearest(name, known) or f"there are {', '.join(known)}."
             raise BadInput(f"{table.where}: there is no check '{name}' to suppress; {hint}")

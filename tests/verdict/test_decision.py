@@ -110,7 +110,7 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
     record = to_json(check(STRICT, good, "completeness-above-controls"))
     assert record == {
         "id": "completeness-above-controls", "metric": "worst_completeness", "status": "pass", "observed": 0.2,
-        "title": "The maps show clearly more evidence than the maps beside them that ignore the model",
+        "title": "The maps show clearly more evidence than maps that ignore the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True, "counts": True,
         "reason": "maps (gray) over control:random: 0.200 (0.190 to 0.210) on 1000 images; the policy asks for more "

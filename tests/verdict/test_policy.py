@@ -205,7 +205,10 @@ EVALUATION = {
     "infill = []": "infill is []",
     'infill = ["gray", 3]': "infill is ['gray', 3]",
     "range = [0.6, 0.2]": "range 0.6 to 0.2",
-    "range = [nan, 0.2]": "range nan",
+    "range = [nan, 0.2]": "range is [nan, 0.2], expected two kept fractions",
+    f"range = [0, {'9' * 400}]": "range is [0, 999",
+    f"steps = {'9' * 400}": "steps is an integer that is too large, expected a number of points",
+    f"infill = [0x{'f' * 5000}]": "infill is a value with an integer that is too large",
     "range = 0.5": "range is 0.5, expected two kept fractions",
     "confidence = 95": "confidence 95.0 must lie in [0.5, 1)",
     "seed = -1": "seed is -1, expected a whole number from 0 up",
@@ -235,6 +238,7 @@ CHECKS = {
     ("insertion", "min = 0"): "which no insertion can miss",
     ("deletion", "max = 1"): "which no deletion can miss",
     ("insertion", "min = nan"): "min is nan, expected a finite number",
+    ("insertion", f"min = {'9' * 400}"): "min is an integer that is too large, expected a finite number.",
     ("insertion", 'min = "0.4"'): "min is '0.4'",
     ("insertion", "min = true"): "min is true",
     ("insertion", "minimum = 0.4"): "unknown key 'minimum'; did you mean 'min'?",
@@ -242,8 +246,11 @@ CHECKS = {
     ("insertion", "min_margin_over = 0.05"): "expected 'control:MARGIN'",
     ("insertion", 'min_margin_over = "control:2"'): "margin between -1 and 1",
     ("insertion", 'min_margin_over = "control:nan"'): "expected 'control:MARGIN'",
-    ("insertion", 'min_margin_over = "control:gauss:0.1"'): "over the control 'gauss' is asked, but for insertion",
-    ("insertion", 'min_margin_over = "control:one-map:0"'): "'one-map' is asked, but for insertion",
+    (
+        "insertion",
+        'min_margin_over = "control:gauss:0.1"',
+    ): "the policy has no control 'gauss' for insertion; it has random",
+    ("insertion", 'min_margin_over = "control:one-map:0"'): "the policy has no control 'one-map' for insertion",
     ("deletion", 'min_margin_over = "control:0"'): "deletion has no margin over controls",
     ("flags", "min = 1"): "give max, not min",
     ("flags", "max = 0.5"): "a whole number from 0 up",
@@ -265,6 +272,10 @@ def test_checks_that_cannot_be_meant(metric: str, lines: str) -> None:
     assert "[[check]] more" in said
 
 
+def test_an_integer_that_python_does_not_read_is_refused() -> None:
+    assert "is not TOML: " in refused(SMALL.format(evaluation=f"eps1 = {'9' * 5000}"))
+
+
 @pytest.mark.parametrize(("metric", "most"), [("flags", 2), ("runtime_error", 0.05)])
 def test_limits_just_below_what_is_refused_are_read(metric: str, most: float) -> None:
     assert small(more=CHECK.format(metric, f"max = {most}")).checks[1].limit == most
@@ -273,10 +284,10 @@ def test_limits_just_below_what_is_refused_are_read(metric: str, most: float) ->
 def test_a_margin_over_a_control_that_is_not_run() -> None:
     text = SMALL.format(evaluation='controls = ["edges"]')
     said = refused(text + CHECK.format("insertion", 'min_margin_over = "control:random:0"'))
-    assert "over the control 'random' is asked, but for insertion the policy has edges" in said
+    assert "the policy has no control 'random' for insertion; it has edges." in said
     text = SMALL.format(evaluation="controls = []")
     said = refused(text + CHECK.format("insertion", 'min_margin_over = "control:0"'))
-    assert "over every control is asked, but for insertion the policy has none" in said
+    assert "the policy has no controls for insertion." in said
 
 
 SUPPRESSIONS = {
