@@ -76,8 +76,8 @@ def parse_policy(text: str, where: str) -> Policy:
         raise BadInput(f"{where}: schema_version {version}, expected {SCHEMA_VERSION}.")
     keys = ("schema_version", "name", "description", "fail_on", "evaluation", "randomisation", "check", "suppression")
     top = Table(data, where, keys)
-    settings_keys = ("labels", "infill", "eps1", "eps2", "steps", "range", "confidence", "seed", "controls", "minimum_images",
-            "max_failed_images")  # fmt: skip
+    settings_keys = ("labels", "infill", "eps1", "eps2", "steps", "range", "confidence", "seed", "controls",
+                     "minimum_images", "max_failed_images")  # fmt: skip
     evaluation = Table(top.data.get("evaluation", {}), f"{where} [evaluation]", settings_keys)
     controls, randomisation = _controls(evaluation), _randomisation(top)
     settings = _evaluation(evaluation, controls)

@@ -313,7 +313,7 @@ PLAIN, OVERLAP = SMALL.format(evaluation=""), CHECK.format("iou", "min = 0.1")
 FILES = {
     "": "schema_version is missing, expected 1",
     "schema_version = 2": "schema_version is 2, expected 1",
-    "schema_version = true": "schema_version is True, expected 1",
+    "schema_version = true": "schema_version is true, expected 1",
     'schema_version = 1\nname = "x"\n[[[': "is not TOML",
     "schema_version = 1": "name is missing",
     'schema_version = 1\nname = "x"\nchecks = []': "unknown key 'checks'; did you mean 'check'?",
@@ -324,7 +324,7 @@ FILES = {
     'schema_version = 1\nname = "x"\nfail_on = "hihg"': "did you mean 'high'?",
     'schema_version = 1\nname = "x"\n[randomisation]\nimage = 3': "did you mean 'images'?",
     'schema_version = 1\nname = "x"\n[randomisation]\nstages = 0': "stages is 0, expected a whole number from 1 up",
-    SMALL.replace("minimum_images = 20\n{evaluation}", ""): "minimum_images is missing: say how many",
+    SMALL.replace("minimum_images = 20\n{evaluation}", ""): "minimum_images is missing; set how many",
     SMALL.replace("20\n{evaluation}", "0"): "minimum_images is 0, expected a whole number from 1 up",
     SMALL.replace("20\n{evaluation}", "20.0"): "minimum_images is 20.0",
     PLAIN + OVERLAP.replace("more", "complete"): "two checks have the id",
