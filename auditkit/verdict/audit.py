@@ -34,8 +34,7 @@ from auditkit.runs.randomisation import randomisation
 from auditkit.runs.summary.results import results as run_results
 from auditkit.runs.summary.results import without_figures
 from auditkit.verdict.decision import judge
-from auditkit.verdict.policy import deciding
-from auditkit.verdict.policy_file import Policy
+from auditkit.verdict.policy import Policy, deciding
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
 POLICY, MAPS, GALLERY, RANDOMISED, REPORT, SITTINGS = (

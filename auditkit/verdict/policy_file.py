@@ -32,7 +32,6 @@ from auditkit.verdict.policy import (
     shipped_text,
 )
 
-__all__ = ["Policy", "parse_policy", "read_policy"]
 SCHEMA_VERSION = 1
 MOST_BYTES = 1 << 20
 # Every map of a label is complete when eps1 is above the label's probability, and sound when eps2 is above what the map

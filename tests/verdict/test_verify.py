@@ -256,7 +256,7 @@ def test_rows_forged_through_and_through_do_not_come_out_again(given: Path) -> N
         return [row for row in made if row is not None]
 
     _forged_rows(given / "run", change)
-    assert [said for said in _inside(given) if "stands there twice" not in said] == []
+    assert [said for said in _inside(given) if "occurs twice" not in said] == []
     found = _verify(given, share=1.0, seed=0)
     sources = len(CONTROLS) + 2  # and the maps, and one of them for all labels
     counts = {"rows": 3 * sources, "sources": sources, "twice": 2 * sources}

@@ -6,7 +6,6 @@ from datetime import date
 
 import numpy as np
 
-from auditkit.arrays import Array
 from auditkit.data.bundles import open_bundle
 from auditkit.errors import AuditError
 from auditkit.metrics.curves import area, sampled_errors, uniform_counts
@@ -15,7 +14,7 @@ from auditkit.records import to_json
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.evaluation.plan import RunRecord, without_paths
-from auditkit.runs.evaluation.settings import CurvePair
+from auditkit.runs.evaluation.settings import CurvePair, curve_pairs
 from auditkit.runs.folder import provenance
 from auditkit.runs.folder.figures import RandomisationStage
 from auditkit.runs.randomisation import stage_result
@@ -35,13 +34,9 @@ NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict", "verdict_reason", "poli
 
 def check_settings(recorded: RecordedRun) -> Outcome:
     """Whether run.json, which is written first, and results.json agree."""
-    return "say the same in run.json and results.json", _settings_problems(recorded)
-
-
-def _settings_problems(recorded: RecordedRun) -> list[str]:
-    about, results = without_paths(recorded.about), recorded.results
+    agree, about, results = "agree in run.json and results.json", without_paths(recorded.about), recorded.results
     if results.policy is None:
-        return [f"run.json: {difference}" for difference in differences(recorded.run, about)]
+        return agree, [f"run.json: {difference}" for difference in differences(recorded.run, about)]
     # A run may raise the precision and make maps after run.json is written.
     machine = {name: value for name, value in about["environment"].items() if name != "precision"}
     expected = {"subject": about["subject"], "policy": results.policy.sha256, "environment": machine}
@@ -50,9 +45,9 @@ def _settings_problems(recorded: RecordedRun) -> list[str]:
     else:
         expected["maps"] = {"method": results.explained.method}
     versions = {name: about["environment"][name] for name in ("auditkit", "onnxruntime")}
-    in_results = differences(recorded.plain["software"], versions, "software")
-    return [*(f"run.json: {text}" for text in differences(recorded.run, expected)),
-            *(f"results.json: {text}" for text in in_results)]  # fmt: skip
+    problems = [f"run.json: {text}" for text in differences(recorded.run, expected)]
+    problems += [f"results.json: {text}" for text in differences(recorded.plain["software"], versions, "software")]
+    return agree, problems
 
 
 def check_units(recorded: RecordedRun) -> Outcome:
@@ -63,32 +58,29 @@ def check_units(recorded: RecordedRun) -> Outcome:
         if key not in stored_keys:
             problems.append(f"the unit of images {unit.start} to {unit.stop - 1} is missing (items/{key}.parquet)")
         else:
-            problems += [f"items/{key}.parquet {damage}" for damage in _damage(recorded, key)]
+            problems += _damage(recorded, key)
     return f"{len(recorded.units)} units, each sealed with its key", problems
 
 
 def _damage(recorded: RecordedRun, key: str) -> list[str]:
     try:
-        if recorded.store.has(key):
-            return []
+        intact = recorded.store.has(key)
     except (KeyError, TypeError, OSError) as error:  # sealed, but not by auditkit
-        return [f"was not written by auditkit ({type(error).__name__})"]
-    return ["is torn, was changed, or holds another unit"]
+        return [f"items/{key}.parquet was not written by auditkit ({type(error).__name__})"]
+    return [] if intact else [f"items/{key}.parquet is torn, was changed, or holds another unit"]
 
 
 def check_rows(recorded: RecordedRun) -> Outcome:
     """Rows that contradict themselves or occur twice."""
     count, problems = 0, list[str]()
-    by_infill = {curves.insertion.infill: curves for curves in recorded.curve_pairs}
+    by_infill = {curves.insertion.infill: curves for curves in curve_pairs(recorded.settings)}
     for table in recorded.store.tables(recorded.units.values()):
         rows = table.to_pylist()
         count += len(rows)
         keys = [tuple(row[name] for name in ROW_KEY) for row in rows]
         counts = Counter(keys)
-        problems += [
-            f"{_row_name(row)} stands there twice" for key, row in zip(keys, rows, strict=True) if counts[key] > 1
-        ]
-        for row in rows:
+        for key, row in zip(keys, rows, strict=True):
+            problems += [f"{_row_name(row)} occurs twice"] if counts[key] > 1 else []
             problems += [f"{_row_name(row)}: {problem}" for problem in _contradictions(row, by_infill, recorded)]
         problems += _ratios(rows, recorded) + _errors(rows, recorded)
     return f"{count:,} fit their curves and formulas", problems
@@ -99,7 +91,6 @@ def _row_name(row: StoredRow) -> str:
 
 
 def _contradictions(row: StoredRow, by_infill: Mapping[str, CurvePair], recorded: RecordedRun) -> Iterator[str]:
-    """Contradictions within a row."""
     curves = by_infill.get(row["infill"])
     if curves is None:
         yield "the run has no such infill"
@@ -109,15 +100,13 @@ def _contradictions(row: StoredRow, by_infill: Mapping[str, CurvePair], recorded
     counts, values = np.asarray(row["keep_counts"] or (), np.int64), np.asarray(row["curve"] or (), np.float64)
     if row["insertion"] is None or row["prob"] is None or not 0 < len(counts) == len(values):
         yield "it has no figure and no reason for that"
-    elif not abs(_area(counts, values, curves, recorded) - row["insertion"]) <= FLOAT32:
-        yield f"insertion is {row['insertion']:.6g}, its curve's area {_area(counts, values, curves, recorded):.6g}"
+        return
+    protocol = curves.insertion.protocol
+    curve_area = protocol.area(counts, values) if protocol is not None else area(counts - recorded.span.low, values)
+    if not abs(curve_area - row["insertion"]) <= FLOAT32:
+        yield f"insertion is {row['insertion']:.6g}, its curve's area {curve_area:.6g}"
     elif counts[-1] == recorded.span.pixels and not abs(values[-1] - row["prob"]) <= FLOAT32:
         yield f"the probability is {row['prob']:.6g}, its curve ends at {values[-1]:.6g}"
-
-
-def _area(counts: Array, values: Array, curves: CurvePair, recorded: RecordedRun) -> float:
-    protocol, low = curves.insertion.protocol, recorded.span.low
-    return float(protocol.area(counts, values) if protocol is not None else area(counts - low, values))
 
 
 def _ratios(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
@@ -168,7 +157,7 @@ def _errors(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
 
 def check_summary(recorded: RecordedRun) -> Outcome:
     """Entries of results.json that do not follow from the stored rows."""
-    runtime, record = recorded.runtime, RunRecord.of(recorded.results)
+    runtime, record = recorded.results.runtime, RunRecord.of(recorded.results)
     if runtime is None:
         summary = without_figures(record.subject, recorded.settings, record.environment)
     else:

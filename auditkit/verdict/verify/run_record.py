@@ -15,10 +15,8 @@ from auditkit.model.device import CPU, PROFILES
 from auditkit.records import Json, to_object
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.plan import RunRecord, unit_keys
-from auditkit.runs.evaluation.settings import CurvePair, Evaluation, curve_pairs, resolved, units
-from auditkit.runs.folder import results as results_types
-from auditkit.runs.folder.figures import Runtime
-from auditkit.runs.folder.results import Results
+from auditkit.runs.evaluation.settings import Evaluation, resolved, units
+from auditkit.runs.folder.results import CardValue, Results, Settings
 from auditkit.runs.folder.store import Store
 
 MOST_IMAGES = 10**7  # more than any run has; a changed file may hold any number
@@ -36,12 +34,11 @@ class RecordedRun:
 
     store: Store
     run: PlainRecord  # run.json
-    results: Results
+    results: Results  # without a runtime if no map could be used, so that there are no rows
     plain: Mapping[str, Json]  # results.json
     about: PlainRecord  # the keys of its units are digests of this
     requested: Evaluation  # settings as a user would give them
     settings: Evaluation  # the same, resolved
-    runtime: Runtime | None  # None: no map could be used, so there are no rows
     card: Card  # without the names of the classes
     units: Mapping[range, str]  # the key of each
 
@@ -56,17 +53,12 @@ class RecordedRun:
             settings = resolved(requested, results.subject.classes)
             for difference in differences(about["settings"], to_object(settings.to_record())):
                 raise ValueError(f"its settings do not belong together: {difference}")
-            card, runtime = _card(results.subject.card), results.runtime
-            keys = {} if runtime is None else _unit_keys(about, results, card)
-            return cls(store, run, results, plain, about, requested, settings, runtime, card, keys)
+            card = _card(results.subject.card)
+            keys = {} if results.runtime is None else _unit_keys(about, results, card)
+            return cls(store, run, results, plain, about, requested, settings, card, keys)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise BadInput(f"{folder} does not hold an evaluation of this auditkit's: {reason}.") from None
-
-    @property
-    def curve_pairs(self) -> tuple[CurvePair, ...]:
-        """The curves that its settings ask for."""
-        return curve_pairs(self.settings)
 
     @property
     def span(self) -> Span:
@@ -82,13 +74,13 @@ def _unit_keys(about: PlainRecord, results: Results, card: Card) -> dict[range, 
     return unit_keys(about, every)
 
 
-def _evaluation(settings: results_types.Settings) -> Evaluation:
+def _evaluation(settings: Settings) -> Evaluation:
     omitted = ("conventions", *(OF_THE_PROTOCOL if settings.protocol is not None else ()))
     values = {name: value for name, value in vars(settings).items() if name not in omitted}
     return Evaluation(**values | {"steps": parse_steps(settings.steps)})
 
 
-def _card(recorded: Mapping[str, results_types.CardValue]) -> Card:
+def _card(recorded: Mapping[str, CardValue]) -> Card:
     values: dict[str, Any] = dict(recorded)
     del values["class_names"]
     return Card(**values)

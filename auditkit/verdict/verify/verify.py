@@ -162,7 +162,7 @@ def _check_rows(
     result: Verification, recorded: RecordedRun, plan: EvaluationPlan, share: float, seed: int, progress: Progress
 ) -> None:  # fmt: skip
     """Recompute a sample of the rows from the originals, and the runtime's error."""
-    runtime = recorded.runtime
+    runtime = recorded.results.runtime
     if runtime is None:
         result.not_checked.append("rows: no map could be used, so there are none")
         return
