@@ -84,8 +84,7 @@ def audit(
             git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on,
         )  # fmt: skip
         results = replace(results, run=run, software=provenance.facts(model), policy=request.policy.to_record())
-        judgement = judge(request.policy, results, datetime.now(UTC).date(), request.fail_on)
-        results = replace(results, checks=judgement.checks, verdict=judgement.verdict, verdict_reason=judgement.reason)
+        results = judge(request.policy, results, datetime.now(UTC).date(), request.fail_on)
         store.finish(results)
         baseline, problem = _changes_since(request.baseline, out)
         store.finish(replace(results, baseline=baseline))

@@ -10,21 +10,12 @@ from datetime import date
 
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import Severity, Verdict
-from auditkit.runs.folder.results import CheckResult, Results
+from auditkit.runs.folder.results import Results
 from auditkit.verdict.checks import FEWEST_IMAGES, Finding, judge_check
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression, at_least, deciding
 from auditkit.verdict.preconditions import preconditions
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The checks of a policy, its verdict and the reason."""
-
-    checks: tuple[CheckResult, ...]
-    verdict: Verdict
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -39,8 +30,8 @@ class Decision:
     no_other_labels: bool = False  # no label other than the prediction could be assessed
 
 
-def judge(policy: Policy, results: Results, today: date, fail_on: str | None = None) -> Judgement:
-    """The checks, the verdict and its reason; `fail_on` overrides the policy's."""
+def judge(policy: Policy, results: Results, today: date, fail_on: str | None = None) -> Results:
+    """The results with checks, verdict and reason; `fail_on` overrides the policy's."""
     level = deciding(fail_on or policy.fail_on)
     measurements = Measurements(results)
     active = {suppression.check: suppression for suppression in policy.suppressions if today <= suppression.expires}
@@ -53,7 +44,8 @@ def judge(policy: Policy, results: Results, today: date, fail_on: str | None = N
     findings = required + of_policy + named + _expired(policy, today)
     decision = decide(findings, of_policy, level)
     checks = tuple(finding.to_record(counts=_counts(finding, level)) for finding in findings)
-    return Judgement(checks, decision.verdict, explain(decision, policy, of_policy, level))
+    reason = explain(decision, policy, of_policy, level)
+    return replace(results, checks=checks, verdict=decision.verdict, verdict_reason=reason)
 
 
 def _counts(finding: Finding, level: Severity) -> bool:

@@ -48,9 +48,9 @@ def good() -> Plain:
 
 def judged(
     policy: Policy, plain: Plain, today: date = TODAY, fail_on: str | None = None
-) -> tuple[tuple[CheckResult, ...], Verdict, str]:
-    judgement = judge(policy, parsed(plain), today, fail_on)
-    return judgement.checks, judgement.verdict, judgement.reason
+) -> tuple[tuple[CheckResult, ...], Verdict | None, str]:
+    results = judge(policy, parsed(plain), today, fail_on)
+    return results.checks, results.verdict, results.verdict_reason
 
 
 def verdict(policy: Policy, plain: Plain, fail_on: str | None = None) -> Verdict:
@@ -1290,4 +1290,7 @@ def test_a_stored_run_is_judged_like_one_in_memory(planted: Callable[[Any], Plai
     measured = parsed(planted(noise))
     with Store.open(tmp_path / "run", {}) as store:
         store.finish(measured)
-    assert judge(PLANTED, Store(tmp_path / "run").results(), TODAY) == judge(PLANTED, measured, TODAY)
+    stored, expected = (judge(PLANTED, source, TODAY) for source in (Store(tmp_path / "run").results(), measured))
+    assert (stored.checks, stored.verdict, stored.verdict_reason) == (
+        expected.checks, expected.verdict, expected.verdict_reason
+    )  # fmt: skip

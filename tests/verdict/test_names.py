@@ -16,7 +16,7 @@ from auditkit.metrics.values import Cause, NotAssessed, Note, NoteKind
 from auditkit.runs.folder.figures import STATUSES, Flag, FlagKind, NotRandomised, Randomisation, Verdict
 from auditkit.runs.folder.results import CheckResult, Refusal, Results
 from auditkit.runs.summary.wording import flag_text, note_text, why_not_assessed
-from auditkit.verdict.decision import Judgement, judge
+from auditkit.verdict.decision import judge
 from auditkit.verdict.flags import KINDS
 from auditkit.verdict.policy import deciding
 from auditkit.verdict.policy_file import parse_policy
@@ -210,17 +210,17 @@ def measured(scenario: str, bundle: str) -> Results:
     return parsed(plain)
 
 
-def judged(scenario: str, names: Names) -> Judgement:
-    """The judgement of the scenario under these names."""
+def judged(scenario: str, names: Names) -> Results:
+    """The judged results of the scenario under these names."""
     base, policy = measured(scenario, names.bundle), replace(POLICY, name=names.policy)
     subject = replace(base.subject, class_names=(names.class_name,) * base.subject.classes)
     failed = (FailedImage(names.image, names.image),) * 3
     return judge(policy, replace(base, subject=subject, failed_images=failed, policy=policy.to_record()), TODAY)
 
 
-def facts(judgement: Judgement) -> tuple[Verdict, list[CheckResult]]:
-    """All of the judgement but its words."""
-    return judgement.verdict, [replace(check, reason="", suppression=None) for check in judgement.checks]
+def facts(results: Results) -> tuple[Verdict | None, list[CheckResult]]:
+    """The verdict and the checks without their words."""
+    return results.verdict, [replace(check, reason="", suppression=None) for check in results.checks]
 
 
 def refusals() -> Iterator[str]:
@@ -253,8 +253,9 @@ def stated() -> tuple[str, ...]:
 
 def explained(scenario: str) -> set[str]:
     """Why the checks of a scenario came out as they did, and its verdict."""
-    judgement = judged(scenario, Names())
-    return {judgement.reason}.union(*({check.id, check.title, check.reason} for check in judgement.checks))
+    results = judged(scenario, Names())
+    texts = {results.verdict_reason}
+    return texts.union(*({check.id, check.title, check.reason} for check in results.checks))
 
 
 @cache

@@ -181,10 +181,10 @@ def check_verdict(recorded: RecordedRun) -> Outcome:
     if (recorded.store.folder / POLICY).read_bytes() != policy.text.encode():
         problems.append(f"the policy is not that of {POLICY}")
     day = date.fromisoformat((results.run.ended or "")[:10])  # on which suppressions were in force or not
-    judgement = judge(policy, results, day, results.run.fail_on)
-    expected = {"checks": to_json(judgement.checks), "verdict": judgement.verdict, "verdict_reason": judgement.reason}
+    judged = judge(policy, results, day, results.run.fail_on).to_json()
+    expected = {name: judged[name] for name in ("checks", "verdict", "verdict_reason")}
     problems += differences(recorded.plain, expected)
-    about = f"follows from results and policy, {len(judgement.checks)} checks"
+    about = f"follows from results and policy, {len(results.checks)} checks"
     return about, [f"results.json: {problem}" for problem in problems]
 
 
