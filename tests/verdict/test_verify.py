@@ -96,12 +96,12 @@ def _forged_rows(run: Path, change: Callable[[list[dict[str, Any]]], list[dict[s
     rows = change(Store(run).read(key).to_pylist())
     table = pa.Table.from_pylist(rows, schema=parquet.schema())
     (run / "items" / f"{key}.parquet").write_bytes(parquet.encoded(key, table))
-    assert said.runtime is not None
+    assert said.results.runtime is not None
     store = Store(run)
     with np.errstate(all="ignore"):
         record = RunRecord.of(said.results)
         tables = partial(store.tables, said.units.values())
-        summary = summarise(tables, said.settings, said.runtime, record)
+        summary = summarise(tables, said.settings, said.results.runtime, record)
     with Store.open(run, said.run) as writing:
         writing.finish(results(summary))
     checksums.write(run)
