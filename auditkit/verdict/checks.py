@@ -221,7 +221,8 @@ def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
         return (f"{figure.of}: {reason}.",)
     ends = "" if figure.low is None or figure.high is None else f" ({_decimal(figure.low)} to {_decimal(figure.high)})"
     value = f"{figure.value:.3g}" if figure.exact else _decimal(figure.value)
-    on = f" on {figure.n} {'rows' if check.metric == 'runtime_error' else 'images'}" if figure.n else ""
+    counted = "rows" if check.metric == "runtime_error" else "images"
+    on = f" on {figure.n} {counted}" if figure.n else ""
     bound = {"min": "at least", "max": "at most"}.get(check.rule, "more than")
     observed = f"{figure.of}: {value}{ends}{on}; the policy asks for {bound} {check.limit:g}."
     return (observed, f"{reason[:1].upper()}{reason[1:]}.") if reason else (observed,)
