@@ -243,7 +243,7 @@ def test_killed_while_maps_are_written_it_goes_on_to_the_same(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        target = {"the record": (explain_record, "write_whole"), "the maps": (bundles.Bundle, "_store"),
+        target = {"the record": (explain_record, "write_whole"), "the maps": (bundles.Bundle, "_write_stack"),
                   "the manifest": (bundles, "_append")}[moment]  # fmt: skip
         patch.setattr(*target, stop)
         with pytest.raises(_Killed):
