@@ -15,7 +15,7 @@ class DeviceProfile:
     pads_batches: bool  # short batches are filled up: CUDA sets up every new size, in 1/6 s for a ResNet-50
     batches_in_flight: int  # on a GPU the next batch runs while one is read back; on a CPU two compete for the cores
     gradient_batch: int  # rows differentiated at once
-    masks_in_graph: bool  # a CPU composes masked images faster outside the graph (see host_masks)
+    masks_in_graph: bool  # a CPU composes masked images faster outside the graph (see masks.Composer)
     casts_to_float16: bool  # a first cast to float16 is run on every image; the CPU's runtime removes it
     relu_gates: bool  # gates of a gradient stay Where nodes; a CPU multiplies faster (see graph.simplify)
     units_at_once: int  # units of a run whose rows are on the device: one's pauses are the other's turn

@@ -15,10 +15,9 @@ from auditkit.graph import canonical, edit
 from auditkit.graph.gradient import export
 from auditkit.model import signature as signatures
 from auditkit.model.inputs import ImageInput, find_image
-from auditkit.model.outputs import Output, choose_output
 from auditkit.model.read import OnnxFile
 from auditkit.model.session import Session, Settings
-from auditkit.model.signature import Agreement, Kind, Overrides, Signature
+from auditkit.model.signature import Agreement, Kind, Output, Overrides, Signature
 
 # Sizes to try, likeliest first, when the file leaves height and width open.
 _COMMON_SIZES = (224, 32, 299, 256, 384, 64, 28, 227, 96, 112, 128, 160, 192, 240, 260, 300, 320, 380, 448, 512)
@@ -71,7 +70,7 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     image = find_image(file.proto, overrides)
     trial, session, outputs, arrays, guesses = _first_run(file, image, overrides)
     rows = len(trial.noise) if image.batch is None else image.batch
-    chosen = choose_output(file.proto, outputs, arrays, rows, overrides)
+    chosen = signatures.choose_output(file.proto, outputs, arrays, rows, overrides)
     kind, kind_warnings = _kind(file.proto, chosen, overrides)
     batching = _batching(trial, session, chosen.name)
     return Signature(

@@ -16,7 +16,7 @@ from auditkit.graph import mask_objective as names
 from auditkit.graph.gradient import export
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import Recipe, before_squashing, masks_of
-from auditkit.model import shapes
+from auditkit.model.gradient import measured_facts
 from auditkit.model.session import Session, Settings, Stepper
 from tests.support import onnx_models
 
@@ -71,7 +71,7 @@ class Net:
     def with_gradient(self) -> onnx.ModelProto:
         model = self.model()
         feeds = [{"x": np.ones((n, *self.ends.picture), np.float32)} for n in (2, 3)]
-        return export.with_gradient(model, shapes.probe(model, {}, feeds), "y", "x")
+        return export.with_gradient(model, measured_facts(model, {}, feeds), "y", "x")
 
 
 def sigmoid(z: Array) -> Array:
@@ -286,7 +286,7 @@ def test_a_graph_of_one_size() -> None:
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = 2 * recipe.rows
     feed = {"x": np.ones((2 * recipe.rows, *ends.picture), np.float32)}
-    fixed = export.with_gradient(model, shapes.probe(model, {}, [feed]), "y", "x")
+    fixed = export.with_gradient(model, measured_facts(model, {}, [feed]), "y", "x")
     case = Case(net, recipe)
     given = case.feeds(case.draws())
     free = Session(case.graph, CPU).run(given)

@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.errors import BadInput
 from auditkit.model.inputs import find_image
-from auditkit.model.outputs import choose_output
 from auditkit.model.signature import (
     Overrides,
     Signature,
+    choose_output,
     kind_by_graph,
     kind_by_values,
     kind_of,

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from auditkit.arrays import Array
 from auditkit.graph import edit, float_types
 from auditkit.graph.gradient import Builder, backward
-from auditkit.model import shapes
+from auditkit.model.gradient import measured_facts
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
@@ -20,7 +20,7 @@ NAMES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProt
 
 def joined(model: onnx.ModelProto, feeds: list[dict[str, Array]], wrt: str = "x") -> onnx.ModelProto:
     """The model with 'seed' of the shape of its output, and 'gradient'."""
-    facts = shapes.probe(model, {}, feeds)
+    facts = measured_facts(model, {}, feeds)
     fresh = edit.copy(model)
     b = Builder(fresh.graph, facts)
     output = model.graph.output[0].name
