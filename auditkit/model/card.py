@@ -82,9 +82,8 @@ class Card:
 
     def to_json(self) -> dict[str, Json]:
         """The card as a plain object for reports."""
-        values = {
-            key: to_json(value) for key, value in vars(self).items() if key not in ("names", "origin", "warnings")
-        }
+        own = ("names", "origin", "warnings")  # in forms of their own
+        values = {key: to_json(value) for key, value in vars(self).items() if key not in own}
         return {"source": str(self.origin), **values, "class_names": len(self.names)}
 
 
@@ -164,7 +163,10 @@ class CardFile:
     def read(cls, path: Path) -> "CardFile":
         """The card in a TOML file."""
         try:
-            data = tomllib.loads(_text(path))
+            status = path.stat()  # a vendor's card may be a pipe, or huge
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+                raise OSError(f"it is no regular file of at most {_MOST_BYTES:,} bytes")
+            data = tomllib.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             way_out = f"write one with: auditkit inspect MODEL --write-card --card {path}"
             raise BadInput(f"there is no card {path}; {way_out}") from None
@@ -211,14 +213,6 @@ class CardFile:
         card = _with_gray(card, _numbers(table, "gray", ()) if "gray" in table else None)
         check_fits(card, signature, where)
         return card
-
-
-def _text(path: Path) -> str:
-    """Text of a card. It may come from a vendor, so pipes and huge files are refused."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-        raise OSError(f"it is no regular file of at most {_MOST_BYTES:,} bytes")
-    return path.read_text("utf-8")
 
 
 def _size(table: Table, key: str) -> tuple[int, int]:

@@ -42,11 +42,9 @@ class _WithCard:
 
     def preprocess(self, images: Images) -> Array:
         """The network's input for pictures: files, Pillow images or uint8 arrays [height, width, 3]."""
-        pictures = [images] if isinstance(images, str | Path | Image.Image) else list(images)
-        pixels = [
-            preprocessing.pixels(self.card, preprocessing.opened(image) if isinstance(image, str | Path) else image)
-            for image in pictures
-        ]
+        images = [images] if isinstance(images, str | Path | Image.Image) else images
+        pictures = (preprocessing.opened(image) if isinstance(image, str | Path) else image for image in images)
+        pixels = [preprocessing.pixels(self.card, picture) for picture in pictures]
         if not pixels:
             return np.zeros(self.signature.array_shape(0), self.signature.dtype)
         return preprocessing.normalised(self.card, np.stack(pixels), self.signature.layout, self.signature.dtype)
@@ -91,7 +89,7 @@ class OnnxClassifier(_WithCard):
         gradient_checks: dict[str, Check] | None = None,
     ) -> None:  # fmt: skip
         """`gradient_checks` are those of a classifier with the same nodes and other weights, shared with it."""
-        self.file, self.signature, self.card = file, signature, card
+        self.file, self.identity, self.signature, self.card = file, file.identity, signature, card
         self.gradient_checks = {} if gradient_checks is None else gradient_checks  # by nodes, kept by model.gradient
         self.requested = settings  # with each `auto` not yet decided
         model = derived(
@@ -108,11 +106,6 @@ class OnnxClassifier(_WithCard):
         how = f"{self.settings.device}, {self.settings.precision}"
         return f"OnnxClassifier({self.file.path.name}, {self._takes_and_gives()}, {how})"
 
-    @property
-    def identity(self) -> str:
-        """One digest for the file and all its data files."""
-        return self.file.identity
-
     def reference(self) -> "OnnxClassifier":
         """The same file on the CPU in strict float32, to compare with; the classifier itself if it already runs so."""
         if self.device is CPU and self.settings.precision == "strict":
@@ -127,13 +120,18 @@ class OnnxClassifier(_WithCard):
     def batch(self) -> int:
         """Images run at once: as set, or measured at the first use."""
         if self._batch is None:
-            self._batch = measured_batch(lambda rows: self._run(self._blank(rows)), self.device.largest_batch)
+            blank, largest = np.zeros(self.signature.array_shape(1), self.signature.dtype), self.device.largest_batch
+            self._batch = measured_batch(lambda rows: self._run(blank.repeat(rows, axis=0)), largest)
         return self._batch
 
     def scores(self, rows: Array, batch: int | None = None) -> Array:
         """The vendor's own scores [N, numbers] for rows as the network takes them."""
-        if self.signature.fixed_batch is not None:
-            return self._scores_at_fixed_size(rows, self.signature.fixed_batch)
+        fixed = self.signature.fixed_batch
+        if fixed is not None and self.signature.rows == "dependent":
+            return np.concatenate([self._run(row[None].repeat(fixed, axis=0))[:1] for row in rows])
+        if fixed is not None:
+            parts = [filled(rows[start : start + fixed], fixed) for start in range(0, len(rows), fixed)]
+            return np.concatenate([self._run(part) for part in parts])[: len(rows)]
         few = min(self.settings.batch or _AT_ONCE, self.device.first_batch or len(rows))
         size = batch or (few if len(rows) <= _AT_ONCE else self.batch)
         scores, worked = in_batches(self._run, rows, size, pad=self.device.pads_batches)
@@ -141,17 +139,8 @@ class OnnxClassifier(_WithCard):
             self._batch = worked
         return scores
 
-    def _scores_at_fixed_size(self, rows: Array, size: int) -> Array:
-        if self.signature.rows == "dependent":
-            return np.concatenate([self._run(row[None].repeat(size, axis=0))[:1] for row in rows])
-        parts = [filled(rows[start : start + size], size) for start in range(0, len(rows), size)]
-        return np.concatenate([self._run(part) for part in parts])[: len(rows)]
-
     def _run(self, rows: Array) -> Array:
         return self.session.run({self.signature.input: rows})[0].reshape(len(rows), -1)
-
-    def _blank(self, rows: int) -> Array:
-        return np.zeros(self.signature.array_shape(rows), self.signature.dtype)
 
 
 class CallableClassifier(_WithCard):
@@ -211,10 +200,10 @@ def _function_scores(function: Classify, rows: Array, numbers: int | None) -> Ar
         raise RuntimeFailure(f"the classifier function gave {shape} for {len(rows)} pictures; {expected}.")
     # Minus infinity beside finite scores is a probability of 0.
     if bad := np.count_nonzero(~np.isfinite(scores.max(axis=1))):
-        way_out = "each picture needs finite scores, also masked ones and noise."
-        raise RuntimeFailure(
-            f"the classifier function gave NaN or infinity for {bad} of {len(scores)} pictures; {way_out}"
+        reason = (
+            f"NaN or infinity for {bad} of {len(scores)} pictures; each needs finite scores, masked ones and noise too"
         )
+        raise RuntimeFailure(f"the classifier function gave {reason}.")
     return scores
 
 
@@ -279,10 +268,8 @@ def _card_file(path: Path, opening: Opening) -> CardFile | None:
 
 def _merged(overrides: Overrides, card_file: CardFile | None) -> Overrides:
     """The caller's overrides; the card supplies what they leave open."""
-    if card_file is None:
-        return overrides
-    of_card = card_file.overrides()
-    return replace(of_card, **{key: value for key, value in vars(overrides).items() if value})
+    stated = {key: value for key, value in vars(overrides).items() if value}
+    return overrides if card_file is None else replace(card_file.overrides(), **stated)
 
 
 def _card(card_file: CardFile | None, opening: Opening, signature: Signature) -> Card:

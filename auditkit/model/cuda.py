@@ -29,9 +29,9 @@ def load_with_dependencies(library: Path) -> str | None:
     while True:
         try:
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+            return None
         except OSError as error:
-            match = MISSING.search(str(error))
-            if match is None:
+            if (match := MISSING.search(str(error))) is None:
                 return str(error)
             name = match.group(1)
             dependency = pip_library(name)
@@ -40,8 +40,6 @@ def load_with_dependencies(library: Path) -> str | None:
             tried.add(name)
             if reason := load_with_dependencies(dependency):
                 return reason
-        else:
-            return None
 
 
 def driver_problem(needed_major: int) -> str | None:

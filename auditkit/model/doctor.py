@@ -35,15 +35,16 @@ class MachineFacts:
 def versions() -> dict[str, str]:
     """Versions of everything that computes figures."""
     packages = {name: metadata.version(name) for name in ("numpy", "onnx", "pillow", "pyarrow", "scipy")}
-    runtime = session.runtime_version()
+    runtime = session.runtime().__version__
     return {"auditkit": __version__, "python": platform.python_version(), "onnxruntime": runtime, **packages}
 
 
 def describe() -> MachineFacts:
     """Facts for `doctor`."""
     system, problem = f"{platform.system()} {platform.machine()}", session.cuda_problem()
+    providers = session.runtime().get_available_providers()
     gpus = CudaFacts(session.cuda_version(), problem, [] if problem else cuda.device_names())
-    return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), session.providers(), gpus)
+    return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), providers, gpus)
 
 
 def name_clash() -> str | None:

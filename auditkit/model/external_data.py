@@ -12,8 +12,9 @@ import math
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 
 import numpy as np
@@ -66,11 +67,9 @@ def _tensors(message: Message) -> Iterator[tuple[TensorProto, bool]]:
 
 def refuse_doubles(proto: onnx.ModelProto, weights: Mapping[str, Array], name: str) -> None:
     """Refuse two weights of one name: the runtime would get one array and look for the other in a file."""
-    seen: set[str] = set()
-    for tensor in proto.graph.initializer:
-        if tensor.name in seen and tensor.name in weights:
-            raise BadInput(f"{name} holds two weights of the name '{tensor.name}'; ask the vendor for a proper export.")
-        seen.add(tensor.name)
+    counts = Counter(tensor.name for tensor in proto.graph.initializer)
+    if double := next((weight for weight in weights if counts[weight] > 1), None):
+        raise BadInput(f"{name} holds two weights of the name '{double}'; ask the vendor for a proper export.")
 
 
 def data_bytes(path: Path, tensors: list[TensorProto], most: int) -> int:
@@ -79,8 +78,8 @@ def data_bytes(path: Path, tensors: list[TensorProto], most: int) -> int:
     for tensor in tensors:
         location = _entries(tensor).get("location", "")
         if location not in sizes:
-            with _data_file(path, tensor) as descriptor:
-                sizes[location] = _size(descriptor)
+            with opened(path.parent, location, f"external data of tensor '{tensor.name}'") as descriptor:
+                sizes[location] = os.fstat(descriptor).st_size
     needed = sum(_size_of(tensor, path.name) for tensor in tensors)
     if max(needed, sum(sizes.values())) > most:
         raise BadInput(f"{path.name} refers to {needed:,} bytes of external data, above {most:,}.")
@@ -96,7 +95,7 @@ def bring_in(
     digests: dict[str, str] = {}
     for tensor, is_weight in outside:
         location = _entries(tensor).get("location", "")
-        with _data_file(path, tensor) as descriptor:
+        with opened(path.parent, location, f"external data of tensor '{tensor.name}'") as descriptor:
             content = _content(descriptor, tensor, path.name)
             if location not in digests:
                 digests[location] = _sha256(descriptor)
@@ -122,7 +121,7 @@ def _size_of(tensor: TensorProto, name: str) -> int:
 
 
 def _content(descriptor: int, tensor: TensorProto, name: str) -> bytes:
-    entries, needed, size = _entries(tensor), _size_of(tensor, name), _size(descriptor)
+    entries, needed, size = _entries(tensor), _size_of(tensor, name), os.fstat(descriptor).st_size
     numbers = entries.get("offset", "0"), entries.get("length", str(needed))
     if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers):
         raise BadInput(f"{name}: external tensor '{tensor.name}' has an offset or length that is no number of bytes.")
@@ -133,10 +132,6 @@ def _content(descriptor: int, tensor: TensorProto, name: str) -> bytes:
             f"{offset + length:,}) of '{entries['location']}' with {size:,} bytes; the model and its data do not match."
         )
     return read_range(descriptor, offset, length)
-
-
-def _size(descriptor: int) -> int:
-    return os.fstat(descriptor).st_size
 
 
 def read_range(descriptor: int, offset: int, length: int) -> bytes:
@@ -153,31 +148,33 @@ def read_range(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def _sha256(descriptor: int) -> str:
-    digest, size = hashlib.sha256(), _size(descriptor)
+    digest, size = hashlib.sha256(), os.fstat(descriptor).st_size
     for offset in range(0, size, _CHUNK_BYTES):
         digest.update(read_range(descriptor, offset, min(_CHUNK_BYTES, size - offset)))
     return digest.hexdigest()
 
 
-def _data_file(path: Path, tensor: TensorProto) -> AbstractContextManager[int]:
-    return opened(path.parent, _entries(tensor).get("location", ""), f"external data of tensor '{tensor.name}'")
-
-
 @contextmanager
 def opened(folder: Path, location: str, what: str) -> Iterator[int]:
     """A descriptor of the file `location` beneath `folder` that holds `what`, which is named if it is refused."""
+    where = f"{what} in '{location}'"
     parts = _parts(location, what)
     try:
         descriptor = _open_inside(folder, parts)
     except OSError as error:
-        raise _refusal(error, location, what, folder) from None
+        reason = f"cannot be opened ({os.strerror(error.errno or 0)})"
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            reason = "goes through a symbolic link, which is refused; put the real file beside the model"
+        elif error.errno in (errno.ENOENT, errno.ENOTDIR):
+            reason = f"is missing from {folder}; ask the vendor for the data file and put it there"
+        raise BadInput(f"{where} {reason}.") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise BadInput(f"{what} in '{location}' is not a regular file; refused.")
+            raise BadInput(f"{where} is not a regular file; refused.")
         if status.st_nlink != 1:
             reason = f"is a hard link ({status.st_nlink} names for one file), which is refused"
-            raise BadInput(f"{what} in '{location}' {reason}; put a plain copy beside the model.")
+            raise BadInput(f"{where} {reason}; put a plain copy beside the model.")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -196,15 +193,6 @@ def _parts(location: str, what: str) -> list[str]:
     if not parts or ".." in parts:
         raise BadInput(f"{where}, which leaves the model's folder. {way_out}")
     return parts
-
-
-def _refusal(error: OSError, location: str, what: str, folder: Path) -> BadInput:
-    where = f"{what} in '{location}'"
-    if error.errno in (errno.ELOOP, errno.EMLINK):
-        return BadInput(f"{where} goes through a symbolic link, which is refused; put the real file beside the model.")
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return BadInput(f"{where} is missing from {folder}; ask the vendor for the data file and put it there.")
-    return BadInput(f"{where} cannot be opened ({os.strerror(error.errno or 0)}).")
 
 
 def _open_inside(folder: Path, parts: list[str]) -> int:

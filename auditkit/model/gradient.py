@@ -63,15 +63,6 @@ class Differentiated:
         return facts | {"check": self.check.to_json()}
 
 
-@dataclass(frozen=True)
-class Trusted:
-    """A graph ready to be differentiated, and the same graph with its checked gradient."""
-
-    base: Ready
-    joined: onnx.ModelProto
-    check: Check
-
-
 def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
     """The classifier's graph in the form that is differentiated."""
     signature, graph, outputs = classifier.signature, classifier.graph.graph, [classifier.signature.output]
@@ -203,17 +194,16 @@ def differentiate(
     target, tensors = wrt or image, export.gradient_names(classifier.file.proto, gradient_output)
     if tensors is not None and target == image and not dequantise.rounds(classifier.graph, image):
         return _vendors_own(classifier, tensors)
-    gradient = trusted(classifier, wrt)
-    base, weights = gradient.base, dict(gradient.base.weights)
-    model = export.taking(gradient.joined, image, classifier.signature.element_type)
+    base, joined, checked = trusted(classifier, wrt)
+    weights, model = dict(base.weights), export.taking(joined, image, classifier.signature.element_type)
     if base.surrogate and target == image:
         model = export.beside(canonical.raised(classifier.graph), model, image)
         weights = {export.STAND_IN + name: array for name, array in weights.items()} | dict(classifier.weights)
-    return _recorded(classifier, model, weights, base, target, gradient.check)
+    return _recorded(classifier, model, weights, base, target, checked)
 
 
-def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> Trusted:
-    """The graph with the gradient that is made for it, checked.
+def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> tuple[Ready, onnx.ModelProto, Check]:
+    """The graph ready to be differentiated, the same graph with its gradient, and the check of that.
 
     A check is about rules and how they are put together, not about weights: graphs with the same nodes share one, as
     far as their classifiers do.
@@ -221,16 +211,12 @@ def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> Trusted:
     target, checks = wrt or classifier.signature.input, classifier.gradient_checks
     base = ready(classifier, wrt)
     joined = export.with_gradient(base.model, base.facts, classifier.signature.output, target)
-    nodes = _nodes(joined)
+    # Digest of the graph without its weights: which operators read and write what.
+    parts = [(node.op_type, list(node.input), list(node.output)) for node in joined.graph.node]
+    nodes = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     if nodes not in checks:
         checks[nodes] = _checked(classifier, base, joined, target)
-    return Trusted(base, joined, checks[nodes])
-
-
-def _nodes(model: onnx.ModelProto) -> str:
-    """Digest of a graph without its weights: which operators read and write what."""
-    nodes = [(node.op_type, list(node.input), list(node.output)) for node in model.graph.node]
-    return hashlib.sha256(json.dumps(nodes).encode()).hexdigest()
+    return base, joined, checks[nodes]
 
 
 def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differentiated:

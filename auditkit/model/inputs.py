@@ -50,7 +50,8 @@ class ImageInput:
 def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
     """The image input of a model; raises BadInput with what the file takes instead."""
     inputs = edit.real_inputs(proto.graph)
-    candidates = [value for value in inputs if _may_be_image(value)]
+    images = [v for v in inputs if v.type.tensor_type.elem_type in _DTYPES]
+    candidates = [v for v in images if (dims := _dims(v)) is None or len(dims) == 4]
     if overrides.input is not None:
         candidates = [value for value in inputs if value.name == overrides.input]
         if not candidates:
@@ -61,8 +62,8 @@ def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
         raise BadInput(f"several inputs could be the image: {_listed(candidates)}; name one with --input.")
     chosen = candidates[0]
     switches = [v for v in inputs if v is not chosen]
-    other = [v for v in switches if not _is_switch(v)]
-    if other:
+    bool_type = onnx.TensorProto.BOOL
+    if other := [v for v in switches if v.type.tensor_type.elem_type != bool_type or _dims(v) not in ([], [1])]:
         way_out = "auditkit audits classifiers that take one image tensor."
         raise BadInput(f"besides the image '{chosen.name}' the model needs {_listed(other)}; {way_out}")
     image = _described(proto.graph, chosen, overrides)
@@ -80,15 +81,6 @@ def _dims(value: onnx.ValueInfoProto) -> list[int | None] | None:
 def _shown_dims(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
     dims = value.type.tensor_type.shape.dim
     return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in dims)
-
-
-def _may_be_image(value: onnx.ValueInfoProto) -> bool:
-    dims = _dims(value)
-    return value.type.tensor_type.elem_type in _DTYPES and (dims is None or len(dims) == 4)
-
-
-def _is_switch(value: onnx.ValueInfoProto) -> bool:
-    return value.type.tensor_type.elem_type == onnx.TensorProto.BOOL and _dims(value) in ([], [1])
 
 
 def _listed(values: list[onnx.ValueInfoProto]) -> str:

@@ -22,7 +22,6 @@ from auditkit.model.session import Session, Settings, in_batches
 from auditkit.model.signature import Layout, Overrides, Signature
 
 _LABEL_TYPES: dict[int, str] = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.INT32: "int32"}
-_ONE_HOT_TYPES: dict[int, str] = {onnx.TensorProto.FLOAT: "float32"}
 _BATCH = 16  # rows run at once where the file takes any number
 _TOLERANCE = 1e-4  # relative: a mask may differ by this alone and in a batch
 
@@ -138,11 +137,11 @@ def _label_input(proto: onnx.ModelProto) -> tuple[str, str, str] | None:
     """Name, form and type of the input that takes a label, if there is one."""
     for value in edit.real_inputs(proto.graph):
         kind = value.type.tensor_type.elem_type
-        dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        if kind in _LABEL_TYPES and len(dims) in (1, 2):
-            return value.name, "flat" if len(dims) == 1 else "column", _LABEL_TYPES[kind]
-        if kind in _ONE_HOT_TYPES and len(dims) == 2:
-            return value.name, "one-hot", _ONE_HOT_TYPES[kind]
+        axes = len(value.type.tensor_type.shape.dim)
+        if kind in _LABEL_TYPES and axes in (1, 2):
+            return value.name, "flat" if axes == 1 else "column", _LABEL_TYPES[kind]
+        if kind == onnx.TensorProto.FLOAT and axes == 2:
+            return value.name, "one-hot", "float32"
     return None
 
 

@@ -201,7 +201,7 @@ def _batching(trial: Trial, plain: Session, output: str) -> Batching:
 
 def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) -> Batching:
     declared = trial.image.batch
-    alone, steady = _reference(trial, plain, output)
+    alone = _alone(trial, plain, output)
     # Every noise image is run again: with few features, dropout may give the same scores twice by chance.
     if _compared(_alone(trial, plain, output), alone) == "dependent":
         raise BadInput(
@@ -217,9 +217,11 @@ def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) 
                 raise BadInput(_always_sure(output))
             warning = "the result for an image depends on the others in its batch; each is run alone."
             return Batching(1, agreement, warnings=(warning,))
-    elif not steady:
-        warning = f"the result for an image depends on the others in its batch of {declared}; each fills a batch alone."
-        return Batching(declared, "dependent", warnings=(warning,))
+    elif declared > 1:
+        mixed = trial.scores(plain, trial.noise[:declared], output).reshape(declared, -1)
+        if _compared(mixed[:ROWS], alone[:declared]) == "dependent":
+            reason = f"the result for an image depends on the others in its batch of {declared}"
+            return Batching(declared, "dependent", warnings=(f"{reason}; each fills a batch alone.",))
     try:
         freed = trial.session([output], freed=True, threads=threads)
     except RuntimeFailure:
@@ -230,16 +232,6 @@ def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) 
         return Batching(None, agreement, freed=trial.batch)
     warning = f"the graph runs just {trial.batch} image(s) at a time, which is slow; ask for a dynamic batch axis."
     return Batching(trial.batch, "bitwise", warnings=(warning,))
-
-
-def _reference(trial: Trial, session: Session, output: str) -> tuple[Array, bool]:
-    """The scores of each noise image alone, and whether neighbours leave them as they are."""
-    alone, batch = _alone(trial, session, output), trial.batch
-    if batch == 1:
-        return alone, True
-    mixed = trial.scores(session, trial.noise[:batch], output).reshape(batch, -1)
-    shared = min(batch, ROWS)
-    return alone, _compared(mixed[:shared], alone[:shared]) != "dependent"
 
 
 def _alone(trial: Trial, session: Session, output: str) -> Array:

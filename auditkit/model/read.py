@@ -58,10 +58,6 @@ class Limits:
     memory_per_byte: int = 4
     seconds: float = 45.0  # for the first load and run; plus one second for each 20 MB
 
-    def memory_for(self, model_bytes: int) -> int:
-        """Memory that the first load and run may take."""
-        return self.memory_bytes + self.memory_per_byte * model_bytes
-
     def seconds_for(self, model_bytes: int) -> float:
         """Time that the first load and run may take."""
         return self.seconds + model_bytes / 20e6

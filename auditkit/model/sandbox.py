@@ -164,7 +164,7 @@ def _guard(limits: Limits, model_bytes: int) -> None:
     except ImportError:
         return
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = limits.memory_for(model_bytes) - _UNCOUNTED
+    limit = limits.memory_bytes + limits.memory_per_byte * model_bytes - _UNCOUNTED
     if hard_limit != resource.RLIM_INFINITY:
         limit = min(limit, hard_limit)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))

@@ -74,7 +74,7 @@ class Settings:
 
 
 @functools.cache
-def _runtime() -> Any:
+def runtime() -> Any:
     """onnxruntime, imported late and with its log silenced: errors are raised as exceptions."""
     import onnxruntime  # noqa: PLC0415
 
@@ -83,7 +83,7 @@ def _runtime() -> Any:
 
 
 def _options() -> Any:
-    options = _runtime().SessionOptions()
+    options = runtime().SessionOptions()
     options.log_severity_level = 4
     return options
 
@@ -105,25 +105,15 @@ def _errors_as(what: str, kind: type[RuntimeFailure] = RuntimeFailure) -> Iterat
         raise kind(f"{what}: {text}") from None
 
 
-def runtime_version() -> str:
-    """Version of the installed onnxruntime."""
-    return str(_runtime().__version__)
-
-
-def providers() -> list[str]:
-    """Execution providers that the installed onnxruntime was built with."""
-    return list(_runtime().get_available_providers())
-
-
 def cuda_version() -> str:
     """The CUDA version that the installed onnxruntime was built for; empty for a CPU build."""
-    return str(getattr(_runtime(), "cuda_version", "") or "")
+    return str(getattr(runtime(), "cuda_version", "") or "")
 
 
 def cuda_problem() -> str | None:
     """Why CUDA cannot be used here, or None when it can."""
-    folder = Path(_runtime().__file__).parent / "capi"
-    return cuda.problem(folder, cuda_version(), "CUDAExecutionProvider" in providers())
+    folder = Path(runtime().__file__).parent / "capi"
+    return cuda.problem(folder, cuda_version(), "CUDAExecutionProvider" in runtime().get_available_providers())
 
 
 def resolved(settings: Settings) -> Settings:
@@ -170,14 +160,14 @@ class Session:
         self.outputs = [value.name for value in self._session.get_outputs()]
 
     def _inference_session(self, model: onnx.ModelProto) -> Any:
-        runtime, options = _runtime(), _options()
+        onnxruntime, options = runtime(), _options()
         options.intra_op_num_threads = self.settings.threads
         options.enable_cpu_mem_arena = self.settings.arena
         if self._weights:
-            values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
+            values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
             options.add_external_initializers(list(self._weights), values)
         with _errors_as(_LOADING, LoadFailure):
-            session = runtime.InferenceSession(model.SerializeToString(), options, providers=self._providers())
+            session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=self._providers())
         session.disable_fallback()
         if session.get_providers()[0] != self.device.provider:
             raise RuntimeFailure(f"the runtime refused {self.device.provider} without a reason; run 'auditkit doctor'.")
@@ -197,7 +187,7 @@ class Session:
         """The array in the device's memory, to be fed to any number of runs."""
         array = np.ascontiguousarray(array)
         with _errors_as("the device cannot take the data"):
-            value: DeviceArray = _runtime().OrtValue.ortvalue_from_numpy(array, self.device.name, 0)
+            value: DeviceArray = runtime().OrtValue.ortvalue_from_numpy(array, self.device.name, 0)
             return value
 
     def run(self, feeds: Feeds, outputs: list[str] | None = None) -> list[Array]:
@@ -306,13 +296,13 @@ def folded(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelPr
     """
     if weights:
         return model
-    runtime, options = _runtime(), _options()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    onnxruntime, options = runtime(), _options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "folded.onnx"
         options.optimized_model_filepath = str(target)
         with _errors_as(_LOADING, LoadFailure):
-            runtime.InferenceSession(model.SerializeToString(), options, providers=[CPU.provider])
+            onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU.provider])
         simplified = onnx.load(target)
     standard = all(node.domain in ("", "ai.onnx") for node in simplified.graph.node)
     return simplified if standard else model

@@ -73,7 +73,7 @@ def differentiable(model: OnnxClassifier) -> Network:
             "the images of a batch change each other's scores in this model, so masks cannot be learned in batches; "
             "use another method."
         )
-    base = gradient.trusted(model).base  # refuses a gradient that does not predict how the scores change
+    base, _, _ = gradient.trusted(model)  # refuses a gradient that does not predict how the scores change
     s = model.signature
     declared = Ends(
         s.input, TensorProto.FLOAT, s.layout == "NHWC", s.height, s.width, s.channels, s.output, s.outputs, s.kind

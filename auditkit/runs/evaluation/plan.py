@@ -15,7 +15,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.classifier import AnyClassifier
-from auditkit.model.session import runtime_version
+from auditkit.model.session import runtime
 from auditkit.records import from_json, to_json
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.images import UnitImages, load_images
@@ -160,7 +160,7 @@ def subject(model: AnyClassifier, images: Dataset) -> Subject:
 
 def environment(model: AnyClassifier) -> dict[str, str]:
     """What computes the figures; each of these can change a last digit."""
-    base = {"auditkit": __version__, "onnxruntime": runtime_version(), "system": platform.machine()}
+    base = {"auditkit": __version__, "onnxruntime": runtime().__version__, "system": platform.machine()}
     if model.settings is not None:
         base |= {"device": model.settings.device, "precision": model.settings.precision}
     return base
