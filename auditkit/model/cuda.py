@@ -1,7 +1,6 @@
 """Whether CUDA can be used here, and if not, the reason by name: driver, device or missing library.
 
-onnxruntime falls back to the CPU when its CUDA part cannot be loaded, and says so only in red on stderr. So the part
-is loaded here first, by hand, where a failure has a name.
+onnxruntime falls back to the CPU with a mere line on stderr, so its CUDA part is loaded here first, by hand.
 """
 
 import ctypes

@@ -1,9 +1,8 @@
 """Tensors whose bytes lie in other files: found in every part of a model, and read into place.
 
-A tensor of an ONNX file may name another file to hold its bytes, so a hostile model can name any file of the reader's
-machine. Only plain files inside the model's own folder are read: every component of the name is opened relative to its
-parent without following links, so nothing can be swapped between the check and the read, and the file must be regular
-and have one name only.
+A hostile model can name any file of the reader's machine. So only plain files with one name inside the model's own
+folder are read, and every component of the name is opened relative to its parent without following links: nothing can
+be swapped between the check and the read.
 """
 
 import errno

@@ -186,12 +186,10 @@ def noise(classifier: OnnxClassifier, rows: int, seed: int) -> Array:
 def differentiate(
     classifier: OnnxClassifier, wrt: str | None = None, gradient_output: str | None = None
 ) -> Differentiated:
-    """The classifier with its gradient: the one that the file brings along, or else one that is made; checked.
-
-    What a file that rounds brings along is not used: scores that move in steps cannot tell whether it is right.
-    """
+    """The classifier with its gradient: the one that the file brings along, or else one that is made; checked."""
     image = classifier.signature.input
     target, tensors = wrt or image, export.gradient_names(classifier.file.proto, gradient_output)
+    # The gradient in a file that rounds is not used: scores that move in steps cannot tell whether it is right.
     if tensors is not None and target == image and not dequantise.rounds(classifier.graph, image):
         return _vendors_own(classifier, tensors)
     base, joined, checked = trusted(classifier, wrt)
@@ -203,15 +201,11 @@ def differentiate(
 
 
 def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> tuple[Ready, onnx.ModelProto, Check]:
-    """The graph ready to be differentiated, the same graph with its gradient, and the check of that.
-
-    A check is about rules and how they are put together, not about weights: graphs with the same nodes share one, as
-    far as their classifiers do.
-    """
+    """The graph ready to be differentiated, the same graph with its gradient, and the check of that."""
     target, checks = wrt or classifier.signature.input, classifier.gradient_checks
     base = ready(classifier, wrt)
     joined = export.with_gradient(base.model, base.facts, classifier.signature.output, target)
-    # Digest of the graph without its weights: which operators read and write what.
+    # A check is about rules and how they are put together: graphs with the same nodes share one, whatever the weights.
     parts = [(node.op_type, list(node.input), list(node.output)) for node in joined.graph.node]
     nodes = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     if nodes not in checks:

@@ -75,11 +75,9 @@ def _judged(errors: list[float]) -> Check:
 
 
 def line_error(at: At, shape: tuple[int, ...], length: float, seed: Array, rng: np.random.Generator) -> float | None:
-    """By how much the integral of the gradient along a line differs from the change of seed · scores.
-
-    The line follows the gradient, but each number with a weight of its own, so that no part can be wrong unseen.
-    """
+    """By how much the integral of the gradient along a line differs from the change of seed · scores."""
     _, first = at(np.zeros((1, *shape)))
+    # The line follows the gradient, but each number with a weight of its own, so that no part can be wrong unseen.
     direction = first[0].astype(np.float64) * rng.uniform(0, 2, shape)
     direction *= length / max(float(np.linalg.norm(direction)), 1e-30)
     points, weights = np.polynomial.legendre.leggauss(POINTS)

@@ -36,10 +36,7 @@ class Slopes:
         self.rows = model.signature.fixed_batch or model.device.gradient_batch
 
     def of(self, inputs: Array, labels: Array) -> Gradients:
-        """For each preprocessed row, the gradient of its label's logit, or of its log-probability.
-
-        The logit is better; where the file returns probabilities, the logarithm undoes most of the softmax.
-        """
+        """For each preprocessed row, the gradient of its label's logit, or log-probability where there are no logits."""
         parts: list[tuple[Array, ...]] = []
         start = 0
         while start < len(inputs):
@@ -73,6 +70,7 @@ class Slopes:
         outputs = [signature.output, GRADIENT, *([self.layer] if self.layer is not None else [])]
         scores, gradients, *tensor = self.session.run({signature.input: inputs, SEED: seeds}, outputs)
         if signature.kind in ("probabilities", "sigmoid"):
+            # Of the log-probability: the logarithm undoes most of the softmax.
             prob = to_probabilities(scores.reshape(len(inputs), -1), signature.kind)[np.arange(len(inputs)), labels]
             gradients = gradients / np.maximum(prob, _LEAST_PROB).reshape(-1, *[1] * (gradients.ndim - 1))
         return scores, gradients.astype(np.float32), *tensor

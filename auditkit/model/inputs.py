@@ -1,7 +1,4 @@
-"""Which input of a model takes the image, and in which layout.
-
-Shapes declared in files are often wrong or missing, so `probe` runs what is read here from the graph.
-"""
+"""Which input takes the image, and in which layout, as the file declares it: often wrongly, so `probe` runs it."""
 
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,6 @@
 """A masking network in an ONNX file: an image in, or an image and a label, a mask of the image out.
 
-The file is untrusted like a classifier's: `read` checks it, and it first runs in the guarded child process (`sandbox`).
-It must take the pictures that the classifier takes, prepared in the same way.
+It must take the pictures that the classifier takes, prepared in the same way, and is examined as guardedly (`sandbox`).
 """
 
 from dataclasses import dataclass, replace

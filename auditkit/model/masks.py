@@ -1,8 +1,8 @@
 """Probabilities of composed images: rows of integers in, one row of probabilities each out.
 
-Hard masks show a picture's most important pixels before another picture, soft ones mix two pictures. On CUDA both are
-composed inside the graph, over banks in the device's memory; on a CPU hard masks, and for a plain callable both, are
-composed on the host, which is far cheaper there than masks inside the graph. The numbers are the same.
+Hard masks show a picture's most important pixels before another picture, soft ones mix two pictures. CUDA composes both
+inside the graph, over banks in its memory; on a CPU hard masks, and for a callable both, are composed on the host, far
+more cheaply there. The numbers are the same.
 """
 
 from collections import deque
@@ -35,10 +35,7 @@ class OnnxOverBanks:
     """An ONNX classifier whose input is composed from banks and rows of integers, by a head in front of its graph."""
 
     def __init__(self, model: OnnxClassifier, head: Head, columns: int, *behind: str) -> None:
-        """If the graph's first operator is one of `behind`, it runs once per picture, not once per row.
-
-        On CUDA a cast to float16 always counts as one; on a CPU the runtime removes it.
-        """
+        """If the graph's first operator is one of `behind`, or on CUDA a cast to float16, it runs once per picture."""
         signature, graph = model.signature, model.graph
         ends = hard_masks.Ends(
             signature.input, signature.element_type, signature.layout == "NHWC", signature.height, signature.width,
@@ -155,14 +152,11 @@ class Composer:
     """Hard masks composed on the host, each from the one before it where the two differ in a few pixels alone."""
 
     def __init__(self, pictures: Array, ranks: Array, layout: str, turns: int = 0) -> None:
-        """`ranks` [maps, height, width] say how many pixels of a map come before each pixel.
-
-        The memory of a batch is used again after `turns` batches (0: never), which saves as much as the copying costs.
-        """
+        """`ranks` are [maps, height, width]; the memory of a batch is used again after `turns` batches (0: never)."""
         self.pictures, self.ranks = pictures, ranks.reshape(len(ranks), -1)
         self._pixels, self._last = self.ranks.shape[1], layout == "NHWC"  # whether channels come last
         self._orders: dict[int, Array] = {}
-        self._buffers: list[Array | None] = [None] * turns
+        self._buffers: list[Array | None] = [None] * turns  # new ones would cost as much as the copying
         self._turn = 0
         self._last_images: dict[Row, tuple[int, Array, int]] = {}  # by kind: its turn, the image, and what it keeps
 

@@ -1,7 +1,4 @@
-"""The first load and runs of a model, on noise: what it really takes and returns.
-
-This runs in a guarded child process (`sandbox`); a crash of the runtime ends the child and nothing else.
-"""
+"""The first load and runs of a model, on noise and in a child process (`sandbox`): what it really takes and returns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -36,13 +33,11 @@ class Trial:
         self.noise = _noise(image, max(ROWS, self.batch), height, width)
 
     def session(self, outputs: list[str], *, freed: bool, threads: int = 2) -> Session:
-        """A session of the graph as it is, or with its batch size set free; on the CPU, which every machine has.
-
-        Without an arena, which grows by doubling and would run into the limit of memory at half of it.
-        """
+        """A session of the graph as it is, or with its batch size set free; on the CPU, which every machine has."""
         image, dims = self.image, self.image.dims("N", self.height, self.width)
         freed_batch = self.batch if freed else None
         model = derived(self.file.proto, image.name, outputs, dims=dims, freed=freed_batch, switches=image.switches)
+        # An arena grows by doubling and would run into the limit of memory at half of it.
         return Session(model, Settings(device="cpu", threads=threads, arena=False), self.file.weights)
 
     def scores(self, session: Session, rows: Array, output: str) -> Array:

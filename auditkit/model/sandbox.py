@@ -1,8 +1,7 @@
 """The guarded child process in which an unknown file is opened and run for the first time.
 
-The child gets a request on stdin and replies on stdout; it reads the file, examines it and runs it on noise under
-limits of memory and time. If the runtime crashes, only the child dies, and the caller, which opens the file afterwards,
-gets an error message.
+The child reads, examines and runs the file on noise under limits of memory and time, asked on stdin and replying on
+stdout. If the runtime crashes, only the child dies, and the caller gets an error message.
 """
 
 import itertools
@@ -155,10 +154,7 @@ def _signature(file: OnnxFile, examiner: str, expected: Json) -> Json:
 
 
 def _guard(limits: Limits, model_bytes: int) -> None:
-    """Cap the memory and time of this process for a model of that size.
-
-    The limit is on private writable memory. The runtime reserves much more address space than it uses.
-    """
+    """Cap the time and private writable memory of this process; address space is reserved far beyond what is used."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:

@@ -249,10 +249,7 @@ def filled(rows: Array, count: int) -> Array:
 
 
 def in_batches(run: Callable[[Array], Array], rows: Array, batch: int, *, pad: bool = False) -> tuple[Array, int]:
-    """All rows through `run`, at most `batch` at a time, halving on out-of-memory; also the batch that worked.
-
-    With `pad` every run has the same size: CUDA sets up each change of it anew, for a sixth of a second on a ResNet-50.
-    """
+    """All rows through `run`, at most `batch` at a time, halving on out-of-memory; also the batch that worked."""
     results: list[Array] = []
     start = 0
     while start < len(rows):
@@ -290,11 +287,8 @@ def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], 
 
 
 def folded(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
-    """The graph with constants folded and normalisations merged by the runtime, in standard operators.
-
-    It stays as it is if its weights are kept apart (they would not fit into one file) or if that takes other operators.
-    """
-    if weights:
+    """The graph with constants folded and normalisations merged by the runtime, if that stays with standard operators."""
+    if weights:  # kept apart, as they would not fit into one file
         return model
     onnxruntime, options = runtime(), _options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC

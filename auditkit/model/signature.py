@@ -1,5 +1,6 @@
 """What a classifier takes and gives: which of its outputs holds the scores, and how these are to be read."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
@@ -120,12 +121,9 @@ def score_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
 
 def zipmap_classes(proto: onnx.ModelProto) -> tuple[str, ...]:
     """Class names that a ZipMap in the file carries."""
-    for node in proto.graph.node:
-        if node.op_type == "ZipMap":
-            for attribute in node.attribute:
-                if attribute.name == "classlabels_strings":
-                    return tuple(text.decode(errors="replace") for text in attribute.strings)
-    return ()
+    attributes = itertools.chain.from_iterable(node.attribute for node in proto.graph.node if node.op_type == "ZipMap")
+    labels = next((attribute.strings for attribute in attributes if attribute.name == "classlabels_strings"), ())
+    return tuple(text.decode(errors="replace") for text in labels)
 
 
 def per_image(scores: Array, rows: int) -> Array | None:
@@ -206,10 +204,8 @@ def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]
 
 def multi_label(sign: str) -> BadInput:
     """The refusal of a model whose labels do not exclude each other."""
-    way_out = (
-        "auditkit audits models that choose one label; --kind overrides a wrong guess, --output names other scores."
-    )
-    return BadInput(f"the model {sign}: a multi-label model, for which soundness is not defined. {way_out}")
+    reason = "a multi-label model, for which soundness is not defined. auditkit audits models that choose one label"
+    return BadInput(f"the model {sign}: {reason}; --kind overrides a wrong guess, --output names other scores.")
 
 
 def unit_rows(scores: Array) -> bool:
