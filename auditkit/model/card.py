@@ -92,27 +92,23 @@ class Preset:
     """A common recipe, before it is adapted to a model."""
 
     about: str
-    channels: str
-    scale: float
-    mean: Numbers
-    std: Numbers
+    channels: str = "RGB"
+    scale: float = 1 / 255
+    mean: Numbers = (0.0, 0.0, 0.0)
+    std: Numbers = (1.0, 1.0, 1.0)
     margin: bool = True
 
 
 PRESETS: dict[str, Preset] = {
-    "imagenet": Preset("torchvision and timm ImageNet models", "RGB", 1 / 255, (0.485, 0.456, 0.406),
-                       (0.229, 0.224, 0.225)),
-    "caffe": Preset("Keras ResNet and VGG, Caffe: BGR minus the mean", "BGR", 1.0, (103.939, 116.779, 123.68),
-                    (1.0, 1.0, 1.0)),
-    "tf": Preset("TensorFlow and Keras MobileNet, Inception, Xception: [-1, 1]", "RGB", 1 / 127.5, (1.0, 1.0, 1.0),
-                 (1.0, 1.0, 1.0)),
-    "unit": Preset("pixels divided by 255: [0, 1]", "RGB", 1 / 255, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-    "clip": Preset("CLIP image towers", "RGB", 1 / 255, (0.48145466, 0.4578275, 0.40821073),
-                   (0.26862954, 0.26130258, 0.27577711)),
-    "cifar": Preset("CIFAR models with CIFAR's own mean and deviation", "RGB", 1 / 255, (0.4914, 0.4822, 0.4465),
-                    (0.2470, 0.2435, 0.2616), margin=False),
-    "none": Preset("raw pixels 0..255: the network normalises them itself", "RGB", 1.0, (0.0, 0.0, 0.0),
-                   (1.0, 1.0, 1.0)),
+    "imagenet": Preset("torchvision and timm ImageNet models", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    "caffe": Preset("Keras ResNet and VGG, Caffe: BGR minus the mean", "BGR", 1.0, (103.939, 116.779, 123.68)),
+    "tf": Preset("TensorFlow and Keras MobileNet, Inception, Xception: [-1, 1]", "RGB", 1 / 127.5, (1.0, 1.0, 1.0)),
+    "unit": Preset("pixels divided by 255: [0, 1]"),
+    "clip": Preset("CLIP image towers", mean=(0.48145466, 0.4578275, 0.40821073),
+                   std=(0.26862954, 0.26130258, 0.27577711)),
+    "cifar": Preset("CIFAR models with CIFAR's own mean and deviation", mean=(0.4914, 0.4822, 0.4465),
+                    std=(0.2470, 0.2435, 0.2616), margin=False),
+    "none": Preset("raw pixels 0..255: the network normalises them itself", scale=1.0),
 }  # fmt: skip
 
 

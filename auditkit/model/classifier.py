@@ -168,11 +168,10 @@ class CallableClassifier(_WithCard):
         scores, kind = _function_scores(self.function, rows, self.signature.outputs), self.signature.kind
         outside = (scores < -_ROUNDING) | (scores > 1 + _ROUNDING)
         if kind in ("probabilities", "sigmoid") and outside.any():
-            raise RuntimeFailure(
-                f"the classifier function gave {scores[outside][0]:g}, but its scores were taken for probabilities "
-                f"(kind {kind}), which lie between 0 and 1; if they are logits, open it with auditkit.load(function, "
-                "overrides=auditkit.Overrides(kind='logits'), ...)."
-            )
+            reason = f"its scores were taken for probabilities (kind {kind}), which lie between 0 and 1"
+            way_out = "auditkit.load(function, overrides=auditkit.Overrides(kind='logits'), ...)."
+            gave = f"the classifier function gave {scores[outside][0]:g}"
+            raise RuntimeFailure(f"{gave}, but {reason}; if they are logits, open it with {way_out}")
         return scores
 
 
@@ -200,10 +199,9 @@ def _function_scores(function: Classify, rows: Array, numbers: int | None) -> Ar
         raise RuntimeFailure(f"the classifier function gave {shape} for {len(rows)} pictures; {expected}.")
     # Minus infinity beside finite scores is a probability of 0.
     if bad := np.count_nonzero(~np.isfinite(scores.max(axis=1))):
-        reason = (
-            f"NaN or infinity for {bad} of {len(scores)} pictures; each needs finite scores, masked ones and noise too"
-        )
-        raise RuntimeFailure(f"the classifier function gave {reason}.")
+        way_out = "each picture needs finite scores, also masked ones and noise."
+        reason = f"gave NaN or infinity for {bad} of {len(scores)} pictures"
+        raise RuntimeFailure(f"the classifier function {reason}; {way_out}")
     return scores
 
 
@@ -233,20 +231,16 @@ def load(
     """
     overrides = overrides or Overrides()
     if size is not None:
-        overrides = replace(overrides, size=_checked_size(size))
+        sides = list(size) if isinstance(size, tuple | list | np.ndarray) else []
+        if len(sides) != 2 or not all(isinstance(side, int | np.integer) and side > 0 for side in sides):
+            raise BadInput(f"size {size!r} is not a height and a width in whole pixels, such as (224, 224).")
+        overrides = replace(overrides, size=(int(sides[0]), int(sides[1])))
     opening = Opening(Path(card) if card else None, preset, overrides, limits or Limits())
     if callable(model):
         return _from_callable(model, opening, settings or Settings())
     if not isinstance(model, str | os.PathLike):
         raise BadInput(f"the model is {type(model).__name__}; give an ONNX file or a function.")
     return open_file(Path(model), opening, settings or Settings())
-
-
-def _checked_size(size: object) -> tuple[int, int]:
-    sides = list(size) if isinstance(size, tuple | list | np.ndarray) else []
-    if len(sides) != 2 or not all(isinstance(side, int | np.integer) and side > 0 for side in sides):
-        raise BadInput(f"size {size!r} is not a height and a width in whole pixels, such as (224, 224).")
-    return int(sides[0]), int(sides[1])
 
 
 def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifier:

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 
@@ -21,7 +21,7 @@ import onnx
 from google.protobuf.message import Message
 from onnx import TensorProto
 
-from auditkit.arrays import Array
+from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput
 
 # Stands where a detached weight's file name stood: the runtime is given the array, and no file of that name exists.
@@ -64,7 +64,7 @@ def _tensors(message: Message) -> Iterator[tuple[TensorProto, bool]]:
                 waiting += [(v, main) for v in ([value] if isinstance(value, Message) else value)]
 
 
-def refuse_doubles(proto: onnx.ModelProto, weights: Mapping[str, Array], name: str) -> None:
+def refuse_doubles(proto: onnx.ModelProto, weights: Weights, name: str) -> None:
     """Refuse two weights of one name: the runtime would get one array and look for the other in a file."""
     counts = Counter(tensor.name for tensor in proto.graph.initializer)
     if double := next((weight for weight in weights if counts[weight] > 1), None):

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from auditkit import __version__
-from auditkit.arrays import Array
+from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph import canonical, dequantise, edit, float_types
 from auditkit.graph.gradient import Facts, export, unreached
@@ -37,7 +36,7 @@ class Ready:
     """A classifier's graph in the form that is differentiated: float32 throughout, constants folded, shapes known."""
 
     model: onnx.ModelProto
-    weights: Mapping[str, Array]
+    weights: Weights
     facts: Facts
     surrogate: bool  # the graph rounds, so the gradient is that of the graph without rounding
 
@@ -47,7 +46,7 @@ class Differentiated:
     """A model in the form of gradient files, with its record."""
 
     model: onnx.ModelProto
-    weights: Mapping[str, Array]
+    weights: Weights
     wrt: str
     operators: dict[str, int]  # of the graph that was differentiated
     nodes_before: int
@@ -84,9 +83,7 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
         raise BadInput(f"the graph cannot be made ready for a gradient ({reason}). {advice}") from None
 
 
-def _ready(
-    model: onnx.ModelProto, weights: Mapping[str, Array], outputs: list[str], feeds: list[dict[str, Array]]
-) -> Ready:
+def _ready(model: onnx.ModelProto, weights: Weights, outputs: list[str], feeds: list[dict[str, Array]]) -> Ready:
     (image,) = feeds[0]
     model = canonical.spelled_out(model)
     surrogate = dequantise.rounds(model, image)
@@ -101,7 +98,7 @@ def _ready(
     return Ready(canonical.with_known(model, facts.values), weights, facts, surrogate)
 
 
-def measured_facts(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list[dict[str, Array]]) -> Facts:
+def measured_facts(model: onnx.ModelProto, weights: Weights, feeds: list[dict[str, Array]]) -> Facts:
     """Shapes and types of all tensors, measured by running: what a file says of them is often missing or wrong.
 
     `feeds` are two batches of different size, or one where that is fixed. A dimension that changes follows the batch;
@@ -121,7 +118,7 @@ def measured_facts(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: 
     return Facts(shapes, kinds, _agreed([{name: run[name] for name in steady} for run in runs]))
 
 
-def _conditions(model: onnx.ModelProto, weights: Mapping[str, Array], feeds: list[dict[str, Array]]) -> dict[str, bool]:
+def _conditions(model: onnx.ModelProto, weights: Weights, feeds: list[dict[str, Array]]) -> dict[str, bool]:
     """Those conditions of the graph's If nodes that come out the same whatever is fed, and how."""
     names = {node.input[0] for node in model.graph.node if node.op_type == "If"}
     steady = sorted(_independent(model.graph, set(feeds[0])) & names)
@@ -284,7 +281,7 @@ def _line_error(classifier: OnnxClassifier, session: Session, facts: Facts, wrt:
 
 
 def _recorded(
-    classifier: OnnxClassifier, model: onnx.ModelProto, weights: Mapping[str, Array], base: Ready, wrt: str,
+    classifier: OnnxClassifier, model: onnx.ModelProto, weights: Weights, base: Ready, wrt: str,
     checked: Check, *, vendors_own: bool = False,
 ) -> Differentiated:  # fmt: skip
     """The model with its record, which is stored in the file's metadata."""

@@ -36,7 +36,7 @@ class Slopes:
         self.rows = model.signature.fixed_batch or model.device.gradient_batch
 
     def of(self, inputs: Array, labels: Array) -> Gradients:
-        """For each preprocessed row, the gradient of its label's logit, or log-probability where there are no logits."""
+        """For each preprocessed row, the gradient of its label's logit, or log-probability where it has no logits."""
         parts: list[tuple[Array, ...]] = []
         start = 0
         while start < len(inputs):

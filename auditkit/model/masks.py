@@ -140,9 +140,8 @@ class OnnxMaskedOnHost(OnnxMasked):
 
     def load(self, pictures: Array, ranks: Array) -> Banks:
         """Both banks in main memory."""
-        return Composer(
-            self._graph_input(pictures), ranks, self.signature.layout, turns=self.device.batches_in_flight + 1
-        )
+        turns = self.device.batches_in_flight + 1
+        return Composer(self._graph_input(pictures), ranks, self.signature.layout, turns)
 
     def _feeds(self, rows: Array, banks: Banks) -> Feeds:
         return {self._input: banks(rows)}

@@ -67,6 +67,10 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     rows = len(trial.noise) if image.batch is None else image.batch
     chosen = signatures.choose_output(file.proto, outputs, arrays, rows, overrides)
     kind, kind_warnings = _kind(file.proto, chosen, overrides)
+    guesses = image.guesses + guesses + chosen.guesses
+    if chosen.scores.shape[1] == 1:
+        meaning = "logit" if kind == "logits" else "probability"
+        guesses += (f"'{chosen.name}' is one number an image, read as the {meaning} of the second of two classes",)
     batching = _batching(trial, session, chosen.name)
     return Signature(
         input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels, height=trial.height,
@@ -74,16 +78,8 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
         output=chosen.name, kind=kind, outputs=chosen.scores.shape[1],
         free_size=image.height is None or image.width is None, shape=image.shape, fixed_inputs=image.switches,
         class_names=signatures.zipmap_classes(file.proto),
-        guesses=image.guesses + guesses + chosen.guesses + _one_number(chosen, kind),
-        warnings=kind_warnings + batching.warnings,
+        guesses=guesses, warnings=kind_warnings + batching.warnings,
     )  # fmt: skip
-
-
-def _one_number(chosen: Output, kind: Kind) -> tuple[str, ...]:
-    if chosen.scores.shape[1] > 1:
-        return ()
-    meaning = "logit" if kind == "logits" else "probability"
-    return (f"'{chosen.name}' is one number an image, read as the {meaning} of the second of two classes",)
 
 
 def _noise(image: ImageInput, rows: int, height: int, width: int) -> Array:

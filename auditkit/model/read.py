@@ -15,7 +15,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from auditkit.arrays import Array
+from auditkit.arrays import Weights
 from auditkit.errors import BadInput
 from auditkit.model import external_data
 
@@ -71,7 +71,7 @@ class OnnxFile:
     sha256: str
     bytes: int  # the file and its external data together
     proto: onnx.ModelProto
-    weights: Mapping[str, Array] = field(default_factory=dict)
+    weights: Weights = field(default_factory=dict)
     external: Mapping[str, str] = field(default_factory=dict)  # data file -> digest
 
     @property

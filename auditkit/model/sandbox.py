@@ -12,15 +12,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from auditkit.errors import AuditError, BadInput
 from auditkit.model.read import Limits, OnnxFile, file_size, read
 from auditkit.model.signature import Overrides, Signature
 from auditkit.records import Json, from_json, to_json
-
-if TYPE_CHECKING:
-    from auditkit.model.masking_network import Pictures
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.sandbox import main; main()"
 REPLY = "auditkit-trial:"  # begins the child's reply; libraries may print other lines
@@ -54,10 +51,10 @@ def attempt(path: Path, overrides: Overrides, limits: Limits) -> Outcome[Signatu
 
 
 def guarded(
-    path: Path, examiner: Literal["classifier", "masking network"], expected: "Overrides | Pictures", limits: Limits,
+    path: Path, examiner: Literal["classifier", "masking network"], expected: object, limits: Limits,
     signature_type: type[T],
 ) -> Outcome[T]:  # fmt: skip
-    """What an examiner finds out about a file in the child process."""
+    """What an examiner finds out in the child process about a file of which some facts are expected."""
     size = file_size(path, limits)
     facts = {"examiner": examiner, "expected": to_json(expected), "limits": to_json(limits)}
     request = json.dumps({"path": str(path), "bytes": size, **facts})
@@ -95,9 +92,7 @@ def _too_slow(name: str, seconds: float) -> str:
     return f"{name} was still busy after {seconds:.0f} s of its first load and run, so it is refused; {way_out}"
 
 
-def _outcome(
-    child: "subprocess.CompletedProcess[str]", name: str, limits: Limits, signature_type: type[T]
-) -> Outcome[T]:
+def _outcome(child: subprocess.CompletedProcess[str], name: str, limits: Limits, signature_type: type[T]) -> Outcome[T]:
     replies = [line for line in child.stdout.splitlines() if line.startswith(REPLY)]
     if not replies:
         raise BadInput(_death_sentence(child, name, limits))
@@ -111,7 +106,7 @@ def _outcome(
     raise BadInput(error if error.startswith(name) else f"{name}: {error}")
 
 
-def _death_sentence(child: "subprocess.CompletedProcess[str]", name: str, limits: Limits) -> str:
+def _death_sentence(child: subprocess.CompletedProcess[str], name: str, limits: Limits) -> str:
     if "MemoryError" in child.stderr or "bad_alloc" in child.stderr or child.returncode == -signal.SIGKILL:
         memory = f"{limits.memory_bytes / 2**30:.1f} GiB plus {limits.memory_per_byte} times its size"
         way_out = "if it is known to need that, allow more with --memory-limit."

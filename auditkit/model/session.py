@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import onnx
 
-from auditkit.arrays import Array
+from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
 from auditkit.graph import float_types, simplify
 from auditkit.model import cuda
@@ -135,9 +135,7 @@ def resolved(settings: Settings) -> Settings:
     return replace(settings, device=device, precision=precision)
 
 
-def in_precision(
-    model: onnx.ModelProto, weights: Mapping[str, Array], settings: Settings
-) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
+def in_precision(model: onnx.ModelProto, weights: Weights, settings: Settings) -> tuple[onnx.ModelProto, Weights]:
     """The graph and its weights in the precision asked for; float32 stays at its inputs and outputs."""
     if resolved(settings).precision != "float16":
         return model, weights
@@ -147,7 +145,7 @@ def in_precision(
 class Session:
     """One graph ready to run on one device; inputs and outputs are bound to that device."""
 
-    def __init__(self, model: onnx.ModelProto, settings: Settings, weights: Mapping[str, Array] | None = None) -> None:
+    def __init__(self, model: onnx.ModelProto, settings: Settings, weights: Weights | None = None) -> None:
         self.settings = resolved(settings)
         self.device = PROFILES[self.settings.device]
         if not self.device.relu_gates:
@@ -213,9 +211,8 @@ class Stepper:
         arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray)}
         self._inputs = {name: session.upload(array.copy()) for name, array in arrays.items()}
         first, second = ({name: session.upload(array.copy()) for name, array in start.items()} for _ in range(2))
-        self._turns = [
-            (self._binding(links, feeds, *buffers), buffers[1]) for buffers in ((first, second), (second, first))
-        ]
+        pairs = (first, second), (second, first)
+        self._turns = [(self._binding(links, feeds, *pair), pair[1]) for pair in pairs]
 
     def _binding(self, links: Mapping[str, str], feeds: Feeds, read: DeviceArrays, written: DeviceArrays) -> Any:
         binding = self._session._session.io_binding()
@@ -286,8 +283,8 @@ def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], 
     return min(size for size, rate in rates.items() if rate >= 0.95 * best)
 
 
-def folded(model: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
-    """The graph with constants folded and normalisations merged by the runtime, if that stays with standard operators."""
+def folded(model: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
+    """The graph with constants folded and normalisations merged by the runtime, if it keeps to standard operators."""
     if weights:  # kept apart, as they would not fit into one file
         return model
     onnxruntime, options = runtime(), _options()
