@@ -10,7 +10,7 @@ from auditkit.data.alignment import resized
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.methods.notes import Note
 from auditkit.methods.request import MethodResult, Request
-from auditkit.model.masking_network import Masker, Pictures, open_masker
+from auditkit.model.masking_network import Masker, Requirements, open_masker
 from auditkit.model.read import Limits, file_size
 from auditkit.model.session import Settings
 
@@ -34,9 +34,9 @@ def masker(request: Request, options: MaskingNetwork) -> MethodResult:
     limits = options.limits or Limits()
     file_size(path, limits)  # refuses a folder or a missing file at once
     status = path.stat()
-    pictures = Pictures.of(request.model.signature, options.output)
-    network = _opened(path.resolve(), (status.st_mtime_ns, status.st_size), pictures, request.model.requested, limits)
-    signature, maps = request.model.signature, request.empty_maps()
+    signature, maps, settings = request.model.signature, request.empty_maps(), request.model.requested
+    requirements = Requirements(signature, options.output)
+    network = _opened(path.resolve(), (status.st_mtime_ns, status.st_size), requirements, settings, limits)
     takes_label = network.signature.label is not None
     runs: list[tuple[int, int]] = []  # (position of the image, label)
     for image, of_image in enumerate(request.labels):
@@ -57,6 +57,8 @@ def masker(request: Request, options: MaskingNetwork) -> MethodResult:
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(path: Path, _stamp: tuple[int, int], pictures: Pictures, settings: Settings, limits: Limits) -> Masker:
+def _opened(
+    path: Path, _stamp: tuple[int, int], requirements: Requirements, settings: Settings, limits: Limits
+) -> Masker:
     """The network of the last request, if nothing has changed: opening one takes seconds, and a run makes many."""
-    return open_masker(path, pictures, settings, limits)
+    return open_masker(path, requirements, settings, limits)

@@ -26,19 +26,11 @@ _TOLERANCE = 1e-4  # relative: a mask may differ by this alone and in a batch
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """The pictures that a masking network will be given, and the number of classes of their classifier."""
+class Requirements:
+    """What a masking network must fit."""
 
-    size: tuple[int, int]
-    channels: int
-    dtype: str
-    classes: int
+    classifier: Signature
     output: str | None = None  # the masks among several outputs
-
-    @classmethod
-    def of(cls, signature: Signature, output: str | None = None) -> "Pictures":
-        """The pictures that a classifier takes."""
-        return cls((signature.height, signature.width), signature.channels, signature.dtype, signature.classes, output)
 
 
 @dataclass(frozen=True)
@@ -60,8 +52,8 @@ class MaskerSignature:
 class Masker:
     """A masking network, ready to run."""
 
-    def __init__(self, file: OnnxFile, signature: MaskerSignature, pictures: Pictures, settings: Settings) -> None:
-        self.signature, self.pictures = signature, pictures
+    def __init__(self, file: OnnxFile, signature: MaskerSignature, classes: int, settings: Settings) -> None:
+        self.signature, self.classes = signature, classes
         model = derived(file.proto, signature.input, [signature.output], switches=signature.switches)
         self.session = Session(model, settings, file.weights)
 
@@ -81,7 +73,7 @@ class Masker:
 
     def run(self, rows: Array, labels: Array) -> Array:
         """Masks of one batch, [N, maps, height, width] in float32; any other output is refused."""
-        signature, classes = self.signature, self.pictures.classes
+        signature, classes = self.signature, self.classes
         feeds = {signature.input: rows}
         if signature.label is not None:
             values = np.eye(classes)[labels] if signature.label_form == "one-hot" else labels
@@ -101,26 +93,26 @@ class Masker:
         return masks.astype(np.float32)
 
 
-def open_masker(path: Path, pictures: Pictures, settings: Settings, limits: Limits) -> Masker:
+def open_masker(path: Path, requirements: Requirements, settings: Settings, limits: Limits) -> Masker:
     """The masking network in an ONNX file, examined in a guarded child process first."""
-    outcome = sandbox.guarded(path, "masking network", pictures, limits, MaskerSignature)
-    return Masker(outcome.reopened(path, limits), outcome.signature, pictures, settings)
+    outcome = sandbox.guarded(path, "masking network", requirements, limits, MaskerSignature)
+    return Masker(outcome.reopened(path, limits), outcome.signature, requirements.classifier.classes, settings)
 
 
-def examine(file: OnnxFile, pictures: Pictures) -> MaskerSignature:
+def examine(file: OnnxFile, requirements: Requirements) -> MaskerSignature:
     """The signature of a masking network, from its graph and from runs on noise."""
-    label = _label_input(file.proto)
-    image = _image_input(file.proto, label, pictures)
+    label, classifier = _label_input(file.proto), requirements.classifier
+    image = _image_input(file.proto, label, classifier)
     signature = MaskerSignature(
-        image.name, image.layout, image.dtype, _output(file.proto, pictures), 1, image.batch, image.switches,
+        image.name, image.layout, image.dtype, _output(file.proto, requirements.output), 1, image.batch, image.switches,
         *(label or (None, "none", "")),
     )  # fmt: skip
-    network = Masker(file, signature, pictures, Settings(device="cpu", threads=2, arena=False))
+    network = Masker(file, signature, classifier.classes, Settings(device="cpu", threads=2, arena=False))
     count = image.batch or 2
-    shape = tuple(int(size) for size in image.dims(count, *pictures.size))
+    shape = tuple(int(size) for size in image.dims(count, classifier.height, classifier.width))
     noise = np.random.default_rng(20221128).standard_normal(shape)
     rows = (np.abs(noise * 16) if image.dtype == "uint8" else noise).astype(image.dtype)
-    labels = np.arange(count) % pictures.classes
+    labels = np.arange(count) % classifier.classes
     masks = network.run(rows, labels)
     if not np.isfinite(masks).all():
         raise BadInput(f"the masks '{signature.output}' are NaN or infinite on noise images; the file is damaged.")
@@ -144,33 +136,33 @@ def _label_input(proto: onnx.ModelProto) -> tuple[str, str, str] | None:
     return None
 
 
-def _image_input(proto: onnx.ModelProto, label: tuple[str, str, str] | None, pictures: Pictures) -> ImageInput:
-    """The input that takes the image, checked against the pictures."""
+def _image_input(proto: onnx.ModelProto, label: tuple[str, str, str] | None, classifier: Signature) -> ImageInput:
+    """The input that takes the image, checked against the classifier's."""
     without_label = edit.copy(proto)
     inputs = [value for value in proto.graph.input if label is None or value.name != label[0]]
     del without_label.graph.input[:]
     without_label.graph.input.extend(inputs)
     image = find_image(without_label, Overrides())
-    height, width = pictures.size
+    height, width = classifier.height, classifier.width
     for what, expected, actual in (
         ("pixels", f"{image.height or height}x{image.width or width}", f"{height}x{width}"),
-        ("channels", image.channels, pictures.channels),
+        ("channels", image.channels, classifier.channels),
     ):
         if expected != actual:
             reason = f"pictures of {expected} {what}, but the classifier's have {actual}"
             raise BadInput(f"the masking network takes {reason}; it must take what the classifier takes.")
-    if (image.dtype == "uint8") != (pictures.dtype == "uint8"):
-        reason = f"{image.dtype} and the classifier {pictures.dtype}, so one of them normalises pixels by itself"
+    if (image.dtype == "uint8") != (classifier.dtype == "uint8"):
+        reason = f"{image.dtype} and the classifier {classifier.dtype}, so one of them normalises pixels by itself"
         raise BadInput(f"the masking network takes {reason}; ask for one that takes what the classifier takes.")
     return image
 
 
-def _output(proto: onnx.ModelProto, pictures: Pictures) -> str:
+def _output(proto: onnx.ModelProto, chosen: str | None) -> str:
     names = [str(value.name) for value in proto.graph.output]
-    if pictures.output is not None:
-        if pictures.output not in names:
-            raise BadInput(f"the masking network has no output '{pictures.output}'; it has {', '.join(names[:6])}.")
-        return pictures.output
+    if chosen is not None:
+        if chosen not in names:
+            raise BadInput(f"the masking network has no output '{chosen}'; it has {', '.join(names[:6])}.")
+        return chosen
     shaped = [str(v.name) for v in proto.graph.output if len(v.type.tensor_type.shape.dim) in (0, 3, 4)]
     if len(shaped) > 1 and len(masks := [name for name in shaped if "mask" in name.lower()]) == 1:
         return masks[0]

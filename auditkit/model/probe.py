@@ -14,7 +14,7 @@ from auditkit.model import signature as signatures
 from auditkit.model.inputs import ImageInput, find_image
 from auditkit.model.read import OnnxFile
 from auditkit.model.session import Session, Settings
-from auditkit.model.signature import Agreement, Kind, Output, Overrides, Signature
+from auditkit.model.signature import Agreement, Kind, Overrides, Signature
 
 # Sizes to try, likeliest first, when the file leaves height and width open.
 _COMMON_SIZES = (224, 32, 299, 256, 384, 64, 28, 227, 96, 112, 128, 160, 192, 240, 260, 300, 320, 380, 448, 512)
@@ -65,17 +65,17 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     image = find_image(file.proto, overrides)
     trial, session, outputs, arrays, guesses = _first_run(file, image, overrides)
     rows = len(trial.noise) if image.batch is None else image.batch
-    chosen = signatures.choose_output(file.proto, outputs, arrays, rows, overrides)
-    kind, kind_warnings = _kind(file.proto, chosen, overrides)
-    guesses = image.guesses + guesses + chosen.guesses
-    if chosen.scores.shape[1] == 1:
+    output, scores, score_guesses = signatures.choose_output(file.proto, outputs, arrays, rows, overrides)
+    kind, kind_warnings = _kind(file.proto, output, scores, overrides)
+    guesses = image.guesses + guesses + score_guesses
+    if scores.shape[1] == 1:
         meaning = "logit" if kind == "logits" else "probability"
-        guesses += (f"'{chosen.name}' is one number an image, read as the {meaning} of the second of two classes",)
-    batching = _batching(trial, session, chosen.name)
+        guesses += (f"'{output}' is one number an image, read as the {meaning} of the second of two classes",)
+    batching = _batching(trial, session, output)
     return Signature(
         input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels, height=trial.height,
         width=trial.width, fixed_batch=batching.fixed, rows=batching.rows, freed_batch=batching.freed,
-        output=chosen.name, kind=kind, outputs=chosen.scores.shape[1],
+        output=output, kind=kind, outputs=scores.shape[1],
         free_size=image.height is None or image.width is None, shape=image.shape, fixed_inputs=image.switches,
         class_names=signatures.zipmap_classes(file.proto),
         guesses=guesses, warnings=kind_warnings + batching.warnings,
@@ -152,15 +152,15 @@ def _try_batches(trial: Trial, session: Session) -> list[Array]:
         return [np.concatenate(parts) if parts[0].ndim else np.stack(parts) for parts in zip(*alone, strict=True)]
 
 
-def _kind(proto: onnx.ModelProto, chosen: Output, overrides: Overrides) -> tuple[Kind, tuple[str, ...]]:
-    if not np.all(np.isfinite(chosen.scores)):
-        raise BadInput(f"the scores '{chosen.name}' are NaN or infinite on noise images; the file is damaged.")
+def _kind(proto: onnx.ModelProto, output: str, scores: Array, overrides: Overrides) -> tuple[Kind, tuple[str, ...]]:
+    if not np.all(np.isfinite(scores)):
+        raise BadInput(f"the scores '{output}' are NaN or infinite on noise images; the file is damaged.")
     if overrides.kind is not None:
         return overrides.kind, ()
-    by_graph = signatures.kind_by_graph(proto, chosen.name)
-    if by_graph == "probabilities" and np.all(chosen.scores == 1):
-        raise BadInput(_always_sure(chosen.name))
-    return signatures.kind_of(by_graph, chosen.scores)
+    by_graph = signatures.kind_by_graph(proto, output)
+    if by_graph == "probabilities" and np.all(scores == 1):
+        raise BadInput(_always_sure(output))
+    return signatures.kind_of(by_graph, scores)
 
 
 def _always_sure(name: str) -> str:

@@ -144,7 +144,8 @@ def _signature(file: OnnxFile, examiner: str, expected: Json) -> Json:
     from auditkit.model import masking_network, probe  # noqa: PLC0415 - under the limits only
 
     if examiner == "masking network":
-        return to_json(masking_network.examine(file, from_json(masking_network.Pictures, expected, "pictures")))
+        requirements = from_json(masking_network.Requirements, expected, "requirements")
+        return to_json(masking_network.examine(file, requirements))
     return to_json(probe.examine(file, from_json(Overrides, expected, "overrides")))
 
 

@@ -230,19 +230,10 @@ def to_probabilities(scores: Array, kind: Kind) -> Array:
     return np.exp(values) if kind == "log-probabilities" else values
 
 
-@dataclass(frozen=True)
-class Output:
-    """The tensor that holds the scores."""
-
-    name: str
-    scores: Array  # of the noise images, [rows, numbers]
-    guesses: tuple[str, ...] = ()
-
-
 def choose_output(
     proto: onnx.ModelProto, outputs: dict[str, str], arrays: dict[str, Array], rows: int, overrides: Overrides
-) -> Output:
-    """The tensor with one vector of class scores per image; raises BadInput with what the model returns instead."""
+) -> tuple[str, Array, tuple[str, ...]]:
+    """The tensor with one vector of scores per image, these scores [rows, numbers], and what was guessed."""
     fitting = {
         name: scores
         for name, array in arrays.items()
@@ -258,9 +249,9 @@ def choose_output(
         _refuse_sigmoids(proto, fitting)
     name = _last_of(proto, fitting, _without_forerunners(proto, fitting))
     if outputs.get(name):
-        return Output(name, fitting[name], (f"scores '{name}', the tensor behind a final {outputs[name]}",))
+        return name, fitting[name], (f"scores '{name}', the tensor behind a final {outputs[name]}",)
     rest = ", ".join(f"'{other}'" for other in arrays if other != name)
-    return Output(name, fitting[name], (f"scores '{name}' of several outputs (also {rest})",) if rest else ())
+    return name, fitting[name], (f"scores '{name}' of several outputs (also {rest})",) if rest else ()
 
 
 def _refuse_sigmoids(proto: onnx.ModelProto, fitting: dict[str, Array]) -> None:

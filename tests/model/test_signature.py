@@ -375,7 +375,7 @@ def test_outputs_of_text_hold_no_scores() -> None:
 
 def choose(model: onnx.ModelProto, wanted: Overrides | None = None, **arrays: Array) -> str:
     outputs = dict.fromkeys(arrays, "")
-    return choose_output(model, outputs, arrays, 4, wanted or Overrides()).name
+    return choose_output(model, outputs, arrays, 4, wanted or Overrides())[0]
 
 
 def f32(array: Array) -> Array:
