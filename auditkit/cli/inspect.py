@@ -32,7 +32,6 @@ def inspect(
     The file is treated as hostile: it is first opened in a guarded child process, and no other file that it names is
     read unless it is a plain file beside it.
     """
-    from auditkit.model.card import path_beside  # noqa: PLC0415
     from auditkit.runs import inspection  # noqa: PLC0415
 
     card = model_options.card
@@ -40,7 +39,7 @@ def inspect(
         model_options = replace(model_options, card=None)  # the card is yet to be written
     with console.progress("measuring accuracy") as progress:
         result = inspection.inspect(model, model_options.opening(), model_options.settings(), images, progress)
-    target = card or path_beside(model)
+    target = card or model.with_suffix(".toml")
     if write_card:
         inspection.write_card(result, target, force=force)
     written = [("card", f"written to {target}")] if write_card else []

@@ -141,11 +141,6 @@ def _with_gray(card: Card, gray: Numbers | None) -> Card:
     return replace(card, gray=(_MID_RANGE,) * len(card.mean), warnings=(*card.warnings, warning))
 
 
-def path_beside(model: Path) -> Path:
-    """Where a model's card lies: the same name, ending in .toml."""
-    return model.with_suffix(".toml")
-
-
 @dataclass(frozen=True)
 class CardFile:
     """A card as it stands in a file, its keys checked."""

@@ -256,7 +256,7 @@ def _card_file(path: Path, opening: Opening) -> CardFile | None:
     """The card that the caller names, or the one beside the model unless a preset is named."""
     if opening.card is not None:
         return CardFile.read(opening.card)
-    beside = cards.path_beside(path)
+    beside = path.with_suffix(".toml")
     return CardFile.read(beside) if opening.preset is None and os.access(beside, os.F_OK) else None
 
 

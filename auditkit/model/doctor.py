@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from auditkit import __version__
-from auditkit.model import cuda, session
+from auditkit.model import device, session
 
 _DISTRIBUTION = "onnx-auditkit"  # on the package index, where another project holds the name auditkit
 
@@ -43,7 +43,7 @@ def describe() -> MachineFacts:
     """Facts for `doctor`."""
     system, problem = f"{platform.system()} {platform.machine()}", session.cuda_problem()
     providers = session.runtime().get_available_providers()
-    gpus = CudaFacts(session.cuda_version(), problem, [] if problem else cuda.device_names())
+    gpus = CudaFacts(session.cuda_version(), problem, [] if problem else device.gpu_names())
     return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), providers, gpus)
 
 

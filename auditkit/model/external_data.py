@@ -86,9 +86,7 @@ def data_bytes(path: Path, tensors: list[TensorProto], most: int) -> int:
     return min(needed, sum(sizes.values()))
 
 
-def bring_in(
-    outside: list[tuple[TensorProto, bool]], path: Path, *, apart: bool
-) -> tuple[dict[str, Array], dict[str, str]]:
+def bring_in(outside: list[tuple[TensorProto, bool]], path: Path, *, apart: bool) -> tuple[Weights, dict[str, str]]:
     """Put external data in place; weights come back beside the graph when the whole is too large for one message."""
     weights: dict[str, Array] = {}
     digests: dict[str, str] = {}

@@ -108,8 +108,14 @@ def measured_facts(model: onnx.ModelProto, weights: Weights, feeds: list[dict[st
     tensors = [name for name in _computed(model.graph) if name not in lists]
     scales = {name for node in model.graph.node if node.op_type == "Resize" for name in node.input[1:]}
     steady = _independent(model.graph, set(feeds[0])) & ({n for n in tensors if kinds.get(n) in _WHOLE} | scales)
-    with_shapes, shape_of = _with_shapes(model, tensors, sorted(steady))
-    session = Session(with_shapes, Settings(device="cpu", arena=False), weights)
+    # Shapes in place of tensors, so that no tensor is held longer than it is needed.
+    fresh = edit.copy(model)
+    builder = edit.Builder(fresh.graph)
+    shape_of = {name: builder.node("Shape", [name]) for name in tensors}
+    builder.into(fresh.graph)
+    del fresh.graph.output[:]
+    fresh.graph.output.extend(onnx.ValueInfoProto(name=name) for name in [*shape_of.values(), *sorted(steady)])
+    session = Session(fresh, Settings(device="cpu", arena=False), weights)
     runs = [dict(zip(session.outputs, session.run(feed), strict=True)) for feed in feeds]
     by_run = {name: [tuple(run[shape].tolist()) for run in runs] for name, shape in shape_of.items()}
     by_run |= {name: [feed[name].shape for feed in feeds] for name in feeds[0]}
@@ -147,17 +153,6 @@ def _independent(graph: onnx.GraphProto, fed: set[str]) -> set[str]:
 
 def _computed(graph: onnx.GraphProto) -> list[str]:
     return [name for name in itertools.chain.from_iterable(node.output for node in graph.node) if name]
-
-
-def _with_shapes(model: onnx.ModelProto, tensors: list[str], also: list[str]) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """The model that gives shapes in place of tensors, so that no tensor is held longer than it is needed."""
-    fresh = edit.copy(model)
-    builder = edit.Builder(fresh.graph)
-    shape_of = {name: builder.node("Shape", [name]) for name in tensors}
-    builder.into(fresh.graph)
-    del fresh.graph.output[:]
-    fresh.graph.output.extend(onnx.ValueInfoProto(name=name) for name in [*shape_of.values(), *also])
-    return fresh, shape_of
 
 
 def _merged_shape(name: str, shapes: list[tuple[int, ...]]) -> tuple[int | None, ...]:

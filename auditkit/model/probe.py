@@ -75,9 +75,8 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     return Signature(
         input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels, height=trial.height,
         width=trial.width, fixed_batch=batching.fixed, rows=batching.rows, freed_batch=batching.freed,
-        output=output, kind=kind, outputs=scores.shape[1],
-        free_size=image.height is None or image.width is None, shape=image.shape, fixed_inputs=image.switches,
-        class_names=signatures.zipmap_classes(file.proto),
+        output=output, kind=kind, outputs=scores.shape[1], free_size=image.height is None or image.width is None,
+        shape=image.shape, fixed_inputs=image.switches, class_names=signatures.zipmap_classes(file.proto),
         guesses=guesses, warnings=kind_warnings + batching.warnings,
     )  # fmt: skip
 

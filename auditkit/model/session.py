@@ -16,7 +16,7 @@ import onnx
 from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
 from auditkit.graph import float_types, simplify
-from auditkit.model import cuda
+from auditkit.model import device as devices
 from auditkit.model.device import CPU, PROFILES
 
 Device = Literal["auto", "cuda", "cpu"]
@@ -113,7 +113,7 @@ def cuda_version() -> str:
 def cuda_problem() -> str | None:
     """Why CUDA cannot be used here, or None when it can."""
     folder = Path(runtime().__file__).parent / "capi"
-    return cuda.problem(folder, cuda_version(), "CUDAExecutionProvider" in runtime().get_available_providers())
+    return devices.cuda_problem(folder, cuda_version(), "CUDAExecutionProvider" in runtime().get_available_providers())
 
 
 def resolved(settings: Settings) -> Settings:

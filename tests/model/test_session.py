@@ -8,7 +8,7 @@ import pytest
 import auditkit
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
-from auditkit.model import cuda, session
+from auditkit.model import device, session
 from auditkit.model.session import LEAST_MEMORY, Session, Settings, in_batches, measured_batch
 from tests.support import onnx_models
 
@@ -46,8 +46,8 @@ def test_the_runtime_stays_silent_about_missing_cuda(capfd: pytest.CaptureFixtur
 
 
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
-    assert cuda.load_with_dependencies(tmp_path / "libnothing.so.1") is not None
-    match = cuda.MISSING.search("libcublasLt.so.13: cannot open shared object file: No such file or directory")
+    assert device.load_with_dependencies(tmp_path / "libnothing.so.1") is not None
+    match = device.MISSING.search("libcublasLt.so.13: cannot open shared object file: No such file or directory")
     assert match is not None
     assert match[1] == "libcublasLt.so.13"
 
@@ -57,8 +57,8 @@ def test_libraries_of_pip_packages_are_found(tmp_path: Path, monkeypatch: pytest
     library.parent.mkdir(parents=True)
     library.write_bytes(b"")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert cuda.pip_library("libcudnn.so.9") == library
-    assert cuda.pip_library("libmissing.so.1") is None
+    assert device.pip_library("libcudnn.so.9") == library
+    assert device.pip_library("libmissing.so.1") is None
 
 
 def test_an_old_driver_is_said_to_be_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +69,8 @@ def test_an_old_driver_is_said_to_be_old(monkeypatch: pytest.MonkeyPatch) -> Non
         def cuDriverGetVersion(self, version: object) -> None:  # noqa: N802
             version._obj.value = 12040  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda _name: Driver())
-    assert "12.4" in (cuda.driver_problem(13) or "")
+    monkeypatch.setattr(device.ctypes, "CDLL", lambda _name: Driver())
+    assert "12.4" in (device.driver_problem(13) or "")
 
 
 def test_a_session_equals_a_plain_one(device: str) -> None:

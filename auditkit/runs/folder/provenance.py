@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from auditkit.model import cuda, doctor
+from auditkit.model import doctor
 from auditkit.model.classifier import AnyClassifier
-from auditkit.model.device import CUDA
+from auditkit.model.device import CUDA, gpu_names
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MOST_BYTES = 1 << 24  # of a file in .git; packed-refs of large repositories are some megabytes
@@ -32,7 +32,7 @@ def device(model: AnyClassifier) -> dict[str, Any]:
         return {"device": None, "device_name": None, "provider": None, "precision": None}
     on_gpu = model.device is CUDA
     return {
-        "device": model.device.name, "device_name": cuda.device_names()[0] if on_gpu else _processor(),
+        "device": model.device.name, "device_name": gpu_names()[0] if on_gpu else _processor(),
         "provider": model.device.provider, "precision": model.settings.precision,
     }  # fmt: skip
 
