@@ -91,8 +91,7 @@ def _ready(model: onnx.ModelProto, weights: Weights, outputs: list[str], feeds: 
         model = edit.with_outputs(dequantise.dequantised(canonical.raised(model)), outputs)
     model, weights = float_types.in_one_float(model, weights)
     model = canonical.raised(folded(model, weights))
-    conditions = _conditions(model, weights, feeds)
-    if conditions:
+    if conditions := _conditions(model, weights, feeds):
         model = folded(canonical.resolved(model, conditions), weights)
     facts = measured_facts(model, weights, feeds)
     return Ready(canonical.with_known(model, facts.values), weights, facts, surrogate)

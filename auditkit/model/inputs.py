@@ -39,9 +39,8 @@ class ImageInput:
 
     def dims(self, batch: int | str, height: int | str, width: int | str) -> list[int | str]:
         """Dimensions in the layout's order."""
-        if self.layout == "NCHW":
-            return [batch, self.channels, height, width]
-        return [batch, height, width, self.channels]
+        sides = [height, width]
+        return [batch, self.channels, *sides] if self.layout == "NCHW" else [batch, *sides, self.channels]
 
 
 def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
@@ -57,10 +56,9 @@ def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
         raise BadInput(_no_image_sentence(inputs))
     if len(candidates) > 1:
         raise BadInput(f"several inputs could be the image: {_listed(candidates)}; name one with --input.")
-    chosen = candidates[0]
+    chosen, boolean = candidates[0], onnx.TensorProto.BOOL
     switches = [v for v in inputs if v is not chosen]
-    bool_type = onnx.TensorProto.BOOL
-    if other := [v for v in switches if v.type.tensor_type.elem_type != bool_type or _dims(v) not in ([], [1])]:
+    if other := [v for v in switches if v.type.tensor_type.elem_type != boolean or _dims(v) not in ([], [1])]:
         way_out = "auditkit audits classifiers that take one image tensor."
         raise BadInput(f"besides the image '{chosen.name}' the model needs {_listed(other)}; {way_out}")
     image = _described(proto.graph, chosen, overrides)

@@ -58,8 +58,7 @@ class OnnxOverBanks:
     def batch(self, banks: Banks) -> int:
         """Rows run at once: the graph's own number, the one in the settings, or measured with these banks."""
         if self._batch is None:
-            row = np.zeros((1, self._columns), np.int32)
-            largest = self.device.largest_batch
+            row, largest = np.zeros((1, self._columns), np.int32), self.device.largest_batch
             self._batch = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), largest)
         return self._batch
 

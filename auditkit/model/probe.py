@@ -27,8 +27,7 @@ class Trial:
     """A model at one input size, its graphs run on noise."""
 
     def __init__(self, file: OnnxFile, image: ImageInput, height: int, width: int) -> None:
-        self.file, self.image = file, image
-        self.height, self.width = height, width
+        self.file, self.image, self.height, self.width = file, image, height, width
         self.batch = image.batch or 1
         self.noise = _noise(image, max(ROWS, self.batch), height, width)
 
