@@ -4,6 +4,8 @@ A map over the model's input is resized to it. A map over the photograph is resi
 Both are bilinear in float32 with half-pixel centres; shrinking averages over the area that a pixel covers.
 """
 
+from typing import Literal
+
 import numpy as np
 from PIL import Image
 
@@ -12,22 +14,12 @@ from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.preprocessing import crop_box, resized_size
 
-_FRAMES = ("model-input", "original-image")
+Frame = Literal["model-input", "original-image"]  # what a map lies over: the model's input, or the photograph
 
 
-def checked_frame(frame: object) -> str:
-    """The name of a frame; any other value is refused."""
-    if frame not in _FRAMES:
-        raise BadInput(
-            f"frame {frame!r} is none of {', '.join(_FRAMES)}: say whether the maps lie over the model's input or over "
-            f"the photograph."
-        )
-    return str(frame)
-
-
-def to_model_input(values: Array, frame: str, card: Card, picture: tuple[int, int] | None = None) -> Array:
+def to_model_input(values: Array, frame: Frame, card: Card, picture: tuple[int, int] | None = None) -> Array:
     """The map as float32 [height, width] of the model; `picture` is the photograph's height and width."""
-    if checked_frame(frame) == "original-image" and picture is None:
+    if frame == "original-image" and picture is None:
         raise BadInput("a map over the original image needs that image; give the images that the maps explain.")
     shape = (values.shape[0], values.shape[1])
     check_size(shape, frame, card, picture)
@@ -38,9 +30,7 @@ def to_model_input(values: Array, frame: str, card: Card, picture: tuple[int, in
     return resized(values, (height, width))[top:bottom, left:right].copy()
 
 
-def check_size(
-    shape: tuple[int, int], frame: str, card: Card | None = None, picture: tuple[int, int] | None = None
-) -> None:
+def check_size(shape: tuple[int, int], frame: Frame, card: Card | None, picture: tuple[int, int] | None) -> None:
     """Refuse a map whose size does not fit its frame, as far as the card and the photograph are known."""
     if frame == "model-input":
         if card is not None and not _same_aspect(shape, card.size):
@@ -48,13 +38,12 @@ def check_size(
                 f"a map of {_by(shape)} cannot lie over the model's input of {_by(card.size)}: the sides are not in "
                 f"proportion. Maps over the photograph need the frame original-image."
             )
-        return
-    if picture is not None and shape != picture:
+    elif picture is not None and shape != picture:
         raise BadInput(
             f"a map of {_by(shape)} cannot lie over a photograph of {_by(picture)}: in the frame original-image both "
             f"have the same size. Maps over the model's input need the frame model-input."
         )
-    if card is not None:
+    elif card is not None:
         crop_box(card, *resized_size(card, *shape))
 
 
@@ -70,8 +59,7 @@ def resized(values: Array, size: tuple[int, int]) -> Array:
 def _same_aspect(shape: tuple[int, int], size: tuple[int, int]) -> bool:
     """Whether the sides are in proportion to within one cell, as a network's last grid is after rounding."""
     (height, width), (full_height, full_width) = shape, size
-    off = abs(width * full_height - height * full_width)
-    return off < max(full_height, full_width)
+    return abs(width * full_height - height * full_width) < max(full_height, full_width)
 
 
 def _by(size: tuple[int, int]) -> str:

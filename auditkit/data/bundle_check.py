@@ -10,13 +10,11 @@ import numpy as np
 from auditkit.data import alignment
 from auditkit.data import bundle_files as files
 from auditkit.data.bundle_files import Entry
-from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet
+from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet, Progress
 from auditkit.data.dataset import Dataset
 from auditkit.data.dataset_files import size_of
 from auditkit.errors import BadInput, ColourPicture
 from auditkit.model.card import Card
-
-Progress = Callable[[int], Callable[[int], None]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,10 @@ def check(
     if images is not None:
         problems += _image_problems(bundle, images)
     problems += _map_problems(bundle, images, card, progress)
-    return problems + [Problem("warning", name, "no line of the manifest names this file") for name in _orphans(bundle)]
+    named = {files.split_reference(entry.heatmap)[0] for entry in bundle.entries}
+    present = (f"{files.MAPS}/{path.name}" for path in (bundle.path / files.MAPS).glob("*.npy"))
+    orphans = sorted(name for name in present if name not in named)  # such as those of an interrupted `add`
+    return problems + [Problem("warning", name, "no line of the manifest names this file") for name in orphans]
 
 
 def _model_problems(bundle: HeatmapSet, identity: str | None, classes: int | None) -> Iterator[Problem]:
@@ -53,9 +54,8 @@ def _model_problems(bundle: HeatmapSet, identity: str | None, classes: int | Non
     last = math.inf if classes is None else classes - 1
     outside = [entry for entry in bundle.entries if entry.label > last]
     if outside:
-        text = (
-            f"image '{outside[0].image}' has a map for label {outside[0].label}, but the model has classes 0 to {last}"
-        )
+        image, label = outside[0].image, outside[0].label
+        text = f"image '{image}' has a map for label {label}, but the model has classes 0 to {last}"
         yield Problem("error", files.MANIFEST, f"{text}{_more(len(outside))}")
 
 
@@ -109,13 +109,6 @@ def _picture_sizes(images: Dataset) -> Callable[[str], tuple[int, int] | None]:
     """Looks up the height and width of an image by its id; None for an unknown image."""
     positions = {name: index for index, name in enumerate(images.ids)}
     return cache(lambda image: size_of(images.read(positions[image])) if image in positions else None)
-
-
-def _orphans(bundle: HeatmapSet) -> list[str]:
-    """Map files that no entry names, such as those of an interrupted `add`."""
-    named = {files.split_reference(entry.heatmap)[0] for entry in bundle.entries}
-    present = sorted(path.name for path in (bundle.path / files.MAPS).glob("*.npy"))
-    return [name for name in (f"{files.MAPS}/{file}" for file in present) if name not in named]
 
 
 def _more(count: int) -> str:

@@ -20,9 +20,9 @@ import numpy as np
 from PIL import Image
 
 from auditkit.arrays import Array
-from auditkit.data.alignment import checked_frame
+from auditkit.data.alignment import Frame
 from auditkit.errors import BadInput, ColourPicture
-from auditkit.records import Json, from_json, parse_object
+from auditkit.records import from_json, parse_object
 
 SCHEMA_VERSION = 1
 HEADER, MANIFEST, MAPS = "bundle.json", "manifest.csv", "maps"
@@ -48,7 +48,7 @@ class Header:
     producer: str = ""
     method: str = ""
     model: str | None = None  # digest of the ONNX file that the maps explain
-    frame: str
+    frame: Frame
     layout: tuple[str, ...] = ()  # of the arrays that were added; files hold [height, width] or stacks of it
     channels: str | None = None  # how channels were reduced to one; None if unknown
     sign: Literal["signed", "unsigned"] | None = None  # None if unknown
@@ -75,23 +75,13 @@ def read_header(folder: Path) -> Header:
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(f"{where} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
-    if "frame" not in values:
-        raise BadInput(f"{where} does not say the frame: model-input or original-image, whichever the maps lie over.")
-    try:
-        checked_frame(values["frame"])
-    except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
-    return from_json(Header, _known_values(values), f"{where}: header")
-
-
-def _known_values(values: dict[str, Json]) -> dict[str, Json]:
-    """The keys that auditkit knows and that are not null; a single text stands for a list of one."""
     known = {field.name: values[field.name] for field in fields(Header) if values.get(field.name) is not None}
-    for name in ("layout", "notes"):
-        text = known.get(name)
-        if isinstance(text, str):
+    if "frame" not in known:
+        raise BadInput(f"{where} does not say the frame: model-input or original-image, whichever the maps lie over.")
+    for name in ("layout", "notes"):  # a single text stands for a list of one
+        if isinstance(text := known.get(name), str):
             known[name] = [text] if text else []
-    return known
+    return from_json(Header, known, f"{where}: header")
 
 
 def read_manifest(folder: Path, name: str = MANIFEST, *, own: bool = False) -> tuple[list[Entry], str]:
@@ -238,8 +228,8 @@ def grey(picture: Image.Image) -> Array | None:
 def not_finite(values: Array) -> str:
     """The first NaN or infinity of a map, in words; empty if there is none."""
     bad = ~np.isfinite(values)
-    if not bad.any():
+    count = int(bad.sum())
+    if not count:
         return ""
     row, column = np.unravel_index(int(bad.argmax()), values.shape)
-    count = int(bad.sum())
     return f"{values[row, column]} at row {row}, column {column}" + (f" and {count - 1} more" if count > 1 else "")

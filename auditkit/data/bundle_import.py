@@ -4,7 +4,6 @@ The source is a folder of `<image id>__<label>.npy` or grey `.png` files, a `man
 its maps, or an .npz with `heatmaps` [N,H,W] or [N,K,H,W], `labels` and `images` (the ids).
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,12 +13,11 @@ from PIL import Image
 from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
 from auditkit.data.bundle_files import Entry
-from auditkit.data.bundles import Bundle
+from auditkit.data.bundles import Bundle, Progress
+from auditkit.data.dataset_files import NOT_NPZ
 from auditkit.data.explainer_layouts import label_array
-from auditkit.data.framework_arrays import NOT_NPZ
 from auditkit.errors import BadInput
 
-Progress = Callable[[int], Callable[[int], None]]
 _STACK = 64  # maps that go into one file of the bundle
 _GREY_MODES = ("L", "1", "I;16", "I;16B", "I", "F")
 
@@ -28,12 +26,11 @@ def import_maps(
     source: Path, bundle: Bundle, channels: str | None = None, progress: Progress = lambda _total: lambda _done: None
 ) -> tuple[str, ...]:
     """Add all maps of `source` to a bundle and return notes for the user."""
-    if not (source.is_dir() or source.is_file()):
-        raise BadInput(f"there is no {source}; give a folder of maps, a manifest (.csv) or an .npz.")
-    if not source.is_dir() and source.suffix not in (".csv", ".npz"):
-        raise BadInput(f"{source} is none of: a folder of maps, a manifest (.csv), an .npz.")
-    if source.suffix == ".npz" and source.is_file():
+    if source.is_file() and source.suffix == ".npz":
         return _add_npz(source, bundle, progress)
+    if not source.is_dir() and not (source.is_file() and source.suffix == ".csv"):
+        problem = "is none of: a folder of maps, a manifest (.csv), an .npz" if source.exists() else "does not exist"
+        raise BadInput(f"{source} {problem}.")
     folder, manifest = (source, source / files.MANIFEST) if source.is_dir() else (source.parent, source)
     if (folder / files.HEADER).exists():
         raise BadInput(f"{folder} is a bundle already; check it with: auditkit bundle check.")
@@ -53,10 +50,8 @@ def _folder_entries(folder: Path) -> tuple[list[Entry], tuple[str, ...]]:
             continue
         image, mark, label = name[: -len(path.suffix)].rpartition("__")
         if not (mark and image and files.is_index(label)):
-            raise BadInput(
-                f"{path} does not say its image and label; name it like 'cat.jpg__281{path.suffix}', or write a "
-                f"{files.MANIFEST} ({','.join(files.COLUMNS)}) beside it. Labels are never guessed."
-            )
+            way_out = f"name it like 'cat.jpg__281{path.suffix}', or write a {files.MANIFEST} beside it"
+            raise BadInput(f"{path} does not say its image and label; {way_out}. Labels are never guessed.")
         entries.append(Entry(image, int(label), name))
     if not other_names:
         return entries, ()
@@ -117,10 +112,8 @@ def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...
         with np.load(source, allow_pickle=False) as arrays:
             missing = [name for name in ("heatmaps", "labels", "images") if name not in arrays]
             if missing:
-                raise BadInput(
-                    f"{source} has no array '{missing[0]}'; it needs heatmaps [N,H,W] or [N,K,H,W], labels (class "
-                    f"indices, never guessed) and images (the ids of the images)."
-                )
+                needed = "heatmaps [N,H,W] or [N,K,H,W], labels (class indices) and images (their ids)"
+                raise BadInput(f"{source} has no array '{missing[0]}'; it needs {needed}.")
             maps, labels, ids = (np.asarray(arrays[name]) for name in ("heatmaps", "labels", "images"))
     except NOT_NPZ as error:
         raise BadInput(f"{source} cannot be read as .npz: {error}.") from None
@@ -135,22 +128,9 @@ def _add_arrays(maps: Array, labels: Array, ids: Array, bundle: Bundle, progress
     if ids.ndim != 1 or ids.dtype.kind not in "Uiu":
         raise BadInput(f"images are {ids.dtype}{list(ids.shape)}, expected the id of each image.")
     if maps.ndim not in (3, 4) or len(maps) != len(ids):
-        raise BadInput(
-            f"heatmaps are {maps.dtype}{list(maps.shape)} for {len(ids)} images, expected [{len(ids)},H,W] or "
-            f"[{len(ids)},K,H,W]."
-        )
+        expected = f"[{len(ids)},H,W] or [{len(ids)},K,H,W]"
+        raise BadInput(f"heatmaps are {maps.dtype}{list(maps.shape)} for {len(ids)} images, expected {expected}.")
     labels = label_array(labels)
-    _check_labels(maps, labels)
-    tick, layout = progress(len(ids)), "NHW" if maps.ndim == 3 else "NKHW"
-    shared = layout == "NKHW" and labels.ndim == 1  # one row of labels for all images
-    for start in range(0, len(ids), _STACK):
-        rows = slice(start, start + _STACK)
-        bundle.add(ids[rows].tolist(), labels if shared else labels[rows], maps[rows], layout=layout)
-        tick(len(ids[rows]))
-
-
-def _check_labels(maps: Array, labels: Array) -> None:
-    """Refuse labels that are missing or ambiguous."""
     several = maps.shape[1:2] if maps.ndim == 4 else ()
     each = (len(maps), *several)
     if labels.shape not in (each, several or each):
@@ -162,3 +142,9 @@ def _check_labels(maps: Array, labels: Array) -> None:
             f"{len(labels)} labels for heatmaps {list(maps.shape)} may be one per image or one row for all; give them "
             f"as {list(each)}. Maps with colour channels become [N,H,W] first."
         )
+    tick, layout = progress(len(ids)), "NHW" if maps.ndim == 3 else "NKHW"
+    shared = layout == "NKHW" and labels.ndim == 1  # one row of labels for all images
+    for start in range(0, len(ids), _STACK):
+        rows = slice(start, start + _STACK)
+        bundle.add(ids[rows].tolist(), labels if shared else labels[rows], maps[rows], layout=layout)
+        tick(len(ids[rows]))

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -19,17 +19,17 @@ import numpy as np
 from auditkit import __version__
 from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
-from auditkit.data.alignment import checked_frame
 from auditkit.data.atomic_write import flush, sync_folder, write_errors, write_whole
 from auditkit.data.bundle_files import Entry, Header
 from auditkit.data.explainer_layouts import single_maps
 from auditkit.errors import BadInput
 from auditkit.model.read import read
-from auditkit.records import to_json
+from auditkit.records import from_json, to_json
 
 CONSTANT_NOTE = "some maps are constant: they rank no pixel before another"
 _SHOWN_LABELS = 10  # in an error message
 _Pair = tuple[str, int]  # image and label
+Progress = Callable[[int], Callable[[int], None]]  # takes the total, returns a counter of what is done
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,9 @@ class Bundle:
         self._exists = False
         self._size = 0  # of the manifest, as this writer knows it
         self._references: dict[_Pair, str] = {}  # the file and position of each map
+        settings = {"frame": frame, "method": method, "model": _model_digest(model)}
         producer = f"{files.OWN_PRODUCER}{__version__}"
-        self.header = Header(frame=checked_frame(frame), method=method, model=_model_digest(model), producer=producer)
+        self.header = from_json(Header, {**settings, "producer": producer}, "the bundle's header")
         if (self.path / files.HEADER).exists():
             self._continue()
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
@@ -151,7 +152,9 @@ class Bundle:
         (labels), C, H, W if its shape is ambiguous. `channels` says how three channels become one score per pixel:
         sum (the default, since attributions add up), mean, abs-sum or max-abs; the bundle records it.
         """
-        self._catch_up()
+        manifest = self.path / files.MANIFEST
+        if manifest.exists() and not (self._exists and manifest.stat().st_size == self._size):
+            self._continue()  # another writer has added maps
         maps = single_maps(ids, labels, array, layout, channels)
         if self.header.channels is not None:
             self._same("channels", self.header.channels, maps.channels)
@@ -172,12 +175,6 @@ class Bundle:
                 self._write(new, header)
             self.constant += constant
         return len(new)
-
-    def _catch_up(self) -> None:
-        """Read what other writers have added."""
-        manifest = self.path / files.MANIFEST
-        if manifest.exists() and not (self._exists and manifest.stat().st_size == self._size):
-            self._continue()
 
     def _continue(self) -> None:
         bundle = open_bundle(self.path)

@@ -19,7 +19,6 @@ from auditkit.model.card import Card
 from auditkit.model.preprocessing import opened, pixels
 
 _KEPT_BYTES = 256 * 2**20  # of decoded images kept in memory: about 1,800 images of 224 x 224 pixels
-
 _DecodedKey = tuple[object, ...]
 
 
@@ -39,29 +38,20 @@ class Decoded:
     pixels: Array  # uint8 [height, width, channels], at the model's resolution
     mask: Array | None  # [height, width] before preprocessing, true on the object; None if the image has no mask
 
-    @property
-    def bytes(self) -> int:
-        """Memory that the arrays take."""
-        return self.pixels.nbytes + (0 if self.mask is None else self.mask.nbytes)
 
-
-class _DecodedImages:
+class _DecodedImages(dict[_DecodedKey, Decoded]):
     """Decoded images kept in memory, first come, first kept. A pickled copy starts empty."""
 
-    def __init__(self) -> None:
-        self._images: dict[_DecodedKey, Decoded] = {}
-        self._free = _KEPT_BYTES
+    free = _KEPT_BYTES
 
     def __reduce__(self) -> "tuple[type[_DecodedImages], tuple[()]]":
         return _DecodedImages, ()
 
-    def get(self, key: _DecodedKey) -> Decoded | None:
-        return self._images.get(key)
-
     def add(self, key: _DecodedKey, image: Decoded) -> None:
-        if image.bytes <= self._free:
-            self._free -= image.bytes
-            self._images[key] = image
+        size = image.pixels.nbytes + (0 if image.mask is None else image.mask.nbytes)
+        if size <= self.free:
+            self.free -= size
+            self[key] = image
 
 
 @dataclass(frozen=True)
@@ -79,9 +69,8 @@ class Dataset(Listing):
             raise BadInput(f"{path} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
         for image, label in zip(dataset.ids, () if dataset.labels is None else dataset.labels, strict=False):
             if not 0 <= label < classes:
-                raise BadInput(
-                    f"{path}: image '{image}' has label {label}, but the model has classes 0 to {classes - 1}."
-                )
+                last = classes - 1
+                raise BadInput(f"{path}: image '{image}' has label {label}, but the model has classes 0 to {last}.")
         return dataset
 
     @classmethod
@@ -98,11 +87,9 @@ class Dataset(Listing):
     def from_array(cls, images: Array) -> "Dataset":
         """Images uint8 [N, height, width, 3 or 1], each named by its position."""
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
-            one = "; for one picture give images[None]" if images.ndim == 3 and images.shape[2] in (1, 3) else ""
-            raise BadInput(
-                f"images are {images.dtype}{list(images.shape)}, expected uint8 [N, height, width, 3 or 1] with pixels "
-                f"0..255{one}."
-            )
+            single = "; for one picture give images[None]" if images.ndim == 3 and images.shape[2] in (1, 3) else ""
+            expected = f"uint8 [N, height, width, 3 or 1] with pixels 0..255{single}"
+            raise BadInput(f"images are {images.dtype}{list(images.shape)}, expected {expected}.")
         return cls(Path("array"), tuple(map(str, range(len(images)))), images)
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 import csv
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +11,14 @@ import numpy as np
 from PIL import Image
 
 from auditkit.arrays import Array
-from auditkit.data.framework_arrays import NOT_NPZ
 from auditkit.errors import BadInput
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _CORNERS = ("x0", "y0", "x1", "y1")
 _LONGEST_INDEX = 10  # digits; a longer label is no class index, and may be too long to convert
 _Row = dict[str, str]
+# Raised on reading a damaged, encrypted or unusually packed .npz.
+NOT_NPZ = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,10 @@ def is_file(path: Path) -> bool:
 def _list_folder(folder: Path, names: Sequence[str]) -> Listing:
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
     for file in files:
-        if not _is_unicode(str(file.relative_to(folder))):
-            raise BadInput(f"the name of the image {str(file)!a} is not UTF-8, and no result could name it; rename it.")
+        try:
+            str(file.relative_to(folder)).encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"the name of the image {str(file)!a} is not UTF-8; rename it.") from None
     parts = [file.relative_to(folder).parts for file in files]
     ids = tuple(str(Path(*part)) for part in parts)
     groups = sorted({part[0] for part in parts if len(part) > 1})
@@ -84,13 +88,6 @@ def _class_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, i
     return {group: index for index, group in enumerate(groups)}, "class folders in alphabetical order are the classes"
 
 
-def _is_unicode(name: str) -> bool:
-    try:
-        return bool(name.encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def _list_npz(path: Path) -> Listing:
     if not zipfile.is_zipfile(path):  # numpy's own message would suggest to load it with pickle
         raise BadInput(f"{path} is not an .npz file.")
@@ -109,9 +106,8 @@ def _list_npz(path: Path) -> Listing:
     if boxes is not None and (boxes.dtype.kind not in "iuf" or boxes.shape != (len(images), 4)):
         raise BadInput(f"{path}: boxes are {boxes.dtype}{list(boxes.shape)}, expected {len(images)} x 4 numbers.")
     if masks is not None and (masks.dtype.kind not in "biu" or masks.shape != images.shape[:3]):
-        raise BadInput(
-            f"{path}: masks are {masks.dtype}{list(masks.shape)}, expected {list(images.shape[:3])} of 0 and 1."
-        )
+        expected = f"{list(images.shape[:3])} of 0 and 1"
+        raise BadInput(f"{path}: masks are {masks.dtype}{list(masks.shape)}, expected {expected}.")
     if boxes is not None:
         boxes = boxes.astype(np.float64)
         _check_boxes(boxes, path)

@@ -1,4 +1,4 @@
-"""Splits what an explainer returned into single maps, each with its image and label.
+"""Splits what an explainer of any framework returned into single maps, each with its image and label.
 
 A layout names the axes in order: N images, K labels, C channels, H height, W width. Labels come from the caller, or
 from the keys of a dictionary, and are never guessed. If two layouts fit the same array, the caller names one.
@@ -14,7 +14,6 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.bundle_files import COLOUR_PICTURE
-from auditkit.data.framework_arrays import as_numpy, unwrapped
 from auditkit.errors import BadInput
 
 _AXES = "NKCHW"
@@ -42,13 +41,11 @@ class SingleMaps:
     notes: frozenset[str] = frozenset()
 
 
-def single_maps(
-    ids: Any, labels: Any, array: Any, layout: str | None = None, channels: str | None = None
-) -> SingleMaps:
+def single_maps(ids: Any, labels: Any, array: Any, layout: str | None, channels: str | None) -> SingleMaps:
     """The single maps in what an explainer returned for the images `ids`."""
     if channels is not None and channels not in _REDUCTIONS:
         raise BadInput(f"channels='{channels}' is none of {', '.join(_REDUCTIONS)}.")
-    names, values = _id_list(ids), unwrapped(array)
+    names, values = _id_list(ids), _unwrapped(array)
     if isinstance(values, Mapping):
         values = [values]
     if isinstance(values, list | tuple):
@@ -56,7 +53,7 @@ def single_maps(
             raise BadInput("the array of maps is an empty list.")
         if isinstance(values[0], Mapping):
             return _from_mappings(names, labels, values, layout, channels)
-        parts = [as_numpy(unwrapped(part)) for part in values]
+        parts = [_as_numpy(_unwrapped(part)) for part in values]
         if parts[0].ndim == 4 and len(parts[0]) == len(names):  # one array per class, as older versions of SHAP return
             shapes = sorted({part.shape for part in parts})
             if len(shapes) > 1:
@@ -65,7 +62,7 @@ def single_maps(
             return _from_array(names, label_array(labels), np.stack(parts), layout, channels, _PER_CLASS)
         if parts[0].ndim >= 2:
             return _from_rows(names, label_array(labels), parts, layout, channels)
-    return _from_array(names, label_array(labels), as_numpy(values), layout, channels)
+    return _from_array(names, label_array(labels), _as_numpy(values), layout, channels)
 
 
 def _id_list(ids: Any) -> list[str]:
@@ -74,10 +71,7 @@ def _id_list(ids: Any) -> list[str]:
     names = [str(name) for name in ([ids] if single else ids)]
     for name in names:
         if not name or any(unicodedata.category(character) in _UNWRITABLE for character in name):
-            raise BadInput(
-                f"{name!r} cannot be an image id: it is empty or has control characters. An id is the file's name, or "
-                "its position in an .npz."
-            )
+            raise BadInput(f"{name!r} cannot be an image id: it is empty or has control characters.")
     if not names:
         raise BadInput("there are no image ids.")
     return names
@@ -88,7 +82,7 @@ def label_array(labels: Any) -> Array:
     if labels is None:
         raise BadInput("labels are missing: give the class index that each map explains; they are never guessed.")
     try:
-        array = as_numpy(labels)
+        array = _as_numpy(labels)
     except BadInput as error:
         raise BadInput(f"labels are not class indices, integers from 0: {error}") from None
     if array.dtype.kind not in "iu" or array.ndim > 2 or array.size == 0:
@@ -109,9 +103,7 @@ def _from_mappings(
         keys = list(row)
         wrong = [key for key in keys if not isinstance(key, int | np.integer) or isinstance(key, bool)]
         if wrong:
-            raise BadInput(
-                f"image '{name}': {wrong[0]!r} is no class index; the keys of the maps must be class indices."
-            )
+            raise BadInput(f"image '{name}': {wrong[0]!r} is no class index, which the keys of the maps must be.")
         if labels is not None and sorted(label_array(labels).ravel().tolist()) != sorted(map(int, keys)):
             raise BadInput(f"image '{name}': labels {labels} differ from the maps' own keys {keys}; leave labels None.")
         parts += [single_maps(name, int(key), row[key], layout, channels) for key in keys]
@@ -136,10 +128,8 @@ def _from_rows(
 def _joined(parts: list[SingleMaps]) -> SingleMaps:
     for part in parts:
         if part.channels != parts[0].channels:
-            raise BadInput(
-                f"the maps of '{part.pairs[0][0]}' have channels '{part.channels}', those before them "
-                f"'{parts[0].channels}'; add them to two separate bundles."
-            )
+            image, channels = part.pairs[0][0], f"'{part.channels}', those before them '{parts[0].channels}'"
+            raise BadInput(f"the maps of '{image}' have channels {channels}; add them to two separate bundles.")
     if not parts:
         raise BadInput("there are no maps.")
     return SingleMaps(
@@ -228,3 +218,41 @@ def _layout(array: Array, layout: str | None, count: int, labels: tuple[int, ...
     if len(fitting) > 1:
         raise BadInput(f"an array of shape {shape} can be read as {' or '.join(fitting)}; name one with layout=.")
     return fitting[0]
+
+
+def _unwrapped(value: Any) -> Any:
+    """The array in a framework's result, SHAP's `values` or OpenVINO-XAI's `saliency_map`; else the value itself."""
+    if hasattr(value, "__array__") and not hasattr(value, "base_values"):
+        return value
+    for name in ("values", "saliency_map"):
+        array = getattr(value, name, None)
+        if array is not None and not callable(array):
+            return array
+    return value
+
+
+def _as_numpy(value: Any) -> Array:
+    """The numbers of a numpy, torch, tensorflow, jax or DLPack array, or of nested lists, in host memory."""
+    try:
+        array = _converted(value)
+    except Exception as error:  # a framework may raise anything
+        raise BadInput(f"a {type(value).__name__} cannot be read as an array: {error}.") from None
+    if array.dtype.kind == "V" and array.dtype.names is None and "float" in array.dtype.name:
+        return array.astype(np.float32)  # bfloat16 and the float8s of jax
+    if array.dtype.kind not in "fiub":
+        raise BadInput(f"a {type(value).__name__} holds {array.dtype}, not real numbers.")
+    return array
+
+
+def _converted(value: Any) -> Array:
+    if hasattr(value, "detach"):
+        on_cpu = value.detach().cpu()
+        try:
+            return np.asarray(on_cpu.numpy())
+        except TypeError:  # numpy has no bfloat16
+            return np.asarray(on_cpu.float().numpy())
+    if callable(getattr(value, "numpy", None)):
+        return np.asarray(value.numpy())
+    if hasattr(value, "__array__") or not hasattr(value, "__dlpack__"):
+        return np.asarray(value)
+    return np.asarray(np.from_dlpack(value))

@@ -36,13 +36,17 @@ class Order:
     """The pixels of one map [height, width] in descending order of score, sorted once for every tie rule."""
 
     def __init__(self, values: Array) -> None:
-        keys = _keys(values)
+        scores = np.asarray(values, np.float32).ravel() + np.float32(0)  # -0.0 + 0.0 is 0.0
+        if not np.isfinite(scores).all():
+            raise BadInput("a map with NaN or infinite scores has no ranks.")
+        bits = scores.view(np.uint32)
+        keys = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF))  # they rise as the scores fall
         packed = keys.astype(np.uint64) << _INDEX_BITS | np.arange(keys.size, dtype=np.uint64)
         packed.sort()
         self.shape = np.shape(values)
         self.pixels = (packed & _INDEX_MASK).astype(np.int64)  # equal scores by lower index
-        scores = packed >> _INDEX_BITS
-        starts = np.flatnonzero(scores[1:] != scores[:-1]) + 1
+        keys = packed >> _INDEX_BITS
+        starts = np.flatnonzero(keys[1:] != keys[:-1]) + 1
         # Group g of equal scores has ranks groups[g] to groups[g + 1] - 1.
         self.groups = np.concatenate([[0], starts, [keys.size]])
 
@@ -78,12 +82,3 @@ class Order:
         ordered = self.pixels.copy()
         ordered[tied] = self.pixels[tied][shuffle[(packed & _INDEX_MASK).astype(np.int64)]]
         return ordered
-
-
-def _keys(values: Array) -> Array:
-    """uint32 sort keys that rise as the scores fall."""
-    scores = np.asarray(values, np.float32).ravel() + np.float32(0)  # -0.0 + 0.0 is 0.0
-    if not np.isfinite(scores).all():
-        raise BadInput("a map with NaN or infinite scores has no ranks.")
-    bits = scores.view(np.uint32)
-    return np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF))

@@ -46,7 +46,7 @@ def test_a_bundle_written_by_hand(tmp_path: Path) -> None:
     ("header", "words"),
     [
         ({"frame": None}, "does not say the frame"),
-        ({"frame": "photo"}, "'photo' is none of"),
+        ({"frame": "photo"}, "frame is 'photo', expected one of"),
         ({"schema_version": 9}, "schema_version 9"),
         ({"model": 5}, "bundle.json: header.model is 5, expected a text"),
         ({"sign": "both"}, "bundle.json: header.sign is 'both', expected one of signed, unsigned"),

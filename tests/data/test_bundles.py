@@ -105,7 +105,7 @@ def test_what_is_refused(tmp_path: Path, ids: Any, labels: Any, array: Any, word
 
 
 def test_settings_that_make_no_sense(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="frame None is none of model-input, original-image"):
+    with pytest.raises(BadInput, match="frame is None, expected one of model-input, original-image"):
         Bundle(tmp_path / "b", frame=None)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="int without a digest"):
         Bundle(tmp_path / "b", model=7)
