@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ Labels = str | int | Sequence[int] | Array | None
 Maps = Bundle | HeatmapSet | PathLike
 Heatmaps = Maps | Sequence[Maps] | Mapping[str, Maps]
 Size = tuple[int, int]
+N = TypeVar("N", int, float, bool)
 
 
 def evaluate(
@@ -64,7 +66,7 @@ def explain(
     """
     image_size, method_options = _split_size(model, size, options)
     label_set = None if labels is None else _label_set("labels", labels)
-    request = Explanation(method, label_set, method_options, _whole_number("seed", seed), gradient)
+    request = Explanation(method, label_set, method_options, _number("seed", seed, int), gradient)
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
     return explaining.explain(classifier, dataset, request, Path(out), infill_pool)
 
@@ -95,17 +97,12 @@ def _open(
     model: Model, images: Images, pool: Images | None, size: Size | None, preset: str | None
 ) -> tuple[AnyClassifier, Dataset, Dataset | None]:
     """The classifier, its images and the images to fill in with."""
-    classifier = _open_model(model, size, preset)
-    return classifier, _open_images(classifier, images), None if pool is None else _open_images(classifier, pool)
-
-
-def _open_model(model: Model, size: Size | None, preset: str | None) -> AnyClassifier:
     if not isinstance(model, OnnxClassifier | CallableClassifier):
-        return load(model, preset=preset, size=size)
+        model, size, preset = load(model, preset=preset, size=size), None, None
     for name, value in (("size", size), ("preset", preset)):
         if value is not None:
             raise BadInput(f"{name} {value!r} comes too late for a classifier that is open; give it to auditkit.load.")
-    return model
+    return model, _open_images(model, images), None if pool is None else _open_images(model, pool)
 
 
 def _open_images(model: AnyClassifier, images: object) -> Dataset:
@@ -118,10 +115,8 @@ def _open_images(model: AnyClassifier, images: object) -> Dataset:
     files: Iterable[Any] = images if isinstance(images, list | tuple) else [images]
     wrong = [file for file in files if not isinstance(file, str | os.PathLike)]
     if wrong:
-        raise BadInput(
-            f"images are given as {type(wrong[0]).__name__}; give a folder, a CSV, an .npz, a list of image files or "
-            "an array uint8 [N, height, width, 3]."
-        )
+        forms = "a folder, a CSV, an .npz, a list of image files or an array uint8 [N, height, width, 3]"
+        raise BadInput(f"images are given as {type(wrong[0]).__name__}; give {forms}.")
     return Dataset.from_files([Path(file) for file in files])
 
 
@@ -139,10 +134,8 @@ def _open_bundle(bundle: object) -> HeatmapSet:
         return bundle
     path = bundle.path if isinstance(bundle, Bundle) else bundle
     if not isinstance(path, str | os.PathLike):
-        raise BadInput(
-            f"heatmaps are {type(bundle).__name__}; give a bundle or its folder (arrays become one with "
-            "auditkit.Bundle(folder, model).add(ids, labels, array))."
-        )
+        way_out = "arrays become one with auditkit.Bundle(folder, model).add(ids, labels, array)"
+        raise BadInput(f"heatmaps are {type(bundle).__name__}; give a bundle or its folder ({way_out}).")
     return open_bundle(Path(path))
 
 
@@ -152,36 +145,32 @@ def _split_size(
     """The size of the images, if `size` is a height and a width, and the method's options, one of which it may be."""
     if size is not None and not isinstance(size, tuple | list | np.ndarray):
         if callable(model):
-            raise BadInput(
-                f"size {size!r} is not the height and width of the function's pictures, such as (224, 224); for a "
-                "method's own size, open the function with auditkit.load first."
-            )
+            way_out = "for a method's own size, open the function with auditkit.load first"
+            raise BadInput(f"size {size!r} is not the height and width of pictures, such as (224, 224); {way_out}.")
         size, options = None, {**options, "size": size}
     return size, tuple((name, str(value)) for name, value in options.items())
 
 
-def _whole_number(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise BadInput(f"{name} {value!r} is not a whole number, such as 7.")
-    return int(value)
+_NUMBERS: dict[type, tuple[tuple[type, ...], str]] = {
+    int: ((int, np.integer), "not a whole number, such as 7"),
+    float: ((int, float, np.integer, np.floating), "not a number, such as 0.5"),
+    bool: ((bool, np.bool_), "neither True nor False"),
+}
 
 
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise BadInput(f"{name} {value!r} is not a number, such as 0.5.")
-    return float(value)
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise BadInput(f"{name} {value!r} is neither True nor False.")
-    return bool(value)
+def _number(name: str, value: Any, kind: type[N]) -> N:
+    """A number or truth value of Python or numpy; True is not taken for 1."""
+    types, problem = _NUMBERS[kind]
+    fits = isinstance(value, types) and (kind is bool or not isinstance(value, bool))
+    if not fits:
+        raise BadInput(f"{name} {value!r} is {problem}.")
+    return kind(value)
 
 
 def _kept_range(name: str, value: object) -> tuple[float, float]:
     if not isinstance(value, tuple | list | np.ndarray) or len(value) != 2:
         raise BadInput(f"{name} {value!r} is not two kept fractions, such as (0.2, 0.6).")
-    return _number(name, value[0]), _number(name, value[1])
+    return _number(name, value[0], float), _number(name, value[1], float)
 
 
 def _infills(name: str, value: object) -> str | tuple[str, ...]:
@@ -202,9 +191,9 @@ def _label_set(_name: str, value: object) -> str:
 
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
-    **dict.fromkeys(("seed", "draws", "tie_orders"), _whole_number),
-    **dict.fromkeys(("eps1", "eps2", "confidence"), _number),
-    **dict.fromkeys(("renormalise", "controls", "deletion"), _flag),
+    **dict.fromkeys(("seed", "draws", "tie_orders"), partial(_number, kind=int)),
+    **dict.fromkeys(("eps1", "eps2", "confidence"), partial(_number, kind=float)),
+    **dict.fromkeys(("renormalise", "controls", "deletion"), partial(_number, kind=bool)),
     "range": _kept_range, "infill": _infills, "labels": _label_set,
 }  # fmt: skip
 

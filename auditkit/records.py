@@ -17,6 +17,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
 _JSON_NAME = "json_name"  # in the metadata of optional fields
 _MAX_INTEGER = 2**53  # larger ones may change when they are read as float
+_hints = cache(get_type_hints)
 _NAMES = {str: "a text", int: "an integer", float: "a finite number", bool: "true or false"}
 
 
@@ -101,10 +102,8 @@ def _parse_dataclass(kind: Any, value: Any, where: str) -> Any:
     missing = [name for name, item in items.items() if name not in value and item.default is MISSING]
     if missing:
         raise BadInput(f"{where} lacks '{missing[0]}'; it is not what auditkit wrote.")
-    attributes = {}
-    for name, entry in value.items():
-        attribute = items[name].name
-        attributes[attribute] = _parse(hints[attribute], entry, f"{where}.{name}")
+    entries = ((items[name].name, entry, f"{where}.{name}") for name, entry in value.items())
+    attributes = {name: _parse(hints[name], entry, position) for name, entry, position in entries}
     try:
         return kind(**attributes)
     except ValueError as error:  # of __post_init__: fields that do not go together
@@ -139,11 +138,6 @@ def _parse_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
 
 def _refuse(where: str, value: Any, expected: str) -> Any:
     raise BadInput(f"{where} is {value!r:.60}, expected {expected}.")
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def field_name(item: "Field[Any]") -> str:

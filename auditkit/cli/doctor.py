@@ -10,11 +10,11 @@ from auditkit.cli import console, options
 @options.with_model_options("device")
 def doctor(model_options: options.ModelOptions, as_json: options.AsJson = False) -> None:
     """Check this machine: versions, CUDA or what it lacks, memory, and a two-second self-test."""
-    from auditkit.demo import selftest  # noqa: PLC0415
+    from auditkit.demo import planted  # noqa: PLC0415
     from auditkit.model import doctor  # noqa: PLC0415
 
     facts = doctor.describe()
-    result = selftest.run(model_options.settings())
+    result = planted.self_test(model_options.settings())
     clash = doctor.name_clash()
     warnings = [clash] if clash else []
     content = {"schema_version": 1, **asdict(facts), "warnings": warnings, "self_test": result.to_json()}

@@ -1,8 +1,9 @@
-"""The demo: two models that look alike, audited on drawn images whose truth is known."""
+"""The demo: two models that look alike, audited on drawn images whose truth is known. Also `doctor`'s self-test."""
 
 import importlib.resources
 import io
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import TAG_SIDE_PX, Planted, draw
-from auditkit.errors import BadInput
+from auditkit.errors import AuditError, BadInput
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.metrics.statistics import Interval, mean_interval
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
@@ -26,15 +27,17 @@ from auditkit.verdict.policy_file import read_policy
 MODELS = ("honest", "shortcut")
 TOP_PIXELS = TAG_SIDE_PX**2  # the most important pixels, where evidence is looked for: as many as the tag has
 _BATCH = 64
+_TESTED = 100  # images of the self-test
+_MIN_CORRECT = 90  # of them; the model is right on 97 or more
 _MASK_OPTIONS = (("infill", "gray"), ("steps", "150"))  # fewer steps than by default, so that the demo is quick
 
 
 def bundled_model(name: str) -> Path:
     """Path of a model that comes with auditkit: in the package if installed, in models/ in a checkout."""
     package = Path(str(importlib.resources.files("auditkit")))
-    for folder in (package / "models", package.parent / "models"):
-        if (folder / f"{name}.onnx").is_file():
-            return folder / f"{name}.onnx"
+    for path in (package / "models" / f"{name}.onnx", package.parent / "models" / f"{name}.onnx"):
+        if path.is_file():
+            return path
     raise BadInput(f"the bundled model '{name}' is missing from this installation; install auditkit again.")
 
 
@@ -136,6 +139,40 @@ def _audit(
         on_object=_evidence(maps, audited, audited.objects),
         on_tag=_evidence(maps, audited, audited.tag_regions),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """Whether the bundled model opened, ran and was right."""
+
+    passed: bool
+    device: str
+    correct: int
+    seconds: float
+    reason: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Plain object for `doctor --json`."""
+        return vars(self) | {"n": _TESTED, "seconds": round(self.seconds, 3)}
+
+    def sentence(self) -> str:
+        """The result in words."""
+        if self.reason:
+            return f"FAILED: {self.reason}"
+        verdict = "passed" if self.passed else "FAILED"
+        return f"{verdict} on {self.device}: {self.correct} of {_TESTED} drawn images right, {self.seconds:.1f} s"
+
+
+def self_test(settings: Settings) -> SelfTest:
+    """Open the bundled honest model as any vendor's file, and count its correct answers, for about two seconds."""
+    start = time.perf_counter()
+    try:
+        model = open_file(bundled_model("honest"), Opening(), settings)
+        planted = draw(_TESTED, seed=11, tags="random")
+        correct = int(np.sum(model.predict(planted.images).argmax(axis=1) == planted.labels))
+    except AuditError as error:
+        return SelfTest(False, settings.device, 0, time.perf_counter() - start, str(error))
+    return SelfTest(correct >= _MIN_CORRECT, model.settings.device, correct, time.perf_counter() - start)
 
 
 def _answers(model: OnnxClassifier, planted: Planted) -> Array:
