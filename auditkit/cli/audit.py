@@ -10,7 +10,6 @@ import typer
 from auditkit.cli import console, options
 
 if TYPE_CHECKING:
-    from auditkit.runs.explain import Explanation
     from auditkit.runs.folder.results import CheckResult, Results
 
 
@@ -41,11 +40,19 @@ def audit(
     command again to resume a run that was cut short.
     """
     from auditkit.runs.evaluate import open_bundles  # noqa: PLC0415
+    from auditkit.runs.explain import Explanation  # noqa: PLC0415
     from auditkit.verdict import audit as audits  # noqa: PLC0415
     from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
 
     rules = read_policy(policy)
-    explanation = _explanation(heatmaps, method, option, gradient, rules.evaluation.seed)
+    for name, is_set in (("--method", method), ("--option", option), ("--gradient", gradient != "auto")):
+        if heatmaps and is_set:
+            raise typer.BadParameter(f"give --heatmaps or {name}, not both: supplied maps are not made again")
+    explanation = None
+    if not heatmaps:
+        maker = method or "mask"
+        explanation = Explanation(maker, None, options.method_options(option), rules.evaluation.seed, gradient)
+        explanation.chosen()  # refuses unknown options before the model is opened
     bundles = open_bundles(heatmaps or [])
     request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv), bundles)
     classifier = model_options.open(model)
@@ -58,22 +65,6 @@ def audit(
         _print(results, out)
     if not exit_zero:
         raise typer.Exit(audits.EXIT_CODES[results.verdict or "inconclusive"])
-
-
-def _explanation(
-    heatmaps: list[Path] | None, method: str | None, option: list[str] | None, gradient: str, seed: int
-) -> "Explanation | None":
-    """How the maps are to be made; None if they are supplied."""
-    from auditkit.runs.explain import Explanation  # noqa: PLC0415
-
-    if not heatmaps:
-        explanation = Explanation(method or "mask", None, options.method_options(option), seed, gradient)
-        explanation.chosen()  # refuses unknown options before the model is opened
-        return explanation
-    for name, is_set in (("--method", method), ("--option", option), ("--gradient", gradient != "auto")):
-        if is_set:
-            raise typer.BadParameter(f"give --heatmaps or {name}, not both: supplied maps are not made again")
-    return None
 
 
 def _print(results: "Results", out: Path) -> None:

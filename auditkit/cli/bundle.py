@@ -10,10 +10,7 @@ import typer
 from auditkit.cli import console, options
 
 if TYPE_CHECKING:
-    from auditkit.data.bundle_check import Problem
     from auditkit.data.bundle_files import Header
-    from auditkit.data.bundles import HeatmapSet
-    from auditkit.runs.executor import Progress
 
 _ANY_CLASS = 2**31  # without a model, every class index is allowed
 _MAX_PROBLEMS = 20  # in the table; --json has them all
@@ -42,11 +39,22 @@ def check(
 
     The exit code is 2 if there are errors, and 0 if there are only warnings.
     """
+    from auditkit.data import bundle_check  # noqa: PLC0415
     from auditkit.data.bundles import open_bundle  # noqa: PLC0415
+    from auditkit.data.dataset import Dataset  # noqa: PLC0415
 
-    maps = open_bundle(bundle)
+    maps, dataset, identity, classes, card = open_bundle(bundle), None, None, None, None
+    if model is not None:
+        classifier = replace(model_options, device="cpu").open(model)
+        identity, classes, card = classifier.identity, classifier.signature.classes, classifier.card
+    if images is not None:
+        dataset = Dataset.open(images, classes or _ANY_CLASS, card.names if card else ())
     with console.progress("reading maps", "maps") as progress:
-        problems = _problems(maps, images, model, replace(model_options, device="cpu"), progress)
+        problems = bundle_check.check(maps, dataset, identity, classes, card, progress)
+    first = sorted(problems, key=lambda problem: problem.severity)[:_MAX_PROBLEMS]
+    rows = [(problem.severity, f"{problem.file}: {problem.message}") for problem in first]
+    if len(problems) > _MAX_PROBLEMS:
+        rows.append(("", f"and {len(problems) - _MAX_PROBLEMS} more; --json lists them all"))
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
     labels = set(chain.from_iterable(maps.labels.values()))
@@ -57,7 +65,7 @@ def check(
         "schema_version": 1, "bundle": str(bundle), **counts, **_facts(maps.header), "errors": errors,
         "warnings": warnings, "problems": [asdict(problem) for problem in problems],
     }, [
-        ("bundle", about), *_header_fields(maps.header), *_problem_fields(problems), ("result", result),
+        ("bundle", about), *_header_fields(maps.header), *rows, ("result", result),
     ])  # fmt: skip
     if errors:
         raise typer.Exit(2)
@@ -104,31 +112,9 @@ def import_(
     ])  # fmt: skip
 
 
-def _problems(
-    maps: "HeatmapSet", images: Path | None, model: Path | None, model_options: options.ModelOptions,
-    progress: "Progress",
-) -> "list[Problem]":  # fmt: skip
-    """Problems of the bundle, checked against the images and the model if there are any."""
-    from auditkit.data.bundle_check import check  # noqa: PLC0415
-    from auditkit.data.dataset import Dataset  # noqa: PLC0415
-
-    if model is None:
-        return check(maps, None if images is None else Dataset.open(images, _ANY_CLASS), progress=progress)
-    classifier = model_options.open(model)
-    dataset = None if images is None else options.open_dataset(images, classifier)
-    return check(maps, dataset, classifier.file.identity, classifier.signature.classes, classifier.card, progress)
-
-
 def _facts(header: "Header") -> dict[str, str | None]:
     return {name: getattr(header, name) for name in ("method", "model", "frame", "channels", "sign", "producer")}
 
 
 def _header_fields(header: "Header") -> list[tuple[str, str]]:
     return [(name, value) for name, value in _facts(header).items() if value]
-
-
-def _problem_fields(problems: "list[Problem]") -> list[tuple[str, str]]:
-    ordered = sorted(problems, key=lambda problem: problem.severity)
-    fields = [(problem.severity, f"{problem.file}: {problem.message}") for problem in ordered[:_MAX_PROBLEMS]]
-    rest = len(problems) - len(fields)
-    return [*fields, ("", f"and {rest} more; --json lists them all")] if rest else fields

@@ -1,14 +1,11 @@
 """`auditkit demo`: audit two bundled models whose truth is known."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from auditkit.cli import console, options
-
-if TYPE_CHECKING:
-    from auditkit.demo.planted import Vendor
 
 
 @options.with_model_options("device")
@@ -34,13 +31,6 @@ def demo(
     write_whole(out / "report.html", page.render(result).encode())
     images = f"{len(result.audited.images)} audited, {result.answered} of each kind answered, seed {result.seed}"
     console.show(as_json, result.to_json(), [
-        ("images", images), *((vendor.model, _sentence(vendor)) for vendor in result.vendors),
+        ("images", images), *((vendor.model, vendor.sentence()) for vendor in result.vendors),
         ("so", page.headline(result)), ("report", str(result.folder / "report.html")),
     ])  # fmt: skip
-
-
-def _sentence(vendor: "Vendor") -> str:
-    return (
-        f"{vendor.correct_when_agree:.0%} right on ordinary images, {vendor.correct_when_disagree:.0%} when tags lie; "
-        f"{vendor.on_object.share.value:.0%} of its evidence on the shape, {vendor.on_tag.share.value:.0%} on the tag"
-    )

@@ -3,14 +3,11 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from auditkit.cli import console, options
-
-if TYPE_CHECKING:
-    from auditkit.runs.summary.summarise import Summary
 
 _setting = partial(typer.Option, rich_help_panel="What is measured (part of every figure's name)")
 
@@ -57,6 +54,7 @@ def evaluate(
     from auditkit.metrics.curves import parse_steps  # noqa: PLC0415
     from auditkit.runs import evaluate as runs  # noqa: PLC0415
     from auditkit.runs.evaluation.settings import Evaluation  # noqa: PLC0415
+    from auditkit.runs.summary.wording import figure_text, remarks  # noqa: PLC0415
 
     settings = Evaluation(
         labels=labels, renormalise=renormalise, protocol=protocol, infill=tuple(infill) if infill else None,
@@ -72,8 +70,17 @@ def evaluate(
         summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)
     if as_json:
         console.print_json(json.loads((out / "results.json").read_text()))
-    else:
-        _print(summary, out, classifier.card.warnings)
+        return
+    head, rows = summary.grid()
+    console.print_table(head, rows, names=1 + ("infill" in head))
+    console.print_fields([
+        *((metric.name, figure_text(metric)) for metric in summary.metrics if not metric.bundle),
+        *remarks(summary.metrics),
+        *(("warning", text) for text in classifier.card.warnings),
+        *(("flag", text) for text in summary.flag_texts()),
+        ("measured", summary.settings_text()),
+        ("results", str(out / "results.json")),
+    ])  # fmt: skip
 
 
 def _parse_range(text: str) -> tuple[float, float]:
@@ -82,18 +89,3 @@ def _parse_range(text: str) -> tuple[float, float]:
     except ValueError:
         raise typer.BadParameter(f"--range {text} is not like 0.2:0.6") from None
     return low, high
-
-
-def _print(summary: "Summary", out: Path, warnings: tuple[str, ...]) -> None:
-    from auditkit.runs.summary.wording import figure_text, remarks  # noqa: PLC0415
-
-    head, rows = summary.grid()
-    console.print_table(head, rows, names=1 + ("infill" in head))
-    console.print_fields([
-        *((metric.name, figure_text(metric)) for metric in summary.metrics if not metric.bundle),
-        *remarks(summary.metrics),
-        *(("warning", text) for text in warnings),
-        *(("flag", text) for text in summary.flag_texts()),
-        ("measured", summary.settings_text()),
-        ("results", str(out / "results.json")),
-    ])  # fmt: skip

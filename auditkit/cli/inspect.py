@@ -49,13 +49,15 @@ def inspect(
 def _fields(result: "Inspection") -> list[tuple[str, str]]:
     model, accuracy = result.model, result.accuracy
     file, signature, card, settings = model.file, model.signature, model.card, model.settings
+    more_names = ", ..." if len(card.names) > _MAX_NAMES else ""
+    names = f" ({', '.join(card.names[:_MAX_NAMES])}{more_names})" if card.names else ""
     fields = [
         ("model", f"{file.path}  {file.bytes:,} bytes  opset {file.opset}  {file.producer}".rstrip()),
         ("sha256", file.sha256),
         ("input", f"'{signature.input}' {signature.dtype} {list(signature.shape)}  {signature.layout}"),
         ("size", f"{signature.height} x {signature.width}, {signature.channels} channels"),
         ("batch", f"{signature.batch}, rows {signature.rows}"),
-        ("output", f"'{signature.output}'  {signature.kind}, {signature.classes} classes{_names(card)}"),
+        ("output", f"'{signature.output}'  {signature.kind}, {signature.classes} classes{names}"),
         ("preprocessing", f"from {card.origin}"),
         ("", f"{_resize(card)} ({card.interpolation}), crop {card.crop}, "
              f"{card.channels}, scale {card.scale:.6g}, mean {_short(card.mean)}, std {_short(card.std)}"),
@@ -67,12 +69,6 @@ def _fields(result: "Inspection") -> list[tuple[str, str]]:
         fields.append(("accuracy", text))
     fields += [("guessed", text) for text in result.guesses]
     return fields + [("warning", text) for text in result.warnings]
-
-
-def _names(card: "Card") -> str:
-    if not card.names:
-        return ""
-    return f" ({', '.join(card.names[:_MAX_NAMES])}{', ...' if len(card.names) > _MAX_NAMES else ''})"
 
 
 def _resize(card: "Card") -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening
     from auditkit.model.session import Settings
 
-GIB = 2**30
+_GIB = 2**30
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)]
 ImagesPath = Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder, CSV or .npz.", show_default=False)]
@@ -33,6 +33,7 @@ Gradient = Annotated[
     str, typer.Option(help="How a mask is learned: graph, differences, or auto (the first that works).")
 ]
 
+_Verb = Callable[..., None]
 _file_option = partial(typer.Option, rich_help_panel="What the file is (when a guess is wrong)")
 _run_option = partial(typer.Option, rich_help_panel="How it is run")
 _limit_option = partial(typer.Option, rich_help_panel="Limits for unknown files")
@@ -91,23 +92,23 @@ class ModelOptions:
 
         if self.card is not None and self.preset is not None:
             raise BadInput("--card and --preset exclude each other; give one.")
-        if not (_is_positive(self.memory_limit) and _is_positive(self.time_limit)):
+        if not (0 < self.memory_limit < math.inf and 0 < self.time_limit < math.inf):
             limits_text = f"--memory-limit {self.memory_limit:g} and --time-limit {self.time_limit:g}"
             raise BadInput(f"{limits_text} must be positive numbers.")
         overrides = Overrides(
             input=self.input, output=self.output, layout=self.layout, kind=self.kind,  # type: ignore[arg-type]
             size=_parse_size(self.size), gradient_output=gradient_output,
         )  # fmt: skip
-        limits = Limits(memory_bytes=int(self.memory_limit * GIB), seconds=self.time_limit)
+        limits = Limits(memory_bytes=int(self.memory_limit * _GIB), seconds=self.time_limit)
         return Opening(self.card, self.preset, overrides, limits)
 
     def settings(self) -> "Settings":
         """How to run the model."""
         from auditkit.model.session import Settings  # noqa: PLC0415
 
-        if self.memory is not None and not _is_positive(self.memory):
+        if self.memory is not None and not 0 < self.memory < math.inf:
             raise typer.BadParameter(f"--memory {self.memory:g} is not a positive number of GiB")
-        memory_bytes = None if self.memory is None else int(self.memory * GIB)
+        memory_bytes = None if self.memory is None else int(self.memory * _GIB)
         return Settings(self.device, self.precision, self.threads, self.batch, memory_bytes=memory_bytes)  # type: ignore[arg-type]
 
     def open(self, model: Path) -> "OnnxClassifier":
@@ -117,9 +118,7 @@ class ModelOptions:
         return open_file(model, self.opening(), self.settings())
 
 
-def with_model_options(
-    *names: str, without: tuple[str, ...] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_model_options(*names: str, without: tuple[str, ...] = ()) -> Callable[[_Verb], _Verb]:
     """A decorator that replaces a verb's parameter `model_options` by one parameter per option.
 
     The command line has the options in `names` (all of them by default) except those in `without`; the others keep
@@ -133,7 +132,7 @@ def with_model_options(
         if field.name in (names or annotations) and field.name not in without
     ]  # fmt: skip
 
-    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+    def decorate(verb: _Verb) -> _Verb:
         @wraps(verb)
         def command(**values: Any) -> None:
             chosen = {parameter.name: values.pop(parameter.name) for parameter in parameters}
@@ -179,7 +178,3 @@ def _parse_size(text: str | None) -> tuple[int, int] | None:
     if 0 in (height, width):
         raise typer.BadParameter(f"--size {text} is not like 224 or 240x320")
     return height, width
-
-
-def _is_positive(number: float) -> bool:
-    return 0 < number < math.inf

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-_PAGE = "report.html"
+from auditkit.data.atomic_write import write_errors, write_whole
+from auditkit.errors import BadInput
 
 
 def report(
@@ -19,9 +20,9 @@ def report(
 
     Nothing is measured again and no model is needed. The exit code is 0 whatever the verdict.
     """
-    from auditkit.errors import BadInput  # noqa: PLC0415
     from auditkit.report.formats import FORMATS, render  # noqa: PLC0415
     from auditkit.report.load_run import load  # noqa: PLC0415
+    from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415
     from auditkit.runs.folder.store import RUN  # noqa: PLC0415
 
     if form not in FORMATS:
@@ -31,29 +32,14 @@ def report(
     text = render(load(run), form)
     if out is None and form != "html":
         print(text, end="")
-    else:
-        _write(run, out or _page(run), text.encode("utf-8", "backslashreplace"))
-
-
-def _page(run: Path) -> Path:
-    """Where the page of a run goes: into its folder, unless that is sealed without a page."""
-    from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415
-
-    if (run / SUMS).exists() and not (run / _PAGE).exists():
-        return run.resolve().with_name(f"{run.resolve().name}.html")
-    return run / _PAGE
-
-
-def _write(run: Path, path: Path, content: bytes) -> None:
-    """Write the file and print its path; a file that the run's list of digests seals stays as it is."""
-    from auditkit.data.atomic_write import write_errors, write_whole  # noqa: PLC0415
-    from auditkit.errors import BadInput  # noqa: PLC0415
-    from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415
-
+        return
+    sealed, path = (run / SUMS).exists(), out or run / "report.html"
+    if out is None and sealed and not path.exists():
+        path = run.resolve().with_name(f"{run.resolve().name}.html")
     with write_errors(path, BadInput):
+        content = text.encode("utf-8", "backslashreplace")
         same = path.is_file() and path.read_bytes() == content
-        sealed = (run / SUMS).exists() and run.resolve() in path.resolve().parents
-        if sealed and not same:
+        if sealed and not same and run.resolve() in path.resolve().parents:
             raise BadInput(f"{run} is sealed by its {SUMS}, which {path} would break; name a file elsewhere with -o.")
         if not same:
             write_whole(path, content)

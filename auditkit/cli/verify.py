@@ -52,17 +52,14 @@ def verify(
         verification = verifying.verify(
             run, originals, depth=depth, share=sample, images_mapped=maps, seed=seed, progress=progress
         )
-    if as_json:
-        console.print_json(verification.to_json())
-    else:
-        _print(verification)
+    console.show(as_json, verification.to_json(), _fields(verification))
     problems = verification.problems
     if problems:
         count = f"({len(problems)} problems); the first" if len(problems) > 1 else "(1 problem)"
         raise IntegrityFailure(f"{run} does not hold {count}: {problems[0]}.")
 
 
-def _print(verification: "Verification") -> None:
+def _fields(verification: "Verification") -> list[tuple[str, str]]:
     fields = list[tuple[str, str]]()
     for check in verification.checks:
         problems = [f"DOES NOT HOLD: {problem}" for problem in check.problems]
@@ -73,4 +70,4 @@ def _print(verification: "Verification") -> None:
         fields += [("chance", sample.escape), ("tolerance", tolerance)]
     fields += [("not checked", text) for text in verification.not_checked]
     result = "DOES NOT HOLD" if verification.problems else "holds, as far as it was checked"
-    console.print_fields([*fields, ("run", f"{verification.run} {result}")])
+    return [*fields, ("run", f"{verification.run} {result}")]

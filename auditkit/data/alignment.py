@@ -30,7 +30,7 @@ def to_model_input(values: Array, frame: Frame, card: Card, picture: tuple[int, 
     return resized(values, (height, width))[top:bottom, left:right].copy()
 
 
-def check_size(shape: tuple[int, int], frame: Frame, card: Card | None, picture: tuple[int, int] | None) -> None:
+def check_size(shape: tuple[int, int], frame: Frame, card: Card | None, picture: tuple[int, int] | None = None) -> None:
     """Refuse a map whose size does not fit its frame, as far as the card and the photograph are known."""
     if frame == "model-input":
         if card is not None and not _same_aspect(shape, card.size):

@@ -28,9 +28,10 @@ def import_maps(
     """Add all maps of `source` to a bundle and return notes for the user."""
     if source.is_file() and source.suffix == ".npz":
         return _add_npz(source, bundle, progress)
-    if not source.is_dir() and not (source.is_file() and source.suffix == ".csv"):
-        problem = "is none of: a folder of maps, a manifest (.csv), an .npz" if source.exists() else "does not exist"
-        raise BadInput(f"{source} {problem}.")
+    if not (source.is_dir() or source.is_file()):
+        raise BadInput(f"there is no {source}; give a folder of maps, a manifest (.csv) or an .npz.")
+    if not source.is_dir() and source.suffix != ".csv":
+        raise BadInput(f"{source} is none of: a folder of maps, a manifest (.csv), an .npz.")
     folder, manifest = (source, source / files.MANIFEST) if source.is_dir() else (source.parent, source)
     if (folder / files.HEADER).exists():
         raise BadInput(f"{folder} is a bundle already; check it with: auditkit bundle check.")
@@ -112,7 +113,7 @@ def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...
         with np.load(source, allow_pickle=False) as arrays:
             missing = [name for name in ("heatmaps", "labels", "images") if name not in arrays]
             if missing:
-                needed = "heatmaps [N,H,W] or [N,K,H,W], labels (class indices) and images (their ids)"
+                needed = "heatmaps [N,H,W] or [N,K,H,W], labels (never guessed) and images (their ids)"
                 raise BadInput(f"{source} has no array '{missing[0]}'; it needs {needed}.")
             maps, labels, ids = (np.asarray(arrays[name]) for name in ("heatmaps", "labels", "images"))
     except NOT_NPZ as error:

@@ -71,6 +71,14 @@ class Vendor:
         low, high = self.on_tag.share.low, self.on_object.share.high
         return low is not None and high is not None and low > high
 
+    def sentence(self) -> str:
+        """The results in words."""
+        correct = (
+            f"{self.correct_when_agree:.0%} right on ordinary images, {self.correct_when_disagree:.0%} when tags lie"
+        )
+        on_object, on_tag = self.on_object.share.value, self.on_tag.share.value
+        return f"{correct}; {on_object:.0%} of its evidence on the shape, {on_tag:.0%} on the tag"
+
     def to_json(self) -> dict[str, object]:
         """Plain object for --json."""
         evidence = {"object": self.on_object.to_json(), "tag": self.on_tag.to_json()}
