@@ -39,10 +39,10 @@ def audit(
     Exit code 0: passed, 1: failed, 2: bad input, 3: the figures do not decide, 4: the machine failed. Run the same
     command again to resume a run that was cut short.
     """
-    from auditkit.runs.evaluate import open_bundles  # noqa: PLC0415
-    from auditkit.runs.explain import Explanation  # noqa: PLC0415
-    from auditkit.verdict import audit as audits  # noqa: PLC0415
-    from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
+    from auditkit.runs.evaluate import open_bundles
+    from auditkit.runs.explain import Explanation
+    from auditkit.verdict import audit as audits
+    from auditkit.verdict.policy_file import read_policy
 
     rules = read_policy(policy)
     for name, is_set in (("--method", method), ("--option", option), ("--gradient", gradient != "auto")):
@@ -55,9 +55,7 @@ def audit(
         explanation.chosen()  # refuses unknown options before the model is opened
     bundles = open_bundles(heatmaps or [])
     request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv), bundles)
-    classifier = model_options.open(model)
-    dataset = options.open_dataset(images, classifier)
-    infill_pool = options.open_dataset(pool, classifier) if pool else None
+    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
     results = audits.audit(classifier, dataset, replace(request, pool=infill_pool), out, console.progress)
     if as_json:
         console.print_json(results.to_json(), sort_keys=True)
@@ -68,8 +66,8 @@ def audit(
 
 
 def _print(results: "Results", out: Path) -> None:
-    from auditkit.report.sections import flags  # noqa: PLC0415
-    from auditkit.report.wording import headline  # noqa: PLC0415
+    from auditkit.report.sections import flags
+    from auditkit.report.wording import headline
 
     if results.checks:
         rows = [[check.id, check.status, *_figures(check), check.severity] for check in results.checks]

@@ -39,11 +39,12 @@ def check(
 
     The exit code is 2 if there are errors, and 0 if there are only warnings.
     """
-    from auditkit.data import bundle_check  # noqa: PLC0415
-    from auditkit.data.bundles import open_bundle  # noqa: PLC0415
-    from auditkit.data.dataset import Dataset  # noqa: PLC0415
+    from auditkit.data import bundle_check
+    from auditkit.data.bundles import open_bundle
+    from auditkit.data.dataset import Dataset
 
-    maps, dataset, identity, classes, card = open_bundle(bundle), None, None, None, None
+    maps = open_bundle(bundle)
+    dataset = identity = classes = card = None
     if model is not None:
         classifier = replace(model_options, device="cpu").open(model)
         identity, classes, card = classifier.identity, classifier.signature.classes, classifier.card
@@ -95,8 +96,8 @@ def import_(
 
     Colour pictures are refused, because the order of the scores cannot be recovered from them.
     """
-    from auditkit.data.bundle_import import import_maps  # noqa: PLC0415
-    from auditkit.data.bundles import Bundle  # noqa: PLC0415
+    from auditkit.data.bundle_import import import_maps
+    from auditkit.data.bundles import Bundle
 
     bundle = Bundle(out, model, method, frame)
     before = len(bundle)

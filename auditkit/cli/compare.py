@@ -23,10 +23,10 @@ def compare(
     Runs whose figures are not comparable are refused, with the list of what differs. The exit code is 0 even if the
     runs differ.
     """
-    from auditkit.data.atomic_write import write_errors, write_whole  # noqa: PLC0415
-    from auditkit.errors import BadInput  # noqa: PLC0415
-    from auditkit.records import to_json  # noqa: PLC0415
-    from auditkit.runs.comparison.compare import compare  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_errors, write_whole
+    from auditkit.errors import BadInput
+    from auditkit.records import to_json
+    from auditkit.runs.comparison.compare import compare
 
     comparison = compare(run_a, run_b)
     text = json.dumps(to_json(comparison), indent=2, allow_nan=False)
@@ -40,6 +40,8 @@ def compare(
 
 
 def _print(comparison: "Comparison") -> None:
+    from auditkit.verdict.flags import is_named
+
     by_infill = len({difference.infill for difference in comparison.differences if difference.infill}) > 1
     only = [f"{count} only in {name}" for name, count in (("A", comparison.only_a), ("B", comparison.only_b)) if count]
     console.print_fields([
@@ -49,31 +51,19 @@ def _print(comparison: "Comparison") -> None:
     head = ["metric", "maps", *(["infill"] if by_infill else []), "A", "B", "B - A", "images", "reading"]
     rows = [_row(difference, by_infill) for difference in comparison.differences]
     console.print_table(head, rows, names=2 + by_infill)
-    console.print_fields([*_check_fields(comparison), *(("note", text) for text in comparison.notes)])
-
-
-def _check_fields(comparison: "Comparison") -> list[tuple[str, str]]:
-    from auditkit.verdict.flags import is_named  # noqa: PLC0415
-
     changed = [check for check in comparison.checks if check.before != check.after]
-    if comparison.checks and not changed:
-        return [("checks", f"none of {len(comparison.checks)} changed")]
-    fields = []
+    fields = [("checks", f"none of {len(comparison.checks)} changed")] if comparison.checks and not changed else []
     for check in changed:
         absent = "no such finding" if is_named(check.id) else "not in the policy"
         fields.append(("check", f"{check.id}: {check.before or absent} → {check.after or absent}"))
-    return fields
+    console.print_fields([*fields, *(("note", text) for text in comparison.notes)])
 
 
 def _run(identity: "RunIdentity") -> str:
     model = identity.model
     file = model if isinstance(model, str) else f"{Path(model.path).name} {model.sha256[:12]}"
-    text = f"{identity.run}: {file}"
-    if identity.verdict:
-        text += f", verdict {identity.verdict}"
-        if identity.suppressed:
-            text += f" with {', '.join(identity.suppressed)} suppressed"
-    return text
+    suppressed = f" with {', '.join(identity.suppressed)} suppressed" if identity.suppressed else ""
+    return f"{identity.run}: {file}" + (f", verdict {identity.verdict}{suppressed}" if identity.verdict else "")
 
 
 def _row(difference: "DifferenceResult", by_infill: bool) -> list[str]:

@@ -32,7 +32,7 @@ def progress(what: str, unit: str = "images") -> Iterator["Progress"]:
     if not sys.stderr.isatty():
         yield lambda total: _Lines(what, unit, total).tick
         return
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:

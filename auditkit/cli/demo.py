@@ -24,8 +24,8 @@ def demo(
     Both are right on ordinary images; where their evidence lies shows the difference. The exit code is 0 when both
     audits ran, whatever they found.
     """
-    from auditkit.data.atomic_write import write_whole  # noqa: PLC0415
-    from auditkit.demo import page, planted  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_whole
+    from auditkit.demo import page, planted
 
     result = planted.run(out, count, answered, seed, model_options.settings(), console.progress)
     write_whole(out / "report.html", page.render(result).encode())

@@ -30,9 +30,9 @@ def differentiate(
     The gradient is that of sum(seed · scores), and has the shape of the input. Any onnxruntime runs the file. The
     gradient is checked against changes of the scores on noise images; a wrong one is not written.
     """
-    from auditkit.errors import BadInput  # noqa: PLC0415
-    from auditkit.model import gradient  # noqa: PLC0415
-    from auditkit.model.classifier import open_file  # noqa: PLC0415
+    from auditkit.errors import BadInput
+    from auditkit.model import gradient
+    from auditkit.model.classifier import open_file
 
     if out.exists() and not force:
         raise BadInput(f"{out} exists already; name another file with -o, or overwrite it with --force.")

@@ -10,8 +10,8 @@ from auditkit.cli import console, options
 @options.with_model_options("device")
 def doctor(model_options: options.ModelOptions, as_json: options.AsJson = False) -> None:
     """Check this machine: versions, CUDA or what it lacks, memory, and a two-second self-test."""
-    from auditkit.demo import planted  # noqa: PLC0415
-    from auditkit.model import doctor  # noqa: PLC0415
+    from auditkit.demo import planted
+    from auditkit.model import doctor
 
     facts = doctor.describe()
     result = planted.self_test(model_options.settings())

@@ -51,10 +51,10 @@ def evaluate(
     Every figure has an interval over the images and stands beside controls, maps that know nothing of the model. Run
     the same command again to resume a run that was cut short.
     """
-    from auditkit.metrics.curves import parse_steps  # noqa: PLC0415
-    from auditkit.runs import evaluate as runs  # noqa: PLC0415
-    from auditkit.runs.evaluation.settings import Evaluation  # noqa: PLC0415
-    from auditkit.runs.summary.wording import figure_text, remarks  # noqa: PLC0415
+    from auditkit.metrics.curves import parse_steps
+    from auditkit.runs import evaluate as runs
+    from auditkit.runs.evaluation.settings import Evaluation
+    from auditkit.runs.summary.wording import figure_text, remarks
 
     settings = Evaluation(
         labels=labels, renormalise=renormalise, protocol=protocol, infill=tuple(infill) if infill else None,
@@ -62,9 +62,7 @@ def evaluate(
         ties=ties, tie_orders=tie_orders, seed=seed, draws=draws, controls=controls, deletion=deletion,  # type: ignore[arg-type]
         saliency=saliency, confidence=confidence, interval=interval,  # type: ignore[arg-type]
     )  # fmt: skip
-    classifier = model_options.open(model)
-    dataset = options.open_dataset(images, classifier)
-    infill_pool = options.open_dataset(pool, classifier) if pool else None
+    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
     bundles = runs.open_bundles(heatmaps or [])
     with console.progress("evaluating") as progress:
         summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)

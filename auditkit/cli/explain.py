@@ -34,22 +34,20 @@ def explain(
 
     Maps that the bundle already has are kept: run the same command again to resume.
     """
-    from auditkit.errors import BadInput  # noqa: PLC0415
-    from auditkit.runs import explain as runs  # noqa: PLC0415
-    from auditkit.runs.explain_record import Record  # noqa: PLC0415
+    from auditkit.errors import BadInput
+    from auditkit.runs import explain as runs
+    from auditkit.runs.explain_record import Record
 
     request = runs.Explanation(method, labels, options.method_options(option), seed, gradient)
     request.chosen()  # refuses unknown options before the model is opened
     if pictures is not None and pictures.exists() and not pictures.is_dir():
         raise BadInput(f"--pictures {pictures} is a file; name a folder.")
-    classifier = model_options.open(model)
-    dataset = options.open_dataset(images, classifier)
-    infill_pool = options.open_dataset(pool, classifier) if pool else None
+    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
     explanation = request.fitting(classifier)
     with console.progress("explaining") as progress:
         maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress)
     if pictures is not None:
-        from auditkit.runs.pictures import heatmap_panels  # noqa: PLC0415
+        from auditkit.runs.pictures import heatmap_panels
 
         heatmap_panels.draw(classifier, dataset, maps, pictures)
     record = Record.of(out)

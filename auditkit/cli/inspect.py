@@ -32,7 +32,7 @@ def inspect(
     The file is treated as hostile: it is first opened in a guarded child process, and no other file that it names is
     read unless it is a plain file beside it.
     """
-    from auditkit.runs import inspection  # noqa: PLC0415
+    from auditkit.runs import inspection
 
     card = model_options.card
     if write_card and card is not None and not card.exists():

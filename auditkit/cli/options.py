@@ -17,7 +17,7 @@ from auditkit.errors import BadInput
 
 if TYPE_CHECKING:
     from auditkit.data.dataset import Dataset
-    from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening
+    from auditkit.model.classifier import OnnxClassifier, Opening
     from auditkit.model.session import Settings
 
 _GIB = 2**30
@@ -86,9 +86,9 @@ class ModelOptions:
 
     def opening(self, gradient_output: str | None = None) -> "Opening":
         """How to open the model: its card or preset, what the auditor states about it, and the limits."""
-        from auditkit.model.classifier import Opening  # noqa: PLC0415
-        from auditkit.model.read import Limits  # noqa: PLC0415
-        from auditkit.model.signature import Overrides  # noqa: PLC0415
+        from auditkit.model.classifier import Opening
+        from auditkit.model.read import Limits
+        from auditkit.model.signature import Overrides
 
         if self.card is not None and self.preset is not None:
             raise BadInput("--card and --preset exclude each other; give one.")
@@ -104,7 +104,7 @@ class ModelOptions:
 
     def settings(self) -> "Settings":
         """How to run the model."""
-        from auditkit.model.session import Settings  # noqa: PLC0415
+        from auditkit.model.session import Settings
 
         if self.memory is not None and not 0 < self.memory < math.inf:
             raise typer.BadParameter(f"--memory {self.memory:g} is not a positive number of GiB")
@@ -113,9 +113,19 @@ class ModelOptions:
 
     def open(self, model: Path) -> "OnnxClassifier":
         """The classifier in an ONNX file."""
-        from auditkit.model.classifier import open_file  # noqa: PLC0415
+        from auditkit.model.classifier import open_file
 
         return open_file(model, self.opening(), self.settings())
+
+    def open_with_images(
+        self, model: Path, images: Path, pool: Path | None
+    ) -> "tuple[OnnxClassifier, Dataset, Dataset | None]":
+        """The classifier in an ONNX file, its images, and the images to fill in with."""
+        from auditkit.data.dataset import Dataset
+
+        classifier = self.open(model)
+        classes = (classifier.signature.classes, classifier.card.names)
+        return classifier, Dataset.open(images, *classes), Dataset.open(pool, *classes) if pool else None
 
 
 def with_model_options(*names: str, without: tuple[str, ...] = ()) -> Callable[[_Verb], _Verb]:
@@ -144,13 +154,6 @@ def with_model_options(*names: str, without: tuple[str, ...] = ()) -> Callable[[
         return command
 
     return decorate
-
-
-def open_dataset(images: Path, model: "AnyClassifier") -> "Dataset":
-    """The images of a folder, CSV or .npz, their labels read as classes of the model."""
-    from auditkit.data.dataset import Dataset  # noqa: PLC0415
-
-    return Dataset.open(images, model.signature.classes, model.card.names)
 
 
 def parse_pairs(texts: list[str] | None, option: str, example: str) -> list[tuple[str, str]]:

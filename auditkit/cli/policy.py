@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,10 +27,10 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a commented policy to start from. It is named after the file, since it is no longer auditkit's own."""
-    from auditkit.data.atomic_write import write_errors, write_whole  # noqa: PLC0415
-    from auditkit.errors import BadInput  # noqa: PLC0415
-    from auditkit.verdict.policy import SHIPPED, shipped_text  # noqa: PLC0415
-    from auditkit.verdict.policy_file import parse_policy  # noqa: PLC0415
+    from auditkit.data.atomic_write import write_errors, write_whole
+    from auditkit.errors import BadInput
+    from auditkit.verdict.policy import SHIPPED, shipped_text
+    from auditkit.verdict.policy_file import parse_policy
 
     if name not in SHIPPED:
         raise BadInput(f"there is no policy '{name}' to start from; use {', '.join(SHIPPED)}.")
@@ -54,7 +55,7 @@ def check(
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Say what a policy asks, or, with exit code 2, what is wrong with it."""
-    from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
+    from auditkit.verdict.policy_file import read_policy
 
     rules = read_policy(policy)
     if as_json:
@@ -66,8 +67,8 @@ def check(
 @app.command("list", cls=options.Verb)
 def list_(as_json: options.AsJson = False) -> None:
     """List the policies that come with auditkit."""
-    from auditkit.verdict.policy import SHIPPED  # noqa: PLC0415
-    from auditkit.verdict.policy_file import read_policy  # noqa: PLC0415
+    from auditkit.verdict.policy import SHIPPED
+    from auditkit.verdict.policy_file import read_policy
 
     policies = [read_policy(name) for name in SHIPPED]
     entries = [{"name": rules.name, "description": rules.description, "sha256": rules.sha256} for rules in policies]
@@ -76,7 +77,7 @@ def list_(as_json: options.AsJson = False) -> None:
 
 
 def _to_json(policy: "Policy") -> dict[str, Any]:
-    from auditkit.runs.evaluation.settings import CONVENTIONS  # noqa: PLC0415
+    from auditkit.runs.evaluation.settings import CONVENTIONS
 
     settings = policy.evaluation
     steps = None if settings.steps is None else str(settings.steps)
@@ -93,7 +94,7 @@ def _to_json(policy: "Policy") -> dict[str, Any]:
 
 
 def _print(policy: "Policy") -> None:
-    from auditkit.verdict.policy import at_least  # noqa: PLC0415
+    from auditkit.verdict.policy import at_least
 
     randomisation = policy.randomisation
     stages = f"{randomisation.images} images in {randomisation.stages} stages" if randomisation else "no"
@@ -130,10 +131,6 @@ def _measured(settings: "Evaluation") -> str:
 
 
 def _suppression(suppression: "Suppression") -> str:
-    from datetime import UTC, datetime  # noqa: PLC0415
-
     expired = suppression.expires < datetime.now(UTC).date()
-    return (
-        f"{suppression.check} until {suppression.expires.isoformat()} by {suppression.approver}: {suppression.reason}"
-        f"{'; EXPIRED, so the check counts again' if expired else ''}"
-    )
+    text = f"{suppression.check} until {suppression.expires} by {suppression.approver}: {suppression.reason}"
+    return f"{text}; EXPIRED, so the check counts again" if expired else text

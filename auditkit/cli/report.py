@@ -20,10 +20,10 @@ def report(
 
     Nothing is measured again and no model is needed. The exit code is 0 whatever the verdict.
     """
-    from auditkit.report.formats import FORMATS, render  # noqa: PLC0415
-    from auditkit.report.load_run import load  # noqa: PLC0415
-    from auditkit.runs.folder.checksums import SUMS  # noqa: PLC0415
-    from auditkit.runs.folder.store import RUN  # noqa: PLC0415
+    from auditkit.report.formats import FORMATS, render
+    from auditkit.report.load_run import load
+    from auditkit.runs.folder.checksums import SUMS
+    from auditkit.runs.folder.store import RUN
 
     if form not in FORMATS:
         raise BadInput(f"there is no format '{form}'; use {', '.join(FORMATS)}.")

@@ -39,8 +39,8 @@ def verify(
 
     Nothing is written. Everything that does not hold is listed, with exit code 5; so is what was not checked.
     """
-    from auditkit.errors import IntegrityFailure  # noqa: PLC0415
-    from auditkit.verdict import verify as verifying  # noqa: PLC0415
+    from auditkit.errors import IntegrityFailure
+    from auditkit.verdict import verify as verifying
 
     bundles = {name: Path(path) for name, path in options.parse_pairs(heatmaps, "--heatmaps", "NAME=PATH")}
     device = model_options.settings().device

@@ -212,11 +212,23 @@ class Bundle:
         return existing is None
 
     def create(self) -> None:
-        """Create the folder before there are maps, for other files beside them."""
-        if not self._exists:
-            with write_errors(self.path):
-                _create(self.path, self.header)
-            self._exists, self._size = True, (self.path / files.MANIFEST).stat().st_size
+        """Create the folder atomically before there are maps, for other files beside them."""
+        if self._exists:
+            return
+        columns = _lines([files.COLUMNS])
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
+        with write_errors(self.path):
+            try:
+                (temporary / files.MAPS).mkdir(parents=True)
+                write_whole(temporary / files.HEADER, _json(self.header))
+                write_whole(temporary / files.MANIFEST, columns)
+                if self.path.exists():
+                    self.path.rmdir()
+                temporary.rename(self.path)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+            sync_folder(self.path.parent)
+        self._exists, self._size = True, len(columns)
 
     def _write(self, new: dict[_Pair, Array], header: Header) -> None:
         self.create()
@@ -262,23 +274,6 @@ def _lines(rows: Iterable[Sequence[str | int]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
-
-
-def _create(path: Path, header: Header) -> None:
-    """Create an empty bundle atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        (temporary / files.MAPS).mkdir(parents=True)
-        write_whole(temporary / files.HEADER, _json(header))
-        write_whole(temporary / files.MANIFEST, _lines([files.COLUMNS]))
-        if path.exists():
-            path.rmdir()
-        temporary.rename(path)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_folder(path.parent)
 
 
 def _append(path: Path, lines: bytes) -> int:

@@ -80,11 +80,13 @@ def _class_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, i
     if all(group.isdecimal() for group in groups):
         return {group: int(group) for group in groups}, "class folders are class indices"
     indices = {name.casefold(): index for index, name in enumerate(names)}
-    if all(group.casefold() in indices for group in groups):
+    unknown = [group for group in groups if group.casefold() not in indices]
+    if not unknown:
         return {group: indices[group.casefold()] for group in groups}, "class folders are the card's class names"
     if names:
-        unknown = next(group for group in groups if group.casefold() not in indices)
-        raise BadInput(f"class folder '{unknown}' is neither a class index nor one of the card's {len(names)} names.")
+        raise BadInput(
+            f"class folder '{unknown[0]}' is neither a class index nor one of the card's {len(names)} names."
+        )
     return {group: index for index, group in enumerate(groups)}, "class folders in alphabetical order are the classes"
 
 
@@ -119,7 +121,13 @@ def _list_npz(path: Path) -> Listing:
 
 
 def _list_csv(path: Path, names: Sequence[str]) -> Listing:
-    rows = _csv_rows(path)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            rows = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path} cannot be read: {error}.") from None
+    if not rows:
+        raise BadInput(f"{path} has no rows; its first line names the columns: image,label.")
     columns = list(rows[0])
     if "image" not in columns:
         raise BadInput(f"{path} has columns {', '.join(map(str, columns))}; expected image,label.")
@@ -134,17 +142,6 @@ def _list_csv(path: Path, names: Sequence[str]) -> Listing:
     masks = _mask_files(rows, path) if "mask" in columns else None
     ids = tuple(str(row["image"]) for row in rows)
     return Listing(path, ids, files, labels, _boxes(rows, columns, path), masks)
-
-
-def _csv_rows(path: Path) -> list[_Row]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            rows = list(csv.DictReader(stream))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path} cannot be read: {error}.") from None
-    if not rows:
-        raise BadInput(f"{path} has no rows; its first line names the columns: image,label.")
-    return rows
 
 
 def _label(text: str, indices: dict[str, int], path: Path, line: int) -> int:

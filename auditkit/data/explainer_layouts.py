@@ -143,7 +143,8 @@ def _from_array(
     guesses: tuple[str, ...] | None = None,
 ) -> SingleMaps:  # fmt: skip
     axes = _layout(array, layout, len(names), labels.shape, guesses or _GUESSES.get(array.ndim, ()))
-    ordered = _in_order(array, axes)
+    present = array.transpose([axes.index(axis) for axis in _AXES if axis in axes])
+    ordered = present[tuple(slice(None) if axis in axes else None for axis in _AXES)]  # absent axes have length 1
     count, classes, colours = ordered.shape[:3]
     if colours == _COLOURS and array.dtype.kind in "iu":
         raise BadInput(f"{array.dtype}{list(array.shape)} for image '{names[0]}' is {COLOUR_PICTURE}")
@@ -172,12 +173,6 @@ def _notes(array: Array, colours: int, channels: str | None) -> frozenset[str]:
     if array.dtype.itemsize == 1 and array.dtype.kind in "iu":
         notes.add("some maps had 8 bits a pixel: at most 256 different scores, so many ties")
     return frozenset(notes)
-
-
-def _in_order(array: Array, axes: str) -> Array:
-    """The array as [N, K, C, H, W]; missing axes have length 1."""
-    moved = array.transpose([axes.index(axis) for axis in _AXES if axis in axes])
-    return moved[tuple(slice(None) if axis in axes else None for axis in _AXES)]
 
 
 def _labels_fit(shape: tuple[int, ...], count: int, classes: int) -> bool:
