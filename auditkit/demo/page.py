@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,15 @@ from auditkit.arrays import Array
 from auditkit.data.bundles import open_bundle
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import CLASSES
-from auditkit.demo.planted import TOP_PIXELS, Demo, Vendor
+from auditkit.demo.planted import POLICY, TOP_PIXELS, Demo, Vendor
 from auditkit.metrics.localisation import kept_first
 from auditkit.metrics.statistics import Interval
 from auditkit.report.formatting import exact, last, percent
 from auditkit.report.html import page
 from auditkit.report.load_run import load
 from auditkit.report.sections import Fact
-from auditkit.runs.folder.results import RecordedPolicy, Results
+from auditkit.runs.folder.results import Results
+from auditkit.verdict.policy_file import read_policy
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _TILES = 6  # images whose masks are shown
@@ -35,11 +36,11 @@ def render(demo: Demo) -> str:
     images = demo.audited.images
     return page("demo.html", {
         "version": __version__, "headline": headline(demo), "first": TOP_PIXELS, "answered": demo.answered,
-        "right": _distinct(f"{vendor.correct_when_agree:.0%}" for vendor in demo.vendors),
+        "right": " and ".join(dict.fromkeys(f"{vendor.correct_when_agree:.0%}" for vendor in demo.vendors)),
         "kept": percent(_KEPT_FRACTION), "images": len(images), "chance_object": f"{demo.audited.objects.mean():.0%}",
         "chance_tag": f"{TOP_PIXELS / images[0, ..., 0].size:.0%}",
         "vendors": [_vendor(vendor) for vendor in demo.vendors], "tiles": _tiles(demo),
-        "policies": _distinct(_policy(run).name for run in runs.values()), "origin": _origin(demo, runs),
+        "policies": read_policy(POLICY).name, "origin": _origin(demo, runs),
     }, _TEMPLATES)  # fmt: skip
 
 
@@ -52,32 +53,18 @@ def headline(demo: Demo) -> str:
     return f"The model “{' and '.join(demo.cheats)}” reads the tag instead of the shape{rest}"
 
 
-def _distinct(texts: Iterable[str]) -> str:
-    return " and ".join(dict.fromkeys(texts))
-
-
 def _origin(demo: Demo, runs: Mapping[str, Results]) -> list[tuple[str, list[Fact]]]:
     """Where the page comes from, in groups: the demo itself, and the audit of each model."""
     drawn = f"{exact(len(demo.audited.images))} for the audits, {exact(demo.answered)} of each kind for the answers"
-    digests = dict.fromkeys(("audited pictures, digest", run.subject.images.digest, True)
-                            for run in runs.values())  # fmt: skip
-    policies = dict[Fact, None]()
-    for run in runs.values():
-        policies[("policy", f"{_policy(run).name} (the demo's own policy.toml)", False)] = None
-        policies[("policy, sha256", _policy(run).sha256, True)] = None
+    digest, policy = next(iter(runs.values())).subject.images.digest, read_policy(POLICY)
     return [
         ("The demo", [
             ("made by", f"auditkit {__version__}", False), ("pictures", drawn, False),
-            ("drawn", f"here, with the fixed seed {demo.seed}", False), *digests, *policies,
+            ("drawn", f"here, with the fixed seed {demo.seed}", False), ("audited pictures, digest", digest, True),
+            ("policy", f"{policy.name} (the demo's own policy.toml)", False), ("policy, sha256", policy.sha256, True),
         ]),
         *((f"The audit of {name}", _audit(run)) for name, run in runs.items()),
     ]  # fmt: skip
-
-
-def _policy(run: Results) -> RecordedPolicy:
-    if run.policy is None:
-        raise ValueError("the demo's audits have a policy")
-    return run.policy
 
 
 def _audit(run: Results) -> list[Fact]:

@@ -1,6 +1,5 @@
 """The demo: two models that look alike, audited on drawn images whose truth is known. Also `doctor`'s self-test."""
 
-import importlib.resources
 import io
 import os
 import time
@@ -24,6 +23,8 @@ from auditkit.runs.explain import Explanation
 from auditkit.verdict.audit import AuditRequest, Phase, audit
 from auditkit.verdict.policy_file import read_policy
 
+_PACKAGE = Path(__file__).parents[1]
+POLICY = _PACKAGE / "demo" / "policy.toml"
 MODELS = ("honest", "shortcut")
 TOP_PIXELS = TAG_SIDE_PX**2  # the most important pixels, where evidence is looked for: as many as the tag has
 _BATCH = 64
@@ -34,8 +35,7 @@ _MASK_OPTIONS = (("infill", "gray"), ("steps", "150"))  # fewer steps than by de
 
 def bundled_model(name: str) -> Path:
     """Path of a model that comes with auditkit: in the package if installed, in models/ in a checkout."""
-    package = Path(str(importlib.resources.files("auditkit")))
-    for path in (package / "models" / f"{name}.onnx", package.parent / "models" / f"{name}.onnx"):
+    for path in (_PACKAGE / "models" / f"{name}.onnx", _PACKAGE.parent / "models" / f"{name}.onnx"):
         if path.is_file():
             return path
     raise BadInput(f"the bundled model '{name}' is missing from this installation; install auditkit again.")
@@ -132,8 +132,7 @@ def _audit(
 ) -> Vendor:
     """Audit one model as a user would, and compare the results with the planted truth."""
     model, folder = open_file(bundled_model(name), Opening(), settings), images.parent / name
-    policy = read_policy(Path(str(importlib.resources.files("auditkit") / "demo" / "policy.toml")))
-    request = AuditRequest(policy, Explanation("mask", None, _MASK_OPTIONS), command=("auditkit", "demo"))
+    request = AuditRequest(read_policy(POLICY), Explanation("mask", None, _MASK_OPTIONS), command=("auditkit", "demo"))
     dataset = Dataset.open(images, model.signature.classes, model.card.names)
     results = audit(model, dataset, request, folder, lambda what: phase(f"{name}: {what}"))
     maps = open_bundle(folder / "maps")
