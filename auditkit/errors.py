@@ -24,8 +24,6 @@ class OtherVersion(BadInput):
 class RuntimeFailure(AuditError):
     """The input was fine, but the machine or the runtime could not do the work."""
 
-    exit_code = 4
-
 
 class LoadFailure(RuntimeFailure):
     """The runtime cannot load a graph, whatever it is fed."""

@@ -45,10 +45,13 @@ def differentiate(
 
 def _fields(derived: "Differentiated", out: Path) -> list[tuple[str, str]]:
     check = derived.check
+    counts = [f"{count} {operator}" for operator, count in derived.operators.items()]
+    more = f" and {len(counts) - _MAX_OPERATORS} more" if len(counts) > _MAX_OPERATORS else ""
+    operators = ", ".join(counts[:_MAX_OPERATORS]) + more
     fields = [
         ("written", f"{out}  {out.stat().st_size:,} bytes"),
         ("gradient", f"of the scores with respect to '{derived.wrt}'"),
-        ("operators", "the file has its own gradient" if derived.vendors_own else _operators(derived.operators)),
+        ("operators", "the file has its own gradient" if derived.vendors_own else operators),
         ("nodes", f"{derived.nodes_before} before, {derived.nodes_after} after"),
         ("check", f"off by {100 * check.error:.2g} % on {check.lines} lines through noise images"),
     ]
@@ -59,9 +62,3 @@ def _fields(derived: "Differentiated", out: Path) -> list[tuple[str, str]]:
         text = f"seed, scores and gradient are float32; the model's own scores {derived.scores_were}"
         fields.append(("precision", text))
     return fields
-
-
-def _operators(counts: dict[str, int]) -> str:
-    named = [f"{count} {operator}" for operator, count in list(counts.items())[:_MAX_OPERATORS]]
-    others = len(counts) - len(named)
-    return ", ".join(named) + (f" and {others} more" if others else "")

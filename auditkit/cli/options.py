@@ -1,11 +1,11 @@
 """Options that several verbs share, each defined once, and the objects they become; how options are parsed."""
 
-import inspect
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -136,11 +136,10 @@ def with_model_options(*names: str, without: tuple[str, ...] = ()) -> Callable[[
     """
     annotations = get_type_hints(ModelOptions, include_extras=True)
     parameters = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default,
-                          annotation=annotations[field.name])
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=annotations[field.name])
         for field in fields(ModelOptions)
         if field.name in (names or annotations) and field.name not in without
-    ]  # fmt: skip
+    ]
 
     def decorate(verb: _Verb) -> _Verb:
         @wraps(verb)
@@ -148,8 +147,8 @@ def with_model_options(*names: str, without: tuple[str, ...] = ()) -> Callable[[
             chosen = {parameter.name: values.pop(parameter.name) for parameter in parameters}
             verb(**values, model_options=ModelOptions(**chosen))
 
-        others = [item for item in inspect.signature(verb).parameters.values() if item.name != "model_options"]
-        command.__signature__ = inspect.Signature([*others, *parameters])  # type: ignore[attr-defined]
+        others = [item for item in signature(verb).parameters.values() if item.name != "model_options"]
+        command.__signature__ = Signature([*others, *parameters])  # type: ignore[attr-defined]
         command.__annotations__ = {item.name: item.annotation for item in (*others, *parameters)}
         return command
 

@@ -120,14 +120,13 @@ def _print(policy: "Policy") -> None:
 
 
 def _measured(settings: "Evaluation") -> str:
-    parts = [
-        f"labels {settings.labels or 'all for up to 20 classes, otherwise top10'}",
-        f"infill {', '.join(settings.infills)}", f"steps {settings.steps or 'auto'}",
-    ]  # fmt: skip
-    parts += [f"{name} {eps:g}" for name, eps in (("eps1", settings.eps1), ("eps2", settings.eps2)) if eps is not None]
+    floors = [f"{name} {eps:g}" for name, eps in (("eps1", settings.eps1), ("eps2", settings.eps2)) if eps is not None]
     low, high = settings.range
-    return "; ".join([*parts, f"range {low:g} to {high:g}", f"seed {settings.seed}",
-                      f"{settings.confidence:.3g} confidence"])  # fmt: skip
+    return "; ".join([
+        f"labels {settings.labels or 'all for up to 20 classes, otherwise top10'}",
+        f"infill {', '.join(settings.infills)}", f"steps {settings.steps or 'auto'}", *floors,
+        f"range {low:g} to {high:g}", f"seed {settings.seed}", f"{settings.confidence:.3g} confidence",
+    ])  # fmt: skip
 
 
 def _suppression(suppression: "Suppression") -> str:

@@ -33,7 +33,8 @@ def to_model_input(values: Array, frame: Frame, card: Card, picture: tuple[int, 
 def check_size(shape: tuple[int, int], frame: Frame, card: Card | None, picture: tuple[int, int] | None = None) -> None:
     """Refuse a map whose size does not fit its frame, as far as the card and the photograph are known."""
     if frame == "model-input":
-        if card is not None and not _same_aspect(shape, card.size):
+        # The sides are in proportion to within one cell, as those of a network's last grid are after rounding.
+        if card is not None and abs(shape[1] * card.size[0] - shape[0] * card.size[1]) >= max(card.size):
             raise BadInput(
                 f"a map of {_by(shape)} cannot lie over the model's input of {_by(card.size)}: the sides are not in "
                 f"proportion. Maps over the photograph need the frame original-image."
@@ -54,12 +55,6 @@ def resized(values: Array, size: tuple[int, int]) -> Array:
         return single
     height, width = size
     return np.array(Image.fromarray(single).resize((width, height), Image.Resampling.BILINEAR))
-
-
-def _same_aspect(shape: tuple[int, int], size: tuple[int, int]) -> bool:
-    """Whether the sides are in proportion to within one cell, as a network's last grid is after rounding."""
-    (height, width), (full_height, full_width) = shape, size
-    return abs(width * full_height - height * full_width) < max(full_height, full_width)
 
 
 def _by(size: tuple[int, int]) -> str:

@@ -212,9 +212,7 @@ def _is_coloured(stream: BinaryIO) -> bool:
     stream.seek(0)
     try:
         with Image.open(stream, formats=["PNG", "JPEG"]) as picture:
-            if picture.width * picture.height > MAX_PIXELS:
-                return False
-            return grey(picture) is None
+            return picture.width * picture.height <= MAX_PIXELS and grey(picture) is None
     except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError):
         return False
 

@@ -22,9 +22,7 @@ _STACK = 64  # maps that go into one file of the bundle
 _GREY_MODES = ("L", "1", "I;16", "I;16B", "I", "F")
 
 
-def import_maps(
-    source: Path, bundle: Bundle, channels: str | None = None, progress: Progress = lambda _total: lambda _done: None
-) -> tuple[str, ...]:
+def import_maps(source: Path, bundle: Bundle, channels: str | None, progress: Progress) -> tuple[str, ...]:
     """Add all maps of `source` to a bundle and return notes for the user."""
     if source.is_file() and source.suffix == ".npz":
         return _add_npz(source, bundle, progress)
