@@ -146,7 +146,7 @@ def _split_size(
     if size is not None and not isinstance(size, tuple | list | np.ndarray):
         if callable(model):
             way_out = "for a method's own size, open the function with auditkit.load first"
-            raise BadInput(f"size {size!r} is not the height and width of pictures, such as (224, 224); {way_out}.")
+            raise BadInput(f"size {size!r} is not the height and width of the function's pictures; {way_out}.")
         size, options = None, {**options, "size": size}
     return size, tuple((name, str(value)) for name, value in options.items())
 

@@ -76,6 +76,8 @@ class Dataset(Listing):
     @classmethod
     def from_files(cls, files: Sequence[Path]) -> "Dataset":
         """Image files, each named by its path."""
+        if not files:
+            raise BadInput("the list holds no images.")
         for file, count in Counter(files).items():
             if not is_file(file):
                 raise BadInput(f"there is no image {file}; a list of images names their files.")
