@@ -26,7 +26,6 @@ from torch.nn import functional as F  # noqa: N812 - as all the world calls it
 
 import auditkit
 from auditkit.graph import mask_objective as names
-from auditkit.graph import mask_step
 from auditkit.methods.mask.method import MaskOptions, prepare
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Stepper
@@ -100,7 +99,7 @@ def ours(model: OnnxClassifier, masks: int, asked: argparse.Namespace) -> Steps:
     }
     feeds = {name: session.upload(array) for name, array in fixed.items()}
     draws = rng.integers(masks, masks + OTHERS, (asked.steps, masks, asked.distractors)).astype(np.int32)
-    start = mask_step.initial_state(masks, learner.ends, learner.recipe)
+    start = names.initial_state(masks, learner.ends, learner.recipe)
     stepper = Stepper(session, names.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
 
     def steps(count: int) -> None:

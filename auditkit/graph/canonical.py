@@ -51,10 +51,8 @@ def raised(model: onnx.ModelProto) -> onnx.ModelProto:
         fresh = version_converter.convert_version(model, _OPSET)
     except (RuntimeError, ValueError, version_converter.ConvertError) as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
-        raise BadInput(
-            f"the model's operator set {opset} cannot be raised to {_OPSET}, which gradients need ({reason}). "
-            f"Use --gradient differences, or ask the vendor for a newer export."
-        ) from None
+        message = f"the model's operator set {opset} cannot be raised to {_OPSET}, which gradients need ({reason})."
+        raise BadInput(f"{message} Use --gradient differences, or ask the vendor for a newer export.") from None
     if opset < _FIRST_OPSET_WITH_COORDINATES:  # the converter ignores that a Resize had one meaning then
         for node in fresh.graph.node:
             if node.op_type == "Resize":

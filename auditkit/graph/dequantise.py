@@ -110,9 +110,7 @@ class _Rewriter(edit.Builder):
             return real
         axis, rank = edit.attribute(node, "axis", 1), self.ranks.get(like, 0)
         if not rank:
-            raise BadInput(
-                f"'{like}' is quantised per channel, and its number of axes is unknown. Use --gradient differences."
-            )
+            raise BadInput(f"'{like}' is quantised per channel, and its rank is unknown. Use --gradient differences.")
         later_axes = list(range(1, rank - axis % rank))
         return self.node("Unsqueeze", [real, self.constant(later_axes)]) if later_axes else real
 

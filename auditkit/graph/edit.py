@@ -123,10 +123,8 @@ def refuse_names(graph: onnx.GraphProto, reserved: Iterable[str]) -> None:
     """Refuse a graph that uses a name which auditkit is about to add."""
     clashes = sorted(all_names(graph).intersection(reserved))
     if clashes:
-        raise BadInput(
-            f"the model already has a tensor named '{clashes[0]}', a name that auditkit adds itself. "
-            f"Ask the vendor for an export with another name."
-        )
+        message = f"the model already has a tensor named '{clashes[0]}', a name that auditkit adds itself."
+        raise BadInput(f"{message} Ask the vendor for an export with another name.")
 
 
 def producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:

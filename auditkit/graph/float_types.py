@@ -57,14 +57,9 @@ def _float32_operands(graph: onnx.GraphProto, stay: set[int] | None = None) -> s
     """Tensors that are read in float32, also by the nodes at the positions that stay in float32."""
     names: set[str] = set()
     for position, node in enumerate(graph.node):
-        stays = position in (stay or ())
-        names.update(name for index, name in enumerate(node.input) if stays or _takes_float32(node, index))
+        exact = range(len(node.input)) if position in (stay or ()) else _FLOAT32_OPERANDS.get(node.op_type, ())
+        names.update(name for index, name in enumerate(node.input) if index in exact)
     return names
-
-
-def _takes_float32(node: onnx.NodeProto, index: int) -> bool:
-    """Whether an operand is float32 by definition."""
-    return index in _FLOAT32_OPERANDS.get(node.op_type, ())
 
 
 def _retype(
@@ -94,10 +89,7 @@ def _retype_attributes(node: onnx.NodeProto, kind: int, sources: frozenset[int] 
 
 
 def _converted(values: Array, kind: int) -> Array:
-    """The values in a float type; float16 keeps finite ones finite.
-
-    A mask's -1e9 must not become -inf, whose softmax is NaN.
-    """
+    """The values in a float type; in float16 a mask's -1e9 must not become -inf, whose softmax is NaN."""
     if kind == TensorProto.FLOAT16:
         limit = float(np.finfo(np.float16).max)
         values = np.where(np.isfinite(values), np.clip(values, -limit, limit), values)
@@ -107,7 +99,12 @@ def _converted(values: Array, kind: int) -> Array:
 def to_float16(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model with float32 computed as float16, and its detached weights to match."""
     model = edit.inlined(model)
-    _refuse(model.graph)
+    if any(any(edit.subgraphs(node)) for node in model.graph.node):
+        raise BadInput("--precision float16 is not available for models with If, Loop or Scan; use strict or tf32.")
+    # Sums of eight-bit products overflow in float16, and the step of a bias (1e-8) underflows.
+    quantised = ("QuantizeLinear", "Integer", "QLinear")
+    if any(part in node.op_type for node, part in product(model.graph.node, quantised)):
+        raise BadInput("--precision float16 is not available for quantised models; use strict or tf32.")
     fresh = edit.copy(model)
     graph = fresh.graph
     floats, stay = _float_tensors(fresh), _staying(graph)
@@ -127,15 +124,6 @@ def to_float16(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[on
     edit.replace(graph.node, nodes)
     del graph.value_info[:]
     return fresh, {n: _converted(array, TensorProto.FLOAT16) if n in halves else array for n, array in weights.items()}
-
-
-def _refuse(graph: onnx.GraphProto) -> None:
-    if any(any(edit.subgraphs(node)) for node in graph.node):
-        raise BadInput("--precision float16 is not available for models with If, Loop or Scan; use strict or tf32.")
-    # Sums of eight-bit products overflow in float16, and the step of a bias (1e-8) underflows.
-    quantised = ("QuantizeLinear", "Integer", "QLinear")
-    if any(part in node.op_type for node, part in product(graph.node, quantised)):
-        raise BadInput("--precision float16 is not available for quantised models; use strict or tf32.")
 
 
 def _float_tensors(model: onnx.ModelProto) -> set[str]:
@@ -168,7 +156,7 @@ def _recast(graph: onnx.GraphProto, floats: set[str], halves: set[str], stay: se
     casts: dict[str, str] = {}
     for position, node in enumerate(graph.node):
         for index, name in enumerate(node.input):
-            as_float = position in stay or _takes_float32(node, index)
+            as_float = position in stay or index in _FLOAT32_OPERANDS.get(node.op_type, ())
             if name not in floats or (name in halves) != as_float:
                 node.input[index] = renamed.get(name, name)
                 continue

@@ -4,9 +4,7 @@ The derived graph holds two banks on the device and takes four integers per row:
 
     auditkit_pictures [P, ...]     images and infills, in the form the network takes
     auditkit_ranks    [M, H, W]    for each map, how many pixels rank before each pixel
-    auditkit_top      [N] or [1]   picture of each row; a single number serves all rows
-    auditkit_bottom   [N] or [1]   likewise
-    auditkit_map      [N] or [1]   likewise
+    auditkit_top, auditkit_bottom, auditkit_map [N] or [1]    pictures and map of each row; a single number serves all
     auditkit_keep     [N]          pixels to show
 
 Row i shows picture `top` where rank < keep and picture `bottom` elsewhere. Insertion puts the image on top of the
@@ -30,9 +28,6 @@ COLUMNS = ("auditkit_top", "auditkit_bottom", "auditkit_map", "auditkit_keep")
 SHOWN, PROBABILITIES = "auditkit_shown", "auditkit_probabilities"
 TOP, BOTTOM, MAP, KEEP = range(4)
 _FIRST_OPSET_WITH_WHERE = 9
-# Operators that turn scores of each kind into probabilities, of several labels and of one; other kinds need none.
-_SEVERAL = {"logits": "Softmax", "log-probabilities": "Exp"}
-_SINGLE = {"logits": "Sigmoid", "log-probabilities": "Exp"}
 # The first steps of a graph that round its input, and the types they round to.
 TO_HALF, TO_INTEGERS = "Cast", "QuantizeLinear"
 _RESULT_TYPES = {TO_HALF: (TensorProto.FLOAT16,), TO_INTEGERS: (TensorProto.UINT8, TensorProto.INT8)}
@@ -161,11 +156,12 @@ def _add_probabilities(b: Builder, ends: Ends) -> None:
     """Turn scores of any kind into float32 probabilities [N, classes]; a single score p becomes (1-p, p)."""
     flat = b.node("Reshape", [ends.output, b.constant([-1, ends.outputs])])
     scores = b.node("Cast", [flat], to=TensorProto.FLOAT)
+    squash = "Softmax" if ends.outputs > 1 else "Sigmoid"
+    operator = {"logits": squash, "log-probabilities": "Exp"}.get(ends.kind, "Identity")
     if ends.outputs > 1:
-        operator = _SEVERAL.get(ends.kind, "Identity")
         b.node(operator, [scores], PROBABILITIES, **({"axis": 1} if operator == "Softmax" else {}))
         return
-    positive = b.node(_SINGLE.get(ends.kind, "Identity"), [scores])
+    positive = b.node(operator, [scores])
     negative = b.node("Sub", [b.constant([1.0], np.float32), positive])
     b.node("Concat", [negative, positive], PROBABILITIES, axis=1)
 
@@ -179,28 +175,19 @@ def split_behind_rounding(
     instead of once per row, and there are fewer bytes to move; the numbers are the same.
     """
     readers = [node for node in model.graph.node if ends.input in edit.names_read(node)]
-    if len(readers) != 1:
+    if len(readers) != 1 or readers[0].op_type not in operators or readers[0].domain not in edit.STANDARD_DOMAINS:
         return None
-    (reader,) = readers
-    if reader.op_type not in operators or reader.domain not in edit.STANDARD_DOMAINS or reader.input[0] != ends.input:
-        return None
-    (name,) = reader.output
-    if name == ends.output:
+    reader, (name,) = readers[0], readers[0].output
+    if reader.input[0] != ends.input or name == ends.output:
         return None
     step = edit.with_dims(edit.with_outputs(model, [name]), ends.input, ["P", *ends.picture])
     types = edit.inferred_types(step)
     element = types[name].elem_type if name in types else TensorProto.UNDEFINED
     if element not in _RESULT_TYPES[reader.op_type]:
         return None
-    return step, _rest(model, ends, name, element), replace(ends, input=name, element=element)
-
-
-def _rest(model: onnx.ModelProto, ends: Ends, name: str, element: int) -> onnx.ModelProto:
-    """The model that takes the result of the step in place of the image."""
-    fresh = edit.copy(model)
-    graph = fresh.graph
-    edit.replace(graph.node, [node for node in graph.node if name not in node.output])
-    (image,) = (value for value in graph.input if value.name == ends.input)
+    rest = edit.copy(model)  # which takes the result of the step in place of the image
+    edit.replace(rest.graph.node, [node for node in rest.graph.node if name not in node.output])
+    (image,) = (value for value in rest.graph.input if value.name == ends.input)
     image.name, image.type.tensor_type.elem_type = name, element
-    edit.replace(graph.value_info, [value for value in graph.value_info if value.name != name])
-    return edit.with_outputs(fresh)
+    edit.replace(rest.graph.value_info, [value for value in rest.graph.value_info if value.name != name])
+    return step, edit.with_outputs(rest), replace(ends, input=name, element=element)

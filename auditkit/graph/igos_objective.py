@@ -14,11 +14,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from auditkit.graph import edit
+from auditkit.graph import edit, mask_objective
 from auditkit.graph.gradient.builder import Shape
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import DATA_LOSS, IMAGE, INFILLS, INPUTS, LOSS, WEIGHTS, Objective, Recipe
-from auditkit.graph.mask_step import closed, with_gradient_of_weights
 
 POINTS = "auditkit_points"  # [points] float32, the values of s
 NOISE = "auditkit_noise"  # [M, 4 points] int32, positions of noise pictures in the bank
@@ -122,11 +121,11 @@ class Bilateral(Objective):
 def gradient_graph(network: onnx.ModelProto, ends: Ends, recipe: BilateralRecipe) -> onnx.ModelProto:
     """The graph of the loss and its gradient, over a network that takes a seed and returns its gradient too."""
     edit.refuse_names(network.graph, {*_INPUTS, POINTS, NOISE, DATA_LOSS, LOSS, SLOPE})
-    fresh, b, gradient = with_gradient_of_weights(network, ends, Bilateral, recipe)
+    fresh, b, gradient = mask_objective.with_gradient_of_weights(network, ends, Bilateral, recipe)
     b.node("Identity", [gradient], SLOPE)
     pairs, value = recipe.pairs or "M", helper.make_tensor_value_info
     noise = value(NOISE, TensorProto.INT32, [pairs, recipe.rows])
     points = value(POINTS, TensorProto.FLOAT, [recipe.points])
     slope = value(SLOPE, TensorProto.FLOAT, [pairs, recipe.masks, *recipe.grid(ends)])
     inputs = [*(recipe.declared(name, ends) for name in _INPUTS), noise, points]
-    return closed(fresh, b, ends, inputs, [recipe.declared(LOSS, ends), slope])
+    return mask_objective.closed(fresh, b, ends, inputs, [recipe.declared(LOSS, ends), slope])

@@ -17,7 +17,9 @@ from onnx import TensorProto, helper
 
 from auditkit.arrays import Array
 from auditkit.graph import edit
+from auditkit.graph.gradient import Builder, Facts, backward
 from auditkit.graph.gradient.builder import Shape
+from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.graph.hard_masks import Ends
 
 PICTURES = "auditkit_pictures"  # [P, ...] float32, images and infills in the form the network takes
@@ -30,6 +32,8 @@ MASK = "auditkit_mask"  # [M, H, W], the sum of disjoint ones
 FIRST, SECOND = "auditkit_first_moment", "auditkit_second_moment"  # as the weights
 COUNT = "auditkit_steps"  # [M, 1, 1, 1] float64, steps done
 STATE = {name: f"{name}_next" for name in (WEIGHTS, FIRST, SECOND, COUNT)}
+_OUTPUTS = (DATA_LOSS, LOSS, MASK)
+MEMORY, _EPSILON = 0.9, 1e-8  # Adam's beta1 and epsilon, as in its paper
 _FLOOR = 1e-30  # added to probabilities before their logarithm, so that log 0 stays finite in float32
 
 
@@ -245,3 +249,85 @@ def before_squashing(graph: onnx.GraphProto, ends: Ends, shapes: Mapping[str, Sh
     if not softmax and (node.op_type != "Sigmoid" or ends.outputs > 1):
         return ends
     return replace(ends, output=node.input[0], kind="logits")
+
+
+def step(
+    network: onnx.ModelProto, ends: Ends, recipe: Recipe, objective: type[Objective] = Objective
+) -> onnx.ModelProto:
+    """The graph of one step of Adam, over a network that takes a seed and returns its gradient too."""
+    # State and pictures can stay on the device between steps. Losses and masks are those before the step.
+    edit.refuse_names(network.graph, {*STATE, *STATE.values(), *INPUTS, *_OUTPUTS})
+    fresh, b, gradient = with_gradient_of_weights(network, ends, objective, recipe)
+    _add_adam(b, gradient, recipe)
+    inputs = [recipe.declared(name, ends) for name in (*STATE, *INPUTS)]
+    outputs = [recipe.declared(name, ends) for name in (*STATE.values(), *_OUTPUTS)]
+    return closed(fresh, b, ends, inputs, outputs)
+
+
+def with_gradient_of_weights(
+    network: onnx.ModelProto, ends: Ends, objective: type[Objective], recipe: Recipe
+) -> tuple[onnx.ModelProto, Builder, str]:
+    """The network between masked images and their loss, a builder for further nodes, and the weights' gradient."""
+    fresh = edit.copy(network)
+    graph = fresh.graph
+    head, tail = (objective(graph, ends, recipe, prefix) for prefix in ("auditkit_head", "auditkit_tail"))
+    penalty = head.penalties(head.composed())
+    scores = tail.reshaped(ends.output, (*tail.rows, ends.outputs))
+    data_loss = tail.data_loss(scores)
+    tail.node("Add", [data_loss, penalty], LOSS)
+    after_seed = edit.descendants(graph.node, [SEED])
+    forward = [node for node in graph.node if after_seed.isdisjoint(node.output)]
+    from_seed = [node for node in graph.node if not after_seed.isdisjoint(node.output)]
+    taken = edit.all_names(graph)
+    edit.replace(graph.node, [*head.nodes, *forward, *tail.nodes])
+    graph.initializer.extend([*head.constants, *tail.constants])
+    b = Builder(graph, Facts(head.shapes | tail.shapes, {}))
+    b.taken |= taken  # including the names of the nodes that follow the seed
+    ones = b.as_float(b.op("Equal", LABEL, LABEL))  # without Shape, which the runtime computes on the CPU
+    seed = backward(b, graph, {data_loss: ones}, [scores])[scores]
+    b.node("Mul", [seed, b.array(recipe.scale)], SEED)
+    b.nodes.extend(from_seed)
+    seeds = {ends.input: b.mul(GRADIENT, 1 / recipe.scale), penalty: ones}
+    return fresh, b, backward(b, graph, seeds, [WEIGHTS])[WEIGHTS]
+
+
+def closed(
+    model: onnx.ModelProto, b: Builder, ends: Ends, inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+) -> onnx.ModelProto:  # fmt: skip
+    """The model with the nodes of the builder, between its new inputs and outputs."""
+    graph = model.graph
+    b.into(graph)
+    kept = [value for value in edit.real_inputs(graph) if value.name not in (ends.input, SEED)]
+    edit.replace(graph.input, [*inputs, *kept])
+    edit.replace(graph.output, outputs)
+    del graph.value_info[:]
+    return model
+
+
+def _add_adam(b: Builder, gradient: str, recipe: Recipe) -> None:
+    """Add Adam's update of the state; bias corrections are in double, where 1 - 0.999^t does not cancel."""
+
+    def corrected(moment: str, memory: float) -> str:
+        power = b.op("Pow", b.constant(memory, np.float64), count)
+        return b.div(moment, b.as_float(b.op("Sub", b.constant(1.0, np.float64), power)))
+
+    count = b.node("Add", [COUNT, b.constant(1.0, np.float64)], STATE[COUNT])
+    first = b.node("Add", [b.mul(FIRST, MEMORY), b.mul(gradient, 1 - MEMORY)], STATE[FIRST])
+    second = b.node("Add", [b.mul(SECOND, recipe.memory), b.mul(b.square(gradient), 1 - recipe.memory)], STATE[SECOND])
+    length = b.add(b.op("Sqrt", corrected(second, recipe.memory)), _EPSILON)
+    move = b.mul(b.div(corrected(first, MEMORY), length), recipe.rate)
+    if recipe.slowing != 1:
+        move = b.op("Mul", move, b.as_float(b.op("Pow", b.constant(recipe.slowing, np.float64), COUNT)))
+    if recipe.clamped:
+        b.node("Clip", [b.sub(WEIGHTS, move), b.array(0.0), b.array(1.0)], STATE[WEIGHTS])
+    else:
+        b.node("Sub", [WEIGHTS, move], STATE[WEIGHTS])
+
+
+def initial_state(pairs: int, ends: Ends, recipe: Recipe) -> dict[str, Array]:
+    """The state before the first step; weights of 0 make every mask one half."""
+    shape = (pairs, recipe.masks, *recipe.grid(ends))
+    values = {WEIGHTS: recipe.start, FIRST: 0.0, SECOND: 0.0}
+    state: dict[str, Array] = {name: np.full(shape, value, np.float32) for name, value in values.items()}
+    return state | {COUNT: np.zeros((pairs, 1, 1, 1))}

@@ -205,7 +205,9 @@ def gates_as_products(model: onnx.ModelProto) -> onnx.ModelProto:
     zeros = {tensor.name for tensor in graph.initializer if _is_zero(tensor)}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        nodes += _product(node, producers[node.input[0]], zeros) if _is_gate(node, producers, zeros) else [node]
+        ours = node.op_type == "Where" and node.output[0].startswith(PREFIX) and node.input[2] in zeros
+        is_gate = ours and _compares_bounds(node.input[0], producers)
+        nodes += _product(node, producers[node.input[0]], zeros) if is_gate else [node]
     if len(nodes) == len(graph.node):
         return model
     fresh = edit.copy(model)
@@ -217,11 +219,6 @@ def _is_zero(tensor: onnx.TensorProto) -> bool:
     """Whether a constant is a float32 zero of the gradient; CPUs have no HardSigmoid of another type."""
     ours = tensor.name.startswith(PREFIX) and tensor.data_type == TensorProto.FLOAT and not tensor.dims
     return ours and not numpy_helper.to_array(tensor).any()
-
-
-def _is_gate(node: onnx.NodeProto, producers: _Producers, zeros: set[str]) -> bool:
-    ours = node.op_type == "Where" and node.output[0].startswith(PREFIX) and node.input[2] in zeros
-    return ours and _compares_bounds(node.input[0], producers)
 
 
 def _compares_bounds(condition: str, producers: _Producers) -> bool:

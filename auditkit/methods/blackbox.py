@@ -5,10 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
 from auditkit.methods import option_values
-from auditkit.methods.differences.grids import Grids, Spread, coin_flips, jittered, weighted_sum
-from auditkit.methods.queries import answers, default_passes, generator
+from auditkit.methods.differences.grids import Grids, Spread, answers, coin_flips, default_passes, jittered
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model.masks import mixed
 
@@ -22,10 +20,9 @@ class Occlusion:
 
     def __post_init__(self) -> None:
         for name, share in (("size", self.size), ("stride", self.stride)):
-            if not 0 < share <= 1:
-                raise BadInput(f"{name} {share} must be a share of the picture, above 0 and at most 1.")
-        if self.stride > self.size:
-            raise BadInput(f"stride {self.stride} is more than size {self.size}: pixels between would be left out.")
+            option_values.require(0 < share <= 1, f"{name} {share} is not a share of the picture above 0 and up to 1.")
+        gaps = f"stride {self.stride} is more than size {self.size}: pixels between would be left out."
+        option_values.require(self.stride <= self.size, gaps)
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,7 @@ class Rise:
     def __post_init__(self) -> None:
         option_values.require_whole(self, "passes")
         option_values.require_whole(self, "cells", most=option_values.MOST_CELLS)
-        if not 0 < self.keep < 1:
-            raise BadInput(f"keep {self.keep} must lie between 0 and 1.")
+        option_values.require(0 < self.keep < 1, f"keep {self.keep} must lie between 0 and 1.")
 
 
 def occlusion(request: Request, options: Occlusion = Occlusion()) -> MethodResult:
@@ -51,11 +47,11 @@ def occlusion(request: Request, options: Occlusion = Occlusion()) -> MethodResul
     # The square is the mask of the gray picture; the last grid hides nothing.
     values = np.append(squares.values, np.zeros((1, 1, 1), np.float32), axis=0)
     grids = Grids(values, np.append(squares.down, 0), np.append(squares.across, 0))
-    covered = weighted_sum(squares, spread, np.ones(len(squares)))
+    covered = squares.weighted_sum(spread, np.ones(len(squares)))
     maps = []
     for probabilities in _probabilities(request, spread, [grids] * len(request.ids), image_on_top=False):
         drops = (probabilities[-1:] - probabilities[:-1]).T
-        maps.append(weighted_sum(squares, spread, drops) / covered)
+        maps.append(squares.weighted_sum(spread, drops) / covered)
     return _found(request, maps, len(grids))
 
 
@@ -63,11 +59,11 @@ def rise(request: Request, options: Rise = Rise()) -> MethodResult:
     """The mean of random masks, each weighted by the label's probability behind it, over the expected mask."""
     height, width = request.model.signature.height, request.model.signature.width
     spread, passes = jittered(height, width, options.cells), options.passes or default_passes(height, width)
-    generators = [generator(request, position, "rise") for position in range(len(request.ids))]
+    generators = [request.generator(position, "rise") for position in range(len(request.ids))]
     grids = [coin_flips(spread, passes, options.keep, rng) for rng in generators]
     maps = []
     for masks, probabilities in zip(grids, _probabilities(request, spread, grids, image_on_top=True), strict=True):
-        maps.append(weighted_sum(masks, spread, probabilities.T) / (passes * options.keep))
+        maps.append(masks.weighted_sum(spread, probabilities.T) / (passes * options.keep))
     return _found(request, maps, passes)
 
 

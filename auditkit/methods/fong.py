@@ -25,11 +25,9 @@ from auditkit.graph.fong_objective import Deletion, DeletionRecipe
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import WEIGHTS, upsampled
 from auditkit.methods import option_values
-from auditkit.methods.mask.infills import Bank, over_blur
-from auditkit.methods.mask.learner import Ending, Learner
-from auditkit.methods.mask.network import factor_for, learner_for, loss_scale, most_rows, prepare_once
+from auditkit.methods.mask.learner import Ending, Learner, factor_for, learner_for, loss_scale, prepare_once
 from auditkit.methods.notes import Note
-from auditkit.methods.request import MethodResult, Request
+from auditkit.methods.request import Bank, MethodResult, Request, over_blur
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.signature import to_probabilities
 
@@ -63,8 +61,7 @@ class FongOptions:
         option_values.require_not_negative(self, "l1", "tv", "jitter")
         option_values.require_positive(self, "rate")
         option_values.require_blur(self.blur)
-        if not 1 <= self.beta < float("inf"):
-            raise BadInput(f"beta {self.beta} is not a number from 1 up.")
+        option_values.require(1 <= self.beta < float("inf"), f"beta {self.beta} is not a number from 1 up.")
 
 
 def fong(request: Request, options: FongOptions = FongOptions()) -> MethodResult:
@@ -94,14 +91,11 @@ def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
         beta=options.beta, jitter=round(_JITTER_AT_224 * side / 224) if options.jitter is None else options.jitter,
     )  # fmt: skip
     all_steps = Ending(options.steps, window=options.steps, settled=-1.0, patience=1)
-    return learner_for(model, recipe, all_steps, options.rows or most_rows(model), Deletion)
+    return learner_for(model, recipe, all_steps, options.rows, Deletion)
 
 
 def _first_discs(request: Request, learner: Learner, pictures: Bank) -> tuple[Array, int]:
-    """For each pair, the smallest disc in the middle that has most of the effect of blurring the whole image.
-
-    Also returns for how many pairs even that effect is small.
-    """
+    """For each pair the smallest central disc with most of a whole blur's effect, and on how many that is small."""
     discs, pairs = _discs(learner.ends, learner.recipe.factor), request.pairs()
     scores = _scores(request, pictures, upsampled(discs, learner.ends, learner.recipe.factor))
     weights, blur_proof = np.empty((len(pairs), 1, *discs.shape[1:]), np.float32), 0

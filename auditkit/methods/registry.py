@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from auditkit.data.ranks import map_seed
-from auditkit.methods import blackbox, cam, controls, fong, gradients, igos, masking_network
+from auditkit.methods import blackbox, controls, fong, gradients, igos, masking_network
 from auditkit.methods.differences import method as differences
 from auditkit.methods.mask import method as mask
 from auditkit.methods.request import MethodResult, Request
@@ -29,20 +30,20 @@ class Method:
         return self.images * model.device.learning_factor if self.learns else self.images
 
 
-def _control(name: str) -> Callable[[Request, gradients.Plain], MethodResult]:
-    """A control as a method; it depends on the image at most."""
-    draw, by_label = controls.CONTROLS[name]
-
-    def run(request: Request, _options: gradients.Plain) -> MethodResult:
-        maps = request.empty_maps()
-        for image, label in request.pairs():
-            seed = map_seed(request.seed, request.ids[image], label if by_label else 0)
-            maps[image][label] = draw(request.pixels[image], seed)
-        return MethodResult(maps)
-
-    return run
+def _control(request: Request, _options: gradients.Plain, *, name: str) -> MethodResult:
+    """The maps of a control, which depend on the image at most."""
+    (draw, by_label), maps = controls.CONTROLS[name], request.empty_maps()
+    for image, label in request.pairs():
+        seed = map_seed(request.seed, request.ids[image], label if by_label else 0)
+        maps[image][label] = draw(request.pixels[image], seed)
+    return MethodResult(maps)
 
 
+_CONTROLS = {
+    "random": "noise", "centred-gaussian": "a Gaussian in the centre", "constant": "the same everywhere",
+    "edges": "edges of the image", "blurred-edges": "blurred edges", "noisy-gaussian": "the Gaussian with noise",
+    "noisy-edges": "blurred edges with noise",
+}  # fmt: skip
 METHODS: dict[str, Method] = {
     "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions, images=4,
                    uses_pool=True, learns=True),
@@ -53,7 +54,8 @@ METHODS: dict[str, Method] = {
     "smoothgrad": Method("mean gradient over noisy copies", gradients.smoothgrad, gradients.Smooth),
     "integrated-gradients": Method("mean gradient on the path from gray", gradients.integrated_gradients,
                                    gradients.Integrated),
-    "grad-cam": Method("channels of the last spatial layer, weighted by their gradient", cam.grad_cam, cam.Cam),
+    "grad-cam": Method("channels of the last spatial layer, weighted by their gradient", gradients.grad_cam,
+                       gradients.Cam),
     "fong": Method("the smallest smooth region whose blur loses the label", fong.fong, fong.FongOptions, images=4,
                    learns=True),
     "igos++": Method("masks for deletion and insertion on the path from a blur", igos.igos, igos.IgosOptions,
@@ -62,11 +64,6 @@ METHODS: dict[str, Method] = {
     "rise": Method("mean of random masks, weighted by the probability", blackbox.rise, blackbox.Rise, "passes", 4),
     "masker": Method("an exported masking network, path=FILE", masking_network.masker,
                      masking_network.MaskingNetwork, "passes"),
-    "random": Method("noise, a control", _control("random"), needs="nothing"),
-    "centred-gaussian": Method("a Gaussian in the centre, a control", _control("centred-gaussian"), needs="nothing"),
-    "constant": Method("the same everywhere, a control", _control("constant"), needs="nothing"),
-    "edges": Method("edges of the image, a control", _control("edges"), needs="nothing"),
-    "blurred-edges": Method("blurred edges, a control", _control("blurred-edges"), needs="nothing"),
-    "noisy-gaussian": Method("the Gaussian with noise, a control", _control("noisy-gaussian"), needs="nothing"),
-    "noisy-edges": Method("blurred edges with noise, a control", _control("noisy-edges"), needs="nothing"),
+    **{name: Method(f"{about}, a control", partial(_control, name=name), needs="nothing")
+       for name, about in _CONTROLS.items()},
 }  # fmt: skip

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
 from auditkit.methods.notes import Note
 from auditkit.model.classifier import AnyClassifier
+from auditkit.model.preprocessing import blurred, gaussian_blur
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,9 @@ class Request:
             raise BadInput(f"label {bad[0]} does not exist: the model has {classes} labels, from 0 to {classes - 1}.")
         return pairs
 
-    def infills(self, position: int) -> Array:
-        """Positions in the pool of all pictures but the image itself, under its own name or another."""
-        image, candidates = self.ids[position], enumerate(zip(self.pool.ids, self.pool.inputs, strict=True))
-        same = self.inputs[position]
-        infills = [index for index, (name, other) in candidates if name != image and not np.array_equal(other, same)]
-        if not infills:
-            raise BadInput(
-                f"the pool has no picture but that of '{image}' itself; add images or a --pool, or use gray as infill."
-            )
-        return np.array(infills, np.int64)
+    def generator(self, position: int, purpose: str) -> np.random.Generator:
+        """A random generator for one image, independent of the other images of the request."""
+        return np.random.default_rng([map_seed(self.seed, self.ids[position], -1), *purpose.encode()])
 
     def empty_maps(self) -> tuple[dict[int, Array], ...]:
         """For each image, a dict for its maps by label."""
@@ -67,3 +62,46 @@ class MethodResult:
     passes: int = 0  # images that the model was run on
     gradients: int = 0  # images that it was differentiated on
     notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Pictures as the network takes them: the images first, then their infills."""
+
+    pictures: Array
+    infills: list[Array]  # for each image, the positions of its infills
+
+
+def bank(request: Request, infill: str) -> Bank:
+    """The images of a request, with the pictures of an infill: distractors, gray or blur."""
+    count = len(request.ids)
+    if infill == "gray":
+        return Bank(np.concatenate([request.inputs, request.gray]), [np.array([count])] * count)
+    if infill == "blur":
+        return _over_own(request.inputs, blurred(request.inputs, request.model.signature))
+    positions = [count + _others(request, position) for position in range(count)]
+    return Bank(np.concatenate([request.inputs, request.pool.inputs]), positions)
+
+
+def _others(request: Request, position: int) -> Array:
+    """Positions in the pool of all pictures but the image itself, under its own name or another."""
+    image, pixels = request.ids[position], request.inputs[position]
+    pool = zip(request.pool.ids, request.pool.inputs, strict=True)
+    others = np.flatnonzero([name != image and not np.array_equal(inputs, pixels) for name, inputs in pool])
+    if not len(others):
+        raise BadInput(f"the pool has no picture but that of '{image}' itself; add a --pool, or use gray as infill.")
+    return others
+
+
+def over_blur(request: Request, sigma: float) -> Bank:
+    """Each image over its own blur, in float32; sigma is in pixels up to 224 a side, above that in proportion."""
+    signature = request.model.signature
+    scale = max(min(signature.height, signature.width) / 224, 1)
+    infills = gaussian_blur(request.inputs, signature, sigma * scale)
+    return _over_own(request.inputs.astype(np.float32), infills.astype(np.float32))
+
+
+def _over_own(images: Array, infills: Array) -> Bank:
+    """Each image over the infill at its own position."""
+    count = len(images)
+    return Bank(np.concatenate([images, infills]), [np.array([count + position]) for position in range(count)])

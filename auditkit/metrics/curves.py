@@ -130,11 +130,8 @@ def _rates(counts: Sequence[Array], values: Sequence[Array]) -> Array:
 
 
 def _first_rates(counts: Array, values: Array) -> Array:
-    """Rates [A, gaps, L] from the points [A, P, L] alone: every second point is a split of its neighbours' gap.
-
-    With an odd number of gaps, the last one takes its rate from the point before it.
-    """
-    last = counts.shape[1] - 1
+    """Rates [A, gaps, L] from the points [A, P, L] alone: every second point is a split of its neighbours' gap."""
+    last = counts.shape[1] - 1  # if it is odd, the last gap takes its rate from the point before it
     middle = np.unique(np.append(np.arange(1, last, 2), last - 1))
     triples = (middle - 1, middle, middle + 1)
     rates = _rates([counts[:, point] for point in triples], [values[:, point] for point in triples])
@@ -219,7 +216,8 @@ class Refinement:
         areas = (area_weights(self._counts)[..., None] * self._values).sum(axis=1)
         limits = self._limits(self._active, areas)
         loads = _loads(self._counts, self._values, self._roughness[:, :-1])
-        errors = self._bounds(loads, limits)
+        complete = np.all(np.diff(self._counts, axis=1) <= 1, axis=1, keepdims=True)
+        errors = np.where(complete, 0.0, np.maximum(_bounds(loads), _LEAST_SHARE * limits))
         self.errors[self._active] = errors
         full = self._max_points is not None and self._counts.shape[1] - 2 >= self._max_points
         done = np.all(errors <= limits, axis=1) | full
@@ -252,11 +250,6 @@ class Refinement:
         self._counts = counts[rows, order]
         self._values = np.concatenate([self._values, values], axis=1)[rows, order]
         self._roughness = np.concatenate([self._roughness, rates], axis=1)[rows, order]
-
-    def _bounds(self, loads: Array, limits: Array) -> Array:
-        bounds = np.maximum(_bounds(loads), _LEAST_SHARE * limits)
-        complete = np.all(np.diff(self._counts, axis=1) <= 1, axis=1, keepdims=True)
-        return np.where(complete, 0.0, bounds)
 
     def _split_gaps(self, loads: Array) -> Array:
         """Counts in the middle of the gaps with the greatest load over all labels; gaps of one pixel come last."""

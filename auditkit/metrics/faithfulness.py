@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
-from auditkit.metrics.checks import finite, finite_rows, grouped
+from auditkit.metrics.statistics import finite, finite_rows, grouped
 
 EPS1 = 0.01  # least AUC in alpha; the paper's Section 6
 EPS2 = 0.001  # least probability in beta; the paper's Section 6
@@ -76,7 +76,6 @@ class LabelSet:
             raise BadInput(f"label {repeated[0]} is listed twice; name each label once.")
 
     def __str__(self) -> str:
-        """The rule as users write it and as results are named after it."""
         if self.top is not None:
             return f"top{self.top}"
         if self.floor is not None:
@@ -95,10 +94,8 @@ def parse_labels(text: str) -> LabelSet:
         return LabelSet(floor=float(plain[3:]))
     if re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", plain):
         return LabelSet(listed=tuple(int(part) for part in plain.split(",")))
-    raise BadInput(
-        f"labels '{text}' is not a label set; write all, topK (top10), f>=p with p above 0 and up to 1 (f>=0.01), or a "
-        "list of class indices (3,7,9)."
-    )
+    rules = "all, topK (top10), f>=p with p above 0 and up to 1 (f>=0.01), or a list of class indices (3,7,9)"
+    raise BadInput(f"labels '{text}' is not a label set; write {rules}.")
 
 
 def default_labels(classes: int) -> LabelSet:

@@ -52,10 +52,7 @@ def iou(kept: npt.ArrayLike, region: npt.ArrayLike) -> Array:
 
 
 def share_inside(rank: npt.ArrayLike, region: npt.ArrayLike, keep_count: int) -> Array:
-    """Share [...] of the `keep_count` most important pixels that are in the region, for ranks and regions [..., H, W].
-
-    NaN where nothing is kept or the region is empty. A random map scores the region's share of the image on average.
-    """
+    """Share [...] of the `keep_count` most important pixels that lie in the region; NaN where either is empty."""
     kept = kept_first(rank, keep_count)
     inside = _region(region, kept.shape)
     share = _ratio((kept & inside).sum(axis=(-2, -1)), kept.sum(axis=(-2, -1)))

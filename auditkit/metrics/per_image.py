@@ -32,8 +32,7 @@ class MetricRows:
     positions: Array  # of the source's rows
     measured: Array  # positions of those that have figures
     in_label_set: Array  # positions of those whose image has a label in the label set
-    # Whether insertion, deletion and the saliency metric are about every label, not the predicted one
-    targets_listed_labels: bool
+    targets_listed_labels: bool  # insertion, deletion and the saliency metric are about every label, not the predicted
 
     @cached_property
     def target_rows(self) -> Array:
@@ -152,10 +151,8 @@ def best_effort(rows: MetricRows, name: str) -> Result:
     if not isinstance(chosen, tuple):
         return chosen and replace(chosen, metric=name)
     positions, row_images = chosen[0], rows.image[chosen[0]]
-    alphas, probs = (rows.column(column)[positions] for column in ("alpha", "prob"))
-    images, least = faithfulness.best_effort(
-        alphas, probs, rows.label[positions], rows.prediction[row_images], row_images
-    )
+    alphas, probs, labels = rows.column("alpha")[positions], rows.column("prob")[positions], rows.label[positions]
+    images, least = faithfulness.best_effort(alphas, probs, labels, rows.prediction[row_images], row_images)
     if not len(images):
         return NotAssessed(name, "no-second-label", value=faithfulness.FLOOR)
     return Values(name, images * LABELS_PER_IMAGE, images, least)

@@ -19,8 +19,6 @@ from auditkit.arrays import Array
 from auditkit.data.ranks import Ties
 from auditkit.errors import BadInput
 
-_Infill = Literal["gray", "zero", "black", "rise-blur"]
-_Rule = Literal["mean", "trapezoid", "equal-trapezoid"]
 _BLUR_WIDTH, _BLUR_SIGMA = 11, 5.0  # RISE's, in pixels
 
 
@@ -50,11 +48,9 @@ def _even_repeated(pixels: int, steps: int) -> Array:
 
 
 def _through_fraction(counts: Array, pixels: int) -> Array:
-    """Counts after the paper's code has converted them to fractions and back, by which some lose a pixel.
-
-    At 224x224 and 28 steps, the 17th does. A count that becomes 0 keeps all pixels, as a slice from -0 does.
-    """
-    kept = (counts / pixels * pixels).astype(np.int64)
+    """Counts after the paper's code has converted them to fractions and back, by which some lose a pixel."""
+    kept = (counts / pixels * pixels).astype(np.int64)  # at 224x224 and 28 steps, the 17th loses one
+    # A count that becomes 0 keeps all pixels, as a slice from -0 does.
     return np.where((kept == 0) & (counts > 0), pixels, kept)
 
 
@@ -80,10 +76,10 @@ POINTS: dict[str, Callable[[int, int], Array]] = {
 class Curve:
     """How one curve is sampled, and how its area is computed."""
 
-    infill: _Infill
+    infill: Literal["gray", "zero", "black", "rise-blur"]
     ties: Ties
     points: str  # a key of POINTS
-    rule: _Rule
+    rule: Literal["mean", "trapezoid", "equal-trapezoid"]
     steps: int | None  # None: every pixel count
 
     def counts(self, pixels: int) -> Array:
@@ -101,10 +97,7 @@ class Curve:
         return np.asarray((np.append(gaps, 0) + np.append(0, gaps)) / (2 * gaps.sum()))
 
     def area(self, counts: Array, values: Array) -> Array:
-        """Areas [...] under curves with values [..., points], in [0, 1] for probabilities.
-
-        It is linear: the area of an average curve (Xplique) is the average of the areas.
-        """
+        """Areas [...] under curves [..., points]; linear, so an average curve (Xplique) has the average area."""
         if np.shape(values)[-1] != len(counts):
             raise BadInput(f"a curve of {len(counts)} points needs one value per point, found {np.shape(values)[-1]}.")
         return np.asarray(np.asarray(values, np.float64) @ self.weights(counts))
@@ -132,17 +125,11 @@ class Preset:
         return replace(self, insertion=insertion, deletion=deletion)
 
 
-def _same_curves(infill: _Infill, ties: Ties, points: str, rule: _Rule, steps: int | None) -> tuple[Curve, Curve]:
-    """Insertion and deletion by the same rule."""
-    curve = Curve(infill, ties, points, rule, steps)
-    return curve, curve
-
-
 PRESETS: dict[str, Preset] = {
     # For deletion the paper refers to RISE's code; here it has the same mean, so that both curves are exact.
     "paper": Preset(
         "Gupta et al. 2022, Sections 3.1 and 6: mean over every pixel count, gray",
-        *_same_curves("gray", "random", "every", "mean", None), labels="all", eps1=0.01, eps2=0.001,
+        *(Curve("gray", "random", "every", "mean", None),) * 2, labels="all", eps1=0.01, eps2=0.001,
     ),
     # Deletion keeps the last of the negated map's argsort, so its ties have the opposite order.
     "paper-code": Preset(
@@ -159,16 +146,16 @@ PRESETS: dict[str, Preset] = {
     ),
     "xplique": Preset(
         "deel-ai/xplique 2.0, xplique/metrics/fidelity.py: 10 truncated steps, zero",
-        *_same_curves("zero", "last", "even", "equal-trapezoid", 10),
+        *(Curve("zero", "last", "even", "equal-trapezoid", 10),) * 2,
     ),
     # It masks the image before normalisation, so its 0 is black.
     "openvino": Preset(
         "openvino_xai 1.1, metrics/insertion_deletion_auc.py: 30 truncated steps, black",
-        *_same_curves("black", "first", "even-repeated", "equal-trapezoid", 30),
+        *(Curve("black", "first", "even-repeated", "equal-trapezoid", 30),) * 2,
     ),
     "torchcam": Preset(
         "frgfm/torch-cam 0.5, torchcam/metrics.py: at most 20 steps, trapezoid over fractions, zero",
-        *_same_curves("zero", "first", "few-strides", "trapezoid", 20),
+        *(Curve("zero", "first", "few-strides", "trapezoid", 20),) * 2,
     ),
 }  # fmt: skip
 
@@ -189,8 +176,7 @@ def rise_blur(pictures: Array, *, channels_last: bool = False) -> Array:
     """RISE's blur of images [..., C, H, W] (or [..., H, W, C]), channel by channel.
 
     Its kernel of 11 pixels is a Gaussian of deviation 5 whose tails are reflected at the kernel's own ends, so it is
-    nearly flat and sums to 1. Images are padded with zeros, so their borders fade. Gaussian blur is
-    `auditkit.model.preprocessing.blurred`.
+    nearly flat and sums to 1. Images are padded with zeros, so their borders fade.
     """
     from scipy.ndimage import correlate1d, gaussian_filter1d  # noqa: PLC0415 - slow to import
 

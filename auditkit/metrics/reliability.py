@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
-from auditkit.metrics.checks import finite
+from auditkit.metrics.statistics import finite
 
 LEAST_METHODS = 3  # two methods have only two possible orders
 
@@ -42,10 +42,7 @@ def krippendorff_alpha(ratings: npt.ArrayLike) -> float:
 
 
 def inter_rater(scores: npt.ArrayLike) -> float:
-    """Krippendorff's alpha over images that rank the methods by one metric's scores [images, methods].
-
-    Equal scores on an image share their mean rank. Whether high or low scores are better does not matter.
-    """
+    """Krippendorff's alpha over images that rank methods by scores [images, methods]; ties share their mean rank."""
     table = finite(_table(scores, "images and methods"), "scores")
     if table.shape[1] < LEAST_METHODS:
         raise BadInput(f"inter-rater reliability needs at least {LEAST_METHODS} methods, found {table.shape[1]}.")
@@ -53,10 +50,7 @@ def inter_rater(scores: npt.ArrayLike) -> float:
 
 
 def internal_consistency(scores: npt.ArrayLike, higher_is_better: npt.ArrayLike) -> Array:
-    """Spearman's correlations [metrics, metrics] over images, for one method's scores [images, metrics].
-
-    Metrics for which `higher_is_better` [metrics] is false are negated, so that agreement is always positive.
-    """
+    """Spearman's correlations [metrics, metrics] of scores [images, metrics], negated where lower is better."""
     table, better = finite(_table(scores, "images and metrics"), "scores"), np.asarray(higher_is_better)
     if better.dtype != np.bool_ or better.shape != table.shape[1:]:
         raise BadInput(f"higher_is_better needs true or false for each of the {table.shape[1]} metrics.")

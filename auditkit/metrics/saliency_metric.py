@@ -35,11 +35,8 @@ def component_box(heatmap: npt.ArrayLike) -> Box:
 
 
 def boxes(heatmap: npt.ArrayLike, deltas: npt.ArrayLike = DELTAS) -> tuple[Box, ...]:
-    """For each delta, the box around all pixels of a map [H, W] that are above the threshold.
-
-    A row or a column has such a pixel if its maximum is above the threshold, so the map is scanned only once.
-    """
-    heat = _unit_range(heatmap)
+    """For each delta, the box around all pixels of a map [H, W] that are above the threshold."""
+    heat = _unit_range(heatmap)  # scanned once: a row or column has such a pixel if its maximum is above the threshold
     mean, rows, columns = heat.mean(), heat.max(axis=1), heat.max(axis=0)
     return tuple(_enclosing_box(rows > delta * mean, columns > delta * mean) for delta in np.asarray(deltas))
 
@@ -99,10 +96,7 @@ def saliency_metric(area_fraction: npt.ArrayLike, prob: npt.ArrayLike, *, prob_f
 
 
 def tune_delta(values_by_delta: npt.ArrayLike) -> float:
-    """The delta with the least mean SM on a holdout, for SM [DELTAS, images]; of equal ones the smallest delta.
-
-    A delta with an infinite SM is never chosen. The reported SM must be measured on other images than the holdout's.
-    """
+    """The smallest delta with the least mean SM [DELTAS, images] on a holdout; report the SM of other images."""
     table = np.asarray(values_by_delta, dtype=np.float64)
     if table.ndim != 2 or not table.size or len(table) != len(DELTAS):
         raise BadInput(f"tuning needs a row of SM for each of {len(DELTAS)} deltas, found shape {table.shape}.")

@@ -33,8 +33,7 @@ def outline(values: Array, ranks: Array) -> Array:
 def fingerprint(packed: Array, pixels: int, seed: int = 0) -> bytes:
     """The bits of a sample of the pixels of an outline: in the most important tenth, then above the mean."""
     sample = _sampled_pixels(pixels, seed)
-    bits = np.packbits((packed[:, sample >> 3] << (sample & 7).astype(np.uint8)) >> 7, axis=1)
-    return bits.tobytes()
+    return np.packbits((packed[:, sample >> 3] << (sample & 7).astype(np.uint8)) >> 7, axis=1).tobytes()
 
 
 @cache
@@ -45,15 +44,12 @@ def _sampled_pixels(pixels: int, seed: int) -> Array:
 
 
 def similarity(first: Array, second: Array) -> Array:
-    """Similarities [N, M] of fingerprints uint8 [N, BYTES] and [M, BYTES]: 1 for the same map, about 0 for unrelated.
-
-    The greater of the overlap of the most important tenths, 2 |a and b| / (|a| + |b|), and the correlation of the
-    pixels above the mean.
-    """
+    """Similarities [N, M] of fingerprints uint8 [N, BYTES] and [M, BYTES]: 1 for the same map, near 0 for others."""
     return _similarity(*_halves(first), *_halves(second))
 
 
 def _similarity(top: Array, above: Array, other_top: Array, other_above: Array) -> Array:
+    """The greater of the tenths' overlap, 2 |a and b| / (|a| + |b|), and the correlation of pixels above the mean."""
     overlap = 2 * (top @ other_top.T) / np.maximum(np.add.outer(top.sum(axis=1), other_top.sum(axis=1)), 1)
     return np.asarray(np.maximum(overlap, above @ other_above.T))
 
@@ -93,10 +89,7 @@ def first_similar(fingerprints: Array, least: float) -> Array:
 
 
 def is_repeated(fingerprints: Array, digests: Array, groups: Array, pictures: Array) -> Array:
-    """Whether each map [N] is also the map of many other pictures: similar, or with the same digest.
-
-    Maps are compared within their group, in blocks. All arguments have one entry per map.
-    """
+    """Whether each map [N] is also the map of many other pictures of its group: similar, or with the same digest."""
     repeated = np.zeros(len(fingerprints), np.bool_)
     for block in _blocks(groups):
         digest, picture = digests[block], pictures[block]

@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
-from auditkit.metrics.checks import finite_rows, grouped
 from auditkit.metrics.values import Note
 
 Method = Literal["percentile", "bca", "expanded"]
@@ -60,16 +59,21 @@ def mean_interval(
     """
     _check_settings(confidence, method, draws)
     rows = finite_rows(values, "values")
-    sums, counts = _per_image(rows, image_index)
+    sums, counts = rows, np.ones(len(rows))
+    if image_index is not None:
+        _, position = grouped(image_index, len(rows))
+        sums, counts = np.bincount(position, weights=rows), np.bincount(position).astype(np.float64)
     value = float(rows[0]) if np.ptp(rows) == 0 else float(rows.mean())
     if len(sums) == 1:
         return Interval(value, None, None, confidence, 1, method, Note("one-image"))
-    if _all_equal(sums, counts, value):
+    image_means = sums / counts
+    near = _NEAR * max(abs(value), float(np.abs(image_means).max()))
+    if np.all(np.abs(image_means - value) <= near):
         return _equal_values_interval(Interval(value, value, value, confidence, len(sums), method), bounds)
     means = _resampled_means(sums, counts, draws, seed)
     ends = np.quantile(means, _levels(means, sums, counts, value, confidence, method))
     # Resampled means stay within the range of the images, except for rounding: no share is 1.0000000000000002.
-    low, high = np.clip(ends, (sums / counts).min(), (sums / counts).max())
+    low, high = np.clip(ends, image_means.min(), image_means.max())
     return Interval(value, float(low), float(high), confidence, len(sums), method)
 
 
@@ -162,19 +166,6 @@ def _acceleration(sums: Array, counts: Array) -> float:
     return float((gap**3).sum() / (6 * square**1.5)) if square else 0.0
 
 
-def _per_image(rows: Array, image_index: npt.ArrayLike | None) -> tuple[Array, Array]:
-    """The sum [images] of each image's rows, and their number [images]."""
-    if image_index is None:
-        return rows, np.ones(len(rows))
-    position = grouped(image_index, len(rows))[1]
-    return np.bincount(position, weights=rows), np.bincount(position).astype(np.float64)
-
-
-def _all_equal(sums: Array, counts: Array, value: float) -> bool:
-    near = _NEAR * max(abs(value), float(np.abs(sums / counts).max()))
-    return bool(np.all(np.abs(sums / counts - value) <= near))
-
-
 def _check_settings(confidence: float, method: str, draws: int) -> None:
     if not 0 < confidence < 1:
         raise BadInput(f"confidence must be between 0 and 1, as in 0.95; found {confidence:g}.")
@@ -182,3 +173,29 @@ def _check_settings(confidence: float, method: str, draws: int) -> None:
         raise BadInput(f"there is no interval method '{method}'; use {', '.join(METHODS)}.")
     if draws < _LEAST_DRAWS:
         raise BadInput(f"an interval needs at least {_LEAST_DRAWS} draws, found {draws}.")
+
+
+def finite(values: npt.ArrayLike, what: str) -> Array:
+    """The values in any shape, if none of them is NaN or infinite."""
+    array = np.asarray(values, dtype=np.float64)
+    bad = int(np.count_nonzero(~np.isfinite(array)))
+    if bad:
+        raise BadInput(f"{bad} of {array.size} {what} are NaN or infinite; leave out the failed rows and count them.")
+    return array
+
+
+def finite_rows(values: npt.ArrayLike, what: str) -> Array:
+    """The values [rows], at least one and all of them finite."""
+    rows = finite(values, what)
+    if rows.ndim != 1 or not rows.size:
+        raise BadInput(f"{what} need one entry per row and at least one row, found shape {rows.shape}.")
+    return rows
+
+
+def grouped(image_index: npt.ArrayLike, rows: int) -> tuple[Array, Array]:
+    """The distinct images [images] in ascending order, and the position [rows] of each row's image among them."""
+    index = np.asarray(image_index)
+    if index.shape != (rows,):
+        raise BadInput(f"image_index needs one entry for each of the {rows} rows, found shape {index.shape}.")
+    images, position = np.unique(index, return_inverse=True)
+    return images, position

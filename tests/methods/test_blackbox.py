@@ -7,8 +7,7 @@ import pytest
 
 from auditkit.errors import BadInput
 from auditkit.methods.blackbox import Occlusion, Rise, occlusion, rise
-from auditkit.methods.differences.grids import coin_flips, jittered
-from auditkit.methods.queries import default_passes, generator
+from auditkit.methods.differences.grids import coin_flips, default_passes, jittered
 from auditkit.methods.request import Request
 from auditkit.model.signature import to_probabilities
 from tests.support import method_requests
@@ -60,7 +59,7 @@ def test_rise_is_what_a_slow_loop_gives() -> None:
     request, options = _noisy(method_requests.request(_two_patches(), SIZE)), Rise(passes=60, cells=3, keep=0.4)
     found, spread = rise(request, options), jittered(*SIZE, 3)
     for place, maps in enumerate(found.maps):
-        grids = coin_flips(spread, 60, 0.4, generator(request, place, "rise"))
+        grids = coin_flips(spread, 60, 0.4, request.generator(place, "rise"))
         total = np.zeros((3, *SIZE))
         for number in range(60):
             mask = spread.down[grids.down[number]] @ grids.values[number] @ spread.across[grids.across[number]]

@@ -16,7 +16,7 @@ from auditkit.data.ranks import ranks
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput
-from auditkit.graph import float_types, mask_step
+from auditkit.graph import float_types
 from auditkit.graph import mask_objective as names
 from auditkit.graph.fong_objective import EVENLY, Deletion, DeletionRecipe
 from auditkit.graph.hard_masks import Ends
@@ -28,7 +28,7 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session, Stepper
 from auditkit.records import from_json, to_json
 from auditkit.runs.explain import Explanation
-from tests.graph.test_mask_step import HEIGHT, WIDTH, Net, ends_for, probabilities, slowly_upsampled
+from tests.graph.test_mask_objective import HEIGHT, WIDTH, Net, ends_for, probabilities, slowly_upsampled
 from tests.methods.test_mask import CPU, PATCHES, SIDE, asked, opened, reader
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +60,7 @@ class Case:
         self.pictures = rng.standard_normal((4, *ends.picture)).astype(np.float32)
         self.labels = np.array([1, 0], np.int32)
         self.weights = rng.uniform(0.05, 0.95, (2, 1, *recipe.grid(ends)))
-        self.graph = mask_step.step(self.net.with_gradient(), ends, recipe, Deletion)
+        self.graph = names.step(self.net.with_gradient(), ends, recipe, Deletion)
 
     def losses(self, weights: Array, step: int) -> Array:
         """The data term and all, for each pair: [2, 2]."""
@@ -85,7 +85,7 @@ class Case:
         return found
 
     def feeds(self, step: int = 0) -> dict[str, Array]:
-        state = mask_step.initial_state(2, self.ends, self.recipe)
+        state = names.initial_state(2, self.ends, self.recipe)
         state |= {names.WEIGHTS: self.weights.astype(np.float32), names.COUNT: np.full((2, 1, 1, 1), float(step))}
         places = {names.IMAGE: [0, 1], names.LABEL: self.labels, names.INFILLS: [[2], [3]]}
         return {**state, names.PICTURES: self.pictures} | {n: np.array(p, np.int32) for n, p in places.items()}
@@ -101,7 +101,7 @@ class Case:
 def matches(case: Case, step: int) -> None:
     found, losses = case.exactly(step), case.losses(case.weights, step)
     np.testing.assert_allclose(np.stack([found[names.DATA_LOSS], found[names.LOSS]], axis=1), losses, rtol=1e-6)
-    slope = found[names.STATE[names.FIRST]] / (1 - mask_step.MEMORY)
+    slope = found[names.STATE[names.FIRST]] / (1 - names.MEMORY)
     np.testing.assert_allclose(slope, case.slopes(case.weights, step), atol=1e-7)
 
 

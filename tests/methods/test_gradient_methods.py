@@ -10,7 +10,7 @@ from onnx import helper
 
 import auditkit
 from auditkit.errors import BadInput
-from auditkit.methods import cam, gradients
+from auditkit.methods import gradients
 from auditkit.methods.registry import METHODS
 from auditkit.methods.request import Pool, Request
 from auditkit.model import preprocessing
@@ -121,7 +121,7 @@ def test_grad_cam_of_a_convolution(tmp_path: Path) -> None:
     drawn = np.random.default_rng(1).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
     shown = preprocessing.normalised(model.card, drawn, "NCHW", "float32")
     request = Request(model, ("a", "b"), drawn, shown, ((1,), (4, 0)), shown[:1], Pool((), shown[:0]))
-    found = cam.grad_cam(request, cam.Cam())
+    found = gradients.grad_cam(request, gradients.Cam())
     weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     padded = np.pad(shown, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
@@ -131,7 +131,7 @@ def test_grad_cam_of_a_convolution(tmp_path: Path) -> None:
             expected = np.maximum(np.tensordot(weights["g"][:, label] / 64, layer[place], axes=1), 0)
             np.testing.assert_allclose(found.maps[place][label], expected, atol=1e-4)
     assert any("'r'" in str(note) for note in found.notes)
-    named = cam.grad_cam(request, cam.Cam(layer="c"))
+    named = gradients.grad_cam(request, gradients.Cam(layer="c"))
     assert any("'c'" in str(note) for note in named.notes)
 
 
@@ -165,10 +165,10 @@ def test_controls_are_methods_too(tmp_path: Path, name: str) -> None:
     ((198, 192), (224, 224), (14, 14)), ((49, 768), (224, 224), (7, 7)), ((32, 6, 8), (240, 320), (6, 8)),
 ])  # fmt: skip
 def test_layers_with_a_grid(shape: tuple[int, ...], size: tuple[int, int], grid: tuple[int, int]) -> None:
-    assert cam.as_grid(np.zeros(shape), size, "layer").shape[1:] == grid
+    assert gradients.as_grid(np.zeros(shape), size, "layer").shape[1:] == grid
 
 
 @pytest.mark.parametrize("shape", [(1000,), (64, 1, 1), (30, 8), (64, 7, 9)])
 def test_layers_without_a_grid(shape: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match="layer"):
-        cam.as_grid(np.zeros(shape), (224, 224), "layer")
+        gradients.as_grid(np.zeros(shape), (224, 224), "layer")

@@ -17,14 +17,13 @@ from auditkit.graph import mask_objective as names
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.igos_objective import BilateralRecipe
 from auditkit.methods.fong import fong
-from auditkit.methods.igos import IgosOptions, _points, igos
-from auditkit.methods.igos_search import Search, Targets
+from auditkit.methods.igos import IgosOptions, Search, Targets, _points, igos
 from auditkit.methods.request import Pool, Request
 from auditkit.model import device
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.session import Session
 from auditkit.runs.explain import Explanation
-from tests.graph.test_mask_step import Net, ends_for, probabilities, slowly_upsampled
+from tests.graph.test_mask_objective import Net, ends_for, probabilities, slowly_upsampled
 from tests.methods.test_fong import QUICK as FONG
 from tests.methods.test_fong import lit, points_at
 from tests.methods.test_mask import CPU, PATCHES, SIDE, asked, opened, reader

@@ -208,7 +208,7 @@ def test_a_jittered_grid_moves_by_a_pixel_and_shows_each_alike() -> None:
     np.testing.assert_allclose(spread.down[3, :-1], spread.down[2, 1:])
     rng = np.random.default_rng(0)
     drawn = grids.coin_flips(spread, 4000, 0.5, rng)
-    mean = grids.weighted_sum(drawn, spread, np.full(4000, 1 / 4000))
+    mean = drawn.weighted_sum(spread, np.full(4000, 1 / 4000))
     np.testing.assert_allclose(mean, 0.5, atol=0.05)
 
 
@@ -219,8 +219,8 @@ def test_a_weighted_sum_is_the_sum_of_weighted_masks() -> None:
     masks = np.stack([spread.down[d] @ v @ spread.across[a]
                       for v, d, a in zip(drawn.values, drawn.down, drawn.across, strict=True)])  # fmt: skip
     expected = np.einsum("ln,nhw->lhw", weights, masks)
-    np.testing.assert_allclose(grids.weighted_sum(drawn, spread, weights), expected, atol=1e-5)
-    np.testing.assert_allclose(grids.weighted_sum(drawn, spread, weights[1]), expected[1], atol=1e-5)
+    np.testing.assert_allclose(drawn.weighted_sum(spread, weights), expected, atol=1e-5)
+    np.testing.assert_allclose(drawn.weighted_sum(spread, weights[1]), expected[1], atol=1e-5)
 
 
 def test_every_device_mixes_alike(tmp_path: Path, device: Any) -> None:

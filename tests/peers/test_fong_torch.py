@@ -9,8 +9,7 @@ import pytest
 import auditkit
 from auditkit.methods.fong import FongOptions, fong
 from auditkit.methods.igos import IgosOptions, igos
-from auditkit.methods.mask.infills import over_blur
-from auditkit.methods.request import Pool, Request
+from auditkit.methods.request import Pool, Request, over_blur
 from auditkit.model.session import Settings
 
 torch = pytest.importorskip("torch")

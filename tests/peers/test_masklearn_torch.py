@@ -8,7 +8,6 @@ import pytest
 
 import auditkit
 from auditkit.graph import mask_objective as names
-from auditkit.graph import mask_step
 from auditkit.methods.mask.method import MaskOptions, prepare
 from auditkit.model.session import Settings, Stepper
 
@@ -70,7 +69,7 @@ def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
     draws = rng.integers(PAIRS, PICTURES, (STEPS, PAIRS, options.distractors)).astype(np.int32)
 
     learner = prepare(model, options)
-    session, start = learner.session, mask_step.initial_state(PAIRS, learner.ends, learner.recipe)
+    session, start = learner.session, names.initial_state(PAIRS, learner.ends, learner.recipe)
     fixed = {names.PICTURES: pictures, names.IMAGE: np.arange(PAIRS, dtype=np.int32), names.LABEL: labels}
     feeds = {name: session.upload(array) for name, array in fixed.items()}
     stepper = Stepper(session, names.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])

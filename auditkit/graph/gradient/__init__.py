@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation of ONNX graphs: `engine` walks a graph, `registry` finds the rules in `rules_*`.
+"""Reverse-mode differentiation of ONNX graphs: `engine` walks a graph, by the rules in `rules_*`.
 
     gradients = backward(builder, graph, seeds={"logits": "seed"}, wrt=["image"])
 
@@ -8,8 +8,7 @@ the gradient. `Facts` holds the shapes it needs, which were measured by running 
 
 # Importing a file of rules registers them.
 from auditkit.graph.gradient import rules_conv, rules_linear, rules_math, rules_reduce, rules_shape  # noqa: F401
-from auditkit.graph.gradient.builder import Builder, Facts
+from auditkit.graph.gradient.builder import RULES, Builder, Facts
 from auditkit.graph.gradient.engine import Missing, backward, missing_rules, unreached
-from auditkit.graph.gradient.registry import RULES
 
 __all__ = ["RULES", "Builder", "Facts", "Missing", "backward", "missing_rules", "unreached"]

@@ -1,4 +1,19 @@
-"""The vocabulary of the rules: nodes, arithmetic on tensors by name, and facts about the tensors of the model."""
+"""The vocabulary of the rules: nodes, arithmetic on tensors by name, facts about them, and the table of all rules.
+
+Most operators have one operand that a gradient flows to. Their rule maps the gradient of the result to its gradient:
+
+    @rule("Exp")
+    def exp(b, node, grad):
+        return b.mul(grad, node.y)
+
+Where there are several, the rule is called for each operand that needs a gradient:
+
+    @rule_per_operand("Mul")
+    def mul(b, node, grad, index):
+        return b.mul(grad, node.inputs[1 - index])
+
+Rules of one line stand in tables. A rule for several results goes into `RULES` directly.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,12 +74,8 @@ class Facts:
     float_kind: int = TensorProto.FLOAT
 
 
-def _unary(operator: str) -> Callable[["Builder", str], str]:
-    return lambda b, x: b.op(operator, x)
-
-
-def _binary(operator: str) -> Callable[["Builder", _Term, _Term], str]:
-    return lambda b, x, y: b.op(operator, x, y)
+def _method(operator: str) -> Callable[..., str]:
+    return lambda b, *terms: b.op(operator, *terms)
 
 
 class Builder(edit.Builder):
@@ -124,9 +135,8 @@ class Builder(edit.Builder):
         """Any operator, on tensors and numbers."""
         return self.node(operator, [t if isinstance(t, str) else self.array(t) for t in terms], **attributes)
 
-    add, sub, div = _binary("Add"), _binary("Sub"), _binary("Div")
-    greater, less = _binary("Greater"), _binary("Less")
-    neg, exp = _unary("Neg"), _unary("Exp")
+    add, sub, div, neg, exp = _method("Add"), _method("Sub"), _method("Div"), _method("Neg"), _method("Exp")
+    greater, less = _method("Greater"), _method("Less")
 
     def mul(self, x: _Term, y: _Term) -> str:
         """x · y."""
@@ -255,3 +265,50 @@ class Builder(edit.Builder):
 def _size_of(sizes: Sequence[int | None]) -> int | None:
     """The size of several axes taken as one; None where one of them follows the batch."""
     return None if None in sizes else prod(size for size in sizes if size is not None)
+
+
+Grads = Sequence[str | None]  # None where no gradient flows
+RULES: dict[str, Callable[[Builder, Node, Grads, Sequence[bool]], Grads]] = {}
+_RuleOfFirst = Callable[[Builder, Node, str], str]
+RulePerOperand = Callable[[Builder, Node, str, int], str]
+
+
+def rule(*operators: str) -> Callable[[_RuleOfFirst], _RuleOfFirst]:
+    """Register a rule for the first operand of operators with one result."""
+
+    def register(function: _RuleOfFirst) -> _RuleOfFirst:
+        def apply(b: Builder, node: Node, grads: Grads, needed: Sequence[bool]) -> Grads:
+            if any(needed[1:]):
+                raise NoRule(f"its operand {needed.index(True, 1) + 1} depends on the image")
+            return [function(b, node, _only_result(grads))]
+
+        RULES.update(dict.fromkeys(operators, apply))
+        return function
+
+    return register
+
+
+def rules(**table: _RuleOfFirst) -> None:
+    """Register a rule for the first operand of each operator."""
+    for operator, function in table.items():
+        rule(operator)(function)
+
+
+def rule_per_operand(*operators: str) -> Callable[[RulePerOperand], RulePerOperand]:
+    """Register a rule for any operand."""
+
+    def register(function: RulePerOperand) -> RulePerOperand:
+        def apply(b: Builder, node: Node, grads: Grads, needed: Sequence[bool]) -> Grads:
+            grad = _only_result(grads)
+            return [function(b, node, grad, index) if need else None for index, need in enumerate(needed)]
+
+        RULES.update(dict.fromkeys(operators, apply))
+        return function
+
+    return register
+
+
+def _only_result(grads: Grads) -> str:
+    if grads[0] is None or any(grads[1:]):
+        raise NoRule("a side result of it is used")
+    return grads[0]

@@ -16,8 +16,7 @@ from auditkit.graph import edit
 from auditkit.graph.canonical import SPELLED_OUT
 from auditkit.graph.dequantise import QUANTISED
 from auditkit.graph.float_types import FLOATS
-from auditkit.graph.gradient.builder import Builder, Node, NoRule
-from auditkit.graph.gradient.registry import RULES, Grads
+from auditkit.graph.gradient.builder import RULES, Builder, Node, NoRule
 
 # Piecewise constant: their gradient is 0 almost everywhere.
 _FLAT = {"Ceil", "Floor", "Round", "Sign", "Hardmax", "OneHot", "EyeLike", "ConstantOfShape", "RandomNormalLike"}
@@ -90,11 +89,9 @@ def _grouped(gaps: Iterable[tuple[Node, str]]) -> list[Missing]:
 def _missing_message(missing: list[Missing]) -> str:
     """The error message that lists all missing rules and a way out."""
     rest = len(missing) - _MOST_LISTED
-    operators = ", ".join(map(str, missing[:_MOST_LISTED])) + (f" and {rest} more" if rest > 0 else "")
-    return (
-        f"no gradient rule for {operators}. Use --gradient differences, or ask the vendor for an export without "
-        f"{'it' if len(missing) == 1 else 'them'}."
-    )
+    gaps = ", ".join(map(str, missing[:_MOST_LISTED])) + (f" and {rest} more" if rest > 0 else "")
+    them = "it" if len(missing) == 1 else "them"
+    return f"no gradient rule for {gaps}. Use --gradient differences, or ask the vendor for an export without {them}."
 
 
 def backward(b: Builder, graph: onnx.GraphProto, seeds: Mapping[str, str], wrt: Iterable[str]) -> dict[str, str]:
@@ -109,7 +106,10 @@ def backward(b: Builder, graph: onnx.GraphProto, seeds: Mapping[str, str], wrt: 
         if carrying.isdisjoint(edit.names_read(proto)) or arrived.keys().isdisjoint(node.outputs):
             continue
         try:
-            grads = _operand_gradients(b, node, arrived, carrying)
+            if node.operator not in RULES or proto.domain not in edit.STANDARD_DOMAINS:
+                raise NoRule
+            results = [_total(b, arrived, name) for name in node.outputs]
+            grads = RULES[node.operator](b, node, results, [name in carrying for name in node.inputs])
         except NoRule as reason:
             gaps.append((node, str(reason)))
             grads = [node.y] * len(node.inputs)  # placeholders: the walk continues, so that one error names all gaps
@@ -119,14 +119,6 @@ def backward(b: Builder, graph: onnx.GraphProto, seeds: Mapping[str, str], wrt: 
     if gaps:
         raise BadInput(_missing_message(_grouped(reversed(gaps))))
     return {name: _total(b, arrived, name) or unreached(name, seeds) for name in targets}
-
-
-def _operand_gradients(b: Builder, node: Node, arrived: _Arrived, carrying: set[str]) -> Grads:
-    """Gradients of a node's operands from those of its results."""
-    if node.operator not in RULES or node.proto.domain not in edit.STANDARD_DOMAINS:
-        raise NoRule
-    grads = [_total(b, arrived, name) for name in node.outputs]
-    return RULES[node.operator](b, node, grads, [name in carrying for name in node.inputs])
 
 
 def _total(b: Builder, arrived: _Arrived, name: str) -> str | None:
@@ -139,7 +131,5 @@ def _total(b: Builder, arrived: _Arrived, name: str) -> str | None:
 
 def unreached(name: str, seeds: Iterable[str]) -> NoReturn:
     """Refuse a tensor that has no gradient."""
-    raise BadInput(
-        f"output '{', '.join(seeds)}' does not depend on '{name}', or only through rounding. "
-        f"Use --gradient differences."
-    )
+    outputs = ", ".join(seeds)
+    raise BadInput(f"output '{outputs}' does not depend on '{name}', or only by rounding. Use --gradient differences.")

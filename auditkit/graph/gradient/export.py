@@ -109,10 +109,8 @@ def gradient_names(model: onnx.ModelProto, gradient_output: str | None = None) -
         return None
     if gradient not in outputs:
         raise BadInput(f"the model has no output '{gradient}'; it has {', '.join(sorted(outputs))}.")
-    raise BadInput(
-        f"'{gradient}' is no gradient: it needs one input of its own, the seed [N, classes], and has "
-        f"{', '.join(seeds) or 'none'}."
-    )
+    inputs = ", ".join(seeds) or "none"
+    raise BadInput(f"'{gradient}' is no gradient: it needs its own input, a seed [N, classes], and has {inputs}.")
 
 
 def without_gradient(model: onnx.ModelProto, gradient_output: str | None = None) -> onnx.ModelProto:

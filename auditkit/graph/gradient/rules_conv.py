@@ -9,8 +9,7 @@ from math import prod
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.graph.gradient.builder import Builder, Node, NoRule
-from auditkit.graph.gradient.registry import rule
+from auditkit.graph.gradient.builder import Builder, Node, NoRule, rule
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,7 @@ def _padded_windows(b: Builder, node: Node, kernel: list[int]) -> list[_Windows]
 
 
 def _spread_over(b: Builder, axes: Sequence[_Windows], grad: str, weight: str, group: int) -> str:
-    """The adjoint of a convolution: each output's gradient spread over the taps of its window.
-
-    The CUDA provider's ConvTranspose accepts equal margins only; where they differ, the result is computed with its
-    margins, which are then cropped.
-    """
+    """The adjoint of a convolution: each output's gradient spread over the taps of its window."""
     transposed = partial(
         b.op, "ConvTranspose", grad, weight, strides=[w.stride for w in axes], dilations=[w.dilation for w in axes],
         kernel_shape=[w.taps for w in axes], group=group,
@@ -72,6 +67,7 @@ def _spread_over(b: Builder, axes: Sequence[_Windows], grad: str, weight: str, g
     extra = [w.uncovered + w.before for w in axes]
     if all(0 <= more < max(w.stride, w.dilation) for more, w in zip(extra, axes, strict=True)):
         return transposed(pads=[w.before for w in axes] * 2, output_padding=extra)
+    # The CUDA provider's ConvTranspose accepts equal margins only: compute those that differ, and crop them.
     before = {2 + axis: -w.before for axis, w in enumerate(axes)}
     after = {2 + axis: w.uncovered for axis, w in enumerate(axes)}
     return b.pad(transposed(), 2 + len(axes), before, after)
@@ -90,16 +86,13 @@ def _taps_inside(axes: Sequence[_Windows], *, with_margins: bool) -> Array:
 
 @rule("Conv")
 def conv(b: Builder, node: Node, grad: str) -> str:
-    """The transposed convolution of g, or a plain convolution by the flipped weight where that is faster.
-
-    With groups it is 3 to 9 times as fast on a CPU. With dense windows and stride 1, a whole step of learning masks is
-    5 to 15 % faster there, and 5 to 12 % for a single mask on CUDA. With dense windows and a larger stride, most of its
-    input would be zeros.
-    """
+    """The transposed convolution of g, or a plain convolution by the flipped weight where that is faster."""
     weight, group = node.inputs[1], node.get("group", 1)
     axes = _padded_windows(b, node, b.sizes(weight))
     before = [w.reach - w.before for w in axes]
     after = [w.size + w.before - w.count * w.stride for w in axes]
+    # With groups it is 3 to 9 times as fast on a CPU. With stride 1, a step of learning masks is 5 to 15 % faster,
+    # and 5 to 12 % for one mask on CUDA. With a larger stride and no groups, most of its input would be zeros.
     if (group > 1 or all(w.stride == 1 for w in axes)) and min(before + after) >= 0:
         return _flipped(b, node, axes, grad, before + after)
     return _spread_over(b, axes, grad, weight, group)
@@ -180,13 +173,10 @@ def _spread(b: Builder, node: Node, axes: list[_Windows], grad: str) -> str:
 
 @rule("MaxPool")
 def max_pool(b: Builder, node: Node, grad: str) -> str:
-    """g at the position of the maximum that a pool over single channels reports; the first of equal ones.
-
-    The CUDA provider may compute with channels last, and then counts positions in that order. With a single channel,
-    both orders give the same positions.
-    """
+    """g at the position of the maximum that a pool over single channels reports; the first of equal ones."""
     if node.get("storage_order", 0):
         raise NoRule("its indices are stored by column")
+    # With channels last, the CUDA provider counts positions in that order; over a single channel both are the same.
     b.op("MaxPool", b.reshape(node.x, (None, 1, *b.sizes(node.x))), **node.attributes)
     return b.put_back(grad, b.side_output(Node(b.nodes[-1]), 1), node.x)
 

@@ -9,8 +9,7 @@ from string import ascii_uppercase
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.graph.gradient.builder import Builder, Node, NoRule
-from auditkit.graph.gradient.registry import rule, rule_per_operand
+from auditkit.graph.gradient.builder import Builder, Node, NoRule, rule, rule_per_operand
 
 # Where output position o lies on the input's axis, for a scale, an input of size n and an output of size m.
 _COORDINATES: dict[str, Callable[[Array, np.float32, int, int], Array]] = {
@@ -72,16 +71,13 @@ def gemm(b: Builder, node: Node, grad: str, index: int) -> str:
 
 @rule_per_operand("Einsum")
 def einsum(b: Builder, node: Node, grad: str, index: int) -> str:
-    """The same sum with the gradient in the operand's place, repeated over letters that only the operand has.
-
-    An axis of size 1 is repeated where others are longer: in this operand the gradient is summed over it, in another
-    one it is ignored.
-    """
+    """The same sum with the gradient in the operand's place, repeated over letters that only the operand has."""
     terms, result = _letters(node.get("equation", ""), [len(b.shape(name)) for name in node.inputs])
     operand, term = node.inputs[index], terms[index]
     if len(set(term)) < len(term):
         raise NoRule("its equation takes a diagonal")
     other_terms, other_inputs = (entries[:index] + entries[index + 1 :] for entries in (terms, node.inputs))
+    # Axes of size 1 are repeated: in this operand the gradient is summed over them, in another one they are ignored.
     reachable = set(result).union(*map(partial(_long, b), other_terms, other_inputs))
     kept = "".join(letter for letter in term if letter in reachable & _long(b, term, operand))
     grad = b.op("Einsum", grad, *other_inputs, equation=f"{','.join([result, *other_terms])}->{kept}")

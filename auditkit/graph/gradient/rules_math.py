@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from math import pi, sqrt
 
-from auditkit.graph.gradient.builder import Builder, Node
-from auditkit.graph.gradient.registry import RulePerOperand, rule, rule_per_operand, rules
+from auditkit.graph.gradient.builder import Builder, Node, RulePerOperand, rule, rule_per_operand, rules
 
 
 def _gelu(b: Builder, n: Node) -> str:

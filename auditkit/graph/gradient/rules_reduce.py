@@ -5,8 +5,7 @@ from math import prod
 
 import numpy as np
 
-from auditkit.graph.gradient.builder import Builder, Node, NoRule
-from auditkit.graph.gradient.registry import rule, rules
+from auditkit.graph.gradient.builder import Builder, Node, NoRule, rule, rules
 
 
 def _axes(b: Builder, node: Node) -> list[int]:

@@ -7,8 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from auditkit.graph.gradient.builder import AXIS_END, Builder, Node, NoRule
-from auditkit.graph.gradient.registry import RULES, Grads, rule, rule_per_operand, rules
+from auditkit.graph.gradient.builder import AXIS_END, RULES, Builder, Grads, Node, NoRule, rule, rule_per_operand, rules
 
 
 def _put_at(b: Builder, node: Node, indices: str, grad: str, axis: int) -> str:
@@ -101,10 +100,7 @@ def pad(b: Builder, node: Node, grad: str) -> str:
 
 @rule("GatherND")
 def gather_nd(b: Builder, node: Node, grad: str) -> str:
-    """g added at the positions picked, which the operator itself picks from a tensor of positions.
-
-    This serves any operator that picks numbers.
-    """
+    """g added where numbers were picked: the operator, whichever it is, also picks from a tensor of positions."""
     count = b.op("ReduceProd", b.shape_of(node.x), keepdims=0)
     positions = b.reshape_like(b.op("Range", b.constant(0), count, b.constant(1)), node.x)
     return b.put_back(grad, b.op(node.operator, positions, *node.inputs[1:], **node.attributes), node.x)

@@ -4,13 +4,18 @@ Interpolation weights are multiples of 1/1024. Their sums and products are exact
 of ones reproduces the top picture bit for bit, and a mask is the same on every device.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.errors import RuntimeFailure
+from auditkit.model.masks import Mixed
 
 WEIGHT_STEPS = 1024
+SMALL_SIDE = 64  # pixels; larger images need finer masks and more passes
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,19 @@ class Grids:
     def part(self, chosen: slice) -> "Grids":
         """Some of the grids."""
         return Grids(self.values[chosen], self.down[chosen], self.across[chosen])
+
+    def weighted_sum(self, spread: Spread, weights: Array) -> Array:
+        """Weighted sums [..., height, width] of the masks of all grids, for weights [..., grids]."""
+        flat = weights.reshape(-1, len(self)).astype(np.float64)
+        (rows, columns), shifts = spread.shape, (len(spread.down), len(spread.across))
+        down = spread.down.astype(np.float64).transpose(1, 0, 2).reshape(-1, shifts[0] * rows)
+        across = spread.across.astype(np.float64).reshape(shifts[1] * columns, -1)
+        sums = np.empty((len(flat), len(down), across.shape[1]))
+        for target, factors in zip(sums, flat, strict=True):
+            gathered = np.zeros((*shifts, rows, columns))  # grids summed by shift, so that no single mask is computed
+            np.add.at(gathered, (self.down, self.across), factors[:, None, None] * self.values)
+            target[...] = down @ gathered.transpose(0, 2, 1, 3).reshape(down.shape[1], -1) @ across
+        return sums.reshape(*weights.shape[:-1], *sums.shape[1:])
 
 
 def jittered(height: int, width: int, cells: int) -> Spread:
@@ -78,18 +96,24 @@ def coin_flips(spread: Spread, count: int, keep: float, rng: np.random.Generator
     return Grids(values, rng.integers(0, len(spread.down), count), rng.integers(0, len(spread.across), count))
 
 
-def weighted_sum(grids: Grids, spread: Spread, weights: Array) -> Array:
-    """Weighted sums [..., height, width] of the masks of all grids, for weights [..., grids].
+def default_passes(height: int, width: int) -> int:
+    """Passes per image, for all its labels: 1,024 up to 64 pixels a side, 4,000 above."""
+    return 1024 if max(height, width) <= SMALL_SIDE else 4000
 
-    Grids with the same shift are summed before the interpolation, so that no single mask is computed.
-    """
-    flat = weights.reshape(-1, len(grids)).astype(np.float64)
-    (rows, columns), shifts = spread.shape, (len(spread.down), len(spread.across))
-    down = spread.down.astype(np.float64).transpose(1, 0, 2).reshape(-1, shifts[0] * rows)
-    across = spread.across.astype(np.float64).reshape(shifts[1] * columns, -1)
-    sums = np.empty((len(flat), len(down), across.shape[1]))
-    for target, factors in zip(sums, flat, strict=True):
-        gathered = np.zeros((*shifts, rows, columns))
-        np.add.at(gathered, (grids.down, grids.across), factors[:, None, None] * grids.values)
-        target[...] = down @ gathered.transpose(0, 2, 1, 3).reshape(down.shape[1], -1) @ across
-    return sums.reshape(*weights.shape[:-1], *sums.shape[1:])
+
+def answers(
+    over: Mixed, banks: Any, rows: Sequence[Array], labels: Sequence[Sequence[int]], tick: Callable[[int], None]
+) -> list[Array]:
+    """For each image's rows [N, 5], the probabilities [N, labels] of its labels."""
+    ends = np.cumsum([len(image_rows) for image_rows in rows])
+    results = [np.empty((len(r), len(targets)), np.float32) for r, targets in zip(rows, labels, strict=True)]
+    for part, probabilities in over.run(np.concatenate(rows).astype(np.int32), banks):
+        if not np.isfinite(probabilities).all():
+            raise RuntimeFailure("the model returned NaN or infinity for a mixture of two pictures.")
+        for end, result, targets in zip(ends.tolist(), results, labels, strict=True):
+            first = end - len(result)
+            low, high = max(part.start, first), min(part.stop, end)
+            if low < high:
+                result[low - first : high - first] = probabilities[low - part.start : high - part.start, list(targets)]
+        tick(part.stop - part.start)
+    return results

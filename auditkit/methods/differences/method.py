@@ -13,13 +13,11 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.methods import option_values
-from auditkit.methods.differences.grids import Spread, coin_flips, jittered
+from auditkit.methods.differences.grids import SMALL_SIDE, Spread, answers, coin_flips, default_passes, jittered
 from auditkit.methods.differences.refinement import PASSES_A_STEP, Objective, refined
 from auditkit.methods.differences.regression import Cosines, Prior, best_priors, fitted, split_half_agreement
-from auditkit.methods.mask.infills import bank
 from auditkit.methods.notes import Note
-from auditkit.methods.queries import SMALL_SIDE, answers, default_passes, generator
-from auditkit.methods.request import MethodResult, Request
+from auditkit.methods.request import MethodResult, Request, bank
 from auditkit.model.masks import Mixed, mixed
 
 _CLIP_OF_CHANCE = 1e-3  # probabilities are clipped to this share of one over the classes, and as far below 1
@@ -47,12 +45,10 @@ class Differences:
         option_values.require_whole(self, "most_passes", "least_passes", least=_LEAST_PASSES)
         option_values.require_whole(self, "grid", least=2, most=option_values.MOST_CELLS)
         option_values.require_not_negative(self, "tv", "l1")
-        if not self.tolerance >= 0:
-            raise BadInput(f"tolerance {self.tolerance} is less than 0.")
+        option_values.require(self.tolerance >= 0, f"tolerance {self.tolerance} is less than 0.")
         if self.most_passes is not None and self.least_passes is not None and self.least_passes > self.most_passes:
             raise BadInput(f"least_passes {self.least_passes} is more than most_passes {self.most_passes}.")
-        if self.hide not in ("random", "gray"):
-            raise BadInput(f"hidden pixels can be random or gray, not '{self.hide}'.")
+        option_values.require(self.hide in ("random", "gray"), f"hide can be random or gray, not '{self.hide}'.")
         if self.refine < 0 or 0 < self.refine < PASSES_A_STEP:
             raise BadInput(f"refine {self.refine} is not enough for one step; give {PASSES_A_STEP} passes or more.")
 
@@ -78,7 +74,7 @@ class _Image:
     """The queries of one image, drawn in advance, and the answers so far."""
 
     def __init__(self, request: Request, position: int, plan: _Plan, infills: Array) -> None:
-        rng = generator(request, position, "differences")
+        rng = request.generator(position, "differences")
         self.position, self.plan = position, plan
         self.clip = _CLIP_OF_CHANCE / request.model.signature.classes
         self.grids = coin_flips(plan.spread, plan.pairs, 0.5, rng)
@@ -87,11 +83,6 @@ class _Image:
         self.responses = np.zeros((0, 2, len(request.labels[position])))
         self.priors: list[Prior] = []
         self.agreement = float("nan")
-
-    def next_part(self) -> slice:
-        """The next pairs to query."""
-        done = len(self.responses)
-        return slice(done, min(done + self.plan.portion, self.plan.pairs))
 
     def rows(self, part: slice, first_grid: int) -> Array:
         """Rows [2 * pairs, 5]: for each pair, the image inside the mask, then the image outside it."""
@@ -149,12 +140,12 @@ def differences(request: Request, options: Differences = Differences()) -> Metho
 
 def _query(request: Request, over: Mixed, pictures: Any, active: list[_Image]) -> None:
     """Add the answers to the next part of all active images, in shared batches."""
-    parts = [image.next_part() for image in active]
+    plan, done = active[0].plan, [len(image.responses) for image in active]
+    parts = [slice(first, min(first + plan.portion, plan.pairs)) for first in done]
     firsts = np.cumsum([0, *(part.stop - part.start for part in parts)]).tolist()
     rows = [image.rows(part, first) for image, part, first in zip(active, parts, firsts[:-1], strict=True)]
     grids = np.concatenate([image.grids.values[part] for image, part in zip(active, parts, strict=True)])
-    spread = active[0].plan.spread
-    banks = over.load(pictures, grids, spread.down, spread.across)
+    banks = over.load(pictures, grids, plan.spread.down, plan.spread.across)
     probabilities = answers(over, banks, rows, [request.labels[image.position] for image in active], request.tick)
     for image, of_image in zip(active, probabilities, strict=True):
         image.add(of_image)
@@ -179,7 +170,7 @@ def _refine(
     pairs = request.pairs()
     if not pairs:
         return
-    generators = [generator(request, position, f"refine {label}") for position, label in pairs]
+    generators = [request.generator(position, f"refine {label}") for position, label in pairs]
 
     def probabilities(grids: Array, spread: Spread) -> Array:
         rows, count = [], grids.shape[1]

@@ -35,11 +35,7 @@ class Objective:
     l1: float  # weight of the mask's sum
 
     def slope(self, logits: Array, spread: Spread) -> Array:
-        """The gradient with respect to the logits [masks, rows, columns]: estimated for the model, else exact."""
-        return self._model_slope(logits, spread) + self.penalty_slope(logits, spread)
-
-    def _model_slope(self, logits: Array, spread: Spread) -> Array:
-        """The gradient of -log f, estimated by central differences."""
+        """The gradient by the logits [masks, rows, columns]: by central differences for -log f, exact for the rest."""
         count, *shape = logits.shape
         size = shape[0] * shape[1]
         moves = np.stack([directions(size, _PAIRS, rng) for rng in self.generators]).reshape(count, _PAIRS, *shape)
@@ -47,7 +43,7 @@ class Objective:
         grids = _sigmoid(both).reshape(count, 2 * _PAIRS, *shape).astype(np.float32)
         losses = -np.log(np.maximum(self.probabilities(grids, spread), _LEAST_PROB))
         rises = (losses[:, ::2] - losses[:, 1::2]) / (2 * _SIGMA)
-        return np.asarray(np.mean(rises[:, :, None, None] * moves, axis=1))
+        return np.asarray(np.mean(rises[:, :, None, None] * moves, axis=1)) + self.penalty_slope(logits, spread)
 
     def penalty_slope(self, logits: Array, spread: Spread) -> Array:
         """The gradient of both penalties."""

@@ -81,10 +81,8 @@ def best_priors(features: Array, responses: Array, cosines: Cosines, lengths: Se
 
 
 def scales(features: Array, cosines: Cosines, length: float) -> tuple[Array, Array]:
-    """Indices of the features that count, and their prior deviations, scaled so that a mask's mean square is one.
-
-    Some dozens of a few hundred features are kept: the masks have little of the high frequencies, and the prior less.
-    """
+    """Indices of the features that count, and their prior deviations, scaled so that a mask's mean square is one."""
+    # Some dozens of a few hundred are kept: the masks have little of the high frequencies, and the prior less.
     variances = cosines.variances(length)
     effect = np.mean(features**2, axis=0) * variances
     kept = np.flatnonzero(effect >= _LEAST_SHARE * effect.max())
@@ -127,10 +125,7 @@ def _product(rows: Array, matrix: Array) -> Array:
 def fitted(
     features: Array, responses: Array, cosines: Cosines, priors: Sequence[Prior], subsets: Sequence[Array]
 ) -> Array:
-    """Coefficients [subsets, labels, rows * columns] of the most likely pixel weights, from some subsets of the masks.
-
-    Each label has its prior.
-    """
+    """Coefficients [subsets, labels, rows * columns] of the most likely pixel weights under each label's prior."""
     coefficients = np.zeros((len(subsets), len(priors), features.shape[1]))
     differences = responses[:, 0] - responses[:, 1]
     settings = np.array([(prior.length, prior.noise) for prior in priors])

@@ -6,11 +6,9 @@ from typing import Literal, get_args
 from auditkit.errors import BadInput
 from auditkit.graph.mask_objective import WEIGHTS, Recipe, masks_of
 from auditkit.methods import option_values
-from auditkit.methods.mask.infills import bank
-from auditkit.methods.mask.learner import Ending, Learner
-from auditkit.methods.mask.network import factor_for, learner_for, loss_scale, most_rows, prepare_once
+from auditkit.methods.mask.learner import Ending, Learner, factor_for, learner_for, loss_scale, prepare_once
 from auditkit.methods.notes import Note
-from auditkit.methods.request import MethodResult, Request
+from auditkit.methods.request import MethodResult, Request, bank
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 
 Infill = Literal["distractors", "gray", "blur"]
@@ -58,12 +56,9 @@ class MaskOptions:
         option_values.require_whole(self, "steps", "distractors", "factor", "masks", "window", "patience", "rows")
         option_values.require_not_negative(self, "tv", "l1")
         option_values.require_positive(self, "rate")
-        if not 0 < self.fall <= 1:
-            raise BadInput(f"fall {self.fall} is not a share above 0 and up to 1.")
-        if not 0 <= self.memory < 1:
-            raise BadInput(f"memory {self.memory} is not a share from 0 up and below 1.")
-        if not self.settled < 1:
-            raise BadInput(f"settled {self.settled} is not a share below 1.")
+        option_values.require(0 < self.fall <= 1, f"fall {self.fall} is not a share above 0 and up to 1.")
+        option_values.require(0 <= self.memory < 1, f"memory {self.memory} is not a share from 0 up and below 1.")
+        option_values.require(self.settled < 1, f"settled {self.settled} is not a share below 1.")
 
 
 def mask(request: Request, options: MaskOptions = MaskOptions()) -> MethodResult:
@@ -90,10 +85,8 @@ def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
     signature, batch = model.signature, model.signature.fixed_batch
     infills = options.distractors if options.infill == "distractors" else 1
     if batch is not None and batch % (infills * options.masks):
-        raise BadInput(
-            f"the model takes batches of {batch} only, into which {infills} distractors for each of {options.masks} "
-            f"masks do not fit evenly; use {batch} distractors and one mask."
-        )
+        rows = f"{infills} distractors for each of {options.masks} masks"
+        raise BadInput(f"batches of {batch}, all that the model takes, do not fit {rows}; use {batch} and one mask.")
     recipe = Recipe(
         infills, options.masks, factor_for(model, options.factor), options.tv,
         1 / (signature.height * signature.width) if options.l1 is None else options.l1, options.rate,
@@ -101,4 +94,4 @@ def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
         None if batch is None else batch // (infills * options.masks), loss_scale(model),
     )  # fmt: skip
     ending = Ending(options.steps, options.window, options.settled, options.patience)
-    return learner_for(model, recipe, ending, options.rows or most_rows(model))
+    return learner_for(model, recipe, ending, options.rows)

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
-from auditkit.graph import float_types, mask_step
+from auditkit.graph import float_types
 from auditkit.graph import mask_objective as names
 from auditkit.graph.gradient import export
 from auditkit.graph.hard_masks import Ends
@@ -134,13 +134,13 @@ class Case:
         self.labels = np.arange(pairs, dtype=np.int32)[::-1] % max(2, net.ends.outputs)
         self.weights = rng.standard_normal((pairs, recipe.masks, *recipe.grid(net.ends)))
         self.rng = rng
-        self.graph = mask_step.step(net.with_gradient(), net.ends, recipe)
+        self.graph = names.step(net.with_gradient(), net.ends, recipe)
 
     def draws(self) -> Array:
         return self.rng.integers(3, 9, (len(self.images), self.recipe.infills)).astype(np.int32)
 
     def feeds(self, infills: Array) -> dict[str, Array]:
-        state = mask_step.initial_state(len(self.images), self.net.ends, self.recipe)
+        state = names.initial_state(len(self.images), self.net.ends, self.recipe)
         state[names.WEIGHTS] = self.weights.astype(np.float32)
         return {
             **state, names.PICTURES: self.pictures, names.IMAGE: self.images, names.LABEL: self.labels,
@@ -192,7 +192,7 @@ def matches(case: Case) -> None:
     np.testing.assert_allclose(found[names.DATA_LOSS], losses[:, 0], rtol=1e-6)
     np.testing.assert_allclose(found[names.LOSS], losses[:, 1], rtol=1e-6)
     slopes = case.slopes(case.weights, infills)
-    gradient = found[names.STATE[names.FIRST]] / (1 - mask_step.MEMORY)
+    gradient = found[names.STATE[names.FIRST]] / (1 - names.MEMORY)
     assert np.abs(gradient - slopes).max() < 1e-6 * max(1, np.abs(slopes).max())
 
 
@@ -290,7 +290,7 @@ def test_a_graph_of_one_size() -> None:
     case = Case(net, recipe)
     given = case.feeds(case.draws())
     free = Session(case.graph, CPU).run(given)
-    bound = Session(mask_step.step(fixed, ends, recipe), CPU).run(given)
+    bound = Session(names.step(fixed, ends, recipe), CPU).run(given)
     for one, other in zip(free, bound, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
@@ -299,7 +299,7 @@ def test_gradients_scaled_inside_the_network_come_out_the_same() -> None:
     case = Case(Net(ends_for()), BASE)
     infills = case.draws()
     plain = case.exactly(infills)
-    case.graph = mask_step.step(case.net.with_gradient(), case.net.ends, replace(BASE, scale=1024.0))
+    case.graph = names.step(case.net.with_gradient(), case.net.ends, replace(BASE, scale=1024.0))
     scaled = case.exactly(infills)
     for name, array in plain.items():
         np.testing.assert_allclose(scaled[name], array, rtol=1e-9)
@@ -315,7 +315,7 @@ def test_a_name_that_is_taken_is_told() -> None:
         node.output[:] = [names.MASK if name == "h" else name for name in node.output]
         node.input[:] = [names.MASK if name == "h" else name for name in node.input]
     with pytest.raises(BadInput, match="already has a tensor named 'auditkit_mask'"):
-        mask_step.step(network, ends_for(), BASE)
+        names.step(network, ends_for(), BASE)
 
 
 @pytest.mark.parametrize(
