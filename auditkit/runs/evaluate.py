@@ -45,8 +45,7 @@ def evaluate(
 ) -> Summary:  # fmt: skip
     """Every metric of every bundle and control, with intervals over the images.
 
-    With `out` the rows are kept on disk, without it in memory. In a folder the results are written too; who passes an
-    open store writes them.
+    Rows are kept in memory without `out`. Results are written into a folder, but not into an open store.
     """
 
     def plan_for(classifier: AnyClassifier) -> EvaluationPlan:
@@ -78,22 +77,20 @@ def evaluate(
 def _measure_units(
     plan: EvaluationPlan, pending: Sequence[range], keep: "Callable[[range, pa.Table], None]", tick: Tick
 ) -> None:
-    def prepare_unit(unit: range) -> tuple[tuple[FailedImage, ...], Batch | None]:
+    failed: dict[range, tuple[FailedImage, ...]] = {}  # from when a unit is prepared until it is kept
+
+    def prepare_unit(unit: range) -> Batch | None:
         images = plan.load(unit)
-        return images.failed, prepare(plan, images) if images.ids else None
+        failed[unit] = images.failed
+        return prepare(plan, images) if images.ids else None
 
-    def run(
-        unit: tuple[tuple[FailedImage, ...], Batch | None], device: AbstractContextManager[None]
-    ) -> tuple[tuple[FailedImage, ...], list[Row]]:
-        failed, batch = unit
-        return failed, [] if batch is None else measure(plan, batch, lambda count: tick(0, count), device)
+    def run(batch: Batch | None, device: AbstractContextManager[None]) -> list[Row]:
+        return [] if batch is None else measure(plan, batch, lambda count: tick(0, count), device)
 
-    def keep_rows(unit: range, result: tuple[tuple[FailedImage, ...], list[Row]]) -> None:
-        failed, rows = result
+    def keep_rows(unit: range, rows: list[Row]) -> None:
         # `fitted` refuses a field that is no column of the Parquet file, and the other way round.
         table = fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})
-        keep(unit, with_failed_images(table, failed))
+        keep(unit, with_failed_images(table, failed.pop(unit)))
         tick(len(unit))
 
-    running = plan.model.device.units_at_once
-    execute(pending, prepare_unit, run, keep_rows, running, units_ahead())
+    execute(pending, prepare_unit, run, keep_rows, plan.model.device.units_at_once, units_ahead())

@@ -309,7 +309,7 @@ def test_a_random_infill_is_never_the_image_itself_under_another_name(tmp_path: 
             means = [*allowed, np.mean(allowed)]  # of one or of both others
             assert min(abs(found[f"image-{place}", 2]["curve"][0] - mean) for mean in means) < 1e-6
     same = image_set(images[[0, 0]], ["x", "y"])
-    with pytest.raises(BadInput, match="the pool has no picture but that of 'image-0' itself"):
+    with pytest.raises(BadInput, match="the pool has none other than that of 'image-0'"):
         evaluate(model, image_set(images), maps, Evaluation(**PLAIN, infill="random"), pool=same)
 
 

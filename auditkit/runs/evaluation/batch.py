@@ -1,7 +1,4 @@
-"""One unit of work prepared for measuring: images and infills seen by the model, maps ranked, banks on the device.
-
-Another unit may run meanwhile: the executor prepares the next ones while one is measured.
-"""
+"""One unit of work prepared for measuring: images and infills seen by the model, maps ranked, banks on the device."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model.masks import masked
 from auditkit.runs.evaluation.crops import Crop, measure_crops
 from auditkit.runs.evaluation.curves import CurveRequest, RunRows
-from auditkit.runs.evaluation.images import UnitImages, probabilities
+from auditkit.runs.evaluation.images import UnitImages, probabilities, renormalised
 from auditkit.runs.evaluation.infills import Positions
 from auditkit.runs.evaluation.maps import MapUse, MissingMap, rank_maps
 from auditkit.runs.evaluation.plan import EvaluationPlan
@@ -50,10 +46,7 @@ def prepare(plan: EvaluationPlan, images: UnitImages) -> Batch:
     ranks, uses, missing = rank_maps(plan, images, labels, predicted)
     pictures, infills, infill_prob = _with_infills(plan, images, label_set)
 
-    def crop_probabilities(inputs: Array, positions: Array) -> Array:
-        return renormalised(probabilities(model, inputs), None if label_set is None else label_set[positions])
-
-    crops = measure_crops(plan, images, uses, crop_probabilities)
+    crops = measure_crops(plan, images, uses, label_set)
     requests = {}
     for (rule, image, order), watched in _watched_labels(uses, plan.curve_rules).items():
         full, hidden = prob[image, watched].tolist(), infill_prob[rule.infill][image, watched].tolist()
@@ -64,20 +57,6 @@ def prepare(plan: EvaluationPlan, images: UnitImages) -> Batch:
     banks = classifier.load(pictures, ranks)
     return Batch(images.ids, images.truth, prob, predicted, label_set, uses, missing, crops, requests,
                  lambda rows: classifier.run(rows, banks))  # fmt: skip
-
-
-def renormalised(prob: Array, label_set: Array | None) -> Array:
-    """Probabilities given that the label is in `label_set` [N, classes]; unchanged where that is None."""
-    if label_set is None:
-        return prob
-    kept = prob * label_set
-    total = kept.sum(axis=1, keepdims=True)
-    if not total.all():
-        raise BadInput(
-            "every label of the set has probability 0 on an image, an infill or a crop, so there is nothing to "
-            "renormalise over; name other labels, or take whole probabilities."
-        )
-    return np.asarray(kept / total)
 
 
 def _label_set(labels: Sequence[Array], classes: int) -> Array:
@@ -92,10 +71,7 @@ def _label_set(labels: Sequence[Array], classes: int) -> Array:
 def _with_infills(
     plan: EvaluationPlan, images: UnitImages, label_set: Array | None
 ) -> tuple[Array, dict[str, Positions], dict[str, Array]]:
-    """The bank of pictures, images before infills; by infill, the positions that serve each image, and probabilities.
-
-    Those are [images, classes], when nothing of the image is shown.
-    """
+    """The bank of pictures, images before infills; by infill, each image's positions and prob [images, classes]."""
     pictures, positions, prob = [images.inputs], dict[str, Positions](), dict[str, Array]()
     for name in dict.fromkeys(rule.infill for rule in plan.curve_rules):
         start = sum(map(len, pictures))
@@ -110,10 +86,7 @@ def _with_infills(
 
 
 def _watched_labels(uses: Sequence[MapUse], rules: Sequence[CurveRule]) -> dict[CurveKey, list[int]]:
-    """One curve for each order of an image's pixels, with the labels that it serves.
-
-    Insertion serves every label, deletion the target labels; reshuffled ties serve insertion alone.
-    """
+    """The labels that each curve serves: insertion all, deletion the targets; reshuffled ties serve insertion alone."""
     watched: dict[CurveKey, set[int]] = {}
     for use in uses:
         for rule in rules:

@@ -1,6 +1,6 @@
 """The saliency metric of a unit: the box that a map draws is cropped, resized to the model's input, and classified."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -10,7 +10,7 @@ from PIL import Image
 from auditkit.arrays import Array
 from auditkit.metrics.saliency_metric import Box, saliency_metric
 from auditkit.model import preprocessing
-from auditkit.runs.evaluation.images import UnitImages
+from auditkit.runs.evaluation.images import UnitImages, probabilities, renormalised
 from auditkit.runs.evaluation.maps import MapUse
 from auditkit.runs.evaluation.plan import EvaluationPlan
 
@@ -31,12 +31,9 @@ class Crop:
 
 
 def measure_crops(
-    plan: EvaluationPlan, images: UnitImages, uses: Sequence[MapUse], probabilities: Callable[[Array, Array], Array]
+    plan: EvaluationPlan, images: UnitImages, uses: Sequence[MapUse], label_set: Array | None
 ) -> dict[int, tuple[Crop, ...]]:
-    """The metric of each use's boxes, by position of the use; equal crops of an image are classified once.
-
-    `probabilities` takes rows as the network takes them, and the positions of their images.
-    """
+    """The metric of each use's boxes, by position of the use; equal crops of an image are classified once."""
     saliency, card, signature = plan.settings.saliency, plan.model.card, plan.model.signature
     cuts = {position: _cuts(use, saliency) for position, use in enumerate(uses) if use.boxes}
     distinct = list(dict.fromkeys(chain.from_iterable(cuts.values())))
@@ -45,8 +42,8 @@ def measure_crops(
         chunk = distinct[start : start + CHUNK]
         pixels = np.stack([_crop(images.pixels[image], corners, resizing) for image, corners, resizing in chunk])
         inputs = preprocessing.normalised(card, pixels, signature.layout, signature.dtype)
-        positions = np.array([image for image, *_ in chunk])
-        prob |= dict(zip(chunk, probabilities(inputs, positions), strict=True))
+        crop_labels = None if label_set is None else label_set[[image for image, *_ in chunk]]
+        prob |= dict(zip(chunk, renormalised(probabilities(plan.model, inputs), crop_labels), strict=True))
     crops: dict[int, tuple[Crop, ...]] = {}
     for position, use_cuts in cuts.items():
         boxes, label_prob = uses[position].boxes, [prob[cut][uses[position].label] for cut in use_cuts]

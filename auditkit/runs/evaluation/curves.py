@@ -237,8 +237,5 @@ def _check_finite(prob: Array, *, renormalised: bool) -> None:
     if np.isfinite(prob).all():
         return
     if renormalised and not np.isinf(prob).any():
-        raise RuntimeFailure(
-            "the model returned NaN for a masked image, or gave every label of the set probability 0 there, so that "
-            "there is nothing to renormalise over."
-        )
+        raise RuntimeFailure("a masked image has NaN, or probability 0 for every label to renormalise over.")
     raise RuntimeFailure("the model returned NaN or infinity for a masked image.")

@@ -78,6 +78,17 @@ def probabilities(model: AnyClassifier, inputs: Array) -> Array:
     return np.asarray(scores.astype(np.float32).astype(np.float64))
 
 
+def renormalised(prob: Array, label_set: Array | None) -> Array:
+    """Probabilities given that the label is in `label_set` [N, classes]; unchanged where that is None."""
+    if label_set is None:
+        return prob
+    kept = prob * label_set
+    total = kept.sum(axis=1, keepdims=True)
+    if not total.all():
+        raise BadInput("every label of the set has probability 0 on an image, an infill or a crop; name other labels.")
+    return np.asarray(kept / total)
+
+
 def _region(images: Dataset, position: int, card: Card, image: Decoded) -> Array | None:
     """Where the object lies in the model's input; its mask takes precedence over its box."""
     region, size = image.mask, image.size
@@ -86,8 +97,6 @@ def _region(images: Dataset, position: int, card: Card, image: Decoded) -> Array
     if region is None:
         return None
     if region.shape != size:
-        raise BadInput(
-            f"the mask of '{images.ids[position]}' has {region.shape[0]}x{region.shape[1]} pixels, its picture "
-            f"{size[0]}x{size[1]}."
-        )
+        mask_size, picture_size = ("x".join(map(str, shape)) for shape in (region.shape, size))
+        raise BadInput(f"the mask of '{images.ids[position]}' has {mask_size} pixels, its picture {picture_size}.")
     return np.asarray(to_model_input(region.astype(np.float32), "original-image", card, size) >= HALF_A_PIXEL)

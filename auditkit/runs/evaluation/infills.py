@@ -99,11 +99,9 @@ class Infills:
                 chosen.append(index)
             if len(chosen) == draws:
                 return chosen
-        if not chosen:
-            raise BadInput(f"the pool has no picture but that of '{image}' itself; random infill needs others.")
         raise BadInput(
-            f"random infill draws {draws} pictures a point, but the pool has {len(chosen)} other than that of "
-            f"'{image}'; give a larger pool, or {len(chosen)} draws."
+            f"random infill draws {draws} pictures a point, but the pool has {len(chosen) or 'none'} other than that "
+            f"of '{image}'; give a larger pool, or fewer draws."
         )
 
     def _from_pool(self, index: int) -> Array | None:

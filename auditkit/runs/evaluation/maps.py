@@ -138,11 +138,11 @@ class _ImageMaps:
         ranked = {key: self.bank.add(self.name, values) for key, values in distinct.items()}
         targets = {id(values) for label, values in maps.items() if self._is_target(label)}
         boxes_of = {key: _boxes(distinct[key], self.bank.settings.saliency) for key in targets}
-        one_for_all = len(maps) > 1 and self._one_for_all(maps, ranked)
-        return [
-            self._use(source, label, values, ranked[id(values)], boxes_of.get(id(values), ()), one_for_all)
-            for label, values in maps.items()
-        ]
+        first = id(maps.get(self.predicted, next(iter(maps.values()), None)))
+        rest = [entry.outline for key, entry in ranked.items() if key != first]
+        shared = len(maps) > 1 and (not rest or is_same_map(ranked[first].outline, rest, distinct[first].size))
+        return [self._use(source, label, values, ranked[id(values)], boxes_of.get(id(values), ()), shared)
+                for label, values in maps.items()]  # fmt: skip
 
     def control_uses(self, pixels: Array, labels: Sequence[int]) -> list[MapUse]:
         """The uses of the maps that know nothing of the model."""
@@ -155,25 +155,14 @@ class _ImageMaps:
             uses += self.uses(f"{CONTROL}{control}", maps)
         return uses
 
-    def _one_for_all(self, maps: Mapping[int, Array], ranked: Mapping[int, RankedMap]) -> bool:
-        """Whether all labels share a map."""
-        first = maps.get(self.predicted, next(iter(maps.values())))
-        rest = [entry.outline for key, entry in ranked.items() if key != id(first)]
-        return not rest or is_same_map(ranked[id(first)].outline, rest, first.size)
-
     def _is_target(self, label: int) -> bool:
         return self.bank.settings.targets_listed_labels or label == self.predicted
 
     def _use(
-        self,
-        source: str,
-        label: int,
-        values: Array,
-        ranked: RankedMap,
-        target_boxes: tuple[Box, ...],
-        one_for_all: bool,
-    ) -> MapUse:
-        flags = [SAME_MAP_FLAG] if one_for_all else []
+        self, source: str, label: int, values: Array, ranked: RankedMap, target_boxes: tuple[Box, ...],
+        shared: bool,
+    ) -> MapUse:  # fmt: skip
+        flags = [SAME_MAP_FLAG] if shared else []
         flags += [CONSTANT] if values.min() == values.max() else []
         flags += [TIES] if ranked.tied_fraction > HEAVY_TIES else []
         is_target = self._is_target(label)

@@ -62,13 +62,12 @@ def measure(
 ) -> list[Row]:  # fmt: skip
     """A row for each use and infill, in the order of the uses, then one for each missing map.
 
-    `on_rows` is called with the number of masked images that the model has just run; `device` is held while it runs.
+    `on_rows` takes the number of masked images that the model has just run; `device` is held while it runs.
     """
     requests = list(batch.curves.values())
     with device:
         measured = measure_curves(batch.run_rows, requests, plan.span, plan.settings, batch.label_set, on_rows)
-    figures = _Figures(plan, batch, dict(zip(batch.curves, measured, strict=True)))
-    return [*figures.rows(), *figures.missing_rows()]
+    return _Figures(plan, batch, dict(zip(batch.curves, measured, strict=True))).rows()
 
 
 class _LabelCurve(NamedTuple):
@@ -89,21 +88,16 @@ class _Figures:
     curves: Mapping[CurveKey, MeasuredCurve]
 
     def rows(self) -> list[Row]:
-        """A row for each use and infill."""
         pairs = list(product(enumerate(self.batch.uses), self.plan.curve_pairs))
         insertions = [self._curve(pair.insertion, use, use.map.positions[pair.insertion.ties])
                       for (_, use), pair in pairs]  # fmt: skip
         prob = np.array([self.batch.prob[use.image, use.label] for (_, use), _ in pairs])
         ratios = self._ratios(np.array([insertion.area for insertion in insertions]), prob)
-        return [
-            self._row(use, pair, insertion, ratio, self.batch.crops.get(position, ()))
-            for ((position, use), pair), insertion, ratio in zip(pairs, insertions, ratios, strict=True)
-        ]
-
-    def missing_rows(self) -> list[Row]:
-        """A row with the reason for each missing map and infill."""
+        rows = []
+        for ((position, use), pair), insertion, ratio in zip(pairs, insertions, ratios, strict=True):
+            rows.append(self._row(use, pair, insertion, ratio, self.batch.crops.get(position, ())))
         gaps = product(self.batch.missing, self.plan.curve_pairs)
-        return [replace(self._without_figures(gap, pair), error=gap.reason) for gap, pair in gaps]
+        return rows + [replace(self._without_figures(gap, pair), error=gap.reason) for gap, pair in gaps]
 
     def _without_figures(self, use: MapUse | MissingMap, pair: CurvePair) -> Row:
         batch, prediction = self.batch, int(self.batch.predicted[use.image])

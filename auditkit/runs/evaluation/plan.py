@@ -116,29 +116,22 @@ def _check_images(plan: EvaluationPlan) -> None:
 
 
 def _check_bundles(plan: EvaluationPlan) -> None:
+    """Refuse bundles of other images, other labels or another model."""
+    classes, identity = plan.model.signature.classes, plan.model.identity
     if not plan.bundles and not plan.settings.controls:
         raise BadInput("there is nothing to evaluate: give --heatmaps, or leave the controls on.")
     for name, bundle in plan.bundles.items():
         if not name or name.startswith(CONTROL):
             raise BadInput(f"a bundle cannot be named '{name}': such names are for the controls and the model itself.")
-        _check_bundle(name, bundle, plan)
-
-
-def _check_bundle(name: str, bundle: HeatmapSet, plan: EvaluationPlan) -> None:
-    """Refuse a bundle of other images, other labels or another model."""
-    classes = plan.model.signature.classes
-    if not set(bundle.labels) & set(plan.images.ids):
-        first = next(iter(bundle.labels), "none")
-        raise BadInput(f"bundle {name} has no map for any of the images; its first image is '{first}'.")
-    label = next((entry.label for entry in bundle.entries if entry.label >= classes), None)
-    if label is not None:
-        raise BadInput(f"bundle {name} has a map for label {label}; the model has classes 0 to {classes - 1}.")
-    identity, explained = plan.model.identity, bundle.header.model
-    if identity and explained and explained.lower() != identity.lower():
-        raise BadInput(
-            f"bundle {name} was made for the model {explained[:12]}..., but this one is {identity[:12]}...; maps of "
-            "another model say nothing about this one."
-        )
+        if not set(bundle.labels) & set(plan.images.ids):
+            first = next(iter(bundle.labels), "none")
+            raise BadInput(f"bundle {name} has no map for any of the images; its first image is '{first}'.")
+        label = next((entry.label for entry in bundle.entries if entry.label >= classes), None)
+        if label is not None:
+            raise BadInput(f"bundle {name} has a map for label {label}; the model has classes 0 to {classes - 1}.")
+        explained = bundle.header.model
+        if identity and explained and explained.lower() != identity.lower():
+            raise BadInput(f"bundle {name} was made for another model, {explained[:12]}..., not for {identity[:12]}...")
 
 
 def subject(model: AnyClassifier, images: Dataset) -> Subject:

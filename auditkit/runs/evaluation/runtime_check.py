@@ -75,10 +75,7 @@ def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array, float]:
         raise RuntimeFailure("the model gives NaN or infinite probabilities for a masked image.")
     repeated = float(np.abs(first - again).max())
     if not repeated <= MOST_BETWEEN_REPEATS:
-        raise RuntimeFailure(
-            f"the model gave probabilities that differ by {repeated:.2g} for the same images; figures of such a "
-            "classifier mean nothing."
-        )
+        raise RuntimeFailure(f"the model gave probabilities that differ by {repeated:.2g} for the same images.")
     return sample, first, repeated
 
 

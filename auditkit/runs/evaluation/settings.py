@@ -57,15 +57,18 @@ class Evaluation:
         if self.labels is not None:
             parse_labels(self.labels)
         for infill in self.infills:
-            _check_infill(infill, self.protocol)
-        self._check_choices()
-        self._check_numbers()
+            if infill.startswith(BLUR_PREFIX):
+                blur_sigma(infill)
+            elif infill not in INFILLS and not infill.startswith(IMAGE_PREFIX) and self.protocol is None:
+                forms = (*INFILLS, f"{BLUR_PREFIX}SIGMA or {IMAGE_PREFIX}FILE")
+                raise BadInput(f"infill '{infill}' is not one of {', '.join(forms)}.")
+        self._check_choices_and_numbers()
         if isinstance(self.range, str) or len(self.range) != 2:
             raise BadInput(f"range {self.range!r} is not two kept fractions, such as 0.2 and 0.6.")
         if not 0 <= self.range[0] < self.range[1] <= 1:
             raise BadInput(f"range {self.range[0]:g} to {self.range[1]:g} does not lie in 0 to 1, low before high.")
 
-    def _check_choices(self) -> None:
+    def _check_choices_and_numbers(self) -> None:
         choices = (
             ("ties", self.ties, (None, *TIES)), ("saliency", self.saliency, SALIENCY),
             ("interval", self.interval, METHODS), ("protocol", self.protocol, (None, *protocols.PRESETS)),
@@ -74,16 +77,12 @@ class Evaluation:
             if value not in allowed:
                 raise BadInput(f"{name} '{value}' is not one of {', '.join(filter(None, allowed))}.")
 
-    def _check_numbers(self) -> None:
         shares = (("eps1", self.eps1, 0.0), ("eps2", self.eps2, 0.0), ("confidence", self.confidence, 0.5))
         for name, share, least in shares:
             if share is not None and not least <= share < 1:
                 raise BadInput(f"{name} {share} must lie in [{least:g}, 1).")
-        for name, number, fewest in (
-            ("seed", self.seed, 0),
-            ("draws", self.draws, 1),
-            ("tie orders", self.tie_orders, 0),
-        ):
+        numbers = (("seed", self.seed, 0), ("draws", self.draws, 1), ("tie orders", self.tie_orders, 0))
+        for name, number, fewest in numbers:
             if number < fewest:
                 raise BadInput(f"{name} {number} is less than {fewest}.")
 
@@ -141,21 +140,17 @@ def _check_protocol(settings: Evaluation, protocol: protocols.Preset) -> None:
         "infill": settings.infill, "ties": settings.ties, "eps1": settings.eps1, "eps2": settings.eps2,
         "rule to renormalise or not": settings.renormalise,
     }  # fmt: skip
-    changed = [name for name, value in fixed.items() if value is not None]
+    changed, about = [name for name, value in fixed.items() if value is not None], f"the protocol {settings.protocol}"
     if changed:
-        raise BadInput(f"the protocol {settings.protocol} has its own {changed[0]}; leave one of the two out.")
+        raise BadInput(f"{about} has its own {changed[0]}; leave one of the two out.")
     if tuple(settings.range) != (0.0, 1.0) or settings.tie_orders:
-        raise BadInput(
-            f"the protocol {settings.protocol} takes whole curves and one order; leave the range and tie orders out."
-        )
+        raise BadInput(f"{about} takes whole curves and one order; leave the range and tie orders out.")
     exact = protocol.insertion.steps is None
     rule, takes = ("exact", "every pixel count") if exact else ("uniform", "a number of steps")
     if settings.steps is not None and settings.steps.rule != rule:
-        raise BadInput(f"the protocol {settings.protocol} takes {takes}, not '{settings.steps}'; leave the steps out.")
+        raise BadInput(f"{about} takes {takes}, not '{settings.steps}'; leave the steps out.")
     if protocol.labels == "listed" and settings.labels is None:
-        raise BadInput(
-            f"the protocol {settings.protocol} needs the labels to renormalise over; give them as 3,7 or top2."
-        )
+        raise BadInput(f"{about} needs the labels to renormalise over; give them as 3,7 or top2.")
 
 
 @dataclass(frozen=True)
@@ -193,13 +188,6 @@ def curve_pairs(settings: Evaluation) -> tuple[CurvePair, ...]:
         insertion = CurveRule(first.infill, first.ties, steps, protocol=first)
         pairs = [(insertion, CurveRule(second.infill, second.ties, steps, deletion=True, protocol=second))]
     return tuple(CurvePair(insertion, deletion if settings.deletion else None) for insertion, deletion in pairs)
-
-
-def _check_infill(name: str, protocol: str | None) -> None:
-    if name.startswith(BLUR_PREFIX):
-        blur_sigma(name)
-    elif name not in INFILLS and not name.startswith(IMAGE_PREFIX) and protocol is None:
-        raise BadInput(f"infill '{name}' is not one of {', '.join(INFILLS)}, {BLUR_PREFIX}SIGMA or {IMAGE_PREFIX}FILE.")
 
 
 def blur_sigma(name: str) -> float:
