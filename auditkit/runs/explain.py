@@ -56,8 +56,7 @@ class Explanation:
         values: dict[str, OptionValue] = {}
         for name, text in self.options:
             if name not in options:
-                names = f"it has {', '.join(options)}" if options else "it has none"
-                raise BadInput(f"{self.method} has no option '{name}'; {names}.")
+                raise BadInput(f"{self.method} has no option '{name}'; it has {', '.join(options) or 'none'}.")
             values[name] = _parse_option(name, text, str(options[name].type))
         for name, option in options.items():
             if name not in values and option.default is MISSING:
@@ -106,10 +105,7 @@ def explain(
     model: AnyClassifier, images: Dataset, what: Explanation, out: Path, pool: Dataset | None = None,
     progress: Progress = silent,
 ) -> HeatmapSet:  # fmt: skip
-    """The bundle in `out` with a map for every label of every image; maps that it already has are kept.
-
-    A bundle with a map that was not made here, or was changed since, is refused (see explain_record).
-    """
+    """The bundle in `out` with a map for every label of every image; maps that were made here before are kept."""
     what = what.fitting(model)
     method, options = what.chosen()
     bundle = RecordedBundle(Bundle(out, model=model.identity, method=what.name()))
@@ -127,9 +123,7 @@ def explain(
             continue
         _check_same(bundle, unit, infill)
         label_sets = choose_labels(probabilities(model, unit.inputs), rule)
-        missing = [
-            bundle.missing(image, label_set.tolist()) for image, label_set in zip(unit.ids, label_sets, strict=True)
-        ]
+        missing = [bundle.missing(image, labels.tolist()) for image, labels in zip(unit.ids, label_sets, strict=True)]
         if any(missing):
             request = request_for(model, unit, missing, drawn, what.seed, lambda rows: tick(0, rows))
             bundle.add(request, method.run(request, options), infill)
@@ -148,15 +142,10 @@ def _check_same(bundle: RecordedBundle, unit: UnitImages, infill: str) -> None:
     record = bundle.record
     for image, shown in zip(unit.ids, unit.inputs, strict=True):
         if image in record.images and record.images[image] != picture_digest(shown):
-            raise BadInput(
-                f"image '{image}' is another picture, or prepared otherwise, than the one that {bundle.path} has maps "
-                "for; use a new bundle."
-            )
+            raise BadInput(f"image '{image}' is another picture than {bundle.path} has maps for; use a new bundle.")
     if record.infill not in ("", infill):
-        raise BadInput(
-            f"{bundle.path} has maps for which pixels were hidden behind another gray or other pictures; give the same "
-            "card and --pool (or images), or use a new bundle."
-        )
+        what = "pixels were hidden behind another gray or other pictures"
+        raise BadInput(f"{bundle.path}: {what}; give the same card and --pool (or images), or use a new bundle.")
 
 
 def request_for(

@@ -1,9 +1,7 @@
 """The record beside maps that were made here: what they cost, and the digest of each.
 
-The digest of a map is on the disk before the map is. So, whenever the writer dies, every map that a bundle names has
-its digest, and a digest without a map belongs to one that will be made again. The record reveals maps that were swapped
-or damaged between two runs. Who can write the folder can also write this record: SHA256SUMS, a signature of it, and
-`auditkit verify`, which makes maps again, guard against that.
+The digest of a map is written before the map: whenever the writer dies, every map of a bundle has its digest. The
+record reveals damaged maps; SHA256SUMS, its signature and `auditkit verify` guard against those who forge both.
 """
 
 import hashlib
@@ -16,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.atomic_write import write_whole
+from auditkit.data.atomic_write import write_errors, write_whole
 from auditkit.data.bundle_files import split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
-from auditkit.errors import BadInput, IntegrityFailure, RuntimeFailure
+from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.notes import Note, sentences
 from auditkit.methods.request import MethodResult, Request
-from auditkit.records import Json, from_json, parse_object, to_json, to_object
+from auditkit.records import from_json, parse_object, to_json, to_object
 
 RECORD = "explained.json"  # in the bundle
 TOTALS = ("passes", "gradients", "computed", "notes")  # of all requests: written, but never read back
@@ -92,10 +90,6 @@ class Record:
         cost = Cost(result.passes, result.gradients, computed, result.notes)
         return Record({**self.images, **images}, {**self.maps, **maps}, {**self.spent, key: cost}, infill)
 
-    def to_json(self) -> dict[str, Json]:
-        """The object of the file."""
-        return to_object(self) | {name: to_json(getattr(self, name)) for name in TOTALS}
-
 
 class RecordedBundle:
     """A bundle that grows, with the record beside it."""
@@ -122,21 +116,18 @@ class RecordedBundle:
             if recorded != stored:
                 file = bundle.path / split_reference(entry.heatmap)[0]
                 reason = "was not made here" if recorded is None else "was changed since it was made"
-                raise IntegrityFailure(
-                    f"{file} {reason} (image '{entry.image}', label {entry.label}); delete {bundle.path} and run the "
-                    "command again."
-                )
+                what = f"{file} {reason} (image '{entry.image}', label {entry.label})"
+                raise IntegrityFailure(f"{what}; delete {bundle.path} and run the command again.")
         return bundle
 
     def add(self, request: Request, result: MethodResult, infill: str = "") -> None:
         """Write the maps of a request, all at once, after their digests."""
         self.record = self.record.with_more(request, result, infill)
         self._bundle.create()
-        text = json.dumps(self.record.to_json(), indent=1, sort_keys=True) + "\n"
-        try:
+        totals = {name: to_json(getattr(self.record, name)) for name in TOTALS}
+        text = json.dumps(to_object(self.record) | totals, indent=1, sort_keys=True) + "\n"
+        with write_errors(self.path / RECORD):
             write_whole(self.path / RECORD, text.encode())
-        except OSError as error:
-            raise RuntimeFailure(f"{self.path / RECORD} cannot be written: {error}.") from None
         pairs = request.pairs()
         maps = np.stack([result.maps[image][label] for image, label in pairs])
         self._bundle.add([request.ids[image] for image, _ in pairs], [label for _, label in pairs], maps, layout="NHW")

@@ -1,7 +1,4 @@
-"""Facts about a model file before any heatmap is made: what `auditkit inspect` shows.
-
-With labelled images this includes the accuracy, and whether another preprocessing would raise it.
-"""
+"""Facts about a model file before any heatmap is made, its accuracy included: what `auditkit inspect` shows."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -66,8 +63,7 @@ class Inspection:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `inspect --json` prints."""
-        file, signature = self.model.file, self.model.signature
-        settings = self.model.settings
+        file, signature, settings = self.model.file, self.model.signature, self.model.settings
         accuracy = {} if self.accuracy is None else {"accuracy": self.accuracy.to_json()}
         return {
             "schema_version": SCHEMA_VERSION,
@@ -120,11 +116,10 @@ def _measure_accuracy(model: OnnxClassifier, images: Dataset, progress: Progress
         if model.card.origin.assumed:
             origin = cards.Origin(preset=name, assumed="assumed, by accuracy")
             model.card, accuracy = replace(cards.from_preset(name, model.signature), origin=origin), better
-            warnings = (
-                f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it.",
-            )
+            warning = f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it."
         else:
-            warnings = (f"the card is probably wrong: {figures} {model.card.origin}.",)
+            warning = f"the card is probably wrong: {figures} {model.card.origin}."
+        warnings = (warning,)
     rest = np.setdiff1d(np.arange(len(images)), positions)
     return accuracy + _accuracy_with_card(model, model.card, images, rest, tick), warnings
 
@@ -168,9 +163,7 @@ def _accuracy_with_card(
 ) -> Accuracy:
     """Accuracy on the images at these positions when they are preprocessed as `card` says."""
     if images.labels is None:
-        raise BadInput(
-            f"{images.source} has no labels: give class folders, a CSV with a label column, or an .npz with labels."
-        )
+        raise BadInput(f"{images.source} has no labels: give class folders, or a CSV or .npz with labels.")
     before, model.card = model.card, card
     accuracy = Accuracy()
     try:

@@ -1,10 +1,9 @@
 """Whether maps depend on what the model has learned: the same method, applied to the model with layers re-initialised.
 
-Layers are re-initialised from the last to the first (graph.randomise). At each stage maps for the label that the true
-model predicts are made again, with the same seed, and compared with those of the true model. Pixels are ranked by their
-scores, sign included, since an evaluation shows them in that order; `absolute` ranks them by size, which also reveals
-maps that keep their outline and turn their sign. A map that stays does not depend on the model; one that changes may
-still be unfaithful.
+Layers are re-initialised from the last to the first, and maps for the label that the true model predicts are compared
+with its own. Pixels are ranked by score, sign included, as in an evaluation; `absolute` ranks them by size, which also
+reveals maps that only turn their sign. A map that stays does not depend on the model; one that changes may still be
+unfaithful.
 """
 
 import hashlib
@@ -84,8 +83,7 @@ class _Check:
     def reinitialised(self, changed: Sequence[Layer]) -> OnnxClassifier:
         """The classifier with these layers re-initialised; random weights no longer keep it within float16.
 
-        Its gradient is not checked again: rules and their order are checked, and the graph has the nodes of the true
-        model's, whose check it shares (model.gradient.trusted).
+        It shares the true model's check of the gradient, since the graph has the same nodes (model.gradient.trusted).
         """
         model, file = self.model, self.model.file
         proto, weights = randomised(self.graph, changed, self.what.seed, file.weights)
@@ -99,10 +97,7 @@ def randomisation(
     model: AnyClassifier, images: Dataset, what: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
     images_wanted: int, stages: int, confidence: float = 0.95, out: Path | None = None, progress: Progress = silent,
 ) -> Randomisation:  # fmt: skip
-    """How alike the maps of `bundle` and those of re-initialised models are, stage by stage.
-
-    With `out` the maps of each stage are kept there, and a later call does not make them again.
-    """
+    """How alike the maps of `bundle` and re-initialised models are; a later call reuses the maps of stages in `out`."""
     if images_wanted < 1 or stages < 1:
         raise BadInput(f"{images_wanted} images and {stages} stages are to be looked at; each must be 1 or more.")
     what = what.fitting(model)
@@ -119,8 +114,7 @@ def randomisation(
     originals, unfit = _originals(model, images, bundle, what.seed, images_wanted)
     notes = [f"{number} image{'s' * (number > 1)} left out: {reason}" for reason, number in unfit.items()]
     if not originals:
-        reason = "; ".join(notes) or "there is no map for any of the images"
-        return Randomisation(NotRandomised("no-maps", reason))
+        return Randomisation(NotRandomised("no-maps", "; ".join(notes) or "there is no map for any of the images"))
     infills = drawn_pool(model, images if pool is None else pool, what)
     check = _Check(model, graph, images, what, infills, originals, model_layers, total, confidence)
     with nullcontext(out) if out else tempfile.TemporaryDirectory() as folder:
@@ -164,9 +158,7 @@ def _series(
     check: _Check, counts: Sequence[int], folder: Path, progress: Progress
 ) -> tuple[list[RandomisationStage], list[str]]:
     """The figures of each stage that has some, and notes on the stages."""
-    tick = progress(len(counts) * len(check.originals))
-    series: list[RandomisationStage] = []
-    notes: list[str] = []
+    tick, series, notes = progress(len(counts) * len(check.originals)), list[RandomisationStage](), list[str]()
     for stage, count in enumerate(counts, start=1):
         changed = check.layers[:count]
         try:
@@ -179,10 +171,8 @@ def _series(
         entry = stage_result(stage, names, share / check.parameters, originals, maps, check.confidence)
         series.append(entry)
         if entry.constant:
-            notes.append(
-                f"stage {stage}: {entry.constant} of {len(maps)} maps are constant; they have no ranks and count as a "
-                "correlation of 0"
-            )
+            what = "maps are constant; they have no ranks and count as a correlation of 0"
+            notes.append(f"stage {stage}: {entry.constant} of {len(maps)} {what}")
     return series, notes
 
 
@@ -191,10 +181,7 @@ class _NoMaps(Exception):
 
 
 def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) -> list[Array]:
-    """The maps of a stage, in the order of the originals; _NoMaps where the changed model gives none.
-
-    Existing maps must be the ones that were made (see explain_record), here as for the true model.
-    """
+    """The maps of a stage, in the order of the originals; _NoMaps where the changed model gives none."""
     method, options = check.what.chosen()
     bundle = RecordedBundle(Bundle(out, model=check.key(changed), method=check.what.name()))
     model = cache(lambda: check.reinitialised(changed))  # not made where no map is missing
