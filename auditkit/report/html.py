@@ -9,25 +9,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from auditkit.metrics.table import title
-from auditkit.report import plots, sections, tables, wording
+from auditkit.report import formatting, plots, sections, tables, wording
 from auditkit.report.chart_data import Rows, rows_of
-from auditkit.report.formatting import (
-    exact,
-    interval,
-    last,
-    measured,
-    name,
-    number,
-    percent,
-    signed,
-    source,
-    visible,
-)  # fmt: skip
 from auditkit.report.gallery_cards import ROLES, cards, sort_key
 from auditkit.report.load_run import Loaded
 from auditkit.runs.summary.wording import remark
 
 TEMPLATES = Path(__file__).parent / "templates"
+FILTERS = ("name", "last", "exact", "number", "measured", "percent", "signed", "source")  # functions of formatting
 SECTIONS = {
     "checks": "Checks", "identity": "Identity and provenance", "figures": "Figures beside the controls",
     "curves": "Insertion curves", "spread": "How the figures are spread", "areas": "AUC against probability",
@@ -49,13 +38,10 @@ def page(template: str, context: Mapping[str, object], folder: Path = TEMPLATES)
         loader=FileSystemLoader([folder, TEMPLATES]), autoescape=True, undefined=StrictUndefined, finalize=_shown,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {
-        "name": name, "last": last, "exact": exact, "number": number, "measured": measured, "percent": percent,
-        "signed": signed, "source": source, "metric_title": title, "better": sections.better, "remark": remark,
-        "sort_key": sort_key,
-    }  # fmt: skip
-    environment.globals |= {"interval": interval, "wording": wording, "sections": sections, "tables": tables,
-                            "headings": SECTIONS}  # fmt: skip
+    environment.filters |= {name: getattr(formatting, name) for name in FILTERS}
+    environment.filters |= {"metric_title": title, "better": sections.better, "remark": remark, "sort_key": sort_key}
+    environment.globals |= {"interval": formatting.interval, "wording": wording, "sections": sections,
+                            "tables": tables, "headings": SECTIONS}  # fmt: skip
     environment.tests["digest"] = tables.is_digest
     page_style = (folder / "page.css",) if folder != TEMPLATES else ()
     style, script = _trusted(TEMPLATES / "report.css", *page_style), _trusted(TEMPLATES / "report.js")
@@ -77,7 +63,7 @@ def _context(loaded: Loaded) -> dict[str, object]:
     return {
         "results": results, "digest": loaded.digest, "gallery": loaded.gallery, "verdict": wording.headline(results),
         "flags": sections.flags(results), "uncounted": sections.uncounted(results), "infill": infill,
-        "confidence": exact(results.settings.confidence * 100),
+        "confidence": formatting.exact(results.settings.confidence * 100),
         "plane": plots.plane([*results.metrics, *results.controls], rows, infill),
         "curves": _each(rows, plots.curves, "curve"), "spread": _each(rows, plots.histograms, "spread"),
         "areas": _each(rows, plots.areas, "area"),
@@ -108,7 +94,7 @@ def _shown(value: object) -> object:
     """What a template prints: no text hides or reorders others, and nothing is missing in silence."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return "–" if value is None else value
-    return visible(value)
+    return formatting.visible(value)
 
 
 def _trusted(*files: Path) -> Markup:

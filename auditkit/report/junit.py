@@ -1,7 +1,7 @@
 """A run as JUnit XML: a test case for the verdict and for each check.
 
-Fails closed: of what the verdict counts, all that is not a pass, a suppression, a check that may be missing or a policy
-without limits is a failure or an error. What it does not count is skipped where it is not a pass.
+Fails closed: of what the verdict counts, all is a failure or an error but a pass, a suppression, a check that may be
+missing and a policy without limits. What it does not count is skipped where it is not a pass.
 """
 
 from datetime import UTC, datetime
@@ -29,7 +29,10 @@ def render_junit(loaded: Loaded) -> str:
         for what, value, _ in facts:
             Xml.SubElement(properties, "property", name=visible(f"{head}: {what}"), value=visible(value))
     suite.extend(cases)
-    Xml.SubElement(suite, "system-out").text = visible("\n".join(_lines(results)))
+    lines = [f"{wording.status(check.status).word}: {check.title or check.id}. {check.reason}"
+             for check in results.checks]  # fmt: skip
+    lines = [f"Verdict: {wording.headline(results).word}", *lines, *results.limitations]
+    Xml.SubElement(suite, "system-out").text = visible("\n".join(lines))
     Xml.SubElement(suite, "system-err").text = visible("\n".join(sections.flags(results)))
     root = Xml.Element("testsuites")
     root.append(suite)
@@ -91,10 +94,3 @@ def _case(case_name: str, group: str, outcome: str, status: str, message: str, b
         attributes = {"message": visible(message)} | ({} if outcome == "skipped" else {"type": visible(status)})
         Xml.SubElement(case, outcome, attributes).text = visible(body)
     return case
-
-
-def _lines(results: Results) -> list[str]:
-    """Every check on a line, and how far the figures reach."""
-    checks = [f"{wording.status(check.status).word}: {check.title or check.id}. {check.reason}"
-              for check in results.checks]  # fmt: skip
-    return [f"Verdict: {wording.headline(results).word}", *checks, *results.limitations]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from auditkit.errors import BadInput, IntegrityFailure
-from auditkit.metrics.faithfulness import parse_labels
 from auditkit.records import from_json
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import Results
@@ -38,15 +37,10 @@ class Loaded:
         """The rows as columns, read when first asked for; None where they were not kept."""
         if not Store(self.folder).keys():
             return None
-        settings = self.results.settings
-        named = parse_labels(settings.labels).listed is not None and not settings.renormalise
-        table = RowTable(self.tables(), named=named)
-        expected = self.results.run.rows
-        if len(table) != expected:
-            raise IntegrityFailure(
-                f"{self.folder / 'items'} holds {len(table)} of the run's {expected} rows; `auditkit verify "
-                f"{self.folder}` says which files are missing."
-            )
+        table = RowTable(self.tables(), named=self.results.settings.targets_listed_labels)
+        if len(table) != self.results.run.rows:
+            rows = f"{len(table)} of the run's {self.results.run.rows} rows"
+            raise IntegrityFailure(f"{self.folder / 'items'} holds {rows}; `auditkit verify` says which are missing.")
         return table
 
     @cached_property

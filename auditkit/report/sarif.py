@@ -33,9 +33,8 @@ def render_sarif(loaded: Loaded) -> str:
     results = loaded.results
     rules = [_verdict_rule(), *map(_rule, results.checks)]
     uri, artifact = _artifact(results)
-    entries = [
-        _located(entry, index, uri) for index, entry in enumerate([_verdict(results), *map(_result, results.checks)])
-    ]
+    outcomes = [_verdict(results), *map(_result, results.checks)]
+    entries = [_located(entry, index, uri) for index, entry in enumerate(outcomes)]
     driver = {"name": "auditkit", "version": results.tool.version, "rules": rules}
     run = {
         "tool": {"driver": driver}, "invocations": [_invocation(results)], "artifacts": [artifact],
@@ -67,8 +66,7 @@ def _rule(check: CheckResult) -> _Object:
 
 
 def _verdict(results: Results) -> _Object:
-    headline = wording.headline(results)
-    kind = VERDICT_KINDS[results.verdict]
+    headline, kind = wording.headline(results), VERDICT_KINDS[results.verdict]
     return {
         "ruleId": VERDICT, "kind": kind, "level": "error" if kind == "fail" else "none", "suppressions": [],
         "message": _text(f"{headline.word}: {results.verdict_reason or headline.means}"),
@@ -127,14 +125,10 @@ def _invocation(results: Results) -> _Object:
     invocation = {
         "executionSuccessful": True, "exitCode": 0 if "--exit-zero" in command else EXIT_CODES[results.verdict],
         "exitCodeDescription": wording.headline(results).word, "commandLine": shlex.join(command),
-        "arguments": command[1:], "startTimeUtc": _utc(run.started), "endTimeUtc": _utc(run.ended),
-        "toolExecutionNotifications": [*_notices(results)],
+        "arguments": command[1:], "startTimeUtc": (run.started or "").replace("+00:00", "Z"),
+        "endTimeUtc": (run.ended or "").replace("+00:00", "Z"), "toolExecutionNotifications": [*_notices(results)],
     }  # fmt: skip
-    return {key: value for key, value in invocation.items() if value is not None and value != ""}
-
-
-def _utc(text: str | None) -> str | None:
-    return None if text is None else text.replace("+00:00", "Z")
+    return {key: value for key, value in invocation.items() if value != ""}
 
 
 def _notices(results: Results) -> Iterator[_Object]:

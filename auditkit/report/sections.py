@@ -80,9 +80,8 @@ def change(pair: MetricResult | DifferenceResult) -> wording.Word:
 
 def difference_interval(pair: MetricResult | DifferenceResult) -> str:
     """The interval of a paired difference."""
-    return (
-        "the same on every image" if pair.low is not None and pair.low == pair.high else interval(pair.low, pair.high)
-    )
+    equal = pair.low is not None and pair.low == pair.high
+    return "the same on every image" if equal else interval(pair.low, pair.high)
 
 
 def subject_name(results: Results) -> str:
@@ -99,9 +98,7 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
     heatmaps = ", ".join(source(bundle) + texts.get(bundle, "") for bundle in bundles(results) or methods) or "none"
     if results.explained and results.explained.method:
         heatmaps = f"made by this run: {name(results.explained.method.partition('(')[0])}"
-    policy_name = "none was applied"
-    if policy:
-        policy_name = f"{name(policy.name)}{'' if policy.shipped else _NOT_SHIPPED}"
+    policy_name = f"{name(policy.name)}{'' if policy.shipped else _NOT_SHIPPED}" if policy else "none was applied"
     return [
         ("Model", f"{subject_name(results)}{no_file}"),
         ("Images", f"{count(images.count, 'image')} from {last(images.source)}"),
@@ -188,7 +185,7 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
          if policy else [("name", "none was applied", False)]),
         ("Settings", _facts(vars(results.settings))),
         ("Software and device", _facts({**results.environment, **(results.software or {})})),
-        ("Precision, measured", [*_precision(results), *_points(results)]),
+        ("Precision, measured", _precision(results)),
         ("Run", [("started", run.started, False), ("ended", run.ended, False), ("command", command, True),
                  ("git commit", run.git_commit, True), ("rows", run.rows, False), ("pool", run.pool, True),
                  ("results.json, sha256", digest, True)]),
@@ -223,17 +220,13 @@ def _maps(results: Results) -> list[_Value]:
 
 
 def _precision(results: Results) -> list[_Value]:
-    if not results.runtime:
-        return [("error", "not measured in this run", False)]
-    values = vars(results.runtime)
-    return [(words, values[key], False) for key, words in _PRECISION.items()]
-
-
-def _points(results: Results) -> list[_Value]:
-    """How far a figure may be off because its curves have few points."""
-    return [(f"error by the number of points, {source(point.bundle)}, {name(point.infill)}",
-             "not known" if point.error is None else measured(point.error), False)
-            for point in results.points if not point.bundle.startswith(CONTROL)]  # fmt: skip
+    values, facts = vars(results.runtime) if results.runtime else {}, list[_Value]()
+    facts += [(words, values[key], False) for key, words in _PRECISION.items() if key in values]
+    for point in results.points:
+        if not point.bundle.startswith(CONTROL):
+            what = f"error by the number of points, {source(point.bundle)}, {name(point.infill)}"
+            facts.append((what, "not known" if point.error is None else measured(point.error), False))
+    return facts if results.runtime else [("error", "not measured in this run", False), *facts]
 
 
 def _facts(values: Mapping[str, object]) -> list[_Value]:

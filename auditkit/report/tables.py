@@ -23,8 +23,6 @@ _COMPARED = {"verdict": "verdict", "suppressed": "suppressed checks", "policy": 
              "images": "images", "bundles": "heatmaps", "environment": "environment"}  # fmt: skip
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MODEL_DIGEST = ("model", "sha256")
-
-
 Row = tuple[str, str, list[MetricResult | None]]  # title, note, cells
 
 
@@ -56,23 +54,16 @@ def figures(results: Results) -> list[Table]:
     every = [metric for metric in [*results.metrics, *results.controls] if metric.bundle]
     infills = list(dict.fromkeys(metric.infill for metric in every if metric.name == "insertion")) or [""]
     by_source = {(metric.bundle or "", metric.name, metric.infill): metric for metric in every}
-    columns = _columns(list(dict.fromkeys(metric.bundle or "" for metric in every)))
+    sources = np.array(list(dict.fromkeys(metric.bundle or "" for metric in every)), object)
+    columns = [part.tolist() for part in np.array_split(sources, max(1, -(-len(sources) // _COLUMNS))) if len(part)]
     metrics = list(dict.fromkeys(metric.name for metric in every))
     once, tables = ", the same under each infill" if len(infills) > 1 else "", []
-    for infill, sources in product(infills, columns):
+    for infill, column in product(infills, columns):
         rows = [(title(metric), better(metric) + ("" if METRICS[metric].depends_on_infill else once),
-                 _cells(by_source, sources, metric, infill))
+                 _cells(by_source, column, metric, infill))
                 for metric in metrics if infill == infills[0] or METRICS[metric].depends_on_infill]  # fmt: skip
-        tables.append(Table(f"Means over images, infill {name(infill)}", sources, rows))
+        tables.append(Table(f"Means over images, infill {name(infill)}", column, rows))
     return tables
-
-
-def _columns(sources: list[str]) -> list[list[str]]:
-    """The sources of each table, about as many in one as in another."""
-    if not sources:
-        return []
-    tables = -(-len(sources) // _COLUMNS)
-    return [part.tolist() for part in np.array_split(np.array(sources, object), tables)]
 
 
 def _cells(

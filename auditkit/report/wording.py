@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from auditkit.metrics.table import METRICS, Metric
+from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.results import Results
 
 
@@ -76,12 +76,10 @@ _METHODS = (
 
 def definitions() -> list[Definition]:
     """The terms of the report, every metric among them."""
-    return [*_TERMS, *(_definition(metric) for metric in METRICS.values() if metric.needs != "nothing"), *_METHODS]
-
-
-def _definition(metric: Metric) -> Definition:
-    term = f"{metric.title[:1].upper()}{metric.title[1:]}"
-    return term, f"{metric.definition} {metric.direction.capitalize()} is better.", metric.formula
+    metrics = [metric for metric in METRICS.values() if metric.needs != "nothing"]
+    return [*_TERMS, *((f"{metric.title[:1].upper()}{metric.title[1:]}",
+                        f"{metric.definition} {metric.direction.capitalize()} is better.", metric.formula)
+                       for metric in metrics), *_METHODS]  # fmt: skip
 
 
 MAY_NOT_CLAIM = (

@@ -142,7 +142,8 @@ def _check_same(bundle: RecordedBundle, unit: UnitImages, infill: str) -> None:
     record = bundle.record
     for image, shown in zip(unit.ids, unit.inputs, strict=True):
         if image in record.images and record.images[image] != picture_digest(shown):
-            raise BadInput(f"image '{image}' is another picture than {bundle.path} has maps for; use a new bundle.")
+            what = f"image '{image}' is another picture, or prepared otherwise,"
+            raise BadInput(f"{what} than the one that {bundle.path} has maps for; use a new bundle.")
     if record.infill not in ("", infill):
         what = "pixels were hidden behind another gray or other pictures"
         raise BadInput(f"{bundle.path}: {what}; give the same card and --pool (or images), or use a new bundle.")

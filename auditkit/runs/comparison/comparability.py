@@ -27,9 +27,7 @@ def common_infills(a: Results, b: Results) -> tuple[list[str], list[str]]:
         because = f": {', '.join(apart)}" if first == second else ""
         differing.append(f"infill {_both(first, second)}{because}")
     if differing:
-        raise BadInput(
-            f"the runs are not comparable: they differ in {', '.join(differing)}. Measure both with the same settings."
-        )
+        raise BadInput(f"the runs are not comparable: they differ in {', '.join(differing)}. Use the same settings.")
     return common, [f"infill {text} is not compared" for text in apart]
 
 

@@ -46,10 +46,8 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
         raise BadInput(f"the runs have no metric in common: {'; '.join(notes)}.")
     notes += caveats(a, b, images)
     if any(entry.better is not None for entry in differences):
-        notes.append(
-            f"{len(differences)} differences are looked at, each with an interval of its own: some may exclude 0 by "
-            "chance"
-        )
+        what = "differences are looked at, each with an interval of its own: some may exclude 0 by chance"
+        notes.append(f"{len(differences)} {what}")
     only_a, only_b = (len(run.table.images) - len(images) for run in (a, b))
     before, after = ({check.id: check.status for check in run.results.checks} for run in (a, b))
     checks = tuple(CheckChange(name, before.get(name), after.get(name)) for name in before | after)

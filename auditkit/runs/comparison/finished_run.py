@@ -7,7 +7,6 @@ from pathlib import Path
 from auditkit.errors import BadInput
 from auditkit.metrics.table import compute_all
 from auditkit.metrics.values import NotAssessed, Values
-from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.results import PolicyName, Results, RunIdentity
 from auditkit.runs.folder.store import RESULTS, RUN, Store
 from auditkit.runs.summary.row_table import RowTable
@@ -48,11 +47,8 @@ def read_run(folder: Path) -> FinishedRun:
     results, keys = store.results(), store.keys()
     if not keys:
         raise BadInput(f"{folder} has no rows to compare; its folder 'items' is missing or empty.")
-    settings = Evaluation(labels=results.settings.labels, renormalise=results.settings.renormalise)
-    table = RowTable(store.tables(keys), named=settings.targets_listed_labels)
-    if len(table) != results.run.rows:
-        raise BadInput(
-            f"{folder / 'items'} holds {len(table)} rows, but the run made {results.run.rows}; see auditkit verify."
-        )
+    table, expected = RowTable(store.tables(keys), named=results.settings.targets_listed_labels), results.run.rows
+    if len(table) != expected:
+        raise BadInput(f"{folder / 'items'} holds {len(table)} rows, but the run made {expected}; see auditkit verify.")
     digest = hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()
     return FinishedRun(folder.resolve().name, results, digest, table)

@@ -30,16 +30,13 @@ def schema() -> Any:
     """The columns as a pyarrow.Schema."""
     import pyarrow as pa  # noqa: PLC0415 - slow to import
 
-    return pa.schema([(column, _type(name)) for column, name in COLUMNS.items()])
+    def arrow_type(name: str) -> Any:
+        kind, _, inner = name.rstrip(">]").replace("<", "[").partition("[")
+        if kind == "list":
+            return pa.list_(arrow_type(inner))
+        return pa.binary(int(inner)) if kind == "binary" else pa.type_for_alias(kind)
 
-
-def _type(name: str) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
-    kind, _, inner = name.rstrip(">]").replace("<", "[").partition("[")
-    if kind == "list":
-        return pa.list_(_type(inner))
-    return pa.binary(int(inner)) if kind == "binary" else pa.type_for_alias(kind)
+    return pa.schema([(column, arrow_type(name)) for column, name in COLUMNS.items()])
 
 
 def fitted(table: Any) -> Any:

@@ -17,24 +17,18 @@ MOST_LINKS = 5  # references that name references
 
 
 def facts(model: AnyClassifier) -> dict[str, Any]:
-    """The software, and the device that a model runs on; the same every time on the same machine."""
-    return software() | device(model)
+    """The software, and where a model runs (a function's device is its own business); the same on the same machine."""
+    if model.settings is None:
+        return software() | dict.fromkeys(("device", "device_name", "provider", "precision"))
+    return software() | {
+        "device": model.device.name, "device_name": gpu_names()[0] if model.device is CUDA else _processor(),
+        "provider": model.device.provider, "precision": model.settings.precision,
+    }  # fmt: skip
 
 
 def software() -> dict[str, str]:
     """Versions of all that computes, and the system that it runs on."""
     return doctor.versions() | {"platform": f"{platform.system()} {platform.release()} {platform.machine()}"}
-
-
-def device(model: AnyClassifier) -> dict[str, Any]:
-    """Where a model runs: the provider, the device's name and the precision; a function's are its own business."""
-    if model.settings is None:
-        return {"device": None, "device_name": None, "provider": None, "precision": None}
-    on_gpu = model.device is CUDA
-    return {
-        "device": model.device.name, "device_name": gpu_names()[0] if on_gpu else _processor(),
-        "provider": model.device.provider, "precision": model.settings.precision,
-    }  # fmt: skip
 
 
 def _processor() -> str:
@@ -53,10 +47,7 @@ def now() -> str:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit that is checked out around a folder, None outside a repository; files may have changed since.
-
-    It is read from the repository's files; git is not run.
-    """
+    """The commit that is checked out around a folder, read without git; None outside a repository."""
     with suppress(OSError, ValueError):
         for parent in (folder.resolve(), *folder.resolve().parents):
             path = parent / ".git"

@@ -7,21 +7,13 @@ from typing import Literal
 
 from auditkit.data.dataset import FailedImage
 from auditkit.errors import BadInput, OtherVersion
+from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.statistics import Method
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import Note
 from auditkit.records import Json, from_json, optional, to_object
-from auditkit.runs.folder.figures import (
-    Agreement,
-    Flag,
-    MetricResult,
-    Randomisation,
-    Runtime,
-    SamplingError,
-    Severity,
-    Status,
-    Verdict,
-)
+from auditkit.runs.folder import figures
+from auditkit.runs.folder.figures import MetricResult, Severity, Status, Verdict
 
 SCHEMA_VERSION = 2
 
@@ -201,6 +193,11 @@ class Settings:
     interval: Method
     conventions: Mapping[str, str]  # what the definitions leave open
 
+    @property
+    def targets_listed_labels(self) -> bool:
+        """See Evaluation."""
+        return parse_labels(self.labels).listed is not None and not self.renormalise
+
 
 @dataclass(frozen=True)
 class PolicyName:
@@ -277,15 +274,15 @@ class Results:
     subject: Subject
     settings: Settings
     environment: Mapping[str, str]
-    runtime: Runtime | None
+    runtime: figures.Runtime | None
     metrics: tuple[MetricResult, ...]
     controls: tuple[MetricResult, ...]
     comparisons: tuple[MetricResult, ...]
     classes: tuple[MetricResult, ...]
     classes_are: Literal["given", "predicted"]
-    reliability: tuple[Agreement, ...]
-    points: tuple[SamplingError, ...]
-    flags: tuple[Flag, ...]
+    reliability: tuple[figures.Agreement, ...]
+    points: tuple[figures.SamplingError, ...]
+    flags: tuple[figures.Flag, ...]
     failed_images: tuple[FailedImage, ...]
     limitations: tuple[str, ...]
     checks: tuple[CheckResult, ...] = ()
@@ -294,7 +291,7 @@ class Results:
     policy: RecordedPolicy | None = None
     software: Mapping[str, str | None] | None = None
     explained: Explained | None = None
-    randomisation: Randomisation | None = None
+    randomisation: figures.Randomisation | None = None
     baseline: Comparison | None = None
     schema_version: int = SCHEMA_VERSION
 
@@ -303,14 +300,12 @@ class Results:
         """The results that a file holds; BadInput names the first key that does not fit."""
         version = plain.get("schema_version") if isinstance(plain, dict) else None
         if version != SCHEMA_VERSION:
-            raise OtherVersion(
-                f"{where} has schema_version {version!r}, but this auditkit reads {SCHEMA_VERSION}; run the command "
-                "again in a new folder."
-            )
+            versions = f"schema_version {version!r}, but this auditkit reads {SCHEMA_VERSION}"
+            raise OtherVersion(f"{where} has {versions}; run the command again in a new folder.")
         results = from_json(cls, plain, str(where))
-        figures = (*results.metrics, *results.controls, *results.comparisons, *results.classes)
+        metrics = (*results.metrics, *results.controls, *results.comparisons, *results.classes)
         differences = results.baseline.differences if results.baseline else ()
-        for name in (*(figure.name for figure in figures), *(difference.name for difference in differences)):
+        for name in (*(metric.name for metric in metrics), *(difference.name for difference in differences)):
             if name not in METRICS:
                 raise BadInput(f"{where} has a metric '{name:.60}' that this auditkit does not know.")
         return results

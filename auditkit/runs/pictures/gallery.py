@@ -50,10 +50,7 @@ def showcase(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], summary: Summary, out: Path,
     per_role: int = 8,
 ) -> int:  # fmt: skip
-    """Write the gallery into the folder `out`: the predicted label and the runner-up of each chosen image.
-
-    Returns the number of entries. Pictures of an earlier gallery that are no longer used are removed.
-    """
+    """Write the gallery into `out`, the predicted label and the runner-up of each chosen image; how many entries."""
     each = max(1, per_role // max(1, len(bundles)))
     means = {bundle: image_means(summary.table, bundle) for bundle in bundles}
     bases = {bundle: next((name for name in CHOSEN_BY if name in figures), "") for bundle, figures in means.items()}

@@ -37,8 +37,7 @@ class RowTable:
         self.named = named
         codes: dict[str, dict[Any, int]] = {name: {} for name in CODED}
         parts: dict[str, list[Array]] = {name: [] for name in (*CODED, *SMALL, *NUMBERS, *LISTS, DIGEST)}
-        tops = list[tuple[Array, Array]]()
-        failed: list[FailedImage] = []
+        tops, failed = list[tuple[Array, Array]](), list[FailedImage]()
         for table in tables:
             failed += failed_images(table)
             for name in CODED:
@@ -122,11 +121,7 @@ class RowTable:
 
     @cached_property
     def pictures(self) -> Array:
-        """What each image shows, by number of the image: one number for all copies of a picture.
-
-        Copies, also such as differ in a few pixels, are told by their edges; where those were not measured, every
-        image is a picture.
-        """
+        """What each image shows, by number of the image: one number for all copies, which are told by their edges."""
         pictures = -1 - np.arange(len(self.images), dtype=np.int64)
         rows = self.edge_rows()
         if len(rows):

@@ -37,7 +37,9 @@ def metric_rows(table: RowTable, positions: Array) -> MetricRows:
 def map_flags(bundle: str, rows: MetricRows, table: RowTable) -> Iterator[Flag]:
     """What is odd about a bundle's maps, counted."""
     total, counts = len(rows.measured), table.flags(rows.measured)
-    totals: dict[FlagKind, int] = {SAME_MAP_FLAG: _maps_with_company(rows), CONSTANT: total, TIES: total}
+    maps_of_image = np.unique(rows.image[rows.measured], return_counts=True)[1]
+    with_company = int(maps_of_image[maps_of_image > 1].sum())
+    totals: dict[FlagKind, int] = {SAME_MAP_FLAG: with_company, CONSTANT: total, TIES: total}
     for kind, maps in totals.items():
         if kind in counts:
             yield Flag(kind, bundle, counts[kind], maps)
@@ -45,12 +47,6 @@ def map_flags(bundle: str, rows: MetricRows, table: RowTable) -> Iterator[Flag]:
         yield Flag("position-only", bundle, repeats, total)
     if missing := int(table.failed(NO_MAP)[rows.positions].sum()):
         yield Flag("maps-missing", bundle, missing)
-
-
-def _maps_with_company(rows: MetricRows) -> int:
-    """Maps on images that have another map."""
-    count = np.unique(rows.image[rows.measured], return_counts=True)[1]
-    return int(count[count > 1].sum())
 
 
 def _repeats(rows: MetricRows, table: RowTable) -> int:

@@ -55,10 +55,7 @@ class Summary:
         return list(chain.from_iterable(table.to_pylist() for table in self.tables()))
 
     def value(self, name: str, bundle: str | None = None, infill: str | None = None) -> float | None:
-        """One figure, or None when it was not assessed; the first infill's unless one is named.
-
-        Those that are about no map, such as `accuracy`, have no bundle.
-        """
+        """One figure (of no bundle for `accuracy`), or None if not assessed; the first infill's unless one is named."""
         for metric in self.metrics:
             if (metric.name, metric.bundle) == (name, bundle) and infill in (None, metric.infill):
                 return metric.value
@@ -228,19 +225,14 @@ def _difference(
             missing = NotAssessed(name, "no-second-label-above", value=settings.eps1)
             yield _result(name, source, settings, None, missing=missing, against=against)
     same_map = one_map and METRICS[name].needs == "one label" and not settings.targets_listed_labels
-    bounds = None if same_map else _difference_bounds(name)
+    low, high = METRICS[name].bounds or (None, None)
+    bounds = None if same_map or low is None or high is None else (low - high, high - low)
     interval = paired(values, other, lambda mine, theirs, images: paired_difference(
         mine, theirs, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed,
         bounds=bounds,
     ))  # fmt: skip
     if interval is not None:
         yield _result(name, source, settings, interval, against=against)
-
-
-def _difference_bounds(name: str) -> tuple[float, float] | None:
-    """Between which differences of a metric lie."""
-    bounds = METRICS[name].bounds
-    return None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
 
 
 def _by_class(table: RowTable, assessed: Assessed, settings: Evaluation) -> Iterator[MetricResult]:
