@@ -98,7 +98,9 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
     heatmaps = ", ".join(source(bundle) + texts.get(bundle, "") for bundle in bundles(results) or methods) or "none"
     if results.explained and results.explained.method:
         heatmaps = f"made by this run: {name(results.explained.method.partition('(')[0])}"
-    policy_name = f"{name(policy.name)}{'' if policy.shipped else _NOT_SHIPPED}" if policy else "none was applied"
+    policy_name = "none was applied"
+    if policy:
+        policy_name = f"{name(policy.name)}{'' if policy.shipped else _NOT_SHIPPED}"
     return [
         ("Model", f"{subject_name(results)}{no_file}"),
         ("Images", f"{count(images.count, 'image')} from {last(images.source)}"),

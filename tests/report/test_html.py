@@ -75,7 +75,7 @@ def made_run(
     about = {
         "bundles": {bundle: "ab" * 32 for bundle in sources if not bundle.startswith("control:")}, "pool": None,
         "bundle_paths": {},
-        "infill_images": {}, "failed_images": [], "settings": to_json(settings.to_record()),
+        "infill_images": {}, "settings": to_json(settings.to_record()),
         "environment": {"auditkit": "0.1.0", "device": "cpu", "precision": "strict", "onnxruntime": "1.31.1"},
         "subject": {
             "model": {"path": "vendor/model.onnx", "sha256": "cd" * 32, "identity": "cd" * 32}, "input": "image",
@@ -86,7 +86,7 @@ def made_run(
         },
     }  # fmt: skip
     runtime = Runtime(REFERENCE, 18, 0.0, largest=1.2e-7, mean=1e-9, insertion=1e-8, alpha=1e-8, beta=0.0, note=None)
-    summary = summarise(lambda: parts, settings, runtime, (), from_json(RunRecord, about, "about"))
+    summary = summarise(lambda: parts, settings, runtime, from_json(RunRecord, about, "about"))
     with Store.open(folder, {"made": "for a test"}) as store:
         for number_of, part in enumerate(parts):
             store.write(Store.key(number_of), part)
