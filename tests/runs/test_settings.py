@@ -316,7 +316,7 @@ def test_a_random_infill_is_never_the_image_itself_under_another_name(tmp_path: 
 def test_a_picture_of_the_pool_that_does_not_fit_is_named(tmp_path: Path) -> None:
     model = loaded(three, tmp_path, more='resize = "none"\ncrop = "none"\n')
     pool = image_set(photographs(2, (5, 5)), ["small", "smaller"])
-    with pytest.raises(BadInput, match=r"image 'small.*' of the pool: a picture has 5x5 pixels"):
+    with pytest.raises(BadInput, match=r"Image 'small.*' of the pool cannot be used: a picture has 5x5 pixels"):
         evaluate(model, image_set(photographs(2)), {}, Evaluation(infill="random"), pool=pool)
 
 

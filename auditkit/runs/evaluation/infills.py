@@ -77,14 +77,14 @@ class Infills:
         return preprocessing.normalised(self.card, pixels[None], self.signature.layout, self.signature.dtype)
 
     def _random(self, ids: Sequence[str], inputs: Array, start: int) -> tuple[Array, Positions]:
-        loaded: dict[int, Array | None] = {}
+        loaded: dict[int, Array | BadInput] = {}
         draws = [self._draw(image, shown, loaded) for image, shown in zip(ids, inputs, strict=True)]
         chosen = sorted(set().union(*draws))
         positions = {index: start + offset for offset, index in enumerate(chosen)}
         pictures = np.array([loaded[index] for index in chosen])
         return pictures, tuple(tuple(positions[index] for index in draw) for draw in draws)
 
-    def _draw(self, image: str, shown: Array, loaded: dict[int, Array | None]) -> list[int]:
+    def _draw(self, image: str, shown: Array, loaded: dict[int, Array | BadInput]) -> list[int]:
         """Positions in the pool of one image's infills: never the image itself, under any name."""
         rng = np.random.default_rng(map_seed(self.settings.seed, image, POOL_SEED))
         draws = self.settings.draws
@@ -95,21 +95,23 @@ class Infills:
             if index not in loaded:
                 loaded[index] = self._from_pool(index)
             infill = loaded[index]
-            if infill is not None and not np.array_equal(infill, shown):
+            if not isinstance(infill, BadInput) and not np.array_equal(infill, shown):
                 chosen.append(index)
             if len(chosen) == draws:
                 return chosen
+        unusable = [f" Image '{self.pool.ids[index]}' of the pool cannot be used: {infill}"
+                    for index, infill in loaded.items() if isinstance(infill, BadInput)]  # fmt: skip
         raise BadInput(
             f"random infill draws {draws} pictures a point, but the pool has {len(chosen) or 'none'} other than that "
-            f"of '{image}'; give a larger pool, or fewer draws."
+            f"of '{image}'; give a larger pool, or fewer draws.{unusable[0] if unusable else ''}"
         )
 
-    def _from_pool(self, index: int) -> Array | None:
-        """An image of the pool; None if it cannot be used."""
+    def _from_pool(self, index: int) -> Array | BadInput:
+        """An image of the pool, or why it cannot be used."""
         try:
             return np.asarray(self._input(self.pool.decode(index, self.card).pixels)[0])
-        except BadInput:
-            return None
+        except BadInput as error:
+            return error
 
 
 def _existing_file(name: str) -> Path:
