@@ -17,7 +17,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.metrics.statistics import paired_difference
 from auditkit.metrics.values import NotAssessed
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.records import from_json
+from auditkit.records import from_json, to_json
 from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder.figures import MetricResult
@@ -54,9 +54,10 @@ class Study:
             options = {"steps": self.steps, **options}
         kept = sum(map(len, Record.of(place).maps.values()))
         maps = auditkit.explain(self.model, images, place, method, labels=labels, pool=self.pool, **options)
-        told = Record.of(place).to_json()
+        record = Record.of(place)
         self.account[name] = {"maps": len(maps), "kept": kept, "seconds": round(time.perf_counter() - begin, 1),
-                              **{key: told[key] for key in ("passes", "gradients", "computed", "notes")}}  # fmt: skip
+                              "passes": record.passes, "gradients": record.gradients, "computed": record.computed,
+                              "notes": to_json(record.notes)}  # fmt: skip
         return maps
 
     def scored(self, name: str, maps: Mapping[str, HeatmapSet], images: Dataset | None = None, **settings: Any) -> Any:

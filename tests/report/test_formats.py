@@ -511,7 +511,7 @@ def test_figures_that_are_no_numbers_are_refused(made: Callable[..., Path]) -> N
     for wrong in ("0.4", True, float("nan"), float("inf"), [0.4], 10**400):
         metrics = [figure("insertion", "maps", 0.5) | {"low": wrong}]
         (folder / "results.json").write_text(json.dumps(held | {"metrics": metrics}))
-        expected = "number below 9007199254740992" if wrong == 10**400 else "finite number"
+        expected = "finite number below 9007199254740992" if wrong == 10**400 else "finite number"
         with pytest.raises(BadInput, match=rf"metrics\[0\]\.low is .*, expected a {expected}"):
             load(folder)
 

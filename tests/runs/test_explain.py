@@ -303,7 +303,7 @@ def test_pictures_that_cannot_be_written_are_told_before_any_work(given: tuple[P
     refused(command(*words, "--pictures", tmp_path / "taken"), "taken is a file; name a folder")
     for option, said in (("passes=1000000000", "1,000,000"), ("steps=0", "rise")):
         refused(command(*words[:-4], "--method", "rise", "--preset", "unit", "--option", option), said)
-    refused(command(*words[:-4], "--method", "fong", "--preset", "unit", "--option", "blur=1e30"), "more than 1000")
+    refused(command(*words[:-4], "--method", "fong", "--preset", "unit", "--option", "blur=1e30"), "above 1000 pixels")
     refused(command(*words, "--memory", "nan"), "--memory nan")
     refused(command(*words, "--memory-limit", "nan"), "--memory-limit nan")
     assert not (tmp_path / "maps").exists()
