@@ -162,7 +162,7 @@ def _takes(reader: onnx.NodeProto, pads: list[int], value: float) -> bool:
 
 def _widen(node: onnx.NodeProto, pads: list[int]) -> None:
     """Add pads to a node's own."""
-    total = [own + more for own, more in zip(edit.attribute(node, "pads", [0] * len(pads)), pads, strict=True)]
+    total = [pad + more for pad, more in zip(edit.attribute(node, "pads", [0] * len(pads)), pads, strict=True)]
     kept = [attribute for attribute in node.attribute if attribute.name not in ("pads", "auto_pad")]
     edit.replace(node.attribute, [*kept, helper.make_attribute("pads", total)])
 

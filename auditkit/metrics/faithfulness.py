@@ -68,10 +68,10 @@ class LabelSet:
 
     top: int | None = None
     floor: float | None = None
-    listed: tuple[int, ...] | None = None
+    labels: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        repeated = [label for label, count in Counter(self.listed).items() if count > 1]
+        repeated = [label for label, count in Counter(self.labels).items() if count > 1]
         if repeated:
             raise BadInput(f"label {repeated[0]} is listed twice; name each label once.")
 
@@ -80,7 +80,7 @@ class LabelSet:
             return f"top{self.top}"
         if self.floor is not None:
             return f"f>={self.floor!r}"
-        return ",".join(map(str, self.listed)) if self.listed is not None else "all"
+        return ",".join(map(str, self.labels)) if self.labels is not None else "all"
 
 
 def parse_labels(text: str) -> LabelSet:
@@ -93,7 +93,7 @@ def parse_labels(text: str) -> LabelSet:
     if re.fullmatch(r"f>=([0-9]+\.?[0-9]*|\.[0-9]+)(e-?[0-9]{1,3})?", plain) and 0 < float(plain[3:]) <= 1:
         return LabelSet(floor=float(plain[3:]))
     if re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", plain):
-        return LabelSet(listed=tuple(int(part) for part in plain.split(",")))
+        return LabelSet(labels=tuple(int(part) for part in plain.split(",")))
     rules = "all, topK (top10), f>=p with p above 0 and up to 1 (f>=0.01), or a list of class indices (3,7,9)"
     raise BadInput(f"labels '{text}' is not a label set; write {rules}.")
 
@@ -113,12 +113,12 @@ def choose_labels(prob: npt.ArrayLike, labels: LabelSet | str | None = None) -> 
     _shares(table, "probability")
     classes = table.shape[1]
     rule = parse_labels(labels) if isinstance(labels, str) else labels or default_labels(classes)
-    if rule.listed is not None:
-        unknown = [label for label in rule.listed if not 0 <= label < classes]
-        if unknown or not rule.listed:
+    if rule.labels is not None:
+        unknown = [label for label in rule.labels if not 0 <= label < classes]
+        if unknown or not rule.labels:
             problem = f"contains {unknown[0]}" if unknown else "is empty"
             raise BadInput(f"the model has classes 0 to {classes - 1}, but the list of labels {problem}.")
-        return [np.array(rule.listed) for _ in table]
+        return [np.array(rule.labels) for _ in table]
     if rule.top is None and rule.floor is None:
         return [np.arange(classes) for _ in table]
     order = np.argsort(-table, axis=1, kind="stable")

@@ -82,8 +82,8 @@ class Card:
 
     def to_json(self) -> dict[str, Json]:
         """The card as a plain object for reports."""
-        own = ("names", "origin", "warnings")  # in forms of their own
-        values = {key: to_json(value) for key, value in vars(self).items() if key not in own}
+        separate = ("names", "origin", "warnings")  # in other forms below
+        values = {key: to_json(value) for key, value in vars(self).items() if key not in separate}
         return {"source": str(self.origin), **values, "class_names": len(self.names)}
 
 

@@ -170,13 +170,14 @@ def drawn_pool(model: AnyClassifier, images: Dataset, what: Explanation) -> Pool
     if not METHODS[what.method].uses_pool:
         return Pool((), np.zeros(0))
     rng = np.random.default_rng([what.seed, len(images)])
-    order, drawn = rng.permutation(len(images)).tolist(), list[int]()
+    order, drawn = rng.permutation(len(images)).tolist(), dict[int, Array]()
     failed: list[FailedImage] = []
     while len(drawn) < MOST_POOL and order:
         missing = MOST_POOL - len(drawn)
         loaded = load_images(order[:missing], images, model.card, model.signature)
-        drawn, order, failed = drawn + list(loaded.positions), order[missing:], failed + list(loaded.failed)
+        drawn |= dict(zip(loaded.positions, loaded.inputs, strict=True))
+        order, failed = order[missing:], failed + list(loaded.failed)
     if not drawn:
         raise none_usable(len(images), failed)
-    pool = load_images(sorted(drawn), images, model.card, model.signature)
-    return Pool(pool.ids, pool.inputs)
+    positions = sorted(drawn)
+    return Pool(tuple(images.ids[position] for position in positions), np.stack([drawn[each] for each in positions]))

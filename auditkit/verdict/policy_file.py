@@ -176,7 +176,7 @@ def _checks(top: Table, controls: tuple[str, ...], randomised: bool) -> tuple[Ch
 def _assessable(checks: Sequence[Check], settings: Evaluation, where: str) -> None:
     """Refuse checks that no map could ever meet or miss under the policy's own settings."""
     labels = None if settings.labels is None else parse_labels(settings.labels)
-    alone = labels is not None and (labels.top == 1 or len(labels.listed or ()) == 1)
+    alone = labels is not None and (labels.top == 1 or len(labels.labels or ()) == 1)
     for check in checks:
         metric = METRICS[check.metric]
         if alone and metric.of_every_label:

@@ -134,8 +134,8 @@ def test_one_map_for_all_labels_has_bad_best_effort() -> None:
         (" Top10 ", LabelSet(top=10)),
         ("f>=0.01", LabelSet(floor=0.01)),
         ("f >= 1e-2", LabelSet(floor=0.01)),
-        ("3, 7,9", LabelSet(listed=(3, 7, 9))),
-        ("5", LabelSet(listed=(5,))),
+        ("3, 7,9", LabelSet(labels=(3, 7, 9))),
+        ("5", LabelSet(labels=(5,))),
     ],
 )
 def test_label_sets_are_read_and_written(text: str, rule: LabelSet) -> None:

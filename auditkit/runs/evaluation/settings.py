@@ -92,7 +92,7 @@ class Evaluation:
 
         A list over which probabilities are renormalised is the model's classes, and has a prediction of its own.
         """
-        return self.labels is not None and parse_labels(self.labels).listed is not None and not self.renormalise
+        return self.labels is not None and parse_labels(self.labels).labels is not None and not self.renormalise
 
     @property
     def infills(self) -> tuple[str, ...]:

@@ -196,7 +196,7 @@ class Settings:
     @property
     def targets_listed_labels(self) -> bool:
         """See Evaluation."""
-        return parse_labels(self.labels).listed is not None and not self.renormalise
+        return parse_labels(self.labels).labels is not None and not self.renormalise
 
 
 @dataclass(frozen=True)
