@@ -17,6 +17,7 @@ PACKAGE = Path(auditkit.__file__).parent
 FLOORS = (
     "errors",
     "arrays",
+    "regular_files",
     "records",
     "toml_tables",
     "graph",

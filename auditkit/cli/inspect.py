@@ -60,7 +60,8 @@ def _fields(result: "Inspection") -> list[tuple[str, str]]:
         ("output", f"'{signature.output}'  {signature.kind}, {signature.classes} classes{names}"),
         ("preprocessing", f"from {card.origin}"),
         ("", f"{_resize(card)} ({card.interpolation}), crop {card.crop}, "
-             f"{card.channels}, scale {card.scale:.6g}, mean {_short(card.mean)}, std {_short(card.std)}"),
+             f"{card.channels}, scale {card.scale:.6g}, mean {_short(card.mean)}, std {_short(card.std)}"
+             f"{'' if card.exif_orientation else ', EXIF orientation ignored'}"),
         ("gray", _short(card.gray)),
         ("device", f"{settings.device}, precision {settings.precision}"),
     ]  # fmt: skip

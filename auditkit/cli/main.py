@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import Annotated, NoReturn
 
@@ -48,6 +49,8 @@ _INTERRUPTED, _CLOSED_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE: 
 
 def main() -> None:
     """Run the command and exit."""
+    if not sys.warnoptions and not os.environ.get("AUDITKIT_DEBUG"):  # a library's warning is no sentence for the user
+        warnings.simplefilter("ignore")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # so that a name the terminal cannot show does not fail the command
             stream.reconfigure(errors="backslashreplace")

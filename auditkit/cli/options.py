@@ -66,6 +66,8 @@ class ModelOptions:
     card: Annotated[Path | None, typer.Option(help="Card to use; by default MODEL with the suffix .toml.")] = None
     preset: Annotated[str | None, typer.Option(
         help="Use a common preprocessing instead of a card: imagenet, caffe, tf, unit, clip, cifar or none.")] = None
+    ignore_exif: Annotated[bool, typer.Option(
+        "--ignore-exif", help="Use pictures as they are stored; by default their EXIF orientation is applied.")] = False
     input: Annotated[str | None, _file_option(help="Name of the image input.")] = None
     output: Annotated[str | None, _file_option(help="Name of the tensor with the class scores.")] = None
     layout: Annotated[str | None, _file_option(help="NCHW or NHWC.")] = None
@@ -100,7 +102,7 @@ class ModelOptions:
             size=_parse_size(self.size), gradient_output=gradient_output,
         )  # fmt: skip
         limits = Limits(memory_bytes=int(self.memory_limit * _GIB), seconds=self.time_limit)
-        return Opening(self.card, self.preset, overrides, limits)
+        return Opening(self.card, self.preset, overrides, limits, self.ignore_exif)
 
     def settings(self) -> "Settings":
         """How to run the model."""

@@ -12,7 +12,6 @@ from auditkit.data import bundle_files as files
 from auditkit.data.bundle_files import Entry
 from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet, Progress
 from auditkit.data.dataset import Dataset
-from auditkit.data.dataset_files import size_of
 from auditkit.errors import BadInput, ColourPicture
 from auditkit.model.card import Card
 
@@ -75,7 +74,8 @@ def _map_problems(
     bundle: HeatmapSet, images: Dataset | None, card: Card | None, progress: Progress
 ) -> Iterator[Problem]:
     tick, frame = progress(len(bundle)), bundle.header.frame
-    picture_size = _picture_sizes(images) if images is not None and frame == "original-image" else lambda _image: None
+    shown = images if frame == "original-image" else None
+    picture_size = _picture_sizes(shown, card)
     constant, negative = list[Entry](), list[Entry]()
     converted = list[tuple[Entry, str]]()
     for entry in bundle.entries:
@@ -105,10 +105,13 @@ def _map_problems(
         yield Problem("warning", entry.heatmap, f"{np.dtype(kind)} values, read as float32{_more(len(converted))}")
 
 
-def _picture_sizes(images: Dataset) -> Callable[[str], tuple[int, int] | None]:
+def _picture_sizes(images: Dataset | None, card: Card | None) -> Callable[[str], tuple[int, int] | None]:
     """Looks up the height and width of an image by its id; None for an unknown image."""
+    if images is None:
+        return lambda _image: None
     positions = {name: index for index, name in enumerate(images.ids)}
-    return cache(lambda image: size_of(images.read(positions[image])) if image in positions else None)
+    upright = card is None or card.exif_orientation
+    return cache(lambda image: images.size(positions[image], upright) if image in positions else None)
 
 
 def _more(count: int) -> str:

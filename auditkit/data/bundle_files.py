@@ -6,14 +6,12 @@ map of a stack, `maps/a.npy` a file with one map. Only regular files inside the 
 
 import csv
 import io
-import math
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path, PureWindowsPath
-from threading import Lock
 from typing import BinaryIO, Literal
 
 import numpy as np
@@ -21,8 +19,10 @@ from PIL import Image
 
 from auditkit.arrays import Array
 from auditkit.data.alignment import Frame
+from auditkit.data.npy import read_header as read_npy_header
 from auditkit.errors import BadInput, ColourPicture
 from auditkit.records import from_json, parse_object
+from auditkit.regular_files import open_regular, reason
 
 SCHEMA_VERSION = 1
 HEADER, MANIFEST, MAPS = "bundle.json", "manifest.csv", "maps"
@@ -37,7 +37,6 @@ COLOUR_PICTURE = (
     "a colour picture, not a map: a jet overlay keeps a rank correlation of 0.02 with the map it shows. Give the "
     "numbers that the picture was drawn from."
 )
-_PARSING = Lock()  # numpy reads headers with Python's parser, which in 3.11 fails when threads use it at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +130,12 @@ def open_inside(folder: Path, location: str) -> Iterator[BinaryIO]:
         path = folder
         for part in parts:
             path = path / part
-            mode = path.lstat().st_mode
-            if stat.S_ISLNK(mode):
+            if stat.S_ISLNK(path.lstat().st_mode):
                 raise BadInput(f"{where} goes through a symbolic link, which is refused; put the file itself there.")
-        if not stat.S_ISREG(mode):
-            raise BadInput(f"{where} is not a regular file.")
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        opened = open_regular(path, getattr(os, "O_NOFOLLOW", 0))
     except OSError as error:
-        raise BadInput(f"{where} cannot be opened ({os.strerror(error.errno or 0)}).") from None
-    with os.fdopen(descriptor, "rb") as stream:
+        raise BadInput(f"{where} cannot be opened ({reason(error)}).") from None
+    with opened as stream:
         yield stream
 
 
@@ -188,23 +184,18 @@ def read_map(folder: Path, heatmap: str) -> tuple[Array, str]:
 def map_array(stream: BinaryIO, name: str) -> Array:
     """The array of an .npy file, memory-mapped; its header must agree with its size."""
     try:
-        version = np.lib.format.read_magic(stream)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        with _PARSING:
-            shape, fortran, dtype = read(stream)
-    except KeyError:
-        raise BadInput(f"{name} is .npy of version {version}, which plain numbers do not need; refused.") from None
-    except (ValueError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError) as error:
+        header = read_npy_header(stream)
+    except ValueError as error:
         if _is_coloured(stream):
             raise ColourPicture(f"{name} is {COLOUR_PICTURE}") from None
         raise BadInput(f"{name} is not an .npy file of numbers: {error}.") from None
+    shape, dtype = header.shape, header.dtype
     if dtype.kind not in "fiub":
         raise BadInput(f"{name} holds {dtype}, not real numbers.")
-    expected = math.prod(shape) * dtype.itemsize
     size = os.fstat(stream.fileno()).st_size - stream.tell()
-    if not shape or min(shape) < 1 or expected != size:
-        raise BadInput(f"{name} says {dtype}{list(shape)}, {expected:,} bytes, but holds {size:,}.")
-    array = np.memmap(stream, dtype, "r", stream.tell(), shape, "F" if fortran else "C")
+    if not shape or min(shape) < 1 or header.bytes != size:
+        raise BadInput(f"{name} says {dtype}{list(shape)}, {header.bytes:,} bytes, but holds {size:,}.")
+    array = np.memmap(stream, dtype, "r", stream.tell(), shape, "F" if header.fortran else "C")
     return array.view(np.ndarray)
 
 

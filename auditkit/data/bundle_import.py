@@ -14,8 +14,8 @@ from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
 from auditkit.data.bundle_files import Entry
 from auditkit.data.bundles import Bundle, Progress
-from auditkit.data.dataset_files import NOT_NPZ
 from auditkit.data.explainer_layouts import label_array
+from auditkit.data.npy import read_npz
 from auditkit.errors import BadInput
 
 _STACK = 64  # maps that go into one file of the bundle
@@ -107,15 +107,13 @@ def _grey(stream: BinaryIO, path: Path) -> Array:
 
 
 def _add_npz(source: Path, bundle: Bundle, progress: Progress) -> tuple[str, ...]:
-    try:
-        with np.load(source, allow_pickle=False) as arrays:
-            missing = [name for name in ("heatmaps", "labels", "images") if name not in arrays]
-            if missing:
-                needed = "heatmaps [N,H,W] or [N,K,H,W], labels (never guessed) and images (their ids)"
-                raise BadInput(f"{source} has no array '{missing[0]}'; it needs {needed}.")
-            maps, labels, ids = (np.asarray(arrays[name]) for name in ("heatmaps", "labels", "images"))
-    except NOT_NPZ as error:
-        raise BadInput(f"{source} cannot be read as .npz: {error}.") from None
+    names = ("heatmaps", "labels", "images")
+    arrays = read_npz(source, names)
+    for name in names:
+        if name not in arrays:
+            needed = "heatmaps [N,H,W] or [N,K,H,W], labels (never guessed) and images (their ids)"
+            raise BadInput(f"{source} has no array '{name}'; it needs {needed}.")
+    maps, labels, ids = (arrays[name] for name in names)
     try:
         _add_arrays(maps, labels, ids, bundle, progress)
     except BadInput as error:

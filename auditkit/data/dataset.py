@@ -9,14 +9,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from auditkit.arrays import Array
-from auditkit.data.dataset_files import IMAGE_SUFFIXES, Listing, box_outside, is_file, listing, size_of
+from auditkit.data.dataset_files import (
+    IMAGE_SUFFIXES,
+    Listing,
+    box_outside,
+    check_pixels,
+    image_id,
+    is_file,
+    listing,
+    size_of,
+    unwritable,
+)
 from auditkit.data.file_digests import file_digests, file_version
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
-from auditkit.model.preprocessing import opened, pixels
+from auditkit.model.preprocessing import Picture, opened, pixels, turned, upright
 
 _KEPT_BYTES = 256 * 2**20  # of decoded images kept in memory: about 1,800 images of 224 x 224 pixels
 _DecodedKey = tuple[object, ...]
@@ -83,15 +92,12 @@ class Dataset(Listing):
                 raise BadInput(f"there is no image {file}; a list of images names their files.")
             if count > 1:
                 raise BadInput(f"the image {file} stands {count} times in the list; every image counts once.")
-        return cls(Path("list"), tuple(map(str, files)), tuple(files))
+        return cls(Path("list"), tuple(image_id(str(file)) for file in files), tuple(files))
 
     @classmethod
     def from_array(cls, images: Array) -> "Dataset":
         """Images uint8 [N, height, width, 3 or 1], each named by its position."""
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
-            single = "; for one picture give images[None]" if images.ndim == 3 and images.shape[2] in (1, 3) else ""
-            expected = f"uint8 [N, height, width, 3 or 1] with pixels 0..255{single}"
-            raise BadInput(f"images are {images.dtype}{list(images.shape)}, expected {expected}.")
+        check_pixels(images, "")
         return cls(Path("array"), tuple(map(str, range(len(images)))), images)
 
     def __len__(self) -> int:
@@ -102,17 +108,28 @@ class Dataset(Listing):
         """Whether each image has its own file."""
         return len(self) > 0 and isinstance(self.images[0], Path)
 
-    def read(self, position: int) -> "Image.Image | Array":
+    def read(self, position: int) -> Picture:
         """The image at a position, decoded but not preprocessed."""
         image = self.images[position]
-        return opened(image) if isinstance(image, Path) else image
+        if not isinstance(image, Path):
+            return image
+        if unwritable(str(image)):  # such a name would break manifests, tables and reports
+            raise BadInput(f"the name of the image {str(image)!a} has control characters or is not UTF-8; rename it.")
+        return opened(image)
 
-    def mask(self, position: int) -> Array | None:
+    def size(self, position: int, exif_orientation: bool = True) -> tuple[int, int]:
+        """Height and width of an image before preprocessing."""
+        return size_of(upright(self.read(position), exif_orientation))
+
+    def mask(self, position: int, exif_orientation: bool = True) -> Array | None:
         """True on the object of an image; None if the image has no mask."""
         mask = None if self.masks is None else self.masks[position]
         if mask is None:
             return None
-        return np.asarray(np.asarray(opened(mask).convert("L") if isinstance(mask, Path) else mask) > 0)
+        if isinstance(mask, Path):
+            picture = opened(mask)
+            mask = np.asarray((turned(picture) if exif_orientation else picture).convert("L"))
+        return np.asarray(np.asarray(mask) > 0)
 
     def select(self, positions: Sequence[int]) -> "Dataset":
         """The images at these positions."""
@@ -170,16 +187,16 @@ class Dataset(Listing):
             return dict(zip(positions, threads.map(attempt, positions), strict=True))
 
     def _decode(self, position: int, card: Card) -> Decoded:
-        image = self.read(position)
+        image = upright(self.read(position), card.exif_orientation)
         prepared, size = pixels(card, image), size_of(image)
         if self.boxes is not None and (problem := box_outside(self.boxes[position], size)):
             raise BadInput(f"{problem}.")
-        return Decoded(size, prepared, self.mask(position))
+        return Decoded(size, prepared, self.mask(position, card.exif_orientation))
 
     def _key(self, position: int, card: Card) -> _DecodedKey:
         """All that a decoded image depends on."""
         mask = None if self.masks is None else self.masks[position]
         files = [file for file in (self.images[position], mask) if isinstance(file, Path)]
         box = None if self.boxes is None else tuple(self.boxes[position].tolist())
-        prepared = (card.size, card.resize, card.crop, card.interpolation, len(card.mean))
+        prepared = (card.size, card.resize, card.crop, card.interpolation, len(card.mean), card.exif_orientation)
         return *(file_version(file) for file in files), str(box), prepared

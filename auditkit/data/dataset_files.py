@@ -1,8 +1,8 @@
 """What a folder of images, a CSV or an .npz lists: images, and where given, labels, boxes and masks."""
 
 import csv
-import zipfile
-import zlib
+import io
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +11,17 @@ import numpy as np
 from PIL import Image
 
 from auditkit.arrays import Array
+from auditkit.data.bundle_files import is_index
+from auditkit.data.npy import read_npz
 from auditkit.errors import BadInput
+from auditkit.regular_files import read_regular, reason
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _CORNERS = ("x0", "y0", "x1", "y1")
-_LONGEST_INDEX = 10  # digits; a longer label is no class index, and may be too long to convert
 _Row = dict[str, str]
-# Raised on reading a damaged, encrypted or unusually packed .npz.
-NOT_NPZ = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_MOST_CSV_BYTES = 2**28  # millions of lines
+_ARCHIVE_LEFTOVERS = "__MACOSX"  # a folder that macOS puts beside the files of a zip archive
+_UNWRITABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, bytes that are no text, and line separators
 
 
 @dataclass(frozen=True)
@@ -57,32 +60,48 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def unwritable(name: str) -> bool:
+    """Whether a name cannot stand in a line of text: it has control characters, or bytes that are not UTF-8."""
+    return any(unicodedata.category(character) in _UNWRITABLE for character in name)
+
+
+def image_id(name: str) -> str:
+    """The name of an image as records show it, escaped if it cannot stand there as it is."""
+    return ascii(name)[1:-1] if unwritable(name) else name
+
+
+def _hidden(parts: Sequence[str]) -> bool:
+    return any(part.startswith(".") or part == _ARCHIVE_LEFTOVERS for part in parts)
+
+
 def _list_folder(folder: Path, names: Sequence[str]) -> Listing:
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
-    for file in files:
-        try:
-            str(file.relative_to(folder)).encode()
-        except UnicodeEncodeError:
-            raise BadInput(f"the name of the image {str(file)!a} is not UTF-8; rename it.") from None
+    """The images of a folder; hidden files and folders, such as .ipynb_checkpoints, are none of it."""
+    candidates = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    files = [path for path in candidates if not _hidden(path.relative_to(folder).parts) and path.is_file()]
     parts = [file.relative_to(folder).parts for file in files]
-    ids = tuple(str(Path(*part)) for part in parts)
+    ids = tuple(image_id(str(Path(*part))) for part in parts)
     groups = sorted({part[0] for part in parts if len(part) > 1})
     if not groups:
         return Listing(folder, ids, tuple(files))
     if any(len(part) == 1 for part in parts):
         raise BadInput(f"{folder} mixes pictures and class folders; move the pictures into their class folders.")
-    indices, note = _class_indices(groups, names)
+    indices, note = _class_indices(groups, names, folder)
     return Listing(folder, ids, tuple(files), np.array([indices[part[0]] for part in parts]), notes=(note,))
 
 
-def _class_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, int], str]:
+def _class_indices(groups: list[str], names: Sequence[str], folder: Path) -> tuple[dict[str, int], str]:
     """The class index of each class folder, and what it follows from."""
-    if all(group.isdecimal() for group in groups):
+    numbers = [group for group in groups if is_index(group)]
+    if len(numbers) == len(groups):
         return {group: int(group) for group in groups}, "class folders are class indices"
     indices = {name.casefold(): index for index, name in enumerate(names)}
     unknown = [group for group in groups if group.casefold() not in indices]
     if not unknown:
         return {group: indices[group.casefold()] for group in groups}, "class folders are the card's class names"
+    if numbers:  # in alphabetical order 10 comes before 2, and a stray folder would shift the labels
+        words = [group for group in groups if group not in numbers]
+        mixed = f"numbers ({_some(numbers)}) and names ({_some(words)})"
+        raise BadInput(f"the class folders of {folder} are {mixed}; name all by class index or all by class name.")
     if names:
         raise BadInput(
             f"class folder '{unknown[0]}' is neither a class index nor one of the card's {len(names)} names."
@@ -90,19 +109,19 @@ def _class_indices(groups: list[str], names: Sequence[str]) -> tuple[dict[str, i
     return {group: index for index, group in enumerate(groups)}, "class folders in alphabetical order are the classes"
 
 
+def _some(groups: Sequence[str]) -> str:
+    """A few names for a sentence."""
+    shown = ", ".join(f"'{image_id(group)}'" for group in groups[:3])
+    return shown if len(groups) <= 3 else f"{shown}, ..."
+
+
 def _list_npz(path: Path) -> Listing:
-    if not zipfile.is_zipfile(path):  # numpy's own message would suggest to load it with pickle
-        raise BadInput(f"{path} is not an .npz file.")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            images = np.asarray(arrays["images"])
-            labels, boxes, masks = (arrays.get(key) for key in ("labels", "boxes", "masks"))
-    except KeyError:
-        raise BadInput(f"{path} has no array 'images' (N x height x width x 3, uint8).") from None
-    except NOT_NPZ as error:
-        raise BadInput(f"{path} cannot be read as .npz: {error}.") from None
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
-        raise BadInput(f"{path}: images are {images.dtype}{list(images.shape)}, expected uint8 [N, height, width, 3].")
+    arrays = read_npz(path, ("images", "labels", "boxes", "masks"))
+    if "images" not in arrays:
+        raise BadInput(f"{path} has no array 'images' (N x height x width x 3, uint8).")
+    images = arrays["images"]
+    labels, boxes, masks = (arrays.get(name) for name in ("labels", "boxes", "masks"))
+    check_pixels(images, f"{path}: ")
     if labels is not None and (labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]):
         raise BadInput(f"{path}: labels are {labels.dtype}{list(labels.shape)}, expected {len(images)} integers.")
     if boxes is not None and (boxes.dtype.kind not in "iuf" or boxes.shape != (len(images), 4)):
@@ -120,12 +139,22 @@ def _list_npz(path: Path) -> Listing:
     return Listing(path, ids, images, None if labels is None else labels.astype(np.int64), boxes, masks, file=path)
 
 
+def check_pixels(images: Array, where: str) -> None:
+    """Refuse an array that is not uint8 [N, height, width, 3 or 1], or whose images have no pixels."""
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+        single = "; for one picture give images[None]" if images.ndim == 3 and images.shape[2] in (1, 3) else ""
+        expected = f"uint8 [N, height, width, 3 or 1] with pixels 0..255{single}"
+        raise BadInput(f"{where}images are {images.dtype}{list(images.shape)}, expected {expected}.")
+    if len(images) and 0 in images.shape:
+        raise BadInput(f"{where}images are {images.shape[1]}x{images.shape[2]} pixels; an image needs at least one.")
+
+
 def _list_csv(path: Path, names: Sequence[str]) -> Listing:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            rows = list(csv.DictReader(stream))
+        text = read_regular(path, _MOST_CSV_BYTES).decode("utf-8-sig")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{path} cannot be read: {error}.") from None
+        raise BadInput(f"{path} cannot be read: {reason(error)}.") from None
     if not rows:
         raise BadInput(f"{path} has no rows; its first line names the columns: image,label.")
     columns = list(rows[0])
@@ -140,13 +169,13 @@ def _list_csv(path: Path, names: Sequence[str]) -> Listing:
     if "label" in columns:
         labels = np.array([_label(str(row["label"]), indices, path, line) for line, row in enumerate(rows, start=2)])
     masks = _mask_files(rows, path) if "mask" in columns else None
-    ids = tuple(str(row["image"]) for row in rows)
+    ids = tuple(image_id(str(row["image"])) for row in rows)
     return Listing(path, ids, files, labels, _boxes(rows, columns, path), masks)
 
 
 def _label(text: str, indices: dict[str, int], path: Path, line: int) -> int:
     label = text.strip()
-    if label.isdecimal() and len(label) < _LONGEST_INDEX:
+    if is_index(label):
         return int(label)
     if label.casefold() in indices:
         return indices[label.casefold()]

@@ -4,7 +4,6 @@ A layout names the axes in order: N images, K labels, C channels, H height, W wi
 from the keys of a dictionary, and are never guessed. If two layouts fit the same array, the caller names one.
 """
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,13 +13,13 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.bundle_files import COLOUR_PICTURE
+from auditkit.data.dataset_files import unwritable
 from auditkit.errors import BadInput
 
 _AXES = "NKCHW"
 _GUESSES = {2: ("HW",), 3: ("NHW", "KHW", "CHW", "HWC"), 4: ("NCHW", "NHWC", "NKHW"), 5: ("NCHWK", "NHWCK")}
 _PER_CLASS = ("KNCHW", "KNHWC")  # a list with one array per class
 _COLOURS = 3
-_UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # Unicode categories: control, surrogate, line and paragraph separators
 _REDUCTIONS = {
     "sum": lambda maps: maps.sum(axis=2),
     "mean": lambda maps: maps.mean(axis=2),
@@ -70,7 +69,7 @@ def _id_list(ids: Any) -> list[str]:
     single = isinstance(ids, str) or not hasattr(ids, "__iter__")
     names = [str(name) for name in ([ids] if single else ids)]
     for name in names:
-        if not name or any(unicodedata.category(character) in _UNWRITABLE for character in name):
+        if not name or unwritable(name):
             raise BadInput(f"{name!r} cannot be an image id: it is empty or has control characters.")
     if not names:
         raise BadInput("there are no image ids.")

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
+from auditkit.regular_files import open_regular
+
 UNREADABLE = b"unreadable"  # in place of a digest
 _SETTLED_NS = 2 * 10**9  # a file that changed later than this may change again within the same tick of its clock
 _BUSY_SECONDS = 5  # to wait for another process that writes
@@ -39,7 +41,7 @@ def file_digests(paths: Sequence[Path]) -> list[bytes]:
         if version is not None and version in _digests:
             return _digests[version]
         try:
-            with path.open("rb") as stream:
+            with open_regular(path) as stream:
                 return hashlib.file_digest(stream, "sha256").digest()
         except OSError:
             return UNREADABLE

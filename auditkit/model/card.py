@@ -6,7 +6,6 @@ where x is a pixel in 0..255.
 
 import json
 import os
-import stat
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from auditkit.errors import BadInput
 from auditkit.model import external_data
 from auditkit.model.signature import Overrides, Signature
 from auditkit.records import Json, to_json
+from auditkit.regular_files import read_regular, reason
 from auditkit.toml_tables import Table
 
 SCHEMA_VERSION = 1
@@ -27,10 +27,11 @@ INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box")
 ORDERS = ("RGB", "BGR", "L")
 CROPS = ("center", "none")
 _TABLES = {
-    "preprocessing": ("preset", "size", "resize", "crop", "interpolation", "channels", "scale", "mean", "std", "gray"),
+    "preprocessing": ("preset", "size", "resize", "crop", "interpolation", "channels", "scale", "mean", "std", "gray",
+                      "exif_orientation"),
     "classes": ("names", "file"),
     "signature": ("input", "output", "layout", "kind"),
-}
+}  # fmt: skip
 _MOST_BYTES = 1 << 20  # of a card or a list of names
 _CROP_SHARE = 0.875  # the usual recipe: the network sees the middle 7/8 of the resized picture
 _SMALLEST_WITH_MARGIN = 96  # smaller networks are trained on pictures of just their size
@@ -67,6 +68,7 @@ class Card:
     mean: Numbers
     std: Numbers
     gray: Numbers  # pixel units, RGB order
+    exif_orientation: bool = True  # turn pictures as their EXIF orientation says
     names: tuple[str, ...] = ()
     origin: Origin = Origin()
     warnings: tuple[str, ...] = ()
@@ -154,15 +156,12 @@ class CardFile:
     def read(cls, path: Path) -> "CardFile":
         """The card in a TOML file."""
         try:
-            status = path.stat()  # a vendor's card may be a pipe, or huge
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-                raise OSError(f"it is no regular file of at most {_MOST_BYTES:,} bytes")
-            data = tomllib.loads(path.read_text("utf-8"))
+            data = tomllib.loads(read_regular(path, _MOST_BYTES).decode("utf-8"))
         except FileNotFoundError:
             way_out = f"write one with: auditkit inspect MODEL --write-card --card {path}"
             raise BadInput(f"there is no card {path}; {way_out}") from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-            raise BadInput(f"the card {path} cannot be read: {error}.") from None
+        except (OSError, ValueError, RecursionError) as error:  # also an integer of more digits than Python reads
+            raise BadInput(f"the card {path} cannot be read: {reason(error)}.") from None
         if data.get("schema_version") != SCHEMA_VERSION:
             raise BadInput(f"{path}: schema_version is {data.get('schema_version')!r}, expected {SCHEMA_VERSION}.")
         Table(data, path.name, ("schema_version", *_TABLES))
@@ -195,6 +194,7 @@ class CardFile:
             scale=_numbers(table, "scale", (base.scale,))[0],
             mean=_numbers(table, "mean", base.mean),
             std=_numbers(table, "std", base.std),
+            exif_orientation=table.truth("exif_orientation", base.exif_orientation),
             names=self.names or signature.class_names,
             origin=Origin(self.path),
             warnings=(),
@@ -294,6 +294,7 @@ scale = {card.scale!r}
 mean = {list(card.mean)}
 std = {list(card.std)}
 gray = {[round(value, 3) for value in card.gray]}   # infill, pixel units, RGB
+exif_orientation = {str(card.exif_orientation).lower()}   # turn pictures as their EXIF orientation says
 
 [classes]
 {names}

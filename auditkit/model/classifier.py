@@ -218,6 +218,7 @@ class Opening:
     preset: str | None = None
     overrides: Overrides = Overrides()
     limits: Limits = Limits()
+    ignore_exif: bool = False  # pictures stay as they are stored, whatever the card says
 
 
 def load(
@@ -267,6 +268,12 @@ def _merged(overrides: Overrides, card_file: CardFile | None) -> Overrides:
 
 
 def _card(card_file: CardFile | None, opening: Opening, signature: Signature) -> Card:
+    card = _stated_card(card_file, opening, signature)
+    return replace(card, exif_orientation=False) if opening.ignore_exif else card
+
+
+def _stated_card(card_file: CardFile | None, opening: Opening, signature: Signature) -> Card:
+    """The card of the file or the preset; without either, the one that is usual."""
     if card_file is not None:
         return card_file.card(signature)
     if opening.preset is not None:

@@ -1,19 +1,40 @@
 """Pictures become network inputs: decode, resize, crop, normalise."""
 
+import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.signature import Layout, Signature
+from auditkit.regular_files import open_regular, reason
+
+Picture = Image.Image | Array  # arrays are uint8 [height, width] or [height, width, 1 or 3]
 
 _BLUR_SIGMA_AT_224 = 5.0
 _SIXTEEN_BITS = ("PNG", "PPM")  # formats whose wide grey is that, and comes as 32 bits
-_MOST_PIXELS = 2**27  # a thin strip of a few bytes may be gigabytes after a resize
+_MOST_PIXELS = 2**27  # of a picture; a few bytes may be gigabytes once decoded, and a thin strip after a resize
+_MOST_FILE_BYTES = 2**28  # of a picture; so many pixels hardly fill as much
+# What is decoded, whatever a file's name says: other formats of Pillow's call other programs, or are hardly tested.
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
+# Raised by Pillow on damage of one kind or another; warnings where the user turns them into errors.
+_DAMAGED_PICTURE = (OSError, ValueError, SyntaxError, LookupError, TypeError, AttributeError, EOFError, OverflowError,
+                    ArithmeticError, MemoryError, struct.error, Warning)  # fmt: skip
+_ORIENTATION = 0x0112  # number of the EXIF tag
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # by the EXIF orientation; fmt: skip
 _FILTERS = {
     "bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR, "box": Image.Resampling.BOX,
     "nearest": Image.Resampling.NEAREST, "lanczos": Image.Resampling.LANCZOS,
@@ -23,17 +44,46 @@ _FILTERS = {
 def opened(path: "str | Path") -> Image.Image:
     """The decoded picture of a file, or one sentence that names the file."""
     try:
-        with Image.open(path) as picture:
-            picture.load()
-            return picture
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise BadInput(f"the image {path} cannot be read: {error}.") from None
+        with open_regular(Path(path)) as stream:
+            if os.fstat(stream.fileno()).st_size > _MOST_FILE_BYTES:
+                raise OSError(f"it has more than {_MOST_FILE_BYTES:,} bytes")
+            with Image.open(stream, formats=_FORMATS) as picture:
+                if picture.width * picture.height > _MOST_PIXELS:
+                    raise Image.DecompressionBombError
+                picture.load()
+                return picture
+    except UnidentifiedImageError:
+        raise BadInput(f"the image {path} cannot be read: it is none of {', '.join(_FORMATS)}, or damaged.") from None
+    except Image.DecompressionBombError:
+        raise BadInput(f"the image {path} cannot be read: it has more than {_MOST_PIXELS:,} pixels.") from None
+    except _DAMAGED_PICTURE as error:
+        raise BadInput(f"the image {path} cannot be read: {reason(error)}.") from None
 
 
-def as_picture(image: "Image.Image | Array", channels: int) -> Image.Image:
+def upright(image: Picture, exif_orientation: bool) -> Picture:
+    """The image turned or mirrored as its EXIF orientation says, where that is to be applied; arrays have none."""
+    return turned(image) if exif_orientation and isinstance(image, Image.Image) else image
+
+
+def turned(image: Image.Image) -> Image.Image:
+    """The picture turned or mirrored as its EXIF orientation says."""
+    try:
+        turn = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
+    except _DAMAGED_PICTURE:  # metadata that cannot be read say nothing
+        return image
+    if turn is None:
+        return image
+    result = image.transpose(turn)
+    result.format, result.info = image.format, {}  # without the orientation, which must not be applied again
+    return result
+
+
+def as_picture(image: Picture, channels: int) -> Image.Image:
     """A picture in colour or grey; arrays must be uint8 [height, width] or [height, width, 1 or 3]."""
     if not isinstance(image, Image.Image):
         array = np.asarray(image)
+        if 0 in array.shape:
+            raise BadInput(f"an image is {array.dtype}{list(array.shape)} and has no pixels.")
         if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3)):
             kind = f"{array.dtype}{list(array.shape)}"
             raise BadInput(f"an image is {kind}, expected uint8 [height, width, 3] with pixels 0..255.")
@@ -69,9 +119,9 @@ def crop_box(card: Card, height: int, width: int) -> tuple[int, int, int, int]:
     return left, top, left + columns, top + rows
 
 
-def pixels(card: Card, image: "Image.Image | Array") -> Array:
+def pixels(card: Card, image: Picture) -> Array:
     """What the network sees of one image: uint8 [height, width, channels], RGB or grey."""
-    picture = as_picture(image, len(card.mean))
+    picture = as_picture(upright(image, card.exif_orientation), len(card.mean))
     height, width = resized_size(card, picture.height, picture.width)
     if height * width > _MOST_PIXELS:
         resized = f"{height}x{width} after the card's resize, more than {_MOST_PIXELS:,}"

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from auditkit.arrays import Weights
 from auditkit.errors import BadInput
 from auditkit.model import external_data
+from auditkit.regular_files import read_regular, reason
 
 Graph = onnx.GraphProto | onnx.FunctionProto
 
@@ -102,12 +103,11 @@ def _opset_of(proto: onnx.ModelProto) -> int:
 def read(path: Path, limits: Limits | None = None, announce: Callable[[int], None] = lambda _size: None) -> OnnxFile:
     """The model in `path`, checked and self-contained; `announce` gets its total size before its data is read."""
     limits = limits or Limits()
-    size = file_size(path, limits)
+    file_size(path, limits)
     try:
-        with path.open("rb") as stream:
-            content = stream.read(size)
+        content = read_regular(path, limits.file_bytes)
     except OSError as error:
-        raise BadInput(f"{path} cannot be read ({os.strerror(error.errno or 0)}).") from None
+        raise BadInput(f"{path} cannot be read ({reason(error)}).") from None
     proto = _parse(content, path.name)
     _check_operators(proto, path.name, limits)
     outside = external_data.outside_tensors(proto)

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.dataset import Dataset
+from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import Missing, missing_rules
 from auditkit.model import card as cards
 from auditkit.model.card import Card, to_toml
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
+from auditkit.model.signature import to_probabilities
+from auditkit.runs.evaluation.images import none_usable
 from auditkit.runs.executor import Progress, silent
 
 SCHEMA_VERSION = 1
@@ -26,11 +28,12 @@ FAR_BETTER = 0.05  # difference in accuracy from which a preset is worth a warni
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Correct predictions among n labelled images."""
+    """Correct predictions among n labelled images, and the images that cannot be used."""
 
     correct: int = 0
     correct_in_five: int = 0
     n: int = 0
+    failed: tuple[FailedImage, ...] = ()
 
     @property
     def top1(self) -> float:
@@ -44,7 +47,8 @@ class Accuracy:
 
     def __add__(self, other: "Accuracy") -> "Accuracy":
         """Accuracy on both sets of images together."""
-        return Accuracy(self.correct + other.correct, self.correct_in_five + other.correct_in_five, self.n + other.n)
+        correct, in_five = self.correct + other.correct, self.correct_in_five + other.correct_in_five
+        return Accuracy(correct, in_five, self.n + other.n, self.failed + other.failed)
 
     def to_json(self) -> dict[str, float]:
         """Plain object for `inspect --json`."""
@@ -101,6 +105,9 @@ def inspect(
         guesses += labelled.notes
         accuracy, warning = _measure_accuracy(model, labelled, progress)
         warnings += warning
+        if accuracy.failed:
+            counts = f"{len(accuracy.failed)} of {len(labelled)} images cannot be used and are left out"
+            warnings += (f"{counts}; the first, '{accuracy.failed[0].image}': {accuracy.failed[0].reason}",)
     missing = tuple(missing_rules(model.file.proto, model.signature.input, model.signature.output))
     return Inspection(model, accuracy, missing, guesses, (*warnings, *model.card.warnings))
 
@@ -115,7 +122,7 @@ def _measure_accuracy(model: OnnxClassifier, images: Dataset, progress: Progress
         figures = f"{better.correct} of {better.n} right with preset '{name}', {accuracy.correct} with"
         if model.card.origin.assumed:
             origin = cards.Origin(preset=name, assumed="assumed, by accuracy")
-            model.card, accuracy = replace(cards.from_preset(name, model.signature), origin=origin), better
+            model.card, accuracy = replace(_preset(name, model), origin=origin), better
             warning = f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it."
         else:
             warning = f"the card is probably wrong: {figures} {model.card.origin}."
@@ -130,12 +137,14 @@ def accuracy_on_sample(
     """Positions of some of the images, the accuracy on them, and a preset that does far better, with its accuracy."""
     positions = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     accuracy = _accuracy_with_card(model, model.card, images, positions, tick)
+    if not accuracy.n:
+        raise none_usable(len(positions), accuracy.failed)
     chance = 2 * np.sqrt(max(accuracy.top1 * (1 - accuracy.top1), 1 / accuracy.n) / accuracy.n)
     bar = accuracy.top1 + max(FAR_BETTER, chance)
     least = sum(count / accuracy.n <= bar for count in range(accuracy.n + 1))  # images a better preset gets right
     better_preset: tuple[str, Accuracy] | None = None
     for name in cards.PRESETS:
-        card = replace(cards.from_preset(name, model.signature), size=model.card.size)
+        card = replace(_preset(name, model), size=model.card.size)
         if (model.signature.dtype == "uint8" and name != "none") or card.prepares_like(model.card):
             tick(accuracy.n)
             continue
@@ -143,6 +152,11 @@ def accuracy_on_sample(
         if candidate is not None:
             better_preset, least = (name, candidate), candidate.correct + 1
     return positions, accuracy, better_preset
+
+
+def _preset(name: str, model: AnyClassifier) -> Card:
+    """The card of a preset; pictures are turned or not as the model's own card says."""
+    return replace(cards.from_preset(name, model.signature), exif_orientation=model.card.exif_orientation)
 
 
 def _at_least(
@@ -168,14 +182,32 @@ def _accuracy_with_card(
     accuracy = Accuracy()
     try:
         for start in range(0, len(positions), CHUNK):
-            chunk = positions[start : start + CHUNK]
-            prob, truth = model.probabilities([images.read(int(position)) for position in chunk]), images.labels[chunk]
-            rank = (prob > prob[np.arange(len(chunk)), truth][:, None]).sum(axis=1)
-            accuracy += Accuracy(int((prob.argmax(axis=1) == truth).sum()), int((rank < 5).sum()), len(chunk))
-            tick(len(chunk))
+            every = positions[start : start + CHUNK]
+            inputs, failed = _inputs(model, images, every)
+            tick(len(every))
+            if not inputs:
+                accuracy += Accuracy(failed=failed)
+                continue
+            scores = model.scores(np.concatenate(list(inputs.values())))
+            prob, truth = to_probabilities(scores, model.signature.kind), images.labels[list(inputs)]
+            rank = (prob > prob[np.arange(len(truth)), truth][:, None]).sum(axis=1)
+            accuracy += Accuracy(int((prob.argmax(axis=1) == truth).sum()), int((rank < 5).sum()), len(truth), failed)
     finally:
         model.card = before
     return accuracy
+
+
+def _inputs(
+    model: AnyClassifier, images: Dataset, positions: Array
+) -> tuple[dict[int, Array], tuple[FailedImage, ...]]:
+    """The network's input [1, ...] for each image at these positions, and the images that cannot be used."""
+    inputs, failed = dict[int, Array](), list[FailedImage]()
+    for position in positions.tolist():
+        try:
+            inputs[position] = model.preprocess([images.read(position)])
+        except BadInput as error:
+            failed.append(FailedImage(images.ids[position], str(error)))
+    return inputs, tuple(failed)
 
 
 def write_card(inspection: Inspection, target: Path, *, force: bool) -> None:

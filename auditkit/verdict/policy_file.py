@@ -14,6 +14,7 @@ from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.table import METRICS
+from auditkit.regular_files import read_regular, reason
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.toml_tables import Table, is_number, nearest, shown
 from auditkit.verdict.flags import CHEATS
@@ -57,11 +58,9 @@ def _text(path: Path) -> str:
         names = f"{', '.join(SHIPPED)}{f'; {hint}' if hint else '.'}"
         raise BadInput(f"there is no policy file {path}, and the policies of auditkit are {names}")
     try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
-            raise OSError(f"it is no regular file of at most {MOST_BYTES:,} bytes")
-        return path.read_bytes().decode("utf-8")
+        return read_regular(path, MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the policy {path} cannot be read: {error}.") from None
+        raise BadInput(f"the policy {path} cannot be read: {reason(error)}.") from None
 
 
 def parse_policy(text: str, where: str) -> Policy:

@@ -1,7 +1,6 @@
 import hashlib
 import os
 import pickle
-import sys
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
@@ -158,14 +157,6 @@ def test_a_strip_that_a_resize_would_blow_up_is_refused() -> None:
     card = replace(CARD, size=(224, 224), resize=256)
     with pytest.raises(BadInput, match=r"1x60000 pixels would have 256x15360000 after the card's resize.*crop it"):
         pixels(card, np.zeros((1, 60000, 3), np.uint8))
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems take no such names")
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    _picture(tmp_path / "a.png")
-    os.rename(os.fsencode(tmp_path / "a.png"), os.fsencode(tmp_path) + b"/b\xff.png")  # noqa: PTH104
-    with pytest.raises(BadInput, match=r"b\\udcff.png' is not UTF-8.*rename it"):
-        Dataset.open(tmp_path, 2)
 
 
 def test_boxes_outside_their_picture(tmp_path: Path) -> None:

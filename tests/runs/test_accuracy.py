@@ -10,7 +10,7 @@ from auditkit.model import card as cards
 from auditkit.runs import inspection
 
 Array = np.ndarray[Any, Any]
-SIGNATURE = SimpleNamespace(height=8, width=8, channels=3, dtype="float32", class_names=())
+SIGNATURE = SimpleNamespace(height=8, width=8, channels=3, dtype="float32", class_names=(), kind="probabilities")
 
 
 class Told:
@@ -20,7 +20,10 @@ class Told:
         self.right, self.asked, self.signature = right, 0, SIGNATURE
         self.card = cards.from_preset(own, SIGNATURE)  # type: ignore[arg-type]
 
-    def probabilities(self, pictures: list[Array]) -> Array:
+    def preprocess(self, pictures: list[Array]) -> Array:
+        return np.stack(pictures)
+
+    def scores(self, pictures: Array) -> Array:
         self.asked += len(pictures)
         known = self.right[self.card.origin.preset]
         return np.array([[0.1, 0.9] if known[int(picture[0, 0, 0])] else [0.9, 0.1] for picture in pictures])

@@ -344,7 +344,7 @@ def test_files_that_cannot_be_meant(text: str) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"there is no policy file strct, .* did you mean 'strict'"):
         read_policy("strct")
-    with pytest.raises(BadInput, match="no regular file"):
+    with pytest.raises(BadInput, match="not a regular file"):
         read_policy(tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(BadInput, match="cannot be read"):

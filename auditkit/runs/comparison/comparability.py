@@ -8,7 +8,8 @@ from auditkit.runs.evaluation.settings import CONVENTIONS, IMAGE_PREFIX
 from auditkit.runs.folder.results import CardValue, ModelFile, Results
 
 _SAME_SETTINGS = ("protocol", "labels", "renormalise", "steps", "range", "eps1", "eps2", "ties")
-_FRAME = ("size", "resize", "crop", "interpolation", "channels")  # of a card: how a picture reaches the network
+# Of a card: how a picture reaches the network.
+_FRAME = ("size", "resize", "crop", "interpolation", "channels", "exif_orientation")
 _INTERVALS = ("confidence", "interval")
 _COMPUTED = ("device", "precision", "auditkit", "onnxruntime", "system")
 _Value = CardValue | tuple[str, ...]

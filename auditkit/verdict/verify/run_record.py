@@ -81,7 +81,7 @@ def _evaluation(settings: Settings) -> Evaluation:
 
 
 def _card(recorded: Mapping[str, CardValue]) -> Card:
-    values: dict[str, Any] = dict(recorded)
+    values: dict[str, Any] = {"exif_orientation": False, **recorded}  # a run that does not say so did not apply it
     del values["class_names"]
     return Card(**values)
 

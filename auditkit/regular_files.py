@@ -1,0 +1,45 @@
+"""Opens files that others made: regular files only, since a pipe, a socket or a device may never end."""
+
+import io
+import os
+import stat
+from pathlib import Path
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+          stat.S_IFBLK: "a device"}  # fmt: skip
+# A file that becomes a pipe just before it is opened must not block.
+_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+
+
+def open_regular(path: Path, flags: int = 0) -> io.BufferedReader:
+    """The file, open for reading; OSError with the reason if it is no regular file or cannot be opened."""
+    try:
+        _check(os.stat(path).st_mode)  # opening a device may have effects of its own
+        stream = open(path, "rb", opener=lambda name, mode: os.open(name, mode | _FLAGS | flags))  # noqa: SIM115
+    except ValueError as error:  # a name with a zero byte
+        raise OSError(str(error)) from None
+    try:
+        _check(os.fstat(stream.fileno()).st_mode)
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most that many bytes; OSError with the reason for any other."""
+    with open_regular(path) as stream:
+        content = stream.read(min(os.fstat(stream.fileno()).st_size, most) + 1)  # which is allocated at once
+    if len(content) > most:
+        raise OSError(f"it has more than {most:,} bytes")
+    return content
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be read, without the number of the error and the path."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _check(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
