@@ -156,6 +156,13 @@ def descendants(nodes: Iterable[onnx.NodeProto], names: Iterable[str]) -> set[st
     return reached
 
 
+def shape(kind: onnx.TypeProto.Tensor) -> list[int | None] | None:
+    """The dimensions of a tensor's type, None where one is open; None if the type does not say how many there are."""
+    if not kind.HasField("shape"):
+        return None
+    return [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+
+
 def inferred_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
     """Element types and shapes of tensors, as far as they are declared or can be inferred."""
     graph = shape_inference.infer_shapes(model).graph

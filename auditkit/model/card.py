@@ -20,7 +20,7 @@ from auditkit.model import external_data
 from auditkit.model.signature import Overrides, Signature
 from auditkit.records import Json, to_json
 from auditkit.regular_files import read_regular, reason
-from auditkit.toml_tables import Table
+from auditkit.toml_tables import Table, shown
 
 SCHEMA_VERSION = 1
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box")
@@ -162,15 +162,16 @@ class CardFile:
             raise BadInput(f"there is no card {path}; {way_out}") from None
         except (OSError, ValueError, RecursionError) as error:  # also an integer of more digits than Python reads
             raise BadInput(f"the card {path} cannot be read: {reason(error)}.") from None
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise BadInput(f"{path}: schema_version is {data.get('schema_version')!r}, expected {SCHEMA_VERSION}.")
+        version = data.get("schema_version")
+        if type(version) is not int or version != SCHEMA_VERSION:
+            raise BadInput(f"{path}: schema_version is {shown(version)}, expected {SCHEMA_VERSION}.")
         Table(data, path.name, ("schema_version", *_TABLES))
         tables = {name: Table(data.get(name, {}), f"{path.name} [{name}]", keys) for name, keys in _TABLES.items()}
         return cls(path, tables["preprocessing"], tables["signature"], _names(tables["classes"], path))
 
     def overrides(self) -> Overrides:
         """The facts that the card states about the model's inputs and outputs."""
-        texts: dict[str, Any] = {key: str(value) for key, value in self.signature.data.items()}
+        texts: dict[str, Any] = {key: self.signature.text(key) for key in self.signature.data}
         size = _size(self.preprocessing, "size") if "size" in self.preprocessing else None
         try:
             return Overrides(**texts, size=size, classes=len(self.names) or None)
@@ -183,7 +184,7 @@ class CardFile:
         missing = [key for key in ("channels", "scale", "mean", "std") if key not in table]
         if missing and "preset" not in table:
             raise BadInput(f"{where} [preprocessing] lacks {', '.join(missing)}; state them, or a preset.")
-        base = from_preset(str(table.data.get("preset", "none")), signature)
+        base = from_preset(table.text("preset", "none"), signature)
         card = replace(
             base,
             size=_size(table, "size") if "size" in table else base.size,
@@ -235,7 +236,7 @@ def _numbers(table: Table, key: str, default: Numbers) -> Numbers:
 
 def _names(table: Table, path: Path) -> tuple[str, ...]:
     if "file" in table:
-        file = str(table.data["file"])
+        file = table.text("file")
         try:
             # A vendor's card may name any file of the reader's machine, just as a tensor may.
             with external_data.opened(path.parent, file, f"the list of class names of {path.name}") as descriptor:

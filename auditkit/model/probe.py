@@ -118,6 +118,9 @@ def _first_run(
         raise BadInput("no output of the model is a tensor of scores; ask for an export that returns class scores.")
     first: RuntimeFailure | None = None
     for height, width in _sizes(image, overrides):
+        if first is None:
+            dims = image.dims(image.batch or ROWS, height, width)
+            signatures.refuse_pictures(file.proto, list(outputs), image.name, dims)
         trial = Trial(file, image, height, width)
         try:
             session = trial.session(list(outputs), freed=False)
@@ -153,9 +156,10 @@ def _try_batches(trial: Trial, session: Session) -> list[Array]:
 def _kind(proto: onnx.ModelProto, output: str, scores: Array, overrides: Overrides) -> tuple[Kind, tuple[str, ...]]:
     if not np.all(np.isfinite(scores)):
         raise BadInput(f"the scores '{output}' are NaN or infinite on noise images; the file is damaged.")
-    if overrides.kind is not None:
-        return overrides.kind, ()
     by_graph = signatures.kind_by_graph(proto, output)
+    if overrides.kind is not None:
+        signatures.check_kind(overrides.kind, by_graph, output, scores)
+        return overrides.kind, ()
     if by_graph == "probabilities" and np.all(scores == 1):
         raise BadInput(_always_sure(output))
     return signatures.kind_of(by_graph, scores)

@@ -7,7 +7,7 @@ training info are read through `external_data`. The runtime gets these bytes, ne
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,10 +162,17 @@ def _parse(content: bytes, name: str) -> onnx.ModelProto:
 
 def graphs(proto: onnx.ModelProto) -> Iterator[tuple[int, Graph]]:
     """Every graph and function body of a model with its depth, outermost first."""
-    waiting: list[tuple[int, Graph]] = [(0, proto.graph)]
-    waiting += [(0, function) for function in proto.functions]
-    for training in proto.training_info:
-        waiting += [(0, training.initialization), (0, training.algorithm)]
+    yield from _graphs_from([*_plain_graphs(proto), *proto.functions])
+
+
+def _plain_graphs(proto: onnx.ModelProto) -> list[Graph]:
+    """The outermost graphs of a model that are no function's."""
+    return [proto.graph, *(t.initialization for t in proto.training_info), *(t.algorithm for t in proto.training_info)]
+
+
+def _graphs_from(outermost: Sequence[Graph]) -> Iterator[tuple[int, Graph]]:
+    """Graphs and those within them, each with its depth."""
+    waiting = [(0, graph) for graph in outermost]
     while waiting:
         depth, graph = waiting.pop(0)
         yield depth, graph
@@ -187,6 +194,11 @@ def _check_operators(proto: onnx.ModelProto, name: str, limits: Limits) -> None:
                 raise BadInput(f"{name} contains {reason}; refused. {_STANDARD_OPERATORS}")
             if node.domain not in _RUNTIME_DOMAINS and (node.domain, node.op_type) not in local:
                 foreign.setdefault(f"{node.domain}::{node.op_type}", []).append(node.name or "unnamed")
+    for _, graph in _graphs_from(_plain_graphs(proto)):
+        for node in graph.node:
+            if any(attribute.ref_attr_name for attribute in node.attribute):
+                reason = f"node '{node.name or node.op_type}' takes an attribute from a function, but lies in none"
+                raise BadInput(f"{name}: {reason}; the file is damaged. Ask for the file again.")
     if foreign:
         operators = ", ".join(f"{op} ({len(n)}x, first '{n[0]}')" for op, n in sorted(foreign.items())[:4])
         reason = f"operators that onnxruntime does not ship: {operators}. Custom libraries are never loaded."

@@ -1,7 +1,7 @@
 """What a classifier takes and gives: which of its outputs holds the scores, and how these are to be read."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -22,6 +22,7 @@ _KIND_OF_LAST = {
     "Softmax": "probabilities", "QLinearSoftmax": "probabilities", "LogSoftmax": "log-probabilities",
     "Sigmoid": "sigmoid", "QLinearSigmoid": "sigmoid",
 }  # fmt: skip
+_LAST_STEPS = {"probabilities": "softmax", "log-probabilities": "log-softmax", "sigmoid": "sigmoid"}  # by kind
 # What these give is not confined to [0, 1], even where on a few noise images it happens to lie there; nor is it after
 # averages, a bias or a temperature.
 _UNBOUNDED = frozenset({
@@ -29,6 +30,7 @@ _UNBOUNDED = frozenset({
     "QLinearMatMul", "QLinearConv", "Relu",
 })  # fmt: skip
 _LINEAR = frozenset({"GlobalAveragePool", "AveragePool", "ReduceMean", "Add", "Sub", "Mul", "Div"})
+_PLANE_AXES = 3  # axes of an output that may yet be a vector an image, or the rows of a detector or of a sequence model
 _FEATURE_NAMES = ("feature", "embed", "hidden", "pooled")
 _BOX_NAMES = ("box", "bbox", "detection", "rois", "anchors")
 
@@ -202,6 +204,14 @@ def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]
     return by_values, (warning,)
 
 
+def check_kind(kind: Kind, by_graph: str | None, output: str, scores: Array) -> None:
+    """Refuse scores that are said to be logits where the graph ends in a sigmoid or a softmax, and they look it."""
+    looks_it = by_graph == "sigmoid" or kind_by_values(scores, tolerance=0.1) == by_graph
+    if kind == "logits" and by_graph in _LAST_STEPS and looks_it:
+        reason = f"kind 'logits' was given, but the scores '{output}' come out of a {_LAST_STEPS[by_graph]}"
+        raise BadInput(f"{reason}; leave the kind out, or name the tensor before it with --output.")
+
+
 def multi_label(sign: str) -> BadInput:
     """The refusal of a model whose labels do not exclude each other."""
     reason = "a multi-label model, for which soundness is not defined. auditkit audits models that choose one label"
@@ -301,6 +311,30 @@ def _refuse_detectors(proto: onnx.ModelProto, outputs: list[str]) -> None:
         sign = "a NonMaxSuppression node" if suppression else f"the output '{named[0]}'"
         way_out = "auditkit audits classifiers. If one output does hold class scores, name it with --output."
         raise BadInput(f"the model looks like an object detector ({sign}); {way_out}")
+
+
+def refuse_pictures(proto: onnx.ModelProto, outputs: list[str], input_name: str, dims: list[int | str]) -> None:
+    """Refuse a model whose outputs are all pictures by their shapes, which may take long to run."""
+    declared = {value.name: edit.shape(value.type.tensor_type) for value in proto.graph.output}
+    shapes = [declared.get(name) for name in outputs]
+    if any(shape is not None and len(shape) <= _PLANE_AXES for shape in shapes):
+        return
+    if not all(map(_is_picture, shapes)):
+        try:
+            sized = edit.with_dims(edit.with_outputs(edit.with_open_dims(proto), outputs), input_name, dims)
+            types = edit.inferred_types(sized)
+        except (ValueError, RuntimeError, LookupError, TypeError):  # a damaged graph; its run will tell
+            return
+        shapes = [edit.shape(types[name]) if name in types else None for name in outputs]
+    if all(map(_is_picture, shapes)):
+        sizes = ", ".join(f"'{name}' {list(shape or ())}" for name, shape in zip(outputs, shapes, strict=True))
+        guess = "it looks like a segmentation model or a feature extractor"
+        raise BadInput(f"no output is one vector of class scores an image ({sizes[:200]}): {guess}.")
+
+
+def _is_picture(shape: Sequence[int | None] | None) -> bool:
+    """Whether an output holds more than one vector of numbers an image, whatever its open dimensions are."""
+    return shape is not None and len(shape) > _PLANE_AXES and sum(size not in (1, None) for size in shape[1:]) > 1
 
 
 def _no_scores_sentence(arrays: dict[str, Array], rows: int) -> str:
