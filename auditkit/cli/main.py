@@ -3,6 +3,8 @@
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, NoReturn
 
@@ -44,6 +46,7 @@ def _options(
     pass
 
 
+_STDERR = 2  # its descriptor
 _INTERRUPTED, _CLOSED_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE: no verdict, good or bad
 
 
@@ -55,7 +58,8 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):  # so that a name the terminal cannot show does not fail the command
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(standalone_mode=False, prog_name="auditkit")
+        with _libraries_muted():
+            code = app(standalone_mode=False, prog_name="auditkit")
     except AuditError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -68,6 +72,32 @@ def main() -> None:
     if code == _INTERRUPTED:  # typer turns an interrupt into this code
         _fail("interrupted.", _INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _libraries_muted() -> Iterator[None]:
+    """Keep off stderr what libraries in C write to its descriptor, such as libtiff about a damaged picture."""
+    stderr, debug = sys.stderr, os.environ.get("AUDITKIT_DEBUG")
+    try:
+        muted = stderr.fileno() == _STDERR and not debug
+    except (AttributeError, OSError, ValueError):  # a stream of another kind, which such libraries do not know
+        muted = False
+    if not muted:
+        yield
+        return
+    descriptor, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
+    stderr.flush()
+    try:
+        with os.fdopen(descriptor, "w", 1, stderr.encoding, "backslashreplace") as stream:
+            os.dup2(nowhere, _STDERR)
+            sys.stderr = stream
+            try:
+                yield
+            finally:
+                sys.stderr = stderr
+                os.dup2(descriptor, _STDERR)
+    finally:
+        os.close(nowhere)
 
 
 def _explained(error: Exception) -> tuple[str, int]:

@@ -337,3 +337,17 @@ def test_a_bundle_is_checked_against_the_turned_picture(tmp_path: Path) -> None:
     assert not [problem for problem in check(maps, dataset, None, 2, None) if problem.severity == "error"]
     ignoring = replace(CARD, exif_orientation=False)
     assert [problem for problem in check(maps, dataset, None, 2, ignoring) if problem.severity == "error"]
+
+
+def test_what_libraries_write_stays_off_stderr(tmp_path: Path, model: Path) -> None:
+    """libtiff writes about a damaged picture to the descriptor itself."""
+    folder = _pictures(tmp_path, "0/a.png")
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "0" / "b.tif", compression="tiff_lzw")
+    content = bytearray((folder / "0" / "b.tif").read_bytes())
+    content[2000:2400] = b"\xff" * 400
+    (folder / "0" / "b.tif").write_bytes(bytes(content))
+    done = command("inspect", model, "--images", folder, "--preset", "unit")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 of 2 images cannot be used" in " ".join(done.stdout.split())
+    refused(command("inspect", model, "--images", tmp_path / "none"), "there is no")  # and stderr is as before
