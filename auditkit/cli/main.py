@@ -1,6 +1,7 @@
 """The `auditkit` command: runs a verb, and turns every failure into one line and an exit code."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def _options(
 
 
 _STDERR = 2  # its descriptor
+_LONG_WORD = re.compile(r"(\S{300})\S{100,}")  # a name out of a vendor's file may fill the screen
 _INTERRUPTED, _CLOSED_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE: no verdict, good or bad
 
 
@@ -115,5 +117,6 @@ def _explained(error: Exception) -> tuple[str, int]:
 
 def _fail(sentence: str, code: int) -> NoReturn:
     if sentence:  # there is none without a verb, where the help is printed
-        print("auditkit: " + console.plain(" ".join(sentence.split())), file=sys.stderr)
+        short = _LONG_WORD.sub(r"\1...", " ".join(sentence.split()))
+        print("auditkit: " + console.plain(short), file=sys.stderr)
     sys.exit(code)

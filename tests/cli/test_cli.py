@@ -242,3 +242,11 @@ def test_every_verb_notices_an_option_left_without_its_value() -> None:
     found = leaves(get_command(main.app))
     assert len(found) == len(main.VERBS) + 5
     assert all(isinstance(one, Verb) for one in found)
+
+
+def test_a_name_of_any_length_leaves_the_sentence_readable(tmp_path: Path) -> None:
+    (tmp_path / "card.toml").write_text(f"schema_version = 1\n{'x' * 5000} = 1\n")
+    model = onnx_models.save(onnx_models.convnet(), tmp_path)
+    done = auditkit("inspect", model, "--card", tmp_path / "card.toml")
+    refused(done, "unknown key", "known keys: schema_version")
+    assert len(done.stderr) < 700

@@ -1,5 +1,6 @@
 """Input that is no plain file, lies about its size, has an odd name, or is stored on its side."""
 
+import json
 import os
 import socket
 import sys
@@ -325,6 +326,33 @@ def _card(folder: Path, exif: str | None) -> Path:
     line = "" if exif is None else f"exif_orientation = {exif}\n"
     (folder / "card.toml").write_text(f'schema_version = 1\n[preprocessing]\npreset = "unit"\n{line}')
     return folder / "card.toml"
+
+
+@pytest.mark.parametrize("options", [(), ("--ignore-exif",)])
+def test_a_run_says_whether_pictures_were_turned_and_verify_does_the_same(
+    tmp_path: Path, model: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "images").mkdir()
+    for seed in range(3):
+        noise = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        _oriented(tmp_path / "images" / f"{seed}.png", 6, noise)
+    words = (
+        "evaluate",
+        model,
+        tmp_path / "images",
+        "-o",
+        tmp_path / "run",
+        "--preset",
+        "unit",
+        "--steps",
+        "4",
+        *options,
+    )
+    assert command(*words).returncode == 0
+    card = json.loads((tmp_path / "run" / "results.json").read_text())["subject"]["card"]
+    assert card["exif_orientation"] is (not options)
+    done = command("verify", tmp_path / "run", "--sample", "1")
+    assert done.returncode == 0, done
 
 
 def test_a_bundle_is_checked_against_the_turned_picture(tmp_path: Path) -> None:
