@@ -7,6 +7,7 @@ from pathlib import Path
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
           stat.S_IFBLK: "a device"}  # fmt: skip
+_CHUNK_BYTES = 2**20
 # A file that becomes a pipe just before it is opened must not block.
 _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
@@ -30,6 +31,8 @@ def read_regular(path: Path, most: int) -> bytes:
     """The content of a regular file of at most that many bytes; OSError with the reason for any other."""
     with open_regular(path) as stream:
         content = stream.read(min(os.fstat(stream.fileno()).st_size, most) + 1)  # which is allocated at once
+        while len(content) <= most and (more := stream.read(_CHUNK_BYTES)):  # some systems say 0, or the file grows
+            content += more
     if len(content) > most:
         raise OSError(f"it has more than {most:,} bytes")
     return content

@@ -5,6 +5,7 @@ import io
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from auditkit.regular_files import read_regular, reason
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _CORNERS = ("x0", "y0", "x1", "y1")
 _Row = dict[str, str]
-_MOST_CSV_BYTES = 2**28  # millions of lines
+_MOST_CSV_BYTES, _MOST_ROWS = 2**28, 2_000_000  # more than ImageNet has; a row takes many times its bytes
 _ARCHIVE_LEFTOVERS = "__MACOSX"  # a folder that macOS puts beside the files of a zip archive
 _UNWRITABLE = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, bytes that are no text, and line separators
 
@@ -152,11 +153,13 @@ def check_pixels(images: Array, where: str) -> None:
 def _list_csv(path: Path, names: Sequence[str]) -> Listing:
     try:
         text = read_regular(path, _MOST_CSV_BYTES).decode("utf-8-sig")
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        rows = list(islice(csv.DictReader(io.StringIO(text, newline="")), _MOST_ROWS + 1))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path} cannot be read: {reason(error)}.") from None
     if not rows:
         raise BadInput(f"{path} has no rows; its first line names the columns: image,label.")
+    if len(rows) > _MOST_ROWS:
+        raise BadInput(f"{path} lists more than {_MOST_ROWS:,} images; split it.")
     columns = list(rows[0])
     if "image" not in columns:
         raise BadInput(f"{path} has columns {', '.join(map(str, columns))}; expected image,label.")

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import auditkit
-from auditkit.data import npy
+from auditkit.data import dataset_files, npy
 from auditkit.data.bundle_check import check
 from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
@@ -80,6 +80,21 @@ def test_an_image_that_is_no_plain_file_is_an_image_that_cannot_be_used(tmp_path
     KINDS[kind](tmp_path / "a.png")
     with pytest.raises(BadInput, match=rf"a\.png cannot be read: it is a {kind}, not a regular file\.$"):
         opened(tmp_path / "a.png")
+
+
+def test_a_file_of_unknown_size_is_read_to_its_end() -> None:
+    """Such as those of /proc, which the system says are empty."""
+    path = Path("/proc/self/cmdline")
+    if not path.exists():
+        pytest.skip("this system has no /proc")
+    assert read_regular(path, 10**6) == path.read_bytes()
+
+
+def test_a_csv_may_be_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_files, "_MOST_ROWS", 3)
+    (tmp_path / "set.csv").write_text("image\n" + "a.png\n" * 4)
+    with pytest.raises(BadInput, match="lists more than 3 images; split it"):
+        Dataset.open(tmp_path / "set.csv", 2)
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
