@@ -8,7 +8,7 @@ import sys
 if not sys.flags.safe_path and os.path.realpath(sys.path[0]) == os.path.realpath(os.curdir):
     del sys.path[0]
 
-from auditkit.cli.main import main
+from auditkit.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -29,7 +29,11 @@ class LoadFailure(RuntimeFailure):
     """The runtime cannot load a graph, whatever it is fed."""
 
 
-class OutOfMemory(RuntimeFailure):
+class ModelFailure(RuntimeFailure):
+    """The model gave no usable answer for the images that it was fed; it may for others."""
+
+
+class OutOfMemory(ModelFailure):
     """The runtime asked for more memory than there is; a smaller batch may do."""
 
 

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,8 @@ def export_resnet50(folder: Path) -> Path:
 def bare_runs(model: OnnxClassifier, batch: int) -> Callable[[int], object]:
     """Runs of the vendor's graph alone, input and output bound on the device."""
     rows = np.random.default_rng(0).standard_normal(model.signature.array_shape(batch)).astype(np.float32)
-    own = Session(model.graph, model.settings, model.weights)
-    session = own._session
+    own = Session(model.graph, replace(model.settings, worker=None, in_process=True), model.weights)
+    session = own._session.session
     binding = session.io_binding()
     binding.bind_ortvalue_input(model.signature.input, own.upload(rows.astype(model.signature.dtype)))
     binding.bind_output(own.outputs[0], model.settings.device)

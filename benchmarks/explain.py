@@ -28,7 +28,6 @@ import auditkit
 from auditkit.graph import mask_objective as names
 from auditkit.methods.mask.method import MaskOptions, prepare
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.session import Stepper
 from benchmarks.reporting import log, origin, printed_at_end
 
 Steps = Callable[[int], None]  # run so many steps and wait until they are done
@@ -100,7 +99,7 @@ def ours(model: OnnxClassifier, masks: int, asked: argparse.Namespace) -> Steps:
     feeds = {name: session.upload(array) for name, array in fixed.items()}
     draws = rng.integers(masks, masks + OTHERS, (asked.steps, masks, asked.distractors)).astype(np.int32)
     start = names.initial_state(masks, learner.ends, learner.recipe)
-    stepper = Stepper(session, names.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
+    stepper = session.stepper(names.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
 
     def steps(count: int) -> None:
         for step in range(count):

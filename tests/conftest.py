@@ -2,6 +2,7 @@ import hashlib
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,25 +64,42 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _same_bytes_are_tried_once() -> Iterator[None]:
-    """Remember what the sandbox said of a file: half a second for each of the many tests that open the same model.
+    """Remember what the sandbox said of a file, and run it here: a second for each of the many tests that open a model.
 
-    The tests of the model package itself, and of files whose tensors lie in other files, have the real one every time.
+    Tests marked `workers` have real workers. The tests of the model package itself, and of files whose tensors lie in
+    other files, have the real sandbox every time.
     """
-    from auditkit.model import sandbox
+    from auditkit.model import runtime, sandbox
     from auditkit.model.signature import Signature
 
     attempt = sandbox.attempt
     outcomes: dict[tuple[str, str], sandbox.Outcome[Signature]] = {}
 
+    def tried(path: Path, overrides: sandbox.Overrides, limits: sandbox.Limits) -> sandbox.Outcome[Signature]:
+        outcome = attempt(path, overrides, limits)
+        if not runtime.IN_WORKER or outcome.worker is None:
+            return outcome
+        outcome.worker.close()
+        return replace(outcome, worker=None)
+
     def attempt_once(path: Path, overrides: sandbox.Overrides, limits: sandbox.Limits) -> sandbox.Outcome[Signature]:
         content = path.read_bytes() if path.is_file() else b""
-        if "tests/model/" in os.environ.get("PYTEST_CURRENT_TEST", "") or not content or b"location" in content:
-            return attempt(path, overrides, limits)
+        real = "tests/model/" in os.environ.get("PYTEST_CURRENT_TEST", "") or not runtime.IN_WORKER
+        if real or not content or b"location" in content:
+            return tried(path, overrides, limits)
         key = hashlib.sha256(content).hexdigest(), repr((overrides, limits))
         if key not in outcomes:
-            outcomes[key] = attempt(path, overrides, limits)
+            outcomes[key] = tried(path, overrides, limits)
         return outcomes[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sandbox, "attempt", attempt_once)
+        patch.setattr(runtime, "IN_WORKER", True)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _real_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sessions run in workers, as they do outside of the tests, in tests that are marked so."""
+    if "workers" in request.keywords:
+        monkeypatch.setattr("auditkit.model.runtime.IN_WORKER", False)

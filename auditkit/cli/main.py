@@ -64,15 +64,15 @@ def main() -> None:
             code = app(standalone_mode=False, prog_name="auditkit")
     except AuditError as error:
         _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted.", _INTERRUPTED)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except (BrokenPipeError, SystemExit):  # typer turns a broken pipe into exit code 1, that of a failed policy
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that flushing at exit does not fail again
         sys.exit(_CLOSED_PIPE)
     except Exception as error:
         _fail(*_explained(error))
     if code == _INTERRUPTED:  # typer turns an interrupt into this code
-        _fail("interrupted.", _INTERRUPTED)
+        raise KeyboardInterrupt
     sys.exit(code if isinstance(code, int) else 0)
 
 

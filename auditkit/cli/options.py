@@ -80,6 +80,8 @@ class ModelOptions:
     threads: Annotated[int, _run_option(help="CPU threads; 0 leaves the choice to the runtime.")] = 0
     memory: Annotated[float | None, _run_option(
         help="GiB of GPU memory to use, 3.25 or more; by default as much as helps.")] = None
+    allow_failed: Annotated[int, _run_option(
+        help="Leave out up to this many images on which the model hangs, crashes or takes too much memory.")] = 0
     memory_limit: Annotated[float, _limit_option(
         help="GiB (plus four times the file) that the first load and run of a file may take.")] = 1.0
     time_limit: Annotated[float, _limit_option(
@@ -111,7 +113,8 @@ class ModelOptions:
         if self.memory is not None and not 0 < self.memory < math.inf:
             raise typer.BadParameter(f"--memory {self.memory:g} is not a positive number of GiB")
         memory_bytes = None if self.memory is None else int(self.memory * _GIB)
-        return Settings(self.device, self.precision, self.threads, self.batch, memory_bytes=memory_bytes)  # type: ignore[arg-type]
+        return Settings(self.device, self.precision, self.threads, self.batch, memory_bytes=memory_bytes,  # type: ignore[arg-type]
+                        allow_failed=self.allow_failed)  # fmt: skip
 
     def open(self, model: Path) -> "OnnxClassifier":
         """The classifier in an ONNX file."""

@@ -37,6 +37,7 @@ class FailedImage:
 
     image: str
     reason: str
+    by_model: bool = False  # whether the picture is sound and the model ended its worker on it
 
 
 @dataclass(frozen=True)

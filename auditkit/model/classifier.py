@@ -19,8 +19,8 @@ from auditkit.model.device import CPU, DeviceProfile
 from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size
-from auditkit.model.session import Session, Settings, filled, in_batches, in_precision, measured_batch
-from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
+from auditkit.model.session import Session, Settings, filled, in_batches, in_precision, measured_batch, on_cpu
+from auditkit.model.signature import Overrides, Signature, checked_scores, kind_by_values, to_probabilities
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
 Classify = Callable[[Array], ArrayLike]  # preprocessed images in, one row of scores for each out
@@ -112,7 +112,7 @@ class OnnxClassifier(_WithCard):
             return self
         if self._reference is None:
             # Half the cores: the others feed the device meanwhile.
-            plain = Settings(CPU.name, precision="strict", threads=max(1, (os.cpu_count() or 1) // 2))
+            plain = on_cpu(self.settings, threads=max(1, (os.cpu_count() or 1) // 2))
             self._reference = OnnxClassifier(self.file, self.signature, self.card, plain)
         return self._reference
 
@@ -140,7 +140,11 @@ class OnnxClassifier(_WithCard):
         return scores
 
     def _run(self, rows: Array) -> Array:
-        return self.session.run({self.signature.input: rows})[0].reshape(len(rows), -1)
+        output = self.session.run({self.signature.input: rows})[0]
+        # A model that tells pictures from noise may give another shape than in its trial.
+        expected = output.size == len(rows) * self.signature.outputs and len(rows) in (1, *output.shape[:1])
+        scores = output.reshape(len(rows), -1) if expected else output
+        return checked_scores(scores, len(rows), self.signature.outputs, self.file.path.name)
 
 
 class CallableClassifier(_WithCard):
@@ -187,22 +191,12 @@ def _function_scores(function: Classify, rows: Array, numbers: int | None) -> Ar
     except Exception as error:
         shape = f"{rows.dtype}{list(rows.shape)}"
         raise RuntimeFailure(f"the classifier function failed on {shape} with {_summary(error)}.") from error
-    expected = f"expected one row of {numbers or 'K >= 2'} scores for each picture, [{len(rows)}, {numbers or 'K'}]"
     try:
         scores = np.asarray(result)
     except Exception as error:  # rows of several lengths, say, or a tensor that lies on a GPU
         reason = f"{type(result).__name__} that makes no array ({_summary(error)})"
-        raise RuntimeFailure(f"the classifier function gave {reason}; {expected}.") from error
-    fits = scores.ndim == 2 and len(scores) == len(rows) and scores.shape[1] and numbers in (None, scores.shape[1])
-    if not fits or scores.dtype.kind not in "biuf":
-        shape = f"{type(result).__name__} ({scores.dtype.name}{list(scores.shape)})"
-        raise RuntimeFailure(f"the classifier function gave {shape} for {len(rows)} pictures; {expected}.")
-    # Minus infinity beside finite scores is a probability of 0.
-    if bad := np.count_nonzero(~np.isfinite(scores.max(axis=1))):
-        way_out = "each picture needs finite scores, also masked ones and noise."
-        reason = f"gave NaN or infinity for {bad} of {len(scores)} pictures"
-        raise RuntimeFailure(f"the classifier function {reason}; {way_out}")
-    return scores
+        raise RuntimeFailure(f"the classifier function gave {reason}; expected an array of scores.") from error
+    return checked_scores(scores, len(rows), numbers, "the classifier function", type(result).__name__)
 
 
 def _summary(error: Exception) -> str:
@@ -250,6 +244,8 @@ def open_file(path: Path, opening: Opening, settings: Settings) -> OnnxClassifie
     card_file = _card_file(path, opening)
     outcome = sandbox.attempt(path, _merged(opening.overrides, card_file), opening.limits)
     file = outcome.reopened(path, opening.limits)
+    if not settings.in_process:
+        settings = replace(settings, worker=outcome.worker)
     return OnnxClassifier(file, outcome.signature, _card(card_file, opening, outcome.signature), settings)
 
 

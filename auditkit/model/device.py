@@ -4,7 +4,6 @@ onnxruntime falls back to the CPU with a mere line on stderr, so its CUDA part i
 """
 
 import ctypes
-import functools
 import os
 import re
 import sys
@@ -102,14 +101,8 @@ def driver_problem(needed_major: int) -> str | None:
     return None if count.value else "the NVIDIA driver sees no GPU"
 
 
-@functools.cache
-def cuda_problem(provider_folder: Path, cuda_version: str, built_in: bool) -> str | None:
-    """Why CUDA cannot be used here, with what to do about it; None when it can."""
-    if not built_in:
-        return "the installed onnxruntime is a CPU build; install onnxruntime-gpu"
-    major = int(cuda_version.partition(".")[0] or 0)
-    if reason := driver_problem(major):
-        return reason
+def library_problem(provider_folder: Path, major: int) -> str | None:
+    """Why onnxruntime's CUDA libraries cannot be loaded, with what to do about it; None once they are loaded."""
     if os.name == "nt":
         return None  # the loader's message there does not name the library; the session check remains
     for name in ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"):

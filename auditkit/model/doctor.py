@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from auditkit import __version__
-from auditkit.model import device, session
+from auditkit.model import device, runtime
 
 _DISTRIBUTION = "onnx-auditkit"  # on the package index, where another project holds the name auditkit
 
@@ -35,15 +35,15 @@ class MachineFacts:
 def versions() -> dict[str, str]:
     """Versions of everything that computes figures."""
     packages = {name: metadata.version(name) for name in ("numpy", "onnx", "pillow", "pyarrow", "scipy")}
-    runtime = session.runtime().__version__
-    return {"auditkit": __version__, "python": platform.python_version(), "onnxruntime": runtime, **packages}
+    packages["onnxruntime"] = runtime.build().version
+    return {"auditkit": __version__, "python": platform.python_version(), **packages}
 
 
 def describe() -> MachineFacts:
     """Facts for `doctor`."""
-    system, problem = f"{platform.system()} {platform.machine()}", session.cuda_problem()
-    providers = session.runtime().get_available_providers()
-    gpus = CudaFacts(session.cuda_version(), problem, [] if problem else device.gpu_names())
+    system, problem = f"{platform.system()} {platform.machine()}", runtime.cuda_problem()
+    providers = runtime.library().get_available_providers()
+    gpus = CudaFacts(runtime.build().cuda_version, problem, [] if problem else device.gpu_names())
     return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), providers, gpus)
 
 

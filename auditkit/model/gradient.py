@@ -13,13 +13,13 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from auditkit import __version__
 from auditkit.arrays import Array, Weights
-from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.errors import BadInput, ModelFailure, RuntimeFailure
 from auditkit.graph import canonical, dequantise, edit, float_types
 from auditkit.graph.gradient import Facts, export, unreached
 from auditkit.model import preprocessing
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check, check, line_error
-from auditkit.model.session import Session, Settings, folded
+from auditkit.model.session import Session, Settings, folded, on_cpu
 
 ROWS = 4  # points of a line that are run at once; a backward pass takes memory
 SCHEMA_VERSION = 1
@@ -76,28 +76,32 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
     sizes = [2, 3] if signature.fixed_batch is None else [signature.fixed_batch]
     feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in sizes]
     try:
-        return _ready(edit.with_input_type(model, signature.input), classifier.weights, outputs, feeds)
+        return _ready(edit.with_input_type(model, signature.input), classifier, outputs, feeds)
     except (shape_inference.InferenceError, RuntimeError) as error:  # what onnx's own passes raise
         reason = " ".join(str(error).split())[:200]
         advice = "Use --gradient differences, or ask the vendor for another export."
         raise BadInput(f"the graph cannot be made ready for a gradient ({reason}). {advice}") from None
 
 
-def _ready(model: onnx.ModelProto, weights: Weights, outputs: list[str], feeds: list[dict[str, Array]]) -> Ready:
-    (image,) = feeds[0]
+def _ready(
+    model: onnx.ModelProto, classifier: OnnxClassifier, outputs: list[str], feeds: list[dict[str, Array]]
+) -> Ready:
+    (image,), settings = feeds[0], classifier.settings
     model = canonical.spelled_out(model)
     surrogate = dequantise.rounds(model, image)
     if dequantise.is_quantised(model):
         model = edit.with_outputs(dequantise.dequantised(canonical.raised(model)), outputs)
-    model, weights = float_types.in_one_float(model, weights)
-    model = canonical.raised(folded(model, weights))
-    if conditions := _conditions(model, weights, feeds):
-        model = folded(canonical.resolved(model, conditions), weights)
-    facts = measured_facts(model, weights, feeds)
+    model, weights = float_types.in_one_float(model, classifier.weights)
+    model = canonical.raised(folded(model, weights, settings))
+    if conditions := _conditions(model, weights, feeds, settings):
+        model = folded(canonical.resolved(model, conditions), weights, settings)
+    facts = measured_facts(model, weights, feeds, settings)
     return Ready(canonical.with_known(model, facts.values), weights, facts, surrogate)
 
 
-def measured_facts(model: onnx.ModelProto, weights: Weights, feeds: list[dict[str, Array]]) -> Facts:
+def measured_facts(
+    model: onnx.ModelProto, weights: Weights, feeds: list[dict[str, Array]], settings: Settings
+) -> Facts:
     """Shapes and types of all tensors, measured by running: what a file says of them is often missing or wrong.
 
     `feeds` are two batches of different size, or one where that is fixed. A dimension that changes follows the batch;
@@ -114,7 +118,7 @@ def measured_facts(model: onnx.ModelProto, weights: Weights, feeds: list[dict[st
     builder.into(fresh.graph)
     del fresh.graph.output[:]
     fresh.graph.output.extend(onnx.ValueInfoProto(name=name) for name in [*shape_of.values(), *sorted(steady)])
-    session = Session(fresh, Settings(device="cpu", arena=False), weights)
+    session = Session(fresh, on_cpu(settings, arena=False), weights)
     runs = [dict(zip(session.outputs, session.run(feed), strict=True)) for feed in feeds]
     by_run = {name: [tuple(run[shape].tolist()) for run in runs] for name, shape in shape_of.items()}
     by_run |= {name: [feed[name].shape for feed in feeds] for name in feeds[0]}
@@ -123,13 +127,15 @@ def measured_facts(model: onnx.ModelProto, weights: Weights, feeds: list[dict[st
     return Facts(shapes, kinds, _agreed([{name: run[name] for name in steady} for run in runs]))
 
 
-def _conditions(model: onnx.ModelProto, weights: Weights, feeds: list[dict[str, Array]]) -> dict[str, bool]:
+def _conditions(
+    model: onnx.ModelProto, weights: Weights, feeds: list[dict[str, Array]], settings: Settings
+) -> dict[str, bool]:
     """Those conditions of the graph's If nodes that come out the same whatever is fed, and how."""
     names = {node.input[0] for node in model.graph.node if node.op_type == "If"}
     steady = sorted(_independent(model.graph, set(feeds[0])) & names)
     if not steady:
         return {}
-    session = Session(edit.with_outputs(model, steady), Settings(device="cpu", arena=False), weights)
+    session = Session(edit.with_outputs(model, steady), on_cpu(settings, arena=False), weights)
     runs = [session.run({name: feed[name] for name in session.inputs}) for feed in feeds]
     agreed = _agreed([dict(zip(steady, run, strict=True)) for run in runs])
     return {name: bool(value) for name, value in agreed.items()}
@@ -220,8 +226,11 @@ def _checked(
     """The check of a gradient, which has passed; raises RuntimeFailure otherwise."""
     settings = replace(classifier.settings, precision="strict")  # TF32 is not fine enough
     session = Session(export.nudged(joined, base.facts, wrt), settings, base.weights)
-    _compare_scores(classifier, session, base, wrt)
-    result = check(_line_error(classifier, session, base.facts, wrt, line) for line in itertools.count())
+    try:
+        _compare_scores(classifier, session, base, wrt)
+        result = check(_line_error(classifier, session, base.facts, wrt, line) for line in itertools.count())
+    except ModelFailure as error:  # not the fault of the image that is explained
+        raise RuntimeFailure(f"{what} cannot be checked on noise images: {error}") from None
     if not result.passed:
         raise RuntimeFailure(
             f"{what} differs from the change of scores by {100 * result.error:.2g} % on noise images, give or take "

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput, OutOfMemory
+from auditkit.errors import BadInput, ModelFailure, OutOfMemory
 from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.gradient import differentiate
@@ -69,6 +69,9 @@ class Slopes:
             seeds[:, 0] = np.where(labels == 1, 1, -1)  # one number: the other label has its negative
         outputs = [signature.output, GRADIENT, *([self.layer] if self.layer is not None else [])]
         scores, gradients, *tensor = self.session.run({signature.input: inputs, SEED: seeds}, outputs)
+        expected = inputs.shape if self.layer is None else (len(inputs), *gradients.shape[1:])
+        if gradients.shape != expected or not np.isfinite(gradients).all():
+            raise ModelFailure("the gradient of the model is not finite, or has another shape than its tensor.")
         if signature.kind in ("probabilities", "sigmoid"):
             # Of the log-probability: the logarithm undoes most of the softmax.
             prob = to_probabilities(scores.reshape(len(inputs), -1), signature.kind)[np.arange(len(inputs)), labels]

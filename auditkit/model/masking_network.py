@@ -96,6 +96,7 @@ class Masker:
 def open_masker(path: Path, requirements: Requirements, settings: Settings, limits: Limits) -> Masker:
     """The masking network in an ONNX file, examined in a guarded child process first."""
     outcome = sandbox.guarded(path, "masking network", requirements, limits, MaskerSignature)
+    settings = replace(settings, worker=None if settings.in_process else outcome.worker)
     return Masker(outcome.reopened(path, limits), outcome.signature, requirements.classifier.classes, settings)
 
 

@@ -21,8 +21,9 @@ from auditkit.graph import hard_masks, simplify, soft_masks
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, TOP
 from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
-from auditkit.model.session import Feeds, Session, Settings, filled, measured_batch
-from auditkit.model.signature import to_probabilities
+from auditkit.model.runtime import Feeds
+from auditkit.model.session import Session, filled, measured_batch, on_cpu
+from auditkit.model.signature import checked_scores, to_probabilities
 
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
@@ -42,12 +43,13 @@ class OnnxOverBanks:
             signature.channels, signature.output, signature.outputs, signature.kind,
         )  # fmt: skip
         self.signature, self.device, self._columns = signature, model.device, columns
+        self._name = model.file.path.name
         self._turned = model.settings.channels_last and not ends.channels_last
         self._step: Session | None = None
         casts = (hard_masks.TO_HALF,) if model.device.casts_to_float16 else behind
         if split := hard_masks.split_behind_rounding(graph, ends, casts):
             step, graph, ends = split
-            self._step = Session(step, Settings(device="cpu", threads=1), model.weights)
+            self._step = Session(step, on_cpu(model.settings, threads=1), model.weights)
         self._input = ends.input
         graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
@@ -114,7 +116,8 @@ class OnnxOverBanks:
         raise NotImplementedError
 
     def _scored(self, feeds: Feeds, count: int) -> Array:
-        return self.session.run(feeds, [PROBABILITIES])[0][:count]
+        probabilities = self.session.run(feeds, [PROBABILITIES])[0][:count]
+        return checked_scores(probabilities, count, self.signature.classes, self._name)
 
 
 class OnnxMasked(OnnxOverBanks):

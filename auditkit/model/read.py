@@ -23,6 +23,7 @@ from auditkit.regular_files import read_regular, reason
 Graph = onnx.GraphProto | onnx.FunctionProto
 
 _OLDEST_OPSET = 7
+_RUN_MEMORY = 4 * 2**30
 # Domains whose operators ship inside onnxruntime; any other needs a library of the vendor's, which is never loaded.
 _RUNTIME_DOMAINS = frozenset({
     "", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training",
@@ -58,6 +59,14 @@ class Limits:
     memory_bytes: int = 2**30  # plus memory_per_byte times the model, for the first load and run
     memory_per_byte: int = 4
     seconds: float = 45.0  # for the first load and run; plus one second for each 20 MB
+
+    def memory_for(self, model_bytes: int) -> int:
+        """Memory that the first load and run may take."""
+        return self.memory_bytes + self.memory_per_byte * model_bytes
+
+    def run_memory_for(self, model_bytes: int) -> int:
+        """Memory that a worker may take after the first run: batches are larger, and gradients keep every layer."""
+        return max(self.memory_for(model_bytes), _RUN_MEMORY + 2 * self.memory_per_byte * model_bytes)
 
     def seconds_for(self, model_bytes: int) -> float:
         """Time that the first load and run may take."""

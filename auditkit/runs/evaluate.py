@@ -16,7 +16,7 @@ from auditkit.runs.evaluation.batch import Batch, prepare
 from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation, unit_keys, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, units
-from auditkit.runs.executor import Progress, Tick, execute, silent, units_ahead
+from auditkit.runs.executor import LeftOut, Progress, Tick, again, execute, silent, units_ahead
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.parquet import fitted, with_failed_images
 from auditkit.runs.folder.store import Store
@@ -68,6 +68,7 @@ def evaluate(
             _measure_units(plan, missing, lambda unit, table: store.write(keys[unit], table), tick)
             reader = Store(store.folder)
             summary = summarise(lambda: reader.tables(keys.values()), plan.settings, runtime.result(), record)
+            LeftOut(model).check(summary.failed_images)  # also those of earlier sittings
             if store is not out:
                 store.finish(results(summary))
                 checksums.write(store.folder)
@@ -77,20 +78,28 @@ def evaluate(
 def _measure_units(
     plan: EvaluationPlan, pending: Sequence[range], keep: "Callable[[range, pa.Table], None]", tick: Tick
 ) -> None:
-    failed: dict[range, tuple[FailedImage, ...]] = {}  # from when a unit is prepared until it is kept
+    unreadable: dict[str, FailedImage] = {}  # by image
 
-    def prepare_unit(unit: range) -> Batch | None:
+    def prepare_unit(unit: Sequence[int]) -> Batch | None:
         images = plan.load(unit)
-        failed[unit] = images.failed
+        unreadable.update({failure.image: failure for failure in images.failed})
         return prepare(plan, images) if images.ids else None
 
     def run(batch: Batch | None, device: AbstractContextManager[None]) -> list[Row]:
         return [] if batch is None else measure(plan, batch, lambda count: tick(0, count), device)
 
-    def keep_rows(unit: range, rows: list[Row]) -> None:
+    def keep_rows(unit: range, rows: list[Row], left_out: Sequence[FailedImage] = ()) -> None:
         # `fitted` refuses a field that is no column of the Parquet file, and the other way round.
         table = fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})
-        keep(unit, with_failed_images(table, failed.pop(unit)))
+        names = [plan.images.ids[position] for position in unit]
+        failed = [unreadable.pop(name) for name in names if name in unreadable]
+        keep(unit, with_failed_images(table, [*failed, *left_out]))
         tick(len(unit))
 
-    execute(pending, prepare_unit, run, keep_rows, plan.model.device.units_at_once, units_ahead())
+    left_out, at_once = LeftOut(plan.model), plan.model.device.units_at_once
+    while pending:
+        failed, pending = execute(pending, prepare_unit, run, keep_rows, at_once, units_ahead())
+        for unit in failed:
+            before = len(left_out.images)
+            rows = again(unit, plan.images.ids, lambda positions: run(prepare_unit(positions), nullcontext()), left_out)
+            keep_rows(unit, rows, left_out.images[before:])

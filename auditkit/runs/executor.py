@@ -2,11 +2,15 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from threading import Event, Semaphore
 from typing import Protocol, TypeVar
+
+from auditkit.data.dataset import FailedImage
+from auditkit.errors import ModelFailure, RuntimeFailure
+from auditkit.model.classifier import AnyClassifier
 
 Unit = TypeVar("Unit")
 Batch = TypeVar("Batch")
@@ -44,13 +48,14 @@ def execute(
     units: Iterable[Unit], prepare: Callable[[Unit], Batch],
     run: Callable[[Batch, AbstractContextManager[None]], Result], keep: Callable[[Unit, Result], None],
     running: int, ahead: int,
-) -> None:  # fmt: skip
-    """Prepare, run and keep every unit; after the first error no further unit is begun.
+) -> tuple[list[Unit], list[Unit]]:  # fmt: skip
+    """Prepare, run and keep units until the model fails on one; returns those that it failed on, and those not begun.
 
     Only `run` uses the device, inside the context that it is given. At most `running` units do so at once, while up to
     `ahead` are prepared.
     """
     device, stop = Semaphore(running), Event()
+    failed, not_begun = list[Unit](), list[Unit]()
 
     @contextmanager
     def turn() -> Iterator[None]:
@@ -61,11 +66,15 @@ def execute(
 
     def process(unit: Unit) -> None:
         if stop.is_set():
+            not_begun.append(unit)
             return
         try:
             keep(unit, run(prepare(unit), turn()))
         except _Stopped:
-            return
+            not_begun.append(unit)
+        except ModelFailure:
+            failed.append(unit)
+            stop.set()
         except BaseException:
             stop.set()
             raise
@@ -77,6 +86,66 @@ def execute(
         except BaseException:
             stop.set()
             raise
+    return failed, not_begun
+
+
+@contextmanager
+def blamed_on(images: Sequence[str]) -> Iterator[None]:
+    """Name the images in the error if the model gives no answer for them."""
+    try:
+        yield
+    except ModelFailure as error:
+        several = f" and {len(images) - 1} more up to '{images[-1]}'" if len(images) > 1 else ""
+        raise RuntimeFailure(f"image '{images[0]}'{several}: {_ended(error)}") from None
+
+
+def _ended(error: ModelFailure) -> str:
+    return str(error).removesuffix(".") + "."
+
+
+class LeftOut:
+    """Images that are left out because the model gives no answer for them: no more than its settings allow.
+
+    A model must not be able to drop images of its choice unnoticed, so by default the first one ends the run.
+    """
+
+    def __init__(self, model: AnyClassifier) -> None:
+        self._allowed = model.settings.allow_failed if model.settings is not None else 0
+        self.images: list[FailedImage] = []
+
+    def add(self, image: str, error: ModelFailure) -> None:
+        """Leave out an image; RuntimeFailure if there are too many."""
+        self.images.append(FailedImage(image, _ended(error), by_model=True))
+        self.check(self.images)
+
+    def check(self, images: Iterable[FailedImage]) -> None:
+        """RuntimeFailure if the model failed on more of these images than allowed."""
+        failed = [failure for failure in images if failure.by_model]
+        if len(failed) > self._allowed:
+            reason = failed[-1].reason.removesuffix(".")
+            way_out = f"to leave out images on which the model fails, give --allow-failed {len(failed)} or more"
+            raise RuntimeFailure(f"image '{failed[-1].image}': {reason}; {way_out}.")
+
+
+def again(
+    unit: Sequence[int], images: Sequence[str], work: Callable[[Sequence[int]], Result], left_out: LeftOut
+) -> Result:
+    """The work on a unit that the model failed on, without the images that it fails on when they are alone."""
+    try:
+        return work(unit)
+    except ModelFailure as error:
+        together = error
+    sound: list[int] = []
+    for position in unit:
+        try:
+            work([position])
+            sound.append(position)
+        except ModelFailure as error:
+            left_out.add(images[position], error)
+    if len(sound) == len(unit):
+        with blamed_on([images[position] for position in unit]):
+            raise together
+    return work(sound)
 
 
 @contextmanager

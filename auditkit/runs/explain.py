@@ -10,7 +10,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset, FailedImage
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, ModelFailure
 from auditkit.graph.gradient import missing_rules
 from auditkit.methods.registry import METHODS, Method
 from auditkit.methods.request import Pool, Request
@@ -18,7 +18,7 @@ from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable, probabilities
-from auditkit.runs.executor import Progress, silent
+from auditkit.runs.executor import LeftOut, Progress, again, silent
 from auditkit.runs.explain_record import RecordedBundle, picture_digest
 from auditkit.runs.folder.figures import Flag
 from auditkit.runs.folder.results import ExplanationRequest
@@ -113,22 +113,28 @@ def explain(
     infill = picture_digest(_gray(model), drawn.inputs)
     rule = what.labels or str(default_labels(model.signature.classes))
     tick, size = progress(len(images)), method.together(model)
-    failed: list[FailedImage] = []
-    for start in range(0, len(images), size):
-        positions = range(start, min(start + size, len(images)))
+    failed, left_out = list[FailedImage](), LeftOut(model)
+
+    def make_maps(positions: Sequence[int]) -> tuple[FailedImage, ...]:
         unit = load_images(positions, images, model.card, model.signature)
-        failed += unit.failed
-        tick(len(unit.failed))
         if not unit.ids:
-            continue
+            return unit.failed
         _check_same(bundle, unit, infill)
         label_sets = choose_labels(probabilities(model, unit.inputs), rule)
         missing = [bundle.missing(image, labels.tolist()) for image, labels in zip(unit.ids, label_sets, strict=True)]
         if any(missing):
             request = request_for(model, unit, missing, drawn, what.seed, lambda rows: tick(0, rows))
             bundle.add(request, method.run(request, options), infill)
-        tick(len(unit.ids))
-    maps = bundle.checked()
+        return unit.failed
+
+    for start in range(0, len(images), size):
+        positions = range(start, min(start + size, len(images)))
+        try:
+            failed += make_maps(positions)
+        except ModelFailure:
+            failed += again(positions, images.ids, make_maps, left_out)
+        tick(len(positions))
+    maps, failed = bundle.checked(), [*failed, *left_out.images]
     if not failed:
         return maps
     if len(failed) == len(images):

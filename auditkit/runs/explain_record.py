@@ -98,11 +98,12 @@ class RecordedBundle:
         """Refuses a bundle in which any map is not the one that was made."""
         self._bundle, self.path = bundle, bundle.path
         self.record = Record.of(bundle.path)
-        self._existing = self.checked().labels if len(bundle) else {}
+        stored = self.checked().labels if len(bundle) else {}
+        self._labels = {image: set(labels) for image, labels in stored.items()}
 
     def missing(self, image: str, labels: Iterable[int]) -> tuple[int, ...]:
-        """Those of the labels for which the image had no map at first."""
-        return tuple(label for label in labels if label not in self._existing.get(image, ()))
+        """Those of the labels for which the image has no map yet."""
+        return tuple(label for label in labels if label not in self._labels.get(image, ()))
 
     def checked(self) -> HeatmapSet:
         """The bundle as it is on the disk; refused where any map is not the one that was made."""
@@ -131,6 +132,8 @@ class RecordedBundle:
         pairs = request.pairs()
         maps = np.stack([result.maps[image][label] for image, label in pairs])
         self._bundle.add([request.ids[image] for image, _ in pairs], [label for _, label in pairs], maps, layout="NHW")
+        for image, label in pairs:
+            self._labels.setdefault(request.ids[image], set()).add(label)
 
 
 def picture_digest(*pictures: Array) -> str:

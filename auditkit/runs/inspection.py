@@ -17,7 +17,7 @@ from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening, op
 from auditkit.model.session import Settings
 from auditkit.model.signature import to_probabilities
 from auditkit.runs.evaluation.images import none_usable
-from auditkit.runs.executor import Progress, silent
+from auditkit.runs.executor import Progress, blamed_on, silent
 
 SCHEMA_VERSION = 1
 CHUNK = 64  # images classified at once
@@ -188,7 +188,8 @@ def _accuracy_with_card(
             if not inputs:
                 accuracy += Accuracy(failed=failed)
                 continue
-            scores = model.scores(np.concatenate(list(inputs.values())))
+            with blamed_on([images.ids[position] for position in inputs]):
+                scores = model.scores(np.concatenate(list(inputs.values())))
             prob, truth = to_probabilities(scores, model.signature.kind), images.labels[list(inputs)]
             rank = (prob > prob[np.arange(len(truth)), truth][:, None]).sum(axis=1)
             accuracy += Accuracy(int((prob.argmax(axis=1) == truth).sum()), int((rank < 5).sum()), len(truth), failed)

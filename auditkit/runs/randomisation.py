@@ -32,8 +32,9 @@ from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.reliability import spearman
 from auditkit.metrics.statistics import mean_interval
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.worker import WorkerLost
 from auditkit.runs.evaluation.images import load_images, probabilities
-from auditkit.runs.executor import Progress, Tick, silent
+from auditkit.runs.executor import Progress, Tick, blamed_on, silent
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.runs.explain_record import RecordedBundle
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
@@ -135,7 +136,8 @@ def _originals(
     while mapped and len(originals) < count:
         chunk, mapped = mapped[:CHUNK], mapped[CHUNK:]
         loaded = load_images(chunk, images, model.card, model.signature)
-        labels = probabilities(model, loaded.inputs).argmax(axis=1).tolist()
+        with blamed_on(loaded.ids):
+            labels = probabilities(model, loaded.inputs).argmax(axis=1).tolist()
         for position, image, label in zip(loaded.positions, loaded.ids, labels, strict=True):
             if len(originals) == count:
                 break
@@ -193,7 +195,8 @@ def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) 
             positions = [original.position for original in originals]
             unit = load_images(positions, check.images, check.model.card, check.model.signature)
             request = request_for(model(), unit, labels, check.pool, check.what.seed, lambda rows: tick(0, rows))
-            bundle.add(request, _maps(method, options, request))
+            with blamed_on(request.ids):
+                bundle.add(request, _maps(method, options, request))
         tick(len(originals))
     maps = bundle.checked()
     return [maps.get(original.image, original.label) for original in check.originals]
@@ -204,7 +207,7 @@ def _maps(method: Method, options: object, request: Request) -> MethodResult:
     try:
         with np.errstate(all="ignore"):
             result = method.run(request, options)
-    except OutOfMemory:
+    except (OutOfMemory, WorkerLost):
         raise
     except AuditError as error:
         raise _NoMaps(str(error).removesuffix(".")) from None

@@ -17,7 +17,7 @@ from auditkit.graph.gradient import export
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import Recipe, before_squashing, masks_of
 from auditkit.model.gradient import measured_facts
-from auditkit.model.session import Session, Settings, Stepper
+from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
 CPU = Settings(device="cpu")
@@ -71,7 +71,7 @@ class Net:
     def with_gradient(self) -> onnx.ModelProto:
         model = self.model()
         feeds = [{"x": np.ones((n, *self.ends.picture), np.float32)} for n in (2, 3)]
-        return export.with_gradient(model, measured_facts(model, {}, feeds), "y", "x")
+        return export.with_gradient(model, measured_facts(model, {}, feeds, Settings(device="cpu")), "y", "x")
 
 
 def sigmoid(z: Array) -> Array:
@@ -233,7 +233,7 @@ def test_adam_for_several_steps(recipe: Recipe) -> None:
     given = case.feeds(draws[0])
     start = {name: given.pop(name) for name in names.STATE}
     fixed = {name: session.upload(given[name]) for name in (names.PICTURES, names.IMAGE, names.LABEL)}
-    stepper = Stepper(session, names.STATE, start, {**fixed, names.INFILLS: draws[0]}, [names.LOSS, names.DATA_LOSS])
+    stepper = session.stepper(names.STATE, start, {**fixed, names.INFILLS: draws[0]}, [names.LOSS, names.DATA_LOSS])
     weights, first, second = start[names.WEIGHTS].astype(float), 0.0, 0.0
     before = weights.copy()
     for count, infills in enumerate(draws, start=1):
@@ -286,7 +286,7 @@ def test_a_graph_of_one_size() -> None:
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = 2 * recipe.rows
     feed = {"x": np.ones((2 * recipe.rows, *ends.picture), np.float32)}
-    fixed = export.with_gradient(model, measured_facts(model, {}, [feed]), "y", "x")
+    fixed = export.with_gradient(model, measured_facts(model, {}, [feed], Settings(device="cpu")), "y", "x")
     case = Case(net, recipe)
     given = case.feeds(case.draws())
     free = Session(case.graph, CPU).run(given)

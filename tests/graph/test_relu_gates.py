@@ -1,6 +1,7 @@
 """Relu's gates as products: the same numbers, on CPUs alone, and nothing of the vendor's is touched."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx
@@ -58,8 +59,13 @@ def test_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sessions_on_cpus_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[onnx.ModelProto] = []
-    created = Session._inference_session
-    monkeypatch.setattr(Session, "_inference_session", lambda self, model: made.append(model) or created(self, model))
+    created = session.LocalSession
+
+    def recorded(graph: bytes, *options: Any) -> session.LocalSession:
+        made.append(onnx.load_from_string(graph))
+        return created(graph, *options)
+
+    monkeypatch.setattr(session, "LocalSession", recorded)
     Session(gradient_of("Relu"), CPU)
     assert operators(made[0])["HardSigmoid"] == 1
     assert operators(made[0])["Where"] == 0

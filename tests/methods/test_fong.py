@@ -25,7 +25,7 @@ from auditkit.methods.notes import Note, sentences
 from auditkit.methods.request import Pool, Request
 from auditkit.metrics.localisation import share_inside
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.session import Session, Stepper
+from auditkit.model.session import Session
 from auditkit.records import from_json, to_json
 from auditkit.runs.explain import Explanation
 from tests.graph.test_mask_objective import HEIGHT, WIDTH, Net, ends_for, probabilities, slowly_upsampled
@@ -139,7 +139,7 @@ def test_steps_stay_between_0_and_1() -> None:
     case.weights = np.ones_like(case.weights)
     session, given = Session(case.graph, CPU), case.feeds()
     start = {name: given.pop(name) for name in names.STATE}
-    stepper = Stepper(session, names.STATE, start, given, [names.LOSS])
+    stepper = session.stepper(names.STATE, start, given, [names.LOSS])
     weights, first, second = case.weights.copy(), 0.0, 0.0
     for count in range(1, 7):
         (loss,) = stepper.step({})

@@ -17,7 +17,6 @@ from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import Recipe
-from auditkit.methods.mask import learner as mask_learner
 from auditkit.methods.mask.learner import Ending, Learner, width
 from auditkit.methods.mask.method import MaskOptions, mask
 from auditkit.methods.notes import sentences
@@ -25,7 +24,8 @@ from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.device import PROFILES
-from auditkit.model.session import Settings
+from auditkit.model.runtime import LocalStepper
+from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
 Array = np.ndarray[Any, Any]
@@ -167,14 +167,14 @@ def test_the_rule_of_settling() -> None:
 
 def test_the_best_mask_is_that_of_the_best_window(model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """At an absurd learning rate from some step on, the last is not the best."""
-    real, seen = mask_learner.Stepper.step, []
+    real, seen = LocalStepper.step, []
 
     def worse_and_worse(self: Any, feeds: Any) -> Any:
         (losses,) = real(self, feeds)
         seen.append(1)
         return [losses + max(0, len(seen) - 20)]
 
-    monkeypatch.setattr(mask_learner.Stepper, "step", worse_and_worse)
+    monkeypatch.setattr(LocalStepper, "step", worse_and_worse)
     request = asked(model, 1, (1,))
     best = mask(request, replace(QUICK, keep="best")).maps[0][1]
     monkeypatch.undo()
@@ -209,7 +209,7 @@ def test_upsampled_masks_are_smooth(model: OnnxClassifier) -> None:
 def test_a_batch_that_does_not_fit_is_halved(model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     request = asked(model, images=3)
     expected = mask(request, QUICK)
-    real, sizes = mask_learner.Stepper, []
+    real, sizes = Session.stepper, []
 
     def small_memory(session: Any, links: Any, start: Any, *others: Any) -> Any:
         sizes.append(len(start["auditkit_weights"]))
@@ -217,12 +217,12 @@ def test_a_batch_that_does_not_fit_is_halved(model: OnnxClassifier, monkeypatch:
             raise OutOfMemory("too many")
         return real(session, links, start, *others)
 
-    monkeypatch.setattr(mask_learner, "Stepper", small_memory)
+    monkeypatch.setattr(Session, "stepper", small_memory)
     found = mask(request, replace(QUICK, rows=15))
     assert sizes[:3] == [6, 3, 1]
     for one, other in zip(found.maps, expected.maps, strict=True):
         np.testing.assert_allclose(one[2], other[2], atol=1e-4)
-    monkeypatch.setattr(mask_learner, "Stepper", lambda *_: small_memory(None, None, {"auditkit_weights": [0] * 3}))
+    monkeypatch.setattr(Session, "stepper", lambda *_: small_memory(None, None, {"auditkit_weights": [0] * 3}))
     with pytest.raises(OutOfMemory, match="not even one mask"):
         mask(request, replace(QUICK, rows=14))
 

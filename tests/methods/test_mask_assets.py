@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import auditkit
-from auditkit.methods.mask import learner as mask_learner
 from auditkit.methods.mask.method import MaskOptions, mask
 from auditkit.methods.request import Pool, Request
 from auditkit.model import gradient
 from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.runtime import LocalStepper
 from auditkit.model.session import Settings
 from auditkit.model.signature import to_probabilities
 from tests.test_acceptance import KNOWN, _file
@@ -25,11 +25,8 @@ def test_first_loss_and_the_way_down(assets: Path, name: str, monkeypatch: pytes
     model = auditkit.load(_file(assets, name), preset=KNOWN[name][0], settings=Settings(device="cpu"))
     assert isinstance(model, OnnxClassifier)
     seen: list[Array] = []
-    stepper = mask_learner.Stepper
-    real = stepper.step
-    monkeypatch.setattr(
-        mask_learner.Stepper, "step", lambda self, feeds: seen.append(real(self, feeds)[0]) or [seen[-1]]
-    )
+    real = LocalStepper.step
+    monkeypatch.setattr(LocalStepper, "step", lambda self, feeds: seen.append(real(self, feeds)[0]) or [seen[-1]])
     signature = model.signature
     noise = gradient.noise(model, 2, seed=1).round().astype(signature.dtype) // 2 * 2
     pixels = np.zeros((1, signature.height, signature.width, signature.channels), np.uint8)

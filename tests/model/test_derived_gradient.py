@@ -147,7 +147,7 @@ def test_compound_operators(
     if tested.op_type == "RotaryEmbedding":
         drawn["p"] = np.arange(5)[None].repeat(2, axis=0)
     x = normal(*shape)
-    model = canonical.raised(folded(canonical.spelled_out(one_node(tested, x, drawn, opset)), {}))
+    model = canonical.raised(folded(canonical.spelled_out(one_node(tested, x, drawn, opset)), {}, CPU))
     assert worst_error(model, x, by_runtime=True, fixed=tested.op_type == "RotaryEmbedding") < 3e-4
 
 
@@ -186,7 +186,7 @@ def test_old_resizes_keep_their_meaning(tested: onnx.NodeProto, opset: int) -> N
 def test_a_graph_that_lost_its_scores_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the runtime or the converter does to a graph: it is compared with the vendor's own."""
 
-    def careless(model: onnx.ModelProto, _weights: Any) -> onnx.ModelProto:
+    def careless(model: onnx.ModelProto, _weights: Any, _settings: Any) -> onnx.ModelProto:
         fresh = onnx.ModelProto()
         fresh.CopyFrom(model)
         tensor = next(t for t in fresh.graph.initializer if t.name == "w")

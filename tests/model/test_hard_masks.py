@@ -38,7 +38,7 @@ def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def attempt(path: Path, wanted: Overrides, limits: Limits) -> sandbox.Outcome:
         file = read(path, limits)
-        return sandbox.Outcome(examine(file, wanted), file.identity)
+        return sandbox.Outcome(examine(file, wanted), file.identity, None)
 
     monkeypatch.setattr(sandbox, "attempt", attempt)
 

@@ -17,8 +17,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.errors import BadInput
-from auditkit.model import classifier, sandbox
+from auditkit.model import classifier, sandbox, worker
 from auditkit.model.classifier import load
+from auditkit.model.messages import packed
 from auditkit.model.read import Limits
 from auditkit.model.session import Settings
 from auditkit.model.signature import Overrides, Signature
@@ -43,7 +44,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Put another program in the child's place."""
 
     def replaced(program: str) -> None:
-        monkeypatch.setattr(sandbox, "START", program)
+        monkeypatch.setattr(worker, "START", program)
 
     return replaced
 
@@ -87,7 +88,7 @@ def test_a_child_killed_from_outside_is_told_as_out_of_memory(file: Path, child:
 
 def test_a_child_that_ends_without_a_word_is_an_error(file: Path, child: Callable[[str], None]) -> None:
     child("import sys; sys.exit(7)")
-    assert "exit 7: no message" in _refusal(file)
+    assert "exit code 7: no message" in _refusal(file)
 
 
 def test_the_last_line_of_a_childs_traceback_is_told(file: Path, child: Callable[[str], None]) -> None:
@@ -103,8 +104,23 @@ def test_a_crash_after_chatter_is_still_a_crash(file: Path, child: Callable[[str
 # ---------------------------------------------------------------- replies
 
 
-def _reply(value: object) -> str:
-    return f"print({sandbox.REPLY + json.dumps(value)!r})"
+def _reply(content: str) -> str:
+    """A program that answers its first call with that content, whatever it is asked."""
+    return f"""
+import json, socket, sys
+sys.path[:] = json.loads(sys.argv[1])
+from auditkit.model.messages import Channel
+_, descriptors, *_ = socket.recv_fds(socket.socket(fileno=int(sys.argv[2])), 1, 1)
+channel = Channel(socket.socket(fileno=descriptors[0]))
+channel.receive()
+content = {content!r}.encode()
+channel.socket.sendall(len(content).to_bytes(8, "big") + content)
+"""
+
+
+def _result(value: object) -> str:
+    arrays: list[Any] = []
+    return json.dumps({"result": packed(value, arrays, lambda _value: 0)})
 
 
 def test_garbage_before_the_reply_does_not_matter(file: Path, child: Callable[[str], None]) -> None:
@@ -113,30 +129,32 @@ def test_garbage_before_the_reply_does_not_matter(file: Path, child: Callable[[s
     garbage = (
         r"import sys; sys.stdout.buffer.write(b'\xff\xfe{}\n\0\x85' + b'garbage' * 99999 + b'\n'); sys.stdout.flush()"
     )
-    child(f"{garbage}; print('more', file=sys.stderr); {_reply(reply)}")
-    assert _attempt(file) == sandbox.Outcome(SIGNATURE, "x")
+    child(f"{garbage}; print('more', file=sys.stderr)\n{_reply(_result(reply))}")
+    outcome = _attempt(file)
+    assert (outcome.signature, outcome.identity) == (SIGNATURE, "x")
 
 
 def test_a_reply_of_the_real_child_survives_any_garbage_before_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = _attempt(file)
-    monkeypatch.setattr(sandbox, "START", "print('auditkit says hello');" + sandbox.START)
-    assert _attempt(file) == honest
+    monkeypatch.setattr(worker, "START", "print('auditkit says hello');" + worker.START)
+    assert _attempt(file).signature == honest.signature
 
 
 def test_an_error_in_the_reply_is_told_with_the_files_name(file: Path, child: Callable[[str], None]) -> None:
-    child(_reply({"error": "it will not do."}))
+    child(_reply('{"call": 2, "error": "BadInput", "text": "it will not do."}'))
     assert _refusal(file) == "model.onnx: it will not do."
 
 
 @pytest.mark.parametrize(
     "reply",
-    ['{"signature": {"inp', "", "[]", "null", '{"identity": "x"}', '{"signature": {"sort": 1}, "identity": "x"}',
-     '{"signature": null, "identity": "x"}', '{"error": null}', '{"error": ["a"]}', "[" * 100_000],
+    ['{"call": 2, "res', "", "[]", "null", _result({"identity": "x"}), '{"call": 2, "error": null}',
+     _result({"signature": {"sort": 1}, "identity": "x"}), _result({"signature": None, "identity": "x"}), _result(None),
+     '{"call": 2, "error": ["a"]}', '{"call": 2, "arrays": [["float32", [9], 0]]}', '{"call": 2}', "[" * 100_000],
     ids=lambda reply: reply[:12],
 )  # fmt: skip
 def test_a_torn_or_forged_reply_is_refused(reply: str, file: Path, child: Callable[[str], None]) -> None:
     """A child that dies while it writes, or that a file has taken over, cannot make the caller fail."""
-    child(f"import sys; sys.stdout.write({sandbox.REPLY!r} + {reply!r})")
+    child(_reply(reply))
     _refusal(file)
 
 
@@ -152,7 +170,7 @@ def test_a_child_that_eats_memory_is_stopped(file: Path, monkeypatch: pytest.Mon
         "    raise SystemExit('took it all')\n"
         "r.read = read\n"
     )
-    monkeypatch.setattr(sandbox, "START", sandbox.START.replace("; from", f"\nexec({greedy!r})\nfrom"))
+    monkeypatch.setattr(worker, "START", worker.START.replace("; from", f"\nexec({greedy!r})\nfrom"))
     said = _refusal(file)
     assert "1.0 GiB" in said
     assert "--memory-limit" in said
@@ -357,7 +375,7 @@ def _waiting_child(parent: int) -> int:
     """The process id of the trial's child, once there is one."""
     for _ in range(600):
         found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        if found and b"auditkit.model.sandbox" in Path(f"/proc/{found[0]}/cmdline").read_bytes():
+        if found and b"auditkit.model.worker_main" in Path(f"/proc/{found[0]}/cmdline").read_bytes():
             return int(found[0])
         time.sleep(0.05)
     raise AssertionError("the child never started")
@@ -400,7 +418,7 @@ def test_the_child_leaves_no_core_file(tmp_path: Path, monkeypatch: pytest.Monke
     probe = "\nimport auditkit.model.read as r, resource\n" \
             "def read(*a, **k): raise SystemExit(str(resource.getrlimit(resource.RLIMIT_CORE)))\n" \
             "r.read = read\n"  # fmt: skip
-    monkeypatch.setattr(sandbox, "START", sandbox.START.replace("; from", f"\nexec({probe!r})\nfrom"))
+    monkeypatch.setattr(worker, "START", worker.START.replace("; from", f"\nexec({probe!r})\nfrom"))
     before = resource.getrlimit(resource.RLIMIT_CORE)
     assert "(0, 0)" in _refusal(file)
     assert resource.getrlimit(resource.RLIMIT_CORE) == before, "the limits are the child's alone"

@@ -8,7 +8,7 @@ import pytest
 import auditkit
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
-from auditkit.model import device, session
+from auditkit.model import device, runtime, session
 from auditkit.model.session import LEAST_MEMORY, Session, Settings, in_batches, measured_batch
 from tests.support import onnx_models
 
@@ -106,9 +106,9 @@ def test_the_runtime_running_out_of_memory_is_told_apart() -> None:
     arena = "Available memory of 26111232 is smaller than requested bytes of 51380224"
     told = ("Failed to allocate memory for requested buffer of size 99", "CUDA failure 2: out of memory", arena)
     for text in (*told, f"while running Conv node. Name:'{'_' * 400}' {arena}"):
-        with pytest.raises(OutOfMemory), session._errors_as("x"):
+        with pytest.raises(OutOfMemory), runtime._errors_as("x"):
             raise RuntimeError(text)
-    with pytest.raises(RuntimeFailure) as caught, session._errors_as("x"):
+    with pytest.raises(RuntimeFailure) as caught, runtime._errors_as("x"):
         raise RuntimeError("Invalid rank for input")
     assert not isinstance(caught.value, OutOfMemory)
 

@@ -9,7 +9,7 @@ import pytest
 import auditkit
 from auditkit.graph import mask_objective as names
 from auditkit.methods.mask.method import MaskOptions, prepare
-from auditkit.model.session import Settings, Stepper
+from auditkit.model.session import Settings
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -72,7 +72,7 @@ def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
     session, start = learner.session, names.initial_state(PAIRS, learner.ends, learner.recipe)
     fixed = {names.PICTURES: pictures, names.IMAGE: np.arange(PAIRS, dtype=np.int32), names.LABEL: labels}
     feeds = {name: session.upload(array) for name, array in fixed.items()}
-    stepper = Stepper(session, names.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
+    stepper = session.stepper(names.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
 
     bank = torch.from_numpy(pictures)
     weights = torch.zeros(start[names.WEIGHTS].shape, requires_grad=True)

@@ -20,7 +20,7 @@ NAMES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProt
 
 def joined(model: onnx.ModelProto, feeds: list[dict[str, Array]], wrt: str = "x") -> onnx.ModelProto:
     """The model with 'seed' of the shape of its output, and 'gradient'."""
-    facts = measured_facts(model, {}, feeds)
+    facts = measured_facts(model, {}, feeds, Settings(device="cpu"))
     fresh = edit.copy(model)
     b = Builder(fresh.graph, facts)
     output = model.graph.output[0].name

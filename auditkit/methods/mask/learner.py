@@ -25,7 +25,7 @@ from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES,
 from auditkit.methods.request import Bank, Request
 from auditkit.model import gradient
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
-from auditkit.model.session import Session, Stepper, in_precision
+from auditkit.model.session import Session, in_precision
 
 _Tick = Callable[[int], None]
 Options = TypeVar("Options")
@@ -161,7 +161,7 @@ class Learner:
             PICTURES: pictures, IMAGE: self.session.upload(np.array([pair.image for pair in filled], np.int32)),
             LABEL: self.session.upload(np.array([pair.label for pair in filled], np.int32)), INFILLS: infills[0],
         }  # fmt: skip
-        stepper = Stepper(self.session, STATE, begin, feeds, [LOSS])
+        stepper = self.session.stepper(STATE, begin, feeds, [LOSS])
         losses = np.empty((count, len(filled)))
         for step in range(count):
             (losses[step],) = stepper.step({INFILLS: infills[step]})

@@ -1,6 +1,6 @@
 """The images of one unit of work: decoded, preprocessed, and shown to the model."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,12 +54,13 @@ def load_images(positions: Sequence[int], images: Dataset, card: Card, signature
     )
 
 
-def load_sample(size: int, images: Dataset, card: Card, signature: Signature) -> UnitImages:
+def load_sample(size: int, images: Dataset, skipped: Collection[str], card: Card, signature: Signature) -> UnitImages:
     """Some images, spread evenly over the dataset; if none of those can be used, others in their place."""
-    spread = np.linspace(0, len(images) - 1, min(size, len(images))).round().astype(int).tolist()
-    chunks = (range(start, min(start + size, len(images))) for start in range(0, len(images), size))
+    candidates = [position for position, image in enumerate(images.ids) if image not in skipped]
+    spread = np.linspace(0, len(candidates) - 1, min(size, len(candidates))).round().astype(int).tolist()
+    chunks = (candidates[start : start + size] for start in range(0, len(candidates), size))
     failed: list[FailedImage] = []
-    for positions in (spread, *chunks):
+    for positions in ([candidates[index] for index in spread], *chunks):
         sample = load_images(positions, images, card, signature)
         if sample.ids:
             return sample

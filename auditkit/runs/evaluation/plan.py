@@ -14,8 +14,8 @@ from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
+from auditkit.model import runtime
 from auditkit.model.classifier import AnyClassifier
-from auditkit.model.session import runtime
 from auditkit.records import from_json, to_json
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.images import UnitImages, load_images
@@ -153,7 +153,7 @@ def subject(model: AnyClassifier, images: Dataset) -> Subject:
 
 def environment(model: AnyClassifier) -> dict[str, str]:
     """What computes the figures; each of these can change a last digit."""
-    base = {"auditkit": __version__, "onnxruntime": runtime().__version__, "system": platform.machine()}
+    base = {"auditkit": __version__, "onnxruntime": runtime.build().version, "system": platform.machine()}
     if model.settings is not None:
         base |= {"device": model.settings.device, "precision": model.settings.precision}
     return base

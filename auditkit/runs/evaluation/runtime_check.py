@@ -13,16 +13,18 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed, ranks
-from auditkit.errors import RuntimeFailure
+from auditkit.errors import ModelFailure, RuntimeFailure
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
 from auditkit.methods.controls import centred_gaussian
 from auditkit.metrics.curves import area, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, completeness, soundness
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.masks import masked
+from auditkit.model.worker import WorkerLost
 from auditkit.runs.evaluation.images import UnitImages, load_sample, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.plan import EvaluationPlan
+from auditkit.runs.executor import blamed_on
 from auditkit.runs.folder.figures import Runtime
 
 STEPS = 8  # of each curve of the sample
@@ -50,7 +52,7 @@ def checked(
 
     Where the precision was left open and a figure changes too much, `plan_for` makes a new plan in strict float32.
     """
-    pending = aside.submit(_compared, plan, *_run_twice(plan))
+    pending = aside.submit(_compared_again, plan, *_run_twice(plan))
     model = plan.model
     if model.file is None or model.requested.precision != "auto" or model.settings.precision == "strict":
         return plan, pending
@@ -62,12 +64,27 @@ def checked(
     name, change = max(runtime.changes.items(), key=itemgetter(1))
     note = f"{model.settings.precision} changes {name} by {change:.2g} on average, so strict float32 is used"
     repeats = _run_twice(strict)
-    return strict, aside.submit(lambda: replace(_compared(strict, *repeats), note=note))
+    return strict, aside.submit(lambda: replace(_compared_again(strict, *repeats), note=note))
 
 
 def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array, float]:
-    """The sample, its probabilities [rows, classes] on the plan's device, and how far they are off the second time."""
-    sample = _sample(plan)
+    """The sample, its probabilities [rows, classes] on the plan's device, and how far they are off the second time.
+
+    Where the model may fail on some images, those that it fails on are not sampled.
+    """
+    model, skipped = plan.model, set[str]()
+    while True:
+        images = load_sample(model.device.sample_images, plan.images, skipped, model.card, model.signature)
+        try:
+            return _run_sample_twice(plan, _sample(plan, images))
+        except ModelFailure as error:
+            skipped.update(images.ids)
+            if len(skipped) > model.requested.allow_failed or len(skipped) == len(plan.images):
+                with blamed_on(images.ids):
+                    raise error
+
+
+def _run_sample_twice(plan: EvaluationPlan, sample: _Sample) -> tuple[_Sample, Array, float]:
     classifier = masked(plan.model)
     banks = classifier.load(sample.pictures, sample.ranks)
     first, again = (np.concatenate([part for _, part in classifier.run(sample.rows, banks)]) for _ in range(2))
@@ -79,9 +96,8 @@ def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array, float]:
     return sample, first, repeated
 
 
-def _sample(plan: EvaluationPlan) -> _Sample:
+def _sample(plan: EvaluationPlan, images: UnitImages) -> _Sample:
     model, infill = plan.model, plan.curve_pairs[0].insertion.infill
-    images = load_sample(model.device.sample_images, plan.images, model.card, model.signature)
     predicted = probabilities(model, images.inputs).argmax(axis=1).tolist()
     infills, infill_positions = plan.infills.pictures(infill, images.ids, images.inputs, len(images.ids))
     counts = uniform_counts(plan.span.pixels, STEPS)
@@ -105,6 +121,14 @@ def _ranks(plan: EvaluationPlan, images: UnitImages, image: int, label: int) -> 
             maps.append(fitted_map(bundle, name, label, plan.model.card, images.sizes[image]))
             break
     return [ranks(values, "random", map_seed(plan.settings.seed, name, MAP_SEED)) for values in maps]
+
+
+def _compared_again(plan: EvaluationPlan, sample: _Sample, prob: Array, repeated: float) -> Runtime:
+    """The comparison, once more if its worker is lost: an image that is run meanwhile may have ended it."""
+    try:
+        return _compared(plan, sample, prob, repeated)
+    except WorkerLost:
+        return _compared(plan, sample, prob, repeated)
 
 
 def _compared(plan: EvaluationPlan, sample: _Sample, prob: Array, repeated: float) -> Runtime:

@@ -10,7 +10,8 @@ from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
-from auditkit.model.session import Device, Precision, Settings, cuda_problem
+from auditkit.model.runtime import cuda_problem
+from auditkit.model.session import Device, Precision, Settings
 from auditkit.model.signature import Overrides
 from auditkit.records import to_object
 from auditkit.runs.evaluation.images import load_images

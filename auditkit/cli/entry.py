@@ -1,0 +1,44 @@
+"""Starts the command. An interrupt (Ctrl-C, SIGTERM) ends it within two seconds: what is finished is on the disk."""
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import NoReturn
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_GRACE_SECONDS = 1.0  # for an orderly end
+_INTERRUPTED = 130  # as a shell reports SIGINT: no verdict, good or bad
+
+
+def main() -> None:
+    """Run the command and exit."""
+    for number in _SIGNALS:
+        signal.signal(number, _exit)  # nothing has begun, and imports take a second
+    from auditkit.cli.main import main as run
+
+    for number in _SIGNALS:
+        signal.signal(number, _end_soon)
+    try:
+        run()
+    except KeyboardInterrupt:
+        _exit()
+
+
+def _end_soon(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Interrupt the command, and exit if it takes longer than the grace to end."""
+    timer = threading.Timer(_GRACE_SECONDS, _exit)
+    timer.daemon = True
+    timer.start()
+    raise KeyboardInterrupt
+
+
+def _exit(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
+    """Exit now, with the workers; threads may be busy for long."""
+    if "auditkit.model.worker" in sys.modules:
+        from auditkit.model.worker import kill_all
+
+        kill_all()
+    os.write(2, b"auditkit: interrupted.\n")
+    os._exit(_INTERRUPTED)

@@ -1,0 +1,161 @@
+"""Messages between the main process and a worker: JSON over a socket, arrays in memory that both processes map.
+
+The main process makes the memory, in slots that it hands over by their file descriptors, so nothing is left behind when
+a process dies. Nothing that a worker sends is unpickled, and every array that it announces is checked against its slot.
+"""
+
+import json
+import mmap
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from auditkit.arrays import Array
+from auditkit.errors import RuntimeFailure
+from auditkit.records import Json
+
+SUPPORTED = hasattr(socket, "send_fds")  # not on Windows
+_ALIGNMENT = 64  # bytes; the runtime's kernels want arrays to begin at such an address
+_SMALLEST_SLOT = 2**20  # bytes
+_HEADER, _READ = 8, 2**16  # bytes of a message's length, and of a first read
+_LONGEST = 2**28  # bytes of JSON; the names in a graph can be long
+_DTYPES = frozenset({"bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"})
+
+# An argument or a result of a call: plain values, arrays, objects that stay in the worker, lists and mappings of these.
+Value = Any
+Message = dict[str, Value]
+
+
+class Channel:
+    """One end of a connection on which each message waits for its reply."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+
+    def send(self, message: Message, descriptor: int | None = None) -> None:
+        """Send a message, and with it a file descriptor."""
+        content = json.dumps(message).encode()
+        content = len(content).to_bytes(_HEADER, "big") + content
+        sent = 0
+        if descriptor is not None:
+            sent = socket.send_fds(self.socket, [content], [descriptor])
+        self.socket.sendall(content[sent:])
+
+    def receive(self) -> tuple[Message, int | None]:
+        """The next message, and the file descriptor that came with it; EOFError once the other end is closed."""
+        first, descriptors, *_ = socket.recv_fds(self.socket, _READ, 1)  # mostly all of it
+        content = bytearray(first)
+        self._fill(content, _HEADER)
+        size = int.from_bytes(content[:_HEADER], "big")
+        if size > _LONGEST:
+            raise EOFError
+        self._fill(content, _HEADER + size)
+        message = json.loads(content[_HEADER:])
+        if not isinstance(message, dict):
+            raise EOFError
+        return message, descriptors[0] if descriptors else None
+
+    def _fill(self, content: bytearray, size: int) -> None:
+        while len(content) < size:
+            part = self.socket.recv(min(size - len(content), 2**20))
+            if not part:
+                raise EOFError
+            content += part
+
+
+class Slot:
+    """Memory that both processes map: room for the arrays of one message."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.memory = mmap.mmap(descriptor, 0)
+        self.descriptor: int | None = descriptor  # until the other process has it
+
+    @classmethod
+    def make(cls, size: int) -> "Slot":
+        """A new slot with at least that many bytes."""
+        size = max(_SMALLEST_SLOT, 1 << (size - 1).bit_length())
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("auditkit", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(descriptor, size)
+            import fcntl  # noqa: PLC0415 - not on Windows
+
+            # A worker that could shrink the memory would crash who reads it.
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+            os.ftruncate(descriptor, size)
+        return cls(descriptor)
+
+    def close_file(self) -> None:
+        """Close the file; its memory stays mapped."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+    def put(self, arrays: Sequence[Array]) -> list[Json]:
+        """Copy the arrays into the slot; returns where each of them lies."""
+        places: list[Json] = []
+        offset = 0
+        for array in arrays:
+            np.ndarray(array.shape, array.dtype, self.memory, offset)[...] = array
+            places.append([array.dtype.name, list(array.shape), offset])
+            offset += _padded(array.nbytes)
+        return places
+
+    def get(self, places: Value) -> list[Array]:
+        """The arrays in the slot, not copied; RuntimeFailure if one cannot lie there."""
+        try:
+            return [self._view(dtype, shape, offset) for dtype, shape, offset in places]
+        except (TypeError, ValueError, OverflowError):
+            raise RuntimeFailure("the worker announced arrays that do not fit into its memory.") from None
+
+    def _view(self, dtype: Value, shape: Value, offset: Value) -> Array:
+        if dtype not in _DTYPES or not all(isinstance(size, int) and size >= 0 for size in (*shape, offset)):
+            raise ValueError
+        return np.ndarray(shape, dtype, self.memory, offset)  # refuses what reaches beyond the memory
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def size_of(arrays: Sequence[Array]) -> int:
+    """Bytes that the arrays take in a slot."""
+    return sum(_padded(array.nbytes) for array in arrays)
+
+
+def packed(value: Value, arrays: list[Array], reference: Callable[[Value], int]) -> Json:
+    """The value as JSON: its arrays and bytes are appended to `arrays`, other objects become references."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return {"bytes": packed(np.frombuffer(value, np.uint8), arrays, reference)}
+    if isinstance(value, np.ndarray):
+        arrays.append(value)
+        return {"array": len(arrays) - 1}
+    if isinstance(value, list | tuple):
+        return [packed(item, arrays, reference) for item in value]
+    if isinstance(value, Mapping):
+        return {"mapping": [[str(name), packed(item, arrays, reference)] for name, item in value.items()]}
+    return {"object": reference(value)}
+
+
+def unpacked(value: Value, arrays: Sequence[Array], dereference: Callable[[int], Value]) -> Value:
+    """The value that `packed` was given."""
+    if isinstance(value, list):
+        return [unpacked(item, arrays, dereference) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "bytes":
+        return unpacked(content, arrays, dereference).tobytes()
+    if kind == "array":
+        return arrays[content]
+    if kind == "mapping":
+        return {name: unpacked(item, arrays, dereference) for name, item in content}
+    return dereference(content)

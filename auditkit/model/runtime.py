@@ -1,0 +1,239 @@
+"""onnxruntime itself: sessions, arrays on the device, graphs that step. No other file imports it.
+
+Sessions run in a worker (see worker_main), or here for who trusts the model (`Settings(in_process=True)`).
+"""
+
+import functools
+import importlib.util
+import re
+import runpy
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from auditkit.arrays import Array
+from auditkit.errors import LoadFailure, ModelFailure, OutOfMemory, RuntimeFailure
+from auditkit.model import device as devices
+from auditkit.model.device import CPU
+
+IN_WORKER = False  # whether this process is a worker, which alone may run a vendor's graph unasked
+_LOADING, _RUNNING = "the runtime cannot load the model", "the runtime failed while running the model"
+_ALLOCATION = r"fail\w* to allocate|bad_alloc|ALLOC_FAILED|smaller than requested bytes"  # the last: an arena's limit
+_OUT_OF_MEMORY = re.compile(rf"{_ALLOCATION}|out of memory|CUDA (failure|error) 2\b", re.I)
+
+
+class DeviceArray(Protocol):
+    """An array in the device's memory (the runtime's OrtValue)."""
+
+    def numpy(self) -> Array:
+        """A copy in main memory."""
+
+    def update_inplace(self, array: Array) -> None:
+        """Overwrite it with another array of the same shape and type."""
+
+
+class Stepper(Protocol):
+    """A graph whose outputs become its next inputs."""
+
+    def step(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs of one run, but for those that become inputs."""
+
+    def state(self) -> dict[str, Array]:
+        """The state after the last run."""
+
+
+DeviceArrays = dict[str, DeviceArray]
+Feeds = Mapping[str, Array | DeviceArray]  # by the name of the input
+
+
+@functools.cache
+def library() -> Any:
+    """onnxruntime, imported late and with its log silenced: errors are raised as exceptions."""
+    import onnxruntime  # noqa: PLC0415
+
+    onnxruntime.set_default_logger_severity(4)
+    return onnxruntime
+
+
+def _options() -> Any:
+    options = library().SessionOptions()
+    options.log_severity_level = 4
+    return options
+
+
+@contextmanager
+def _errors_as(what: str, kind: type[RuntimeFailure] = RuntimeFailure) -> Iterator[None]:
+    """What the runtime raises, as a failure with its message on one short line without codes and source positions."""
+    try:
+        yield
+    except RuntimeFailure:
+        raise
+    except Exception as error:  # the runtime's exceptions have no common parent
+        text = " ".join(str(error)[:4000].split())  # names out of the file may be megabytes long
+        text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+        text = re.sub(r"(/[\w./+-]+|\w:\\[\w.\\]+):\d+ [^ ]+(\(.*?\))? ", "", text)
+        text = text if len(text) <= 300 else text[:297] + "..."
+        if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):  # the whole: the reason comes last
+            raise OutOfMemory(f"{what}: out of memory ({text})") from None
+        raise kind(f"{what}: {text}") from None
+
+
+@dataclass(frozen=True)
+class Build:
+    """The installed onnxruntime, read from its files: to import it takes a second, and only workers need it."""
+
+    version: str
+    cuda_version: str  # empty for a CPU build
+    libraries: Path
+
+
+@functools.cache
+def build() -> Build:
+    """Facts about the installed onnxruntime."""
+    package = importlib.util.find_spec("onnxruntime")
+    if package is None or package.origin is None:
+        raise RuntimeFailure("onnxruntime is not installed; install onnxruntime-gpu, or onnxruntime for the CPU.")
+    libraries = Path(package.origin).parent / "capi"
+    facts = runpy.run_path(str(libraries / "build_and_package_info.py"))
+    return Build(str(facts["__version__"]), str(facts.get("cuda_version") or ""), libraries)
+
+
+@functools.cache
+def cuda_problem() -> str | None:
+    """Why CUDA cannot be used here, or None when it can; its libraries are then loaded."""
+    if not build().cuda_version:
+        return "the installed onnxruntime is a CPU build; install onnxruntime-gpu"
+    major = int(build().cuda_version.partition(".")[0])
+    if reason := devices.driver_problem(major):
+        return reason
+    library()  # its CUDA libraries crash if they are loaded first
+    return devices.library_problem(build().libraries, major)
+
+
+class LocalSession:
+    """One graph ready to run on one device in this process; inputs and outputs are bound to that device."""
+
+    def __init__(
+        self, graph: bytes, weights: Mapping[str, Array], threads: int, arena: bool, device: str,
+        providers: list[str | tuple[str, dict[str, str]]],
+    ) -> None:  # fmt: skip
+        """`providers` in the runtime's form; the first must accept the graph."""
+        if device != CPU.name:
+            cuda_problem()  # loads CUDA's libraries
+        onnxruntime, options = library(), _options()
+        options.intra_op_num_threads = threads
+        options.enable_cpu_mem_arena = arena
+        # The runtime refers to these arrays; they live as long as the session.
+        self._weights = {name: _own(array) for name, array in weights.items()}
+        if self._weights:
+            values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
+            options.add_external_initializers(list(self._weights), values)
+        with _errors_as(_LOADING, LoadFailure):
+            self.session = onnxruntime.InferenceSession(graph, options, providers=[
+                entry if isinstance(entry, str) else tuple(entry) for entry in providers
+            ])  # fmt: skip
+        self.session.disable_fallback()
+        self.device = device
+        first = providers[0] if isinstance(providers[0], str) else providers[0][0]
+        if self.session.get_providers()[0] != first:
+            raise RuntimeFailure(f"the runtime refused {first} without a reason; run 'auditkit doctor'.")
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """The names of the inputs and of the outputs."""
+        values = self.session.get_inputs(), self.session.get_outputs()
+        return [value.name for value in values[0]], [value.name for value in values[1]]
+
+    def upload(self, array: Array) -> DeviceArray:
+        """The array in the device's memory, to be fed to any number of runs."""
+        return self._value(_own(array) if self.device == CPU.name else array)  # another device has its own memory
+
+    def _value(self, array: Array) -> DeviceArray:
+        with _errors_as("the device cannot take the data"):
+            value: DeviceArray = library().OrtValue.ortvalue_from_numpy(array, self.device, 0)
+            return value
+
+    def run(self, feeds: Feeds, outputs: list[str]) -> list[Array]:
+        """The named outputs for one batch of inputs, which are arrays or uploaded values."""
+        binding = self.session.io_binding()
+        with _errors_as(_RUNNING, ModelFailure):
+            for name, value in feeds.items():
+                array = np.ascontiguousarray(value) if isinstance(value, np.ndarray) else None
+                binding.bind_ortvalue_input(name, value if array is None else self._value(array))
+            for name in outputs:
+                binding.bind_output(name, self.device)
+            self.session.run_with_iobinding(binding)
+            return list(binding.copy_outputs_to_cpu())
+
+    def stepper(
+        self, links: Mapping[str, str], start: Mapping[str, Array], feeds: Feeds, outputs: list[str]
+    ) -> "LocalStepper":
+        """A stepper of this session."""
+        return LocalStepper(self, links, start, feeds, outputs)
+
+
+def _own(array: Array) -> Array:
+    """The array in contiguous memory of its own: memory shared with another process is used again."""
+    return np.ascontiguousarray(array) if array.flags.owndata else np.array(array, order="C")
+
+
+class LocalStepper:
+    """A stepper in this process. Its state stays on the device, in two sets of buffers."""
+
+    def __init__(
+        self,
+        session: LocalSession,
+        links: Mapping[str, str],
+        start: Mapping[str, Array],
+        feeds: Feeds,
+        outputs: list[str],
+    ) -> None:
+        """`links` says which output becomes which input; `feeds` are arrays to be fed anew, or uploaded values."""
+        self._session, self._outputs = session, outputs
+        arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray)}
+        self._inputs = {name: session.upload(array.copy()) for name, array in arrays.items()}
+        first, second = ({name: session.upload(array.copy()) for name, array in start.items()} for _ in range(2))
+        self._turns = [
+            (self._binding(links, feeds, *buffers), buffers[1]) for buffers in ((first, second), (second, first))
+        ]
+
+    def _binding(self, links: Mapping[str, str], feeds: Feeds, read: DeviceArrays, written: DeviceArrays) -> Any:
+        binding = self._session.session.io_binding()
+        for name, value in {**feeds, **self._inputs, **read}.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, output in links.items():
+            binding.bind_ortvalue_output(output, written[name])
+        for name in self._outputs:
+            binding.bind_output(name, self._session.device)
+        return binding
+
+    def step(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs of one run, but for those that become inputs."""
+        with _errors_as(_RUNNING, ModelFailure):
+            for name, array in feeds.items():
+                self._inputs[name].update_inplace(np.ascontiguousarray(array))
+            binding, _ = self._turns[0]
+            self._session.session.run_with_iobinding(binding)
+            self._turns.reverse()
+            first = len(binding.get_outputs()) - len(self._outputs)
+            return [np.array(value.numpy()) for value in binding.get_outputs()[first:]]
+
+    def state(self) -> dict[str, Array]:
+        """The state after the last run."""
+        return {name: np.array(value.numpy()) for name, value in self._turns[1][1].items()}
+
+
+def folded(graph: bytes) -> bytes:
+    """The serialised graph with constants folded and normalisations merged by the runtime."""
+    onnxruntime, options = library(), _options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "folded.onnx"
+        options.optimized_model_filepath = str(target)
+        with _errors_as(_LOADING, LoadFailure):
+            onnxruntime.InferenceSession(graph, options, providers=[CPU.provider])
+        return target.read_bytes()
