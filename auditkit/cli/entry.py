@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -40,5 +41,6 @@ def _exit(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
         from auditkit.model.worker import kill_all
 
         kill_all()
-    os.write(2, b"auditkit: interrupted.\n")
+    with suppress(OSError, ValueError):  # closed
+        os.write(sys.stderr.fileno(), b"auditkit: interrupted.\n")
     os._exit(_INTERRUPTED)
