@@ -19,8 +19,9 @@ from auditkit.model.device import CPU, DeviceProfile
 from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size
+from auditkit.model.scores import checked_scores
 from auditkit.model.session import Session, Settings, filled, in_batches, in_precision, measured_batch, on_cpu
-from auditkit.model.signature import Overrides, Signature, checked_scores, kind_by_values, to_probabilities
+from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
 Classify = Callable[[Array], ArrayLike]  # preprocessed images in, one row of scores for each out

@@ -22,8 +22,9 @@ from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, PICTURES, PROBABILITIES
 from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.runtime import Feeds
+from auditkit.model.scores import checked_scores
 from auditkit.model.session import Session, filled, measured_batch, on_cpu
-from auditkit.model.signature import checked_scores, to_probabilities
+from auditkit.model.signature import to_probabilities
 
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput, ModelFailure
+from auditkit.errors import BadInput
 from auditkit.graph import edit
 
 Layout = Literal["NCHW", "NHWC"]
@@ -347,21 +347,3 @@ def _no_scores_sentence(arrays: dict[str, Array], rows: int) -> str:
     elif all(a.dtype.kind != "f" for a in arrays.values()):
         guess = "it returns decisions, not scores; ask the vendor for an export that returns class scores"
     return f"no output is one vector of class scores an image ({rows} images gave {outputs}): {guess}."
-
-
-def checked_scores(scores: Array, rows: int, numbers: int | None, giver: str, kind: str = "") -> Array:
-    """The scores [rows, numbers] if they are that, and finite; `numbers` None accepts any number of classes.
-
-    Messages name their giver, and their `kind` if they were no array at first.
-    """
-    fits = scores.ndim == 2 and len(scores) == rows and scores.shape[1] and numbers in (None, scores.shape[1])
-    if not fits or scores.dtype.kind not in "biuf":
-        expected = f"one row of {numbers or 'K >= 2'} scores for each picture, [{rows}, {numbers or 'K'}]"
-        shape = f"{scores.dtype.name}{list(scores.shape)}"
-        shape = f"{kind} ({shape})" if kind else shape
-        raise ModelFailure(f"{giver} gave {shape} for {rows} picture{'s' * (rows != 1)}; expected {expected}.")
-    # Minus infinity beside finite scores is a probability of 0.
-    if bad := np.count_nonzero(~np.isfinite(scores.max(axis=1))):
-        way_out = "each picture needs finite scores, also masked ones and noise."
-        raise ModelFailure(f"{giver} gave NaN or infinity for {bad} of {rows} pictures; {way_out}")
-    return scores
