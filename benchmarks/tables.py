@@ -122,6 +122,24 @@ def suite(found: Results) -> str:
     return "\n\n".join([f"{found['what'].capitalize()}.", table(head, rows), *failed])
 
 
+def mutations(found: Results) -> str:
+    """How the command ended on mutated files."""
+    codes = ("0", "2", "4")
+    rows = [[kind, f"{told['cases']:,}", *(f"{told['exit_codes'].get(code, 0):,}" for code in codes),
+             str(told["by_command"]), str(told["decided_by_command"]), f"{told['sentences']:,}", str(told["problems"])]
+            for kind, told in found["kinds"].items()]  # fmt: skip
+    head = ["mutated", "cases", *(f"exit {code}" for code in codes), "also by the command", "decided by the command",
+            "different sentences", "problems"]  # fmt: skip
+    extremes = [f"{most['seconds']:.1f} s and {most['megabytes']:,} MB {how}"
+                for how, most in (("in a fork", found["at_most"]["fork"]),
+                                  ("by the command", found["at_most"]["command"]))]  # fmt: skip
+    told = (
+        "A problem is another exit code (4 is for a model that hangs, crashes or outgrows its worker), more or less "
+        "than one line on stderr, a traceback, words of the runtime's own language, or too much memory. At most "
+    )
+    return f"{told}{', '.join(extremes)}.\n\n{table(head, rows)}"
+
+
 # How a file's name begins: the title, and what draws it.
 KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "evaluate-": ("Scoring heatmaps against the bare session", speed),
@@ -134,6 +152,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "paper-": ("The paper's tables", of_paper),
     "planted": ("Masks of images whose truth is known", planted_table),
     "linear": ("The paper's linear theorem", linear),
+    "mutations": ("Mutated models, cards, policies, bundles and images", mutations),
     "gpu-suite": ("The test suite on a GPU", suite),
 }
 

@@ -20,6 +20,7 @@ from auditkit.arrays import Array
 from auditkit.errors import LoadFailure, ModelFailure, OutOfMemory, RuntimeFailure
 from auditkit.model import device as devices
 from auditkit.model.device import CPU
+from auditkit.model.runtime_messages import plain_message
 
 IN_WORKER = False  # whether this process is a worker, which alone may run a vendor's graph unasked
 _LOADING, _RUNNING = "the runtime cannot load the model", "the runtime failed while running the model"
@@ -74,10 +75,7 @@ def _errors_as(what: str, kind: type[RuntimeFailure] = RuntimeFailure) -> Iterat
     except RuntimeFailure:
         raise
     except Exception as error:  # the runtime's exceptions have no common parent
-        text = " ".join(str(error)[:4000].split())  # names out of the file may be megabytes long
-        text = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-        text = re.sub(r"(/[\w./+-]+|\w:\\[\w.\\]+):\d+ [^ ]+(\(.*?\))? ", "", text)
-        text = text if len(text) <= 300 else text[:297] + "..."
+        text = plain_message(str(error))
         if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):  # the whole: the reason comes last
             raise OutOfMemory(f"{what}: out of memory ({text})") from None
         raise kind(f"{what}: {text}") from None

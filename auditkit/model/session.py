@@ -23,6 +23,7 @@ Precision = Literal["auto", "strict", "tf32", "float16"]
 _OUTSIDE_SESSIONS = 7 * 2**28
 _SESSIONS = 2  # of a model at once: its own, and the one over masks
 LEAST_MEMORY = 13 * 2**28  # a ResNet-50's sessions run in 0.75 GiB each and not in 0.5
+_MOST_THREADS = 4096  # of the runtime; no machine has more cores to give them
 _NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory on a GPU, --memory-limit on the CPU)."
 
 
@@ -52,8 +53,8 @@ class Settings:
         for name, number in (("batch", self.batch), ("memory", self.memory_bytes)):
             if number is not None and number < 1:
                 raise BadInput(f"{name} {number} is not a positive number.")
-        if self.threads < 0:
-            raise BadInput(f"threads {self.threads} is negative; 0 leaves it to the runtime.")
+        if not 0 <= self.threads <= _MOST_THREADS:
+            raise BadInput(f"threads {self.threads} is not from 0 to {_MOST_THREADS:,}; 0 leaves it to the runtime.")
         if self.allow_failed < 0:
             raise BadInput(f"allow_failed {self.allow_failed} is negative.")
 
