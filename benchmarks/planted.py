@@ -30,6 +30,7 @@ from auditkit.demo.planted import MODELS, bundled_model
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
+from auditkit.runs.explain_record import Record
 from benchmarks.reporting import origin
 
 Figures = dict[str, Any]
@@ -50,12 +51,12 @@ def learned(model: OnnxClassifier, images: Dataset, pool: Dataset, out: Path, **
     """The bundle's own account of what it took, made if it is not there."""
     begin = time.perf_counter()
     maps = auditkit.explain(model, images, out, "mask", pool=pool, **options)
-    account = json.loads((out / "explained.json").read_bytes())
+    record = Record.of(out)
     count = sum(len(labels) for labels in maps.labels.values())
     rows = 10 if options["infill"] == "distractors" else 1
     return {
-        "masks": count, "steps": round(account["passes"] / count / rows), "passes": account["passes"],
-        "notes": account["notes"], "seconds": round(time.perf_counter() - begin, 1),
+        "masks": count, "steps": round(record.passes / count / rows), "passes": record.passes,
+        "notes": list(record.notes), "seconds": round(time.perf_counter() - begin, 1),
     }  # fmt: skip
 
 

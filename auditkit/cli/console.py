@@ -3,8 +3,10 @@
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -20,58 +22,101 @@ _LOG_WIDTH = 110  # of a table of two columns where there is no terminal
 _WIDE_LOG_WIDTH = 140  # of a table with many columns
 _MAX_CHARACTERS = 2000  # of a text out of a vendor's file
 _MINUTE, _HOUR = 60, 3600
+_LINE_SECONDS = 30.0  # between two lines of progress
+_SAMPLE_SECONDS, _SAMPLES = 5.0, 60  # the pace is that of the last five minutes
+_FEW = 0.1  # a share below which percents have a decimal
 
 
 @contextmanager
 def progress(what: str, unit: str = "images") -> Iterator["Progress"]:
     """A function that takes the total and returns a counter.
 
-    A terminal shows a bar with rate and time left; elsewhere, such as in a pipeline's log, a line appears every
+    A terminal shows a bar with rate and time left; elsewhere, such as in a pipeline's log, a line appears every half
     minute. The rate is in rows per second if the work counts them.
     """
     if not sys.stderr.isatty():
-        yield lambda total: _Lines(what, unit, total).tick
+        yield lambda total: _Lines(what, _Pace(unit, total)).tick
         return
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            if rows := task.fields["rows"]:
-                return Text(f"{rows / max(time.monotonic() - task.fields['began'], 1e-3):,.0f} rows/s")
-            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
+            pace: _Pace = task.fields["pace"]
+            return Text(", ".join(filter(None, [pace.share(), pace.rate(), pace.time_left()])))
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), Rate(),
-               TimeRemainingColumn())  # fmt: skip
+    columns = (TextColumn("{task.description}"), BarColumn(), Rate())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
         def begin(total: int) -> "Tick":
-            task = bar.add_task(what, total=total, rows=0, began=time.monotonic())
+            pace = _Pace(unit, total)
+            task = bar.add_task(what, total=total, pace=pace)
 
-            def tick(done: int, rows: int = 0) -> None:
-                bar.update(task, advance=done, rows=bar.tasks[task].fields["rows"] + rows)
+            def tick(done: float, rows: int = 0) -> None:
+                pace.count(done, rows)
+                bar.update(task, completed=pace.done)
 
             return tick
 
         yield begin
 
 
+class _Pace:
+    """How much is done, how fast, and how long the rest will take at the pace of the last minutes.
+
+    Work that an earlier run has done is counted at once, so the mean since the beginning would say too little.
+    """
+
+    def __init__(self, unit: str, total: int) -> None:
+        self.unit, self.total = unit, total
+        self.done, self.rows = 0.0, 0
+        self.began = time.monotonic()
+        self._lock = Lock()  # units that run at the same time count in threads
+        self.samples = deque([(self.began, 0.0)], maxlen=_SAMPLES)  # time, and how much was done
+
+    def count(self, done: float, rows: int) -> None:
+        """Count work, and take a sample from time to time."""
+        with self._lock:
+            self.done, self.rows, now = self.done + done, self.rows + rows, time.monotonic()
+            if now - self.samples[-1][0] >= _SAMPLE_SECONDS:
+                self.samples.append((now, self.done))
+            elif not self.rows:  # at the beginning: what an earlier run has done
+                self.samples[-1] = (now, self.done)
+
+    def share(self) -> str:
+        """How much is done, in percent."""
+        share = self.done / max(self.total, 1)
+        return f"{share:.1%}" if 0 < share < _FEW else f"{share:.0%}"
+
+    def rate(self) -> str:
+        """Rows per second, or units per second of work without rows."""
+        elapsed = max(time.monotonic() - self.began, 1e-3)
+        return f"{self.rows / elapsed:,.0f} rows/s" if self.rows else f"{self.done / elapsed:,.2g} {self.unit}/s"
+
+    def time_left(self) -> str:
+        """How long the rest will take; empty if nothing is known yet."""
+        since, before = self.samples[0]
+        progress = self.done - before
+        if progress <= 0:
+            return ""
+        return f"{_duration((time.monotonic() - since) * (self.total - self.done) / progress)} left"
+
+
 class _Lines:
-    """Progress as lines on stderr, one a minute: how much is done, how fast, and how long it will take."""
+    """Progress as lines on stderr."""
 
-    def __init__(self, what: str, unit: str, total: int) -> None:
-        self.what, self.unit, self.total = what, unit, total
-        self.done = self.rows = 0
-        self.began = self.last_line = time.monotonic()
+    def __init__(self, what: str, pace: _Pace) -> None:
+        self.what, self.pace = what, pace
+        self.last_line = time.monotonic()
 
-    def tick(self, done: int, rows: int = 0) -> None:
-        """Count work that is done, and print a line if a minute has passed."""
-        self.done, self.rows, now = self.done + done, self.rows + rows, time.monotonic()
-        if now - self.last_line < _MINUTE or self.done >= self.total:
+    def tick(self, done: float, rows: int = 0) -> None:
+        """Count work that is done, and print a line if half a minute has passed."""
+        pace, now = self.pace, time.monotonic()
+        pace.count(done, rows)
+        if now - self.last_line < _LINE_SECONDS or pace.done >= pace.total:
             return
-        self.last_line, elapsed = now, now - self.began
-        rate = f"{self.rows / elapsed:,.0f} rows/s" if self.rows else f"{self.done / elapsed:,.2g} {self.unit}/s"
-        left = f", {_duration(elapsed * (self.total - self.done) / self.done)} left" if self.done else ""
-        sys.stderr.write(f"{self.what}: {self.done / self.total:.0%}, {rate}{left}\n")
+        self.last_line = now
+        facts = filter(None, [f"{pace.share()} of {pace.total:,} {pace.unit}", pace.rate(), pace.time_left()])
+        sys.stderr.write(f"{self.what}: {', '.join(facts)}\n")
         sys.stderr.flush()
 
 

@@ -40,8 +40,27 @@ def write_whole(path: Path, content: bytes) -> None:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        flush(stream)
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            flush(stream)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
+
+
+def append(path: Path, lines: bytes) -> int:
+    """Add lines and return the size of the file; none is added when the disk is full."""
+    with path.open("ab") as stream:
+        end = stream.tell()
+        try:
+            stream.write(lines)
+            flush(stream)
+        except OSError:
+            os.truncate(path, end)
+            raise
+    if not end:
+        sync_folder(path.parent)
+    return end + len(lines)

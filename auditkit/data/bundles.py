@@ -19,7 +19,7 @@ import numpy as np
 from auditkit import __version__
 from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
-from auditkit.data.atomic_write import flush, sync_folder, write_errors, write_whole
+from auditkit.data.atomic_write import append, flush, sync_folder, write_errors, write_whole
 from auditkit.data.bundle_files import Entry, Header
 from auditkit.data.explainer_layouts import single_maps
 from auditkit.errors import BadInput
@@ -241,7 +241,7 @@ class Bundle:
             file = self._write_stack(np.stack(maps))
             references |= {pair: f"{file}#{position}" for position, pair in enumerate(pairs)}
         lines = _lines((*pair, reference) for pair, reference in references.items())
-        self._size = _append(self.path / files.MANIFEST, lines)
+        self._size = append(self.path / files.MANIFEST, lines)
         self._references |= references
 
     def _write_stack(self, stack: Array) -> str:
@@ -274,16 +274,3 @@ def _lines(rows: Iterable[Sequence[str | int]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
-
-
-def _append(path: Path, lines: bytes) -> int:
-    """Add lines and return the size of the file; none is added when the disk is full."""
-    with path.open("ab") as stream:
-        end = stream.tell()
-        try:
-            stream.write(lines)
-            flush(stream)
-        except OSError:
-            os.truncate(path, end)
-            raise
-    return end + len(lines)

@@ -72,6 +72,7 @@ def _probabilities(request: Request, spread: Spread, grids: list[Grids], *, imag
     over = mixed(request.model)
     pictures = over.upload(np.concatenate([request.gray, request.inputs]))
     results: list[Array] = []
+    request.expect(sum(map(len, grids)))
     for position, masks in enumerate(grids):
         image, gray = np.full(len(masks), 1 + position), np.zeros(len(masks), np.int64)
         layers = (image, gray) if image_on_top else (gray, image)

@@ -25,7 +25,8 @@ from auditkit.graph.fong_objective import Deletion, DeletionRecipe
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import WEIGHTS, upsampled
 from auditkit.methods import option_values
-from auditkit.methods.mask.learner import Ending, Learner, factor_for, learner_for, loss_scale, prepare_once
+from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss_scale, prepare_once
+from auditkit.methods.mask.pair import Ending, Pair
 from auditkit.methods.notes import Note
 from auditkit.methods.request import Bank, MethodResult, Request, over_blur
 from auditkit.model.classifier import OnnxClassifier
@@ -66,20 +67,35 @@ class FongOptions:
 
 def fong(request: Request, options: FongOptions = FongOptions()) -> MethodResult:
     """The share of each pixel that the learned mask deletes, in [0, 1], for every image and label."""
-    learner, maps = prepare_once(request.model, options, _prepare), request.empty_maps()
-    pictures, notes = over_blur(request, options.blur), list[Note]()
-    first_masks, first_passes = None, 0
-    if options.start == "circle":
-        first_masks, blur_proof = _first_discs(request, learner, pictures)
-        first_passes = len(request.ids) * (DISCS + 1)
-        notes.append(Note("blur-proof", hits=blur_proof, total=len(first_masks)))
-    pairs = learner.learn(request, pictures, first_masks)
+    learner, pictures = prepare_once(request.model, options, _prepare), over_blur(request, options.blur)
+    discs = _first_discs(request, learner, pictures) if options.start == "circle" else None
+    first_masks = None if discs is None else discs.weights
+    return request.in_parts(
+        _result(request, learner, pairs, discs) for pairs in learner.learn(request, pictures, first_masks)
+    )
+
+
+@dataclass(frozen=True)
+class _FirstDiscs:
+    """The masks that learning starts from."""
+
+    weights: Array  # [pairs, 1, h, w]
+    blur_proof: dict[tuple[int, int], bool]  # by image and label: whether blurring the whole image has little effect
+
+
+def _result(request: Request, learner: Learner, pairs: list[Pair], discs: _FirstDiscs | None) -> MethodResult:
+    """The maps of pairs that are done."""
+    maps, notes, passes = request.empty_maps(), list[Note](), sum(len(pair.losses) for pair in pairs)
     for pair in pairs:
         maps[pair.image][pair.label] = 1 - upsampled(pair.state[WEIGHTS], learner.ends, learner.recipe.factor)[0]
+    first_passes = 0
+    if discs is not None:
+        first_passes = len({pair.image for pair in pairs}) * (DISCS + 1)
+        blur_proof = sum(discs.blur_proof[pair.image, pair.label] for pair in pairs)
+        notes.append(Note("blur-proof", hits=blur_proof, total=len(pairs)))
     idle = sum(not maps[pair.image][pair.label].any() for pair in pairs)  # masks that rank no pixel before another
     notes += [Note("idle", hits=idle, total=len(pairs)), *(Note("surrogate-masks"),) * learner.surrogate]
-    steps = len(pairs) * options.steps
-    return MethodResult(maps, first_passes + steps, steps, tuple(notes))
+    return MethodResult(maps, first_passes + passes, passes, tuple(notes))
 
 
 def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
@@ -94,17 +110,17 @@ def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
     return learner_for(model, recipe, all_steps, options.rows, Deletion)
 
 
-def _first_discs(request: Request, learner: Learner, pictures: Bank) -> tuple[Array, int]:
-    """For each pair the smallest central disc with most of a whole blur's effect, and on how many that is small."""
+def _first_discs(request: Request, learner: Learner, pictures: Bank) -> _FirstDiscs:
+    """For each pair the smallest central disc with most of a whole blur's effect."""
     discs, pairs = _discs(learner.ends, learner.recipe.factor), request.pairs()
     scores = _scores(request, pictures, upsampled(discs, learner.ends, learner.recipe.factor))
-    weights, blur_proof = np.empty((len(pairs), 1, *discs.shape[1:]), np.float32), 0
+    weights, blur_proof = np.empty((len(pairs), 1, *discs.shape[1:]), np.float32), {}
     for pair, (image, label) in enumerate(pairs):
         sharp, *partly, blurred = scores[image, :, label]
         enough = [score <= blurred + (1 - _ENOUGH) * (sharp - blurred) for score in partly]
         weights[pair] = discs[1:][[*enough, True].index(True)]
-        blur_proof += bool(sharp >= _LEAST_PROB and blurred > sharp / 2)
-    return weights, blur_proof
+        blur_proof[image, label] = bool(sharp >= _LEAST_PROB and blurred > sharp / 2)
+    return _FirstDiscs(weights, blur_proof)
 
 
 def _discs(ends: Ends, factor: int) -> Array:

@@ -109,6 +109,7 @@ def _explain(
     """Maps from the mean gradient over `count` copies of an image and from the image itself, channels first."""
     slopes, pairs, maps = slopes_of(request.model), request.pairs(), request.empty_maps()
     size = max(1, slopes.rows // count)
+    request.expect(count * len(pairs))
     for start in range(0, len(pairs), size):
         part = pairs[start : start + size]
         rows = np.concatenate([copies(request.inputs[i].astype(np.float32), request.ids[i]) for i, _ in part])
@@ -132,6 +133,7 @@ def grad_cam(request: Request, options: Cam) -> MethodResult:
         raise BadInput(f"{message}; name one that a node of the graph returns, or leave the option out.")
     layer, size = options.layer or _last_spatial(model), (model.signature.height, model.signature.width)
     slopes, pairs, maps = slopes_of(model, layer), request.pairs(), request.empty_maps()
+    request.expect(len(pairs))
     for image, label in pairs:
         result = slopes.of(request.inputs[image : image + 1], np.array([label]))
         values, slope = (as_grid(np.asarray(array)[0], size, layer) for array in (result.tensor, result.gradients))

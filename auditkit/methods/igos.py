@@ -16,7 +16,7 @@ predicts. The map is 1 minus the product of both masks. Differences to the publi
 - pixels are interpolated between the centres of the mask's cells, there the corners of mask and image coincide.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,8 @@ from auditkit.graph.hard_masks import Ends
 from auditkit.graph.igos_objective import NOISE, POINTS, SLOPE, TERMS, BilateralRecipe
 from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS, upsampled
 from auditkit.methods import option_values
-from auditkit.methods.mask.learner import differentiable, factor_for, loss_failure, loss_scale, most_rows, prepare_once
+from auditkit.methods.mask.learner import differentiable, factor_for, loss_scale, most_rows, prepare_once
+from auditkit.methods.mask.pair import loss_failure
 from auditkit.methods.notes import Note
 from auditkit.methods.request import MethodResult, Request, over_blur
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -39,6 +40,7 @@ from auditkit.model.session import Session
 _NOISES = 64  # pictures of noise
 _Tick = Callable[[int], None]
 _SHORTER, _SHORTEST = 0.2, 1e-5  # the factor between two tried step lengths, and the shortest one
+_EVALUATIONS = 6  # of a step, about: its gradient, and the lengths that are tried
 _SUFFICIENT = 1e-4  # share of the decrease predicted by the slope that a step must reach
 
 
@@ -80,13 +82,14 @@ class Targets:
         return replace(self, pairs=self.pairs[chosen], names=self.names[chosen], seeds=self.seeds[chosen])
 
 
-@dataclass
+@dataclass(frozen=True)
 class Result:
-    """The masks, and the cost of the search."""
+    """Pairs with their masks, and the cost of the search."""
 
+    pairs: Array  # [M, 2], image and label
     masks: Array  # [M, 2, h, w]
-    passes: int = 0
-    gradients: int = 0
+    passes: Array  # [M]
+    gradients: Array  # [M]
 
 
 @dataclass
@@ -103,33 +106,32 @@ class Search:
     longest_step: float
     room: int  # pairs in a batch; halved if memory runs out
 
-    def run(self, targets: Targets, tick: _Tick) -> Result:
-        """Both masks of every pair."""
-        result = Result(np.ones((len(targets.pairs), 2, *self.recipe.grid(self.ends))))
+    def run(self, targets: Targets, tick: _Tick) -> Iterator[Result]:
+        """Both masks of every pair, some pairs at a time."""
         uploaded = self.slope.upload(targets.pictures)
         start = 0
         while start < len(targets.pairs):
-            chosen = slice(start, start + self.room)
             try:
-                result.masks[chosen] = _Batch(self, targets.part(chosen), uploaded, tick, result).descend()
+                result = _Batch(self, targets.part(slice(start, start + self.room)), uploaded, tick).descend()
             except OutOfMemory:
                 if self.room == 1 or self.recipe.pairs is not None:
                     raise OutOfMemory("not even one pair of masks fits into memory; use the option rows=4.") from None
                 self.room //= 2
                 continue
+            yield result
             start += self.room
-        return result
 
 
 class _Batch:
-    """Pairs that descend together; their cost is added to the result."""
+    """Pairs that descend together."""
 
-    def __init__(self, search: Search, targets: Targets, uploaded: Any, tick: _Tick, result: Result) -> None:
-        self.search, self.targets, self.uploaded, self.tick, self.result = search, targets, uploaded, tick, result
+    def __init__(self, search: Search, targets: Targets, uploaded: Any, tick: _Tick) -> None:
+        self.search, self.targets, self.uploaded, self.tick = search, targets, uploaded, tick
         self.points = (np.arange(search.points, dtype=np.float32) + 1) / search.points
+        self.passes, self.gradients = np.zeros((2, len(targets.pairs)), np.int64)
 
-    def descend(self) -> Array:
-        """The masks [pairs, 2, h, w] after all steps."""
+    def descend(self) -> Result:
+        """The masks after all steps."""
         targets = self.targets
         masks = np.ones((len(targets.pairs), 2, *self.search.recipe.grid(self.search.ends)))
         everyone = np.arange(len(masks))
@@ -140,7 +142,7 @@ class _Batch:
             if len(bad):
                 raise loss_failure(targets.names[bad[0]], targets.pairs[bad[0], 1], step)
             masks = self._line_search(masks, losses, slopes, noise)
-        return masks
+        return Result(targets.pairs, masks, self.passes, self.gradients)
 
     def _noise(self, seed: int, step: int) -> Array:
         """Positions [TERMS, points] of a step's pictures of noise."""
@@ -178,26 +180,40 @@ class _Batch:
             arrays = session.run({**feeds, NOISE: positions, POINTS: self.points[part]}, outputs)
             arrays = [array[: len(members)].astype(np.float64) for array in arrays]
             totals = [total + array for total, array in zip(totals, arrays, strict=True)]
-            rows = len(members) * search.recipe.rows
-            self.result.passes += rows
-            self.result.gradients += rows * (SLOPE in outputs)
-            self.tick(rows)
+            self.passes[members] += search.recipe.rows
+            self.gradients[members] += search.recipe.rows * (SLOPE in outputs)
+            self.tick(len(members) * search.recipe.rows)
         return [total / len(runs) for total in totals]
 
 
 def igos(request: Request, options: IgosOptions = IgosOptions()) -> MethodResult:
     """The share of each pixel that both masks remove, in [0, 1], for every image and label."""
-    search, maps = prepare_once(request.model, options, _prepare), request.empty_maps()
+    search = prepare_once(request.model, options, _prepare)
     pairs, bank = request.pairs(), over_blur(request, options.blur)
     targets = Targets(
         np.array(pairs, np.int32), tuple(request.ids[image] for image, _ in pairs),
         [map_seed(request.seed, request.ids[image], label) for image, label in pairs],
         np.concatenate([bank.pictures, _noise(request, options.noise)]), np.concatenate(bank.infills), _NOISES,
     )  # fmt: skip
-    result = search.run(targets, request.tick)
-    for (image, label), masks in zip(pairs, result.masks, strict=True):
-        maps[image][label] = 1 - upsampled(masks[:1] * masks[1:], search.ends, search.recipe.factor)[0]
-    return MethodResult(maps, result.passes, result.gradients, (Note("surrogate-masks"),) * search.surrogate)
+    runs = -(-search.points // search.recipe.points)
+    request.expect(len(pairs) * search.steps * _EVALUATIONS * runs * search.recipe.rows)
+    return request.in_parts(_whole_images(request, search, search.run(targets, request.tick)))
+
+
+def _whole_images(request: Request, search: Search, results: Iterable[Result]) -> Iterator[MethodResult]:
+    """The maps of each image as soon as all of its labels have one."""
+    maps, passes, gradients = request.empty_maps(), [0] * len(request.ids), [0] * len(request.ids)
+    notes = (Note("surrogate-masks"),) * search.surrogate
+    for result in results:
+        for pair, (image, label) in enumerate(result.pairs.tolist()):
+            both = result.masks[pair, :1] * result.masks[pair, 1:]
+            maps[image][label] = 1 - upsampled(both, search.ends, search.recipe.factor)[0]
+            passes[image] += int(result.passes[pair])
+            gradients[image] += int(result.gradients[pair])
+            if len(maps[image]) == len(request.labels[image]):
+                done = request.empty_maps()
+                done[image].update(maps[image])
+                yield MethodResult(done, passes[image], gradients[image], notes)
 
 
 def _noise(request: Request, share: float) -> Array:

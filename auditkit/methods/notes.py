@@ -50,17 +50,22 @@ def _spread(values: tuple[float, ...]) -> str:
     return low if low == high else f"{low} to {high}, median {statistics.median(values):{form}}"
 
 
-def sentences(notes: Iterable[Note]) -> tuple[str, ...]:
-    """One sentence for each kind and detail, in order of first appearance; shares of none are left out."""
-    merged: dict[tuple[str, str], Note] = {}
+def merged(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """One note for each kind and detail, in order of first appearance."""
+    by_kind: dict[tuple[str, str], Note] = {}
     for note in notes:
         key = (note.kind, note.detail)
-        merged[key] = _merge(merged[key], note) if key in merged else note
-    return tuple(str(note) for note in merged.values() if note.hits != 0)
+        by_kind[key] = _merge(by_kind[key], note) if key in by_kind else note
+    return tuple(by_kind.values())
+
+
+def sentences(notes: Iterable[Note]) -> tuple[str, ...]:
+    """The merged notes in words; shares of none are left out."""
+    return tuple(str(note) for note in merged(notes) if note.hits != 0)
 
 
 def _merge(first: Note, second: Note) -> Note:
     """Two notes of the same kind and detail as one."""
     hits, total = (first.hits or 0) + (second.hits or 0), (first.total or 0) + (second.total or 0)
     shares = first if first.total is None else replace(first, hits=hits, total=total)
-    return replace(shares, values=(*(first.values or ()), *(second.values or ())))
+    return replace(shares, values=(*(first.values or ()), *(second.values or ())) or None)

@@ -21,13 +21,16 @@ class Method:
     run: Callable[[Request, Any], MethodResult]
     options: type[Any] = gradients.Plain
     needs: Literal["gradient", "passes", "nothing"] = "gradient"
-    images: int = 16  # per request, on a CPU; an interrupted run loses at most as many
+    images: int = 16  # per request, on a CPU
     uses_pool: bool = False
     learns: bool = False  # by descent on many masks at once: a GPU needs more images per request
 
     def together(self, model: AnyClassifier) -> int:
-        """Images per request for this model."""
-        return self.images * model.device.learning_factor if self.learns else self.images
+        """Images per request for this model; methods that learn keep each image's maps as they finish."""
+        if self.learns:
+            return self.images * model.device.learning_factor
+        pixels = model.signature.height * model.signature.width
+        return 1 if pixels > model.device.slow_pixels else self.images
 
 
 def _control(request: Request, _options: gradients.Plain, *, name: str) -> MethodResult:

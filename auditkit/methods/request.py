@@ -1,14 +1,15 @@
 """What a saliency method receives, and what it returns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
-from auditkit.methods.notes import Note
+from auditkit.methods.notes import Note, merged
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.preprocessing import blurred, gaussian_blur
 
@@ -19,6 +20,26 @@ class Pool:
 
     ids: tuple[str, ...]
     inputs: Array  # [images, ...], as the network takes them
+
+
+class Checkpoint(Protocol):
+    """Arrays that outlive an interrupted run."""
+
+    def load(self) -> dict[str, Array]:
+        """The arrays that were saved last; none at first."""
+
+    def save(self, arrays: Mapping[str, Array]) -> None:
+        """Replace the arrays that were saved before."""
+
+
+class _NoCheckpoint:
+    """Nothing outlives the run."""
+
+    def load(self) -> dict[str, Array]:
+        return {}
+
+    def save(self, arrays: Mapping[str, Array]) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -34,6 +55,9 @@ class Request:
     pool: Pool
     seed: int = 0
     tick: Callable[[int], None] = field(default=lambda _passes: None)  # called with the number of images just run
+    expect: Callable[[int], None] = field(default=lambda _passes: None)  # called with how many there will be, at most
+    keep: Callable[["MethodResult"], None] = field(default=lambda _part: None)  # see `in_parts`
+    checkpoint: Checkpoint = field(default_factory=_NoCheckpoint)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Every (position of the image, label) that needs a map."""
@@ -48,6 +72,16 @@ class Request:
     def generator(self, position: int, purpose: str) -> np.random.Generator:
         """A random generator for one image, independent of the other images of the request."""
         return np.random.default_rng([map_seed(self.seed, self.ids[position], -1), *purpose.encode()])
+
+    def in_parts(self, parts: "Iterable[MethodResult]") -> "MethodResult":
+        """The parts of a result as one; each is kept as soon as it is there, with every label of its images."""
+        maps, passes, gradients, notes = self.empty_maps(), 0, 0, list[Note]()
+        for part in parts:
+            self.keep(part)
+            for all_maps, some_maps in zip(maps, part.maps, strict=True):
+                all_maps.update(some_maps)
+            passes, gradients, notes = passes + part.passes, gradients + part.gradients, [*notes, *part.notes]
+        return MethodResult(maps, passes, gradients, merged(notes))
 
     def empty_maps(self) -> tuple[dict[int, Array], ...]:
         """For each image, a dict for its maps by label."""

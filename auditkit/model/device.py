@@ -43,7 +43,7 @@ CPU = DeviceProfile(
     name="cpu", provider="CPUExecutionProvider",
     largest_batch=64, first_batch=None, pads_batches=False, batches_in_flight=1, gradient_batch=16,
     masks_in_graph=False, casts_to_float16=False, relu_gates=False,
-    units_at_once=1, unit_images=16, slow_unit_images=2, slow_pixels=96 * 96, small_units=None,
+    units_at_once=1, unit_images=16, slow_unit_images=1, slow_pixels=96 * 96, small_units=None,
     sample_images=1, learning_factor=1, learning_rows=160, learning_pixels=20 * 224 * 224,
 )  # fmt: skip
 CUDA = DeviceProfile(

@@ -13,10 +13,11 @@ from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_object
 from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.batch import Batch, prepare
+from auditkit.runs.evaluation.curves import expected_rows
 from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation, unit_keys, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, units
-from auditkit.runs.executor import LeftOut, Progress, Tick, again, execute, silent, units_ahead
+from auditkit.runs.executor import LeftOut, Progress, Tick, UnitProgress, again, execute, silent, units_ahead
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.parquet import fitted, with_failed_images
 from auditkit.runs.folder.store import Store
@@ -53,7 +54,7 @@ def evaluate(
 
     with ThreadPoolExecutor(1) as aside:
         plan, runtime = runtime_check.checked(plan_for(model), aside, plan_for)
-        every_unit = units(len(images), plan.span.pixels, plan.model.device)
+        every_unit = units(len(images), plan.span.pixels, model.signature.classes, plan.model.device, plan.settings)
         tick = progress(len(images))
         if out is None:
             tables: dict[range, pa.Table] = {}
@@ -86,7 +87,11 @@ def _measure_units(
         return prepare(plan, images) if images.ids else None
 
     def run(batch: Batch | None, device: AbstractContextManager[None]) -> list[Row]:
-        return [] if batch is None else measure(plan, batch, lambda count: tick(0, count), device)
+        if batch is None:
+            return []
+        with UnitProgress(tick, len(batch.ids)) as progress:
+            progress.expect(expected_rows(batch.curves.values(), plan.span))
+            return measure(plan, batch, progress.count, device)
 
     def keep_rows(unit: range, rows: list[Row], left_out: Sequence[FailedImage] = ()) -> None:
         # `fitted` refuses a field that is no column of the Parquet file, and the other way round.

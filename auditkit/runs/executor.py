@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from threading import Event, Semaphore
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from auditkit.data.dataset import FailedImage
 from auditkit.errors import ModelFailure, RuntimeFailure
@@ -17,14 +17,15 @@ Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 FEWEST_AHEAD, MOST_AHEAD = 1, 3  # units; more threads than that wait for each other
+_MOST_EXPECTED = 0.99  # of a unit that needs more rows than expected
 SWITCH_SECONDS = 2e-4  # Python's 5 ms would let the device wait for a thread that prepares
 
 
 class Tick(Protocol):
     """Reports progress."""
 
-    def __call__(self, done: int, rows: int = 0, /) -> None:
-        """Count images that are done, and rows that the model has run meanwhile."""
+    def __call__(self, done: float, rows: int = 0, /) -> None:
+        """Count images that are done, in fractions too, and rows that the model has run meanwhile."""
 
 
 Progress = Callable[[int], Tick]  # of the number of images in all
@@ -33,6 +34,34 @@ Progress = Callable[[int], Tick]  # of the number of images in all
 def silent(_total: int) -> Tick:
     """Progress that nobody watches."""
     return lambda _done, _rows=0: None
+
+
+class UnitProgress:
+    """Progress within a unit: rows count as fractions of its images until it ends, and then no longer."""
+
+    def __init__(self, tick: Tick, images: int) -> None:
+        self._tick, self._images = tick, images
+        self._expected = self._done = 0  # rows
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._tick(-self._fraction())
+
+    def expect(self, rows: int) -> None:
+        """Say how many rows the unit will run, at most or about."""
+        self._tick(-self._fraction())
+        self._expected, self._done = rows, 0
+
+    def count(self, rows: int) -> None:
+        """Count rows that were run."""
+        before = self._fraction()
+        self._done += rows
+        self._tick(self._fraction() - before, rows)
+
+    def _fraction(self) -> float:
+        return self._images * min(self._done / self._expected, _MOST_EXPECTED) if self._expected else 0.0
 
 
 def units_ahead() -> int:

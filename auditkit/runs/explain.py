@@ -1,6 +1,6 @@
 """Makes heatmaps for a dataset, some images at a time, into a bundle; an interrupted run can be resumed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable, probabilities
-from auditkit.runs.executor import LeftOut, Progress, again, silent
+from auditkit.runs.executor import LeftOut, Progress, Tick, UnitProgress, again, silent
 from auditkit.runs.explain_record import RecordedBundle, picture_digest
 from auditkit.runs.folder.figures import Flag
 from auditkit.runs.folder.results import ExplanationRequest
@@ -101,44 +101,60 @@ def _parse_option(name: str, text: str, kind: str) -> OptionValue:
     return text
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What all units of a run share."""
+
+    model: AnyClassifier
+    images: Dataset
+    what: Explanation
+    pool: Pool
+    infill: str  # digest of what pixels are hidden behind
+    bundle: RecordedBundle
+    tick: Tick
+
+    def make_maps(self, positions: Sequence[int]) -> tuple[FailedImage, ...]:
+        """Add the maps that some images lack; returns the images that cannot be read."""
+        model, (method, options) = self.model, self.what.chosen()
+        unit = load_images(positions, self.images, model.card, model.signature)
+        if not unit.ids:
+            return unit.failed
+        _check_same(self.bundle, unit, self.infill)
+        rule = self.what.labels or str(default_labels(model.signature.classes))
+        label_sets = zip(unit.ids, choose_labels(probabilities(model, unit.inputs), rule), strict=True)
+        missing = [self.bundle.missing(image, labels.tolist()) for image, labels in label_sets]
+        if any(missing):
+            with UnitProgress(self.tick, len(unit.ids)) as progress:
+                request = request_for(model, unit, missing, self.pool, self.what.seed, progress)
+                self.bundle.make(request, lambda wanted: method.run(wanted, options), self.infill)
+        return unit.failed
+
+
 def explain(
     model: AnyClassifier, images: Dataset, what: Explanation, out: Path, pool: Dataset | None = None,
     progress: Progress = silent,
 ) -> HeatmapSet:  # fmt: skip
     """The bundle in `out` with a map for every label of every image; maps that were made here before are kept."""
     what = what.fitting(model)
-    method, options = what.chosen()
-    bundle = RecordedBundle(Bundle(out, model=model.identity, method=what.name()))
-    drawn = drawn_pool(model, images if pool is None else pool, what)
-    infill = picture_digest(_gray(model), drawn.inputs)
-    rule = what.labels or str(default_labels(model.signature.classes))
-    tick, size = progress(len(images)), method.together(model)
+    tick, size = progress(len(images)), what.chosen()[0].together(model)
     failed, left_out = list[FailedImage](), LeftOut(model)
-
-    def make_maps(positions: Sequence[int]) -> tuple[FailedImage, ...]:
-        unit = load_images(positions, images, model.card, model.signature)
-        if not unit.ids:
-            return unit.failed
-        _check_same(bundle, unit, infill)
-        label_sets = choose_labels(probabilities(model, unit.inputs), rule)
-        missing = [bundle.missing(image, labels.tolist()) for image, labels in zip(unit.ids, label_sets, strict=True)]
-        if any(missing):
-            request = request_for(model, unit, missing, drawn, what.seed, lambda rows: tick(0, rows))
-            bundle.add(request, method.run(request, options), infill)
-        return unit.failed
-
-    for start in range(0, len(images), size):
-        positions = range(start, min(start + size, len(images)))
-        try:
-            failed += make_maps(positions)
-        except ModelFailure:
-            failed += again(positions, images.ids, make_maps, left_out)
-        tick(len(positions))
-    maps, failed = bundle.checked(), [*failed, *left_out.images]
+    with RecordedBundle(Bundle(out, model=model.identity, method=what.name())) as bundle:
+        drawn = drawn_pool(model, images if pool is None else pool, what)
+        infill = picture_digest(_gray(model), drawn.inputs)
+        work = _Work(model, images, what, drawn, infill, bundle, tick)
+        for start in range(0, len(images), size):
+            positions = range(start, min(start + size, len(images)))
+            try:
+                failed += work.make_maps(positions)
+            except ModelFailure:
+                failed += again(positions, images.ids, work.make_maps, left_out)
+            tick(len(positions))
+        failed += left_out.images
+        if len(failed) == len(images):
+            raise none_usable(len(images), failed)
+        maps = bundle.checked()
     if not failed:
         return maps
-    if len(failed) == len(images):
-        raise none_usable(len(images), failed)
     note = flag_text(Flag("unusable-images", count=len(failed), total=len(images)), failed)
     return replace(maps, notes=(*maps.notes, note))
 
@@ -157,13 +173,13 @@ def _check_same(bundle: RecordedBundle, unit: UnitImages, infill: str) -> None:
 
 def request_for(
     model: AnyClassifier, images: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, seed: int,
-    tick: Callable[[int], None],
+    progress: UnitProgress,
 ) -> Request:  # fmt: skip
     """The request for maps of these labels of each image; images without labels are left out."""
     kept = [position for position, image_labels in enumerate(labels) if image_labels]
     return Request(
         model, tuple(images.ids[position] for position in kept), images.pixels[kept], images.inputs[kept],
-        tuple(labels[position] for position in kept), _gray(model), pool, seed, tick,
+        tuple(labels[position] for position in kept), _gray(model), pool, seed, progress.count, progress.expect,
     )  # fmt: skip
 
 

@@ -1,105 +1,168 @@
 """The record beside maps that were made here: what they cost, and the digest of each.
 
-The digest of a map is written before the map: whenever the writer dies, every map of a bundle has its digest. The
-record reveals damaged maps; SHA256SUMS, its signature and `auditkit verify` guard against those who forge both.
+Every line of `explained.jsonl` holds some maps. It is written before them: whenever the writer dies, every map of a
+bundle has its digest. The record reveals damaged maps; SHA256SUMS, its signature and `auditkit verify` guard against
+those who forge both. `unfinished.npz` is the state of work that has not led to maps yet.
 """
 
 import hashlib
+import io
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import IO, Self
 
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.atomic_write import write_errors, write_whole
-from auditkit.data.bundle_files import split_reference
+from auditkit.data.atomic_write import append, write_errors, write_whole
+from auditkit.data.bundle_files import HEADER, split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.notes import Note, sentences
 from auditkit.methods.request import MethodResult, Request
-from auditkit.records import from_json, parse_object, to_json, to_object
+from auditkit.records import from_json, parse_object, to_object
 
-RECORD = "explained.json"  # in the bundle
-TOTALS = ("passes", "gradients", "computed", "notes")  # of all requests: written, but never read back
+if sys.platform != "win32":
+    import fcntl
+
+RECORD, UNFINISHED = "explained.jsonl", "unfinished.npz"  # in the bundle
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What one request took."""
+class Part:
+    """Some maps that were written together: a line of the record."""
 
-    passes: int
-    gradients: int
+    images: Mapping[str, str]  # digest of each image as the network took it
+    maps: Mapping[str, Mapping[str, str]]  # digest of each map, by image and label
+    passes: int  # images that the model has classified
+    gradients: int  # images that it was differentiated on
     computed: str  # device and precision
     notes: tuple[Note, ...]
+    infill: str  # digest of the gray and of the pool that pixels are hidden behind
 
 
-@dataclass(frozen=True)
 class Record:
     """What making a bundle's maps took, and what must be known of them."""
 
-    images: Mapping[str, str] = field(default_factory=dict)  # digest of each image as the network took it
-    maps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # digest of each map, by image and label
-    spent: Mapping[str, Cost] = field(default_factory=dict)  # by request
-    infill: str = ""  # digest of the gray and of the pool that pixels are hidden behind
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.images: dict[str, str] = {}  # digests, as in the parts
+        self.maps: dict[str, dict[str, str]] = {}
 
     @classmethod
-    def of(cls, bundle: Path) -> "Record":
-        """The record of a bundle; an empty one where it has none."""
-        path = bundle / RECORD
+    def of(cls, bundle: Path) -> Self:
+        """The record of a bundle, without a line that a killed writer left torn; an empty one where it has none."""
+        path, record = bundle / RECORD, cls()
         try:
-            content = parse_object(path.read_bytes(), "the record")
-            return from_json(cls, {name: value for name, value in content.items() if name not in TOTALS}, "the record")
+            content = path.read_bytes()
         except FileNotFoundError:
-            return cls()
-        except (OSError, BadInput) as error:
-            raise BadInput(f"{path} cannot be read: {str(error).removesuffix('.')}; make a new bundle.") from None
+            return record
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read: {error.strerror}; make a new bundle.") from None
+        for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+            try:
+                record.add(from_json(Part, parse_object(line, "the record"), "the record"))
+            except BadInput as error:
+                reason = str(error).removesuffix(".")
+                raise BadInput(f"{path}, line {number}, cannot be read: {reason}; make a new bundle.") from None
+        return record
+
+    def add(self, part: Part) -> None:
+        """Add a line."""
+        self.parts.append(part)
+        self.images.update(part.images)
+        for image, digests in part.maps.items():
+            self.maps.setdefault(image, {}).update(digests)
 
     @property
     def passes(self) -> int:
         """Images that the model has classified."""
-        return sum(cost.passes for cost in self.spent.values())
+        return sum(part.passes for part in self.parts)
 
     @property
     def gradients(self) -> int:
         """Images that it was differentiated on."""
-        return sum(cost.gradients for cost in self.spent.values())
+        return sum(part.gradients for part in self.parts)
 
     @property
     def computed(self) -> tuple[str, ...]:
         """The devices and precisions that were used: several, where the run was resumed with others."""
-        return tuple(dict.fromkeys(cost.computed for cost in self.spent.values()))
+        return tuple(dict.fromkeys(part.computed for part in self.parts))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be known of the maps, over all requests."""
-        return sentences(chain.from_iterable(cost.notes for cost in self.spent.values()))
+        """What must be known of the maps, over all parts."""
+        return sentences(chain.from_iterable(part.notes for part in self.parts))
 
-    def with_more(self, request: Request, result: MethodResult, infill: str) -> "Record":
-        """The record with the maps of one more request; the same request twice counts once."""
-        images = {image: picture_digest(shown) for image, shown in zip(request.ids, request.inputs, strict=True)}
-        maps = {
-            image: {**self.maps.get(image, {}), **{str(label): map_digest(by_label[label]) for label in labels}}
-            for image, labels, by_label in zip(request.ids, request.labels, result.maps, strict=True)
-        }
-        key = hashlib.sha256(json.dumps([request.ids, request.labels]).encode()).hexdigest()
-        settings = request.model.settings
-        computed = f"{settings.device}, {settings.precision}" if settings else "a function"
-        cost = Cost(result.passes, result.gradients, computed, result.notes)
-        return Record({**self.images, **images}, {**self.maps, **maps}, {**self.spent, key: cost}, infill)
+    @property
+    def infill(self) -> str:
+        """Digest of what pixels are hidden behind; empty before the first map."""
+        return self.parts[-1].infill if self.parts else ""
 
 
 class RecordedBundle:
-    """A bundle that grows, with the record beside it."""
+    """A bundle that grows, with the record beside it; meanwhile no other process adds maps.
+
+    It is also the checkpoint of the method that makes the maps.
+    """
 
     def __init__(self, bundle: Bundle) -> None:
-        """Refuses a bundle in which any map is not the one that was made."""
         self._bundle, self.path = bundle, bundle.path
-        self.record = Record.of(bundle.path)
-        stored = self.checked().labels if len(bundle) else {}
-        self._labels = {image: set(labels) for image, labels in stored.items()}
+        self.record = Record()
+        self._labels: dict[str, set[int]] = {}  # of the maps, by image
+        self._lock: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Refuses a bundle in which any map is not the one that was made."""
+        if (self.path / HEADER).exists():
+            self._create()
+            try:
+                self.record = Record.of(self.path)
+                self._labels = {image: set(labels) for image, labels in self.checked().labels.items()}
+                self._drop_unwritten()
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def _create(self) -> None:
+        """Create the bundle if it is new, and keep other processes out of it."""
+        if self._lock is not None:
+            return
+        self._bundle.create()
+        with write_errors(self.path / RECORD):
+            self._lock = (self.path / RECORD).open("ab")
+            if sys.platform != "win32":
+                try:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    self._lock.close()
+                    raise BadInput(f"{self.path} is in use by another process; wait for it to end.") from None
+
+    def _drop_unwritten(self) -> None:
+        """Drop the last line of the record if it is torn, or if its maps were never written: they are made again."""
+        content = (self.path / RECORD).read_bytes()
+        end = content.rfind(b"\n") + 1
+        if self.record.parts and not self._has_maps_of(self.record.parts[-1]):
+            end = content.rfind(b"\n", 0, end - 1) + 1
+        if end < len(content):
+            with write_errors(self.path / RECORD):
+                os.truncate(self.path / RECORD, end)
+            self.record = Record.of(self.path)
+
+    def _has_maps_of(self, part: Part) -> bool:
+        labels = ((digests, map(str, self._labels.get(image, ()))) for image, digests in part.maps.items())
+        return any(digests.keys() & set(stored) for digests, stored in labels)
 
     def missing(self, image: str, labels: Iterable[int]) -> tuple[int, ...]:
         """Those of the labels for which the image has no map yet."""
@@ -121,19 +184,60 @@ class RecordedBundle:
                 raise IntegrityFailure(f"{what}; delete {bundle.path} and run the command again.")
         return bundle
 
-    def add(self, request: Request, result: MethodResult, infill: str = "") -> None:
-        """Write the maps of a request, all at once, after their digests."""
-        self.record = self.record.with_more(request, result, infill)
-        self._bundle.create()
-        totals = {name: to_json(getattr(self.record, name)) for name in TOTALS}
-        text = json.dumps(to_object(self.record) | totals, indent=1, sort_keys=True) + "\n"
+    def make(self, request: Request, run: Callable[[Request], MethodResult], infill: str = "") -> None:
+        """Write the maps of a request, some of them as soon as they are finished if the method can."""
+        result = run(replace(request, keep=lambda part: self._add(request, part, infill), checkpoint=self))
+        self._add(request, result, infill)
+        for name in (UNFINISHED, f"{UNFINISHED}.part"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _add(self, request: Request, result: MethodResult, infill: str) -> None:
+        """Write the maps that the bundle lacks, all at once, after their digests."""
+        new: list[tuple[int, int]] = []  # position of the image, and label
+        for position, by_label in enumerate(result.maps):
+            new += [(position, label) for label in self.missing(request.ids[position], by_label)]
+        if not new:
+            return
+        part = _part(request, result, new, infill)
+        self._create()
         with write_errors(self.path / RECORD):
-            write_whole(self.path / RECORD, text.encode())
-        pairs = request.pairs()
-        maps = np.stack([result.maps[image][label] for image, label in pairs])
-        self._bundle.add([request.ids[image] for image, _ in pairs], [label for _, label in pairs], maps, layout="NHW")
-        for image, label in pairs:
-            self._labels.setdefault(request.ids[image], set()).add(label)
+            append(self.path / RECORD, json.dumps(to_object(part)).encode() + b"\n")
+        self.record.add(part)
+        ids, labels = [request.ids[position] for position, _ in new], [label for _, label in new]
+        maps = np.stack([result.maps[position][label] for position, label in new])
+        self._bundle.add(ids, labels, maps, layout="NHW")
+        for image, label in zip(ids, labels, strict=True):
+            self._labels.setdefault(image, set()).add(label)
+
+    def load(self) -> dict[str, Array]:
+        """The arrays that were saved last; none where they cannot be read, which costs time only."""
+        try:
+            with np.load(self.path / UNFINISHED, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return {}
+
+    def save(self, arrays: Mapping[str, Array]) -> None:
+        """Replace the arrays that were saved before."""
+        content = io.BytesIO()
+        np.savez(content, allow_pickle=False, **arrays)
+        self._create()
+        with write_errors(self.path / UNFINISHED):
+            write_whole(self.path / UNFINISHED, content.getvalue())
+
+
+def _part(request: Request, result: MethodResult, new: Iterable[tuple[int, int]], infill: str) -> Part:
+    """The line of the record for the new maps of a result."""
+    images: dict[str, str] = {}
+    maps: dict[str, dict[str, str]] = {}
+    for position, label in new:
+        image = request.ids[position]
+        if image not in images:
+            images[image] = picture_digest(request.inputs[position])
+        maps.setdefault(image, {})[str(label)] = map_digest(result.maps[position][label])
+    settings = request.model.settings
+    computed = f"{settings.device}, {settings.precision}" if settings else "a function"
+    return Part(images, maps, result.passes, result.gradients, computed, result.notes, infill)
 
 
 def picture_digest(*pictures: Array) -> str:

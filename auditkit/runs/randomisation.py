@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from auditkit.metrics.statistics import mean_interval
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.worker import WorkerLost
 from auditkit.runs.evaluation.images import load_images, probabilities
-from auditkit.runs.executor import Progress, Tick, blamed_on, silent
+from auditkit.runs.executor import Progress, Tick, UnitProgress, blamed_on, silent
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.runs.explain_record import RecordedBundle
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
@@ -185,20 +185,21 @@ class _NoMaps(Exception):
 def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) -> list[Array]:
     """The maps of a stage, in the order of the originals; _NoMaps where the changed model gives none."""
     method, options = check.what.chosen()
-    bundle = RecordedBundle(Bundle(out, model=check.key(changed), method=check.what.name()))
     model = cache(lambda: check.reinitialised(changed))  # not made where no map is missing
     size = method.together(check.model)
-    for start in range(0, len(check.originals), size):
-        originals = check.originals[start : start + size]
-        labels = [bundle.missing(original.image, [original.label]) for original in originals]
-        if any(labels):
-            positions = [original.position for original in originals]
-            unit = load_images(positions, check.images, check.model.card, check.model.signature)
-            request = request_for(model(), unit, labels, check.pool, check.what.seed, lambda rows: tick(0, rows))
-            with blamed_on(request.ids):
-                bundle.add(request, _maps(method, options, request))
-        tick(len(originals))
-    maps = bundle.checked()
+    with RecordedBundle(Bundle(out, model=check.key(changed), method=check.what.name())) as bundle:
+        for start in range(0, len(check.originals), size):
+            originals = check.originals[start : start + size]
+            labels = [bundle.missing(original.image, [original.label]) for original in originals]
+            if any(labels):
+                positions = [original.position for original in originals]
+                unit = load_images(positions, check.images, check.model.card, check.model.signature)
+                names = [original.image for original in originals]
+                with blamed_on(names), UnitProgress(tick, len(names)) as progress:
+                    request = request_for(model(), unit, labels, check.pool, check.what.seed, progress)
+                    bundle.make(request, partial(_maps, method, options))
+            tick(len(originals))
+        maps = bundle.checked()
     return [maps.get(original.image, original.label) for original in check.originals]
 
 

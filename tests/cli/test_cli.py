@@ -88,7 +88,7 @@ def test_a_wrong_command_is_one_line_and_exit_2(words: list[str], expected: str)
     refused(auditkit(*words), expected)
 
 
-def _tick(monkeypatch: pytest.MonkeyPatch, what: str, total: int, ticks: list[tuple[int, int, int]]) -> None:
+def _tick(monkeypatch: pytest.MonkeyPatch, what: str, total: int, ticks: list[tuple[int, float, int]]) -> None:
     """Work that is told of: seconds that go by, then what is done, and rows."""
     now = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
@@ -102,13 +102,13 @@ def _tick(monkeypatch: pytest.MonkeyPatch, what: str, total: int, ticks: list[tu
 def test_progress_is_told_in_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticks = [(30, 5, 3000), (31, 5, 3100), (10, 2, 0), (60, 8, 6000), (3600, 79, 0), (60, 1, 0)]
+    ticks = [(20, 5, 2000), (11, 5, 1100), (10, 2.5, 0), (60, 7.5, 6000), (3600, 79, 0), (60, 1, 0)]
     _tick(monkeypatch, "evaluating", 100, ticks)
     told = capsys.readouterr().err
     assert told.splitlines() == [
-        "evaluating: 10%, 100 rows/s, 9 min left",
-        "evaluating: 20%, 92 rows/s, 9 min left",
-        "evaluating: 99%, 3 rows/s, 38 s left",
+        "evaluating: 10% of 100 images, 100 rows/s, 5 min left",
+        "evaluating: 20% of 100 images, 90 rows/s, 7 min left",
+        "evaluating: 99% of 100 images, 2 rows/s, 37 s left",
     ]
     assert PROGRESS.sub("", told) == ""
 
@@ -116,10 +116,20 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal(
 def test_progress_is_told_before_the_first_image_is_done(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _tick(monkeypatch, "explaining", 2, [(31, 0, 310)] * 4)
+    _tick(monkeypatch, "explaining", 2, [(31, 0, 310), (31, 0.01, 310)])
     told = capsys.readouterr().err
-    assert told.splitlines() == ["explaining: 0%, 10 rows/s"] * 2
+    assert told.splitlines() == [
+        "explaining: 0% of 2 images, 10 rows/s",
+        "explaining: 0.5% of 2 images, 10 rows/s, 3.4 h left",
+    ]
     assert PROGRESS.sub("", told) == ""
+
+
+def test_what_an_earlier_run_has_done_does_not_count_as_pace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _tick(monkeypatch, "evaluating", 100, [(1, 90, 0), (30, 1, 100)])
+    assert capsys.readouterr().err == "evaluating: 91% of 100 images, 3 rows/s, 4 min left\n"
 
 
 def test_help_of_every_verb() -> None:

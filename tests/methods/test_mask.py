@@ -1,5 +1,7 @@
 """Learned masks on models that can be solved by hand, and on the planted truth."""
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +19,10 @@ from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import Recipe
-from auditkit.methods.mask.learner import Ending, Learner, width
+from auditkit.methods.mask import pair as mask_pair
+from auditkit.methods.mask.learner import Learner, width
 from auditkit.methods.mask.method import MaskOptions, mask
+from auditkit.methods.mask.pair import Ending
 from auditkit.methods.notes import sentences
 from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside
@@ -142,6 +146,67 @@ def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     assert found.passes == found.gradients == sum(ticks) == 2 * 2 * 50 * 2
     assert sentences(found.notes) == ("4 of 4 masks had not settled after 50 steps",)
     assert mask(asked(model), replace(short, settled=-1.0)).notes == ()
+
+
+class Memory:
+    """A checkpoint that is full after some saves."""
+
+    def __init__(self, saves: int) -> None:
+        self.arrays: dict[str, Array] = {}
+        self.saves = saves
+
+    def load(self) -> dict[str, Array]:
+        return self.arrays
+
+    def save(self, arrays: Mapping[str, Array]) -> None:
+        self.arrays, self.saves = dict(arrays), self.saves - 1
+        if not self.saves:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("saves", [1, 9, 33, 60])
+@pytest.mark.parametrize(
+    "options", [QUICK, replace(QUICK, rows=6), replace(QUICK, settled=0.01, patience=2, keep="best")]
+)
+def test_an_interrupted_mask_continues_to_the_same_bits(
+    model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch, options: MaskOptions, saves: int
+) -> None:
+    """Interrupted in the middle of a window, with two or all of four masks in a batch, and after some of them."""
+    options = replace(options, steps=35, window=10)
+    request = asked(model)
+    expected = mask(request, options)
+    monkeypatch.setattr(mask_pair, "_SAVE_SECONDS", 0.0)  # after every step
+    memory, kept = Memory(saves), list[MethodResult]()
+    with suppress(KeyboardInterrupt):
+        mask(replace(request, checkpoint=memory, keep=kept.append), options)
+    memory.saves, before = -1, sum(part.passes for part in kept)
+    left = [position for position in range(2) if not any(part.maps[position] for part in kept)]
+    rest = replace(
+        request, ids=tuple(request.ids[position] for position in left), pixels=request.pixels[left],
+        inputs=request.inputs[left], labels=tuple(request.labels[position] for position in left), checkpoint=memory,
+    )  # fmt: skip
+    ticks: list[int] = []
+    found = mask(replace(rest, tick=ticks.append), options)
+    assert found.passes + before == expected.passes
+    assert sum(ticks) < found.passes or not left
+    for position, maps in zip(left, found.maps, strict=True):
+        for label, values in maps.items():
+            np.testing.assert_array_equal(values, expected.maps[position][label])
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"ids": ("a", "b")}, {"inputs": None}])
+def test_a_checkpoint_of_other_masks_is_not_used(
+    model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(mask_pair, "_SAVE_SECONDS", 0.0)
+    request, memory, options = asked(model), Memory(5), replace(QUICK, steps=10)
+    with pytest.raises(KeyboardInterrupt):
+        mask(replace(request, checkpoint=memory), options)
+    memory.saves = -1
+    change = {"inputs": request.inputs[::-1]} if "inputs" in change else change
+    found, expected = (mask(replace(request, **change, checkpoint=checkpoint), options)
+                       for checkpoint in (memory, Memory(-1)))  # fmt: skip
+    np.testing.assert_array_equal(found.maps[1][2], expected.maps[1][2])
 
 
 def test_settled_masks_make_room_for_others(model: OnnxClassifier) -> None:

@@ -2,10 +2,7 @@
 
 import json
 import shutil
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -86,27 +83,6 @@ def test_the_command_and_python_agree(given: Inputs, run: Path) -> None:
         assert summary.value(metric["name"], "maps") == pytest.approx(metric["value"], abs=1e-9)
     assert "maps" in str(summary)
     assert summary._repr_html_().startswith("<table>")
-
-
-def test_the_same_command_goes_on_where_it_was_killed(tmp_path: Path) -> None:
-    given = model, images, maps = _inputs(tmp_path, 40)  # three parts, so that one can be done and another not
-    _evaluate(given, tmp_path / "whole", "--steps", "32")
-    words = [sys.executable, "-m", "auditkit", "evaluate", model, images, "--heatmaps", maps, "-o", tmp_path / "cut",
-             "--preset", "unit", "--device", "cpu", "--steps", "10", "--steps", "32"]  # fmt: skip
-    process = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    items = tmp_path / "cut" / "items"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None and not list(items.glob("*.parquet")):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    before = {path.name: path.read_bytes() for path in items.glob("*.parquet")}
-    assert before
-    assert _evaluate(given, tmp_path / "cut", "--steps", "32").returncode == 0
-    assert all((items / name).read_bytes() == content for name, content in before.items())
-    whole = {path.name: path.read_bytes() for path in (tmp_path / "whole" / "items").glob("*.parquet")}
-    assert {path.name: path.read_bytes() for path in items.glob("*.parquet")} == whole
-    assert (tmp_path / "cut" / "results.json").read_bytes() == (tmp_path / "whole" / "results.json").read_bytes()
 
 
 def test_copies_elsewhere_go_on_with_a_run_and_other_files_do_not(given: Inputs, run: Path, tmp_path: Path) -> None:

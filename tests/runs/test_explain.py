@@ -18,6 +18,7 @@ from auditkit.methods.registry import METHODS
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model import gradient
 from auditkit.runs import explain_record
+from auditkit.runs.explain_record import RECORD, Record
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
@@ -142,7 +143,7 @@ def test_without_a_gradient_masks_come_from_differences(given: tuple[Path, Path]
     ]):  # fmt: skip
         found = auditkit.explain(source, images, tmp_path / str(number), labels="top1", most_passes=32, **more)
         assert found.header.method.startswith("differences(")
-        spent = json.loads((found.path / "explained.json").read_text())["passes"]
+        spent = Record.of(found.path).passes
         assert 20 * 16 <= spent <= 20 * 32  # an image may be done before its most
     with pytest.raises(BadInput, match="follows the gradient itself"):
         auditkit.explain(opened, images, tmp_path / "no", "smoothgrad", gradient="differences")
@@ -243,26 +244,34 @@ def test_killed_while_maps_are_written_it_goes_on_to_the_same(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        target = {"the record": (explain_record, "write_whole"), "the maps": (bundles.Bundle, "_write_stack"),
-                  "the manifest": (bundles, "_append")}[moment]  # fmt: skip
+        target = {"the record": (explain_record, "append"), "the maps": (bundles.Bundle, "_write_stack"),
+                  "the manifest": (bundles, "append")}[moment]  # fmt: skip
         patch.setattr(*target, stop)
         with pytest.raises(_Killed):
             _explained(given, tmp_path / "maps")
-    assert (tmp_path / "maps" / "explained.json").exists() == (moment != "the record")
+    assert bool(Record.of(tmp_path / "maps").parts) == (moment != "the record")
     again = _explained(given, tmp_path / "maps")
     assert again.labels == whole.labels
     for first, second in zip(again, whole, strict=True):
         np.testing.assert_array_equal(first.values, second.values)
-    written = [json.loads((tmp_path / name / "explained.json").read_text()) for name in ("maps", "whole")]
-    assert written[0] == written[1]
+    assert (tmp_path / "maps" / RECORD).read_bytes() == (tmp_path / "whole" / RECORD).read_bytes()
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", '{"images": {}, "spent": {}, "maps": {"0": "x"}}', "torn"])
+@pytest.mark.parametrize("text", ["{}\n", "[]\n", '{"images": {}, "maps": {"0": "x"}}\n', "torn\n", "\n"])
 def test_a_record_that_is_none_is_one_sentence(given: tuple[Path, Path], tmp_path: Path, text: str) -> None:
     _explained(given, tmp_path / "maps")
-    (tmp_path / "maps" / "explained.json").write_text(text)
-    with pytest.raises(BadInput, match=r"cannot be read: .*make a new bundle"):
+    (tmp_path / "maps" / RECORD).write_text(text)
+    with pytest.raises(BadInput, match=r"line 1, cannot be read: .*make a new bundle"):
         _explained(given, tmp_path / "maps")
+
+
+def test_a_torn_last_line_of_the_record_is_dropped(given: tuple[Path, Path], tmp_path: Path) -> None:
+    whole = _explained(given, tmp_path / "maps")
+    record = tmp_path / "maps" / RECORD
+    before = record.read_bytes()
+    record.write_bytes(before + before.splitlines()[-1][:-7])
+    assert _explained(given, tmp_path / "maps").labels == whole.labels
+    assert record.read_bytes() == before
 
 
 # The gradient ---------------------------------------------------------------------------------------------------------

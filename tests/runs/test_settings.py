@@ -11,10 +11,10 @@ from PIL import Image
 
 import auditkit
 from auditkit.errors import AuditError, BadInput
-from auditkit.metrics.curves import parse_steps
+from auditkit.metrics.curves import Steps, parse_steps
 from auditkit.model.device import PROFILES
 from auditkit.runs.evaluate import evaluate
-from auditkit.runs.evaluation.settings import Evaluation, units
+from auditkit.runs.evaluation.settings import Evaluation, resolved, units
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.summarise import Summary
 from auditkit.runs.summary.wording import remark
@@ -508,9 +508,27 @@ def test_the_command_takes_them_all(tmp_path: Path, files: tuple[Path, Path]) ->
 @pytest.mark.parametrize("count", [1, 2, 7, 64, 100, 640, 1000])
 @pytest.mark.parametrize(("device", "pixels"), [("cuda", 50176), ("cpu", 50176), ("cpu", 1024)])
 def test_units_hold_every_image_once_and_on_a_gpu_begin_and_end_small(device: str, pixels: int, count: int) -> None:
-    found = units(count, pixels, PROFILES[device])
+    found = units(count, pixels, 1000, PROFILES[device], resolved(Evaluation(), 1000))
     assert [image for unit in found for image in unit] == list(range(count))
-    assert max(map(len, found)) <= (2 if device == "cpu" and pixels > 96 * 96 else 16)
+    assert max(map(len, found)) <= (1 if device == "cpu" and pixels > 96 * 96 else 16)
     if device == "cuda":
         assert len(found[0]) <= 2
         assert max(len(unit) for unit in found[-4:]) <= 4
+
+
+@pytest.mark.parametrize(("device", "side", "changed", "expected"), [
+    ("cuda", 224, {}, 16),
+    ("cuda", 224, {"steps": Steps("uniform", count=128)}, 16),
+    ("cuda", 224, {"steps": Steps("uniform", count=1000)}, 2),
+    ("cuda", 224, {"steps": Steps("exact")}, 1),
+    ("cuda", 224, {"infill": ("gray", "random"), "steps": Steps("auto", tolerance=1e-4)}, 1),
+    ("cuda", 224, {"labels": "all"}, 1),
+    ("cuda", 224, {"labels": "f>=0.01"}, 6),
+    ("cuda", 32, {"steps": Steps("exact")}, 16),
+    ("cpu", 64, {}, 16),
+    ("cpu", 64, {"steps": Steps("exact")}, 6),
+])  # fmt: skip
+def test_units_of_many_rows_have_fewer_images(device: str, side: int, changed: dict[str, Any], expected: int) -> None:
+    """At a usual speed a unit takes less than two minutes, or has one image."""
+    settings = resolved(Evaluation(**changed), 1000)
+    assert max(map(len, units(640, side * side, 1000, PROFILES[device], settings))) == expected

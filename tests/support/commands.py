@@ -13,7 +13,7 @@ from unittest import mock
 
 from auditkit.cli.main import main
 
-PROGRESS = re.compile(r"[\w :]+: \d+%, [\d,.e+]+ [\w ]+/s(, [\d.]+ (s|min|h) left)?\n")
+PROGRESS = re.compile(r"[\w :]+: [\d.]+% of [\d,]+ [\w ]+, [\d,.e+]+ [\w ]+/s(, [\d.]+ (s|min|h) left)?\n")
 Completed = subprocess.CompletedProcess[str]
 
 

@@ -125,6 +125,8 @@ def differences(request: Request, options: Differences = Differences()) -> Metho
     pictures = over.upload(pool.pictures)
     images = [_Image(request, position, plan, infills) for position, infills in enumerate(pool.infills)]
     active = [image for image in images if request.labels[image.position]]
+    refine_passes = options.refine // PASSES_A_STEP * PASSES_A_STEP * len(request.pairs())
+    request.expect(2 * plan.pairs * len(active) + refine_passes)
     while active:
         _query(request, over, pictures, active)
         active = [image for image in active if not image.done(options.tolerance)]
@@ -132,9 +134,8 @@ def differences(request: Request, options: Differences = Differences()) -> Metho
     passes, notes = sum(2 * len(image.responses) for image in images), _notes(images)
     if options.refine:
         _refine(request, over, pictures, pool.infills, maps, options)
-        refine_passes = options.refine // PASSES_A_STEP * PASSES_A_STEP
-        passes += refine_passes * len(request.pairs())
-        notes += (Note("refined", str(refine_passes)),)
+        passes += refine_passes
+        notes += (Note("refined", str(options.refine // PASSES_A_STEP * PASSES_A_STEP)),)
     return MethodResult(tuple(maps), passes, notes=notes)
 
 

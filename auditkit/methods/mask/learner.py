@@ -2,12 +2,17 @@
 
 Between windows of steps the state is on the host, so that a pair that has settled makes room for the next one, and a
 batch that did not fit into memory is repeated at half its size. The random draws of a pair do not depend on the others.
+Every minute the states go into the request's checkpoint; a learner that continues from it takes the same steps in the
+same batches.
 The second half prepares a classifier for the methods mask, fong and igos++: its graph and how many rows fit.
 """
 
+import hashlib
+import json
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -17,11 +22,12 @@ from onnx import TensorProto
 
 from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
-from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
+from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph import edit, mask_objective
 from auditkit.graph.gradient import export
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, STATE, WEIGHTS, Objective, Recipe
+from auditkit.methods.mask.pair import Ending, Pair, SavedStates
 from auditkit.methods.request import Bank, Request
 from auditkit.model import gradient
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -37,76 +43,6 @@ _COARSE_FACTORS = ((128, 8), (0, 4))  # the same for masks of 28 x 28 at 224 pix
 _SIZES = 8  # batch sizes on CUDA, as parts of the largest: each new size is set up again, each unused row is wasted
 
 
-@dataclass(frozen=True)
-class Ending:
-    """When a mask is done."""
-
-    steps: int  # at most
-    window: int  # steps over which losses are averaged
-    settled: float  # least decrease of the loss that counts, as a share of it; below 0: masks take all steps
-    patience: int  # windows without such a decrease after which a mask has settled
-
-    def has_settled(self, averages: list[float]) -> bool:
-        """Whether the last windows lowered the loss by too little."""
-        if len(averages) <= self.patience:
-            return False
-        before, recent = min(averages[: -self.patience]), min(averages[-self.patience :])
-        return recent >= before - self.settled * abs(before)
-
-
-@dataclass(eq=False)
-class Pair:
-    """An image and a label, and the state of their mask."""
-
-    image: int
-    label: int
-    name: str
-    seed: int
-    infills: Array  # positions in the bank
-    state: dict[str, Array]  # without the axis of pairs
-    losses: list[float] = field(default_factory=list)
-    averages: list[float] = field(default_factory=list)
-    best: Array | None = None  # weights after the window with the lowest average
-    settled: bool = False
-
-    def left(self, ending: Ending) -> int:
-        """Steps to the end of the current window."""
-        done = len(self.losses)
-        return min(ending.window - done % ending.window, ending.steps - done)
-
-    def draws(self, count: int, window: int) -> Array:
-        """Positions [steps, count] of the infills in the rest of the current window, distinct if possible."""
-        if len(self.infills) == 1:
-            return np.broadcast_to(self.infills, (window, count))
-        done = len(self.losses) % window
-        rng = np.random.default_rng([self.seed, len(self.losses) - done])
-        if len(self.infills) < count:
-            return self.infills[rng.integers(0, len(self.infills), (window, count))][done:]
-        chances = rng.random((window, len(self.infills)), np.float32)
-        return self.infills[np.sort(np.argpartition(chances, count - 1, axis=1)[:, :count], axis=1)][done:]
-
-    def advance(self, losses: Array, state: dict[str, Array], ending: Ending) -> bool:
-        """Record the losses of some steps and the state after them; true when the mask is done."""
-        self.state = state
-        self.losses.extend(losses.tolist())
-        done = len(self.losses)
-        if done % ending.window and done < ending.steps:
-            return False
-        self.averages.append(float(np.mean(self.losses[(done - 1) // ending.window * ending.window :])))
-        if not np.isfinite(self.averages[-1]):
-            raise loss_failure(self.name, self.label, done)
-        if self.averages[-1] <= min(self.averages):
-            self.best = state[WEIGHTS]
-        self.settled = ending.has_settled(self.averages)
-        return self.settled or done >= ending.steps
-
-
-def loss_failure(image: str, label: int, steps: int) -> RuntimeFailure:
-    """The error of a loss that is NaN or infinite."""
-    what = f"the loss of image '{image}' for label {label} is not a number after {steps} steps"
-    return RuntimeFailure(f"{what}; a score is NaN, or the gradient overflows. Try --precision strict.")
-
-
 @dataclass
 class Learner:
     """A classifier with a session that takes steps down an objective, for as many pairs together as fit."""
@@ -118,8 +54,28 @@ class Learner:
     surrogate: bool  # whether the session is that of a model without its rounding
     room: int  # pairs in a batch; halved if memory runs out
 
-    def learn(self, request: Request, bank: Bank, weights: Array | None = None) -> list[Pair]:
-        """Every image and label of a request with its learned mask; weights [M, masks, h, w] to start from."""
+    def learn(self, request: Request, bank: Bank, weights: Array | None = None) -> Iterator[list[Pair]]:
+        """The pairs of a request with their learned masks: all pairs of an image as soon as they are done.
+
+        Weights [M, masks, h, w] are what to start from.
+        """
+        pairs = self._pairs(request, bank, weights)
+        saved = SavedStates(request.checkpoint, self._keys(request, bank, pairs), self.ending)
+        saved.load()
+        request.expect(sum(self.ending.steps - len(pair.losses) for pair in pairs) * self.recipe.rows)
+        unfinished: dict[int, list[Pair]] = {}
+        for pair in pairs:
+            unfinished.setdefault(pair.image, []).append(pair)
+        pictures = self.session.upload(bank.pictures.astype(np.float32))
+        for _window in self._take_steps(pairs, pictures, request.tick, saved.is_due):
+            done = [image for image in unfinished if all(pair.is_done(self.ending) for pair in unfinished[image])]
+            if done:
+                yield list(chain.from_iterable(unfinished.pop(image) for image in done))
+            if saved.is_due():
+                saved.save(chain.from_iterable(unfinished.values()))
+
+    def _pairs(self, request: Request, bank: Bank, weights: Array | None) -> list[Pair]:
+        """Every image and label of a request before the first step."""
         targets = request.pairs()
         state = mask_objective.initial_state(len(targets), self.ends, self.recipe)
         if weights is not None:
@@ -129,17 +85,30 @@ class Learner:
             name = request.ids[image]
             seed = map_seed(request.seed, name, label)
             pairs.append(Pair(image, label, name, seed, bank.infills[image], pair_state))
-        self._take_steps(pairs, self.session.upload(bank.pictures.astype(np.float32)), request.tick)
         return pairs
 
-    def _take_steps(self, pairs: list[Pair], pictures: Any, tick: _Tick) -> None:
-        """Take steps for all pairs until each is done."""
-        waiting, active = deque(pairs), list[Pair]()
+    def _keys(self, request: Request, bank: Bank, pairs: list[Pair]) -> dict[Pair, str]:
+        """For each pair, a digest of all that can change its mask."""
+        settings, keys = self.session.settings, {}
+        pictures = [hashlib.sha256(np.ascontiguousarray(picture).data).hexdigest() for picture in bank.pictures]
+        shared = [request.model.identity, settings.device, settings.precision, repr(self.recipe), repr(self.ending)]
+        for pair in pairs:
+            infills = [pictures[position] for position in pair.infills.tolist()]
+            facts = [*shared, pair.name, pair.label, pair.seed, pictures[pair.image], infills]
+            keys[pair] = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        return keys
+
+    def _take_steps(
+        self, pairs: list[Pair], pictures: Any, tick: _Tick, must_pause: Callable[[], bool]
+    ) -> Iterator[None]:
+        """Take steps for all pairs until each is done; yields whenever the states are on the host."""
+        waiting, active = deque(pair for pair in pairs if not pair.is_done(self.ending)), list[Pair]()
+        yield  # some may have been done in the checkpoint
         while waiting or active:
             while waiting and len(active) < self.room:
                 active.append(waiting.popleft())
             try:
-                done = self._window(active, pictures, tick)
+                self._window(active, pictures, tick, must_pause)
             except OutOfMemory:
                 if self.room == 1 or self.recipe.pairs is not None:
                     message = "not even one mask fits into memory; use fewer distractors, or a device with more."
@@ -148,10 +117,11 @@ class Learner:
                 waiting.extendleft(reversed(active[self.room :]))
                 del active[self.room :]
                 continue
-            active = [pair for pair in active if pair not in done]
+            active = [pair for pair in active if not pair.is_done(self.ending)]
+            yield
 
-    def _window(self, pairs: list[Pair], pictures: Any, tick: _Tick) -> list[Pair]:
-        """Take steps until the first window ends; returns the pairs that are done."""
+    def _window(self, pairs: list[Pair], pictures: Any, tick: _Tick, must_pause: Callable[[], bool]) -> None:
+        """Take steps until the first window ends, or until a pause is due."""
         count = min(pair.left(self.ending) for pair in pairs)
         filled = pairs + pairs[-1:] * (self._width(len(pairs)) - len(pairs))
         draws = [pair.draws(self.recipe.infills, self.ending.window)[:count].astype(np.int32) for pair in filled]
@@ -162,13 +132,15 @@ class Learner:
             LABEL: self.session.upload(np.array([pair.label for pair in filled], np.int32)), INFILLS: infills[0],
         }  # fmt: skip
         stepper = self.session.stepper(STATE, begin, feeds, [LOSS])
-        losses = np.empty((count, len(filled)))
-        for step in range(count):
-            (losses[step],) = stepper.step({INFILLS: infills[step]})
+        losses: list[Array] = []
+        for step_infills in infills:
+            losses += stepper.step({INFILLS: step_infills})
             tick(len(pairs) * self.recipe.rows)
+            if must_pause():
+                break
         states = _split(stepper.state(), len(pairs))
-        results = zip(pairs, states, losses.T[: len(pairs)], strict=True)
-        return [pair for pair, state, column in results if pair.advance(column, state, self.ending)]
+        for pair, state, column in zip(pairs, states, np.array(losses).T[: len(pairs)], strict=True):
+            pair.advance(column, state, self.ending)
 
     def _width(self, pairs: int) -> int:
         """Pairs in a run: the graph's fixed number, else all pairs, padded on CUDA if they end at different steps."""

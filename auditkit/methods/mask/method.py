@@ -6,7 +6,8 @@ from typing import Literal, get_args
 from auditkit.errors import BadInput
 from auditkit.graph.mask_objective import WEIGHTS, Recipe, masks_of
 from auditkit.methods import option_values
-from auditkit.methods.mask.learner import Ending, Learner, factor_for, learner_for, loss_scale, prepare_once
+from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss_scale, prepare_once
+from auditkit.methods.mask.pair import Ending, Pair
 from auditkit.methods.notes import Note
 from auditkit.methods.request import MethodResult, Request, bank
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -63,14 +64,21 @@ class MaskOptions:
 
 def mask(request: Request, options: MaskOptions = MaskOptions()) -> MethodResult:
     """A learned mask [height, width] for every image and label: the share of each pixel that is kept, in [0, 1]."""
-    learner, maps = prepare(request.model, options), request.empty_maps()
-    pairs = learner.learn(request, bank(request, options.infill))
+    learner = prepare(request.model, options)
+    return request.in_parts(
+        _result(request, learner, pairs, options) for pairs in learner.learn(request, bank(request, options.infill))
+    )
+
+
+def _result(request: Request, learner: Learner, pairs: list[Pair], options: MaskOptions) -> MethodResult:
+    """The maps of pairs that are done."""
+    maps = request.empty_maps()
     for pair in pairs:
         weights = pair.best if options.keep == "best" and pair.best is not None else pair.state[WEIGHTS]
         maps[pair.image][pair.label] = masks_of(weights[None], learner.ends, learner.recipe.factor)[0]
     passes = sum(len(pair.losses) for pair in pairs) * learner.recipe.rows
     notes = (Note("surrogate-masks"),) * learner.surrogate
-    if pairs and options.settled >= 0:
+    if options.settled >= 0:
         unsettled = sum(not pair.settled for pair in pairs)
         notes = (Note("unsettled", str(options.steps), unsettled, len(pairs)), *notes)
     return MethodResult(maps, passes, passes, notes)

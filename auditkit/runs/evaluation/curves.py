@@ -10,7 +10,7 @@ from auditkit.arrays import Array
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
 from auditkit.metrics.curves import ErrorLimits, Refinement, area, error_limits, sampled_errors, uniform_counts
-from auditkit.runs.evaluation.settings import CurveRule, Evaluation
+from auditkit.runs.evaluation.settings import CurveRule, Evaluation, usual_points
 
 RunRows = Callable[[Array], Iterator[tuple[slice, Array]]]
 """Runs masks, int32 [N, 4] (top, bottom, map, keep): yields probabilities [n, classes], a slice at a time."""
@@ -185,6 +185,16 @@ class _Group:
 
 
 _Step = tuple[_Group, Array, Array]  # a group, its active curves, and their next counts
+
+
+def expected_rows(curves: Iterable[CurveRequest], span: Span) -> int:
+    """How many masked images the curves will need, roughly where their points are not fixed."""
+    rows = 0
+    for curve in curves:
+        protocol = curve.rule.protocol
+        points = usual_points(curve.rule.steps, span.pixels) if protocol is None else len(protocol.counts(span.pixels))
+        rows += points * len(curve.infills)
+    return rows
 
 
 def measure_curves(

@@ -18,6 +18,9 @@ NO_MAP = "no map for this label"
 NO_LABEL = "no label of the image is in the label set"
 MOST_SIGMA = 1000.0  # pixels: a blur wider than any image is a plain colour
 TOLERANCE = 5e-3  # of an area, up to which curves are refined
+_FEW_POINTS, _MANY_POINTS = 32, 512  # of a refined curve: typically at the default tolerance, and at most
+_USUAL_ROWS, _USUAL_PIXELS = 128, 224 * 224  # of a curve, and of each row; with more, units have fewer images
+_USUAL_LABELS = 10  # of an image; with more, likewise
 
 # What the definitions leave open and other tools decide otherwise. A change here changes figures, so results record it.
 CONVENTIONS = {
@@ -201,13 +204,17 @@ def blur_sigma(name: str) -> float:
     return sigma
 
 
-def units(images: int, pixels: int, device: DeviceProfile) -> list[range]:
-    """Positions of the images of each unit, sized so that at most minutes are lost when a run is cut short.
+def units(images: int, pixels: int, classes: int, device: DeviceProfile, settings: Evaluation) -> list[range]:
+    """Positions of the images of each unit, sized so that at most two minutes are lost when a run is cut short.
 
-    A GPU is fast and waits for the first unit, so its first ones are small: four of two images, four of four, ...;
-    its last ones are small too, so that two that run together end together.
+    A unit has at least one image, which a slow model may take longer for. It depends on the plan alone and not on
+    speed, so that a resumed run has the same units. A GPU is fast and waits for the first unit, so its first ones are
+    small: four of two images, four of four, ...; its last ones are small too, so that two that run together end
+    together.
     """
-    most = device.slow_unit_images if pixels > device.slow_pixels else device.unit_images
+    usual = device.slow_unit_images if pixels > device.slow_pixels else device.unit_images
+    usual_rows = max(_USUAL_ROWS * _USUAL_PIXELS // pixels, 1)
+    most = max(1, usual * usual_rows // max(_curve_rows(settings, pixels, classes), usual_rows))
     ranges, start = list[range](), 0
     while start < images:
         size = most
@@ -216,3 +223,20 @@ def units(images: int, pixels: int, device: DeviceProfile) -> list[range]:
         ranges.append(range(start, min(start + size, images)))
         start += size
     return ranges
+
+
+def _curve_rows(settings: Evaluation, pixels: int, classes: int) -> int:
+    """Masked images for one map of every usual label, roughly."""
+    if settings.steps is None or settings.labels is None:
+        raise ValueError("the settings are not resolved")
+    pictures = sum(settings.draws if infill == "random" else 1 for infill in settings.infills)
+    rule = parse_labels(settings.labels)
+    floor_labels = classes if rule.floor is None else int(1 / rule.floor)  # so many can reach it
+    labels = min(rule.top or len(rule.labels or ()) or floor_labels, classes)
+    return usual_points(settings.steps, pixels) * pictures * (1 + settings.tie_orders) * -(-labels // _USUAL_LABELS)
+
+
+def usual_points(steps: Steps, pixels: int) -> int:
+    """Points of a curve, roughly where they are not fixed."""
+    refined = _MANY_POINTS if steps.tolerance < TOLERANCE else _FEW_POINTS
+    return min({"exact": pixels, "uniform": steps.count, "auto": refined}[steps.rule], pixels)

@@ -14,7 +14,7 @@ from auditkit.metrics.reliability import spearman
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
-from auditkit.runs.executor import Progress
+from auditkit.runs.executor import Progress, UnitProgress
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun
 
@@ -38,7 +38,8 @@ def check_maps(
     batch, tick = load_images(positions, plan.images, model.card, model.signature), progress(len(positions))
     drawn = drawn_pool(model, images, explanation)
     labels = [bundle.labels[image] for image in batch.ids]
-    result = method.run(request_for(model, batch, labels, drawn, explanation.seed, lambda rows: tick(0, rows)), options)
+    with UnitProgress(tick, len(positions)) as unit_progress:
+        result = method.run(request_for(model, batch, labels, drawn, explanation.seed, unit_progress), options)
     tick(len(positions))
     problems, correlations = list[str](), list[float]()
     if recorded.run["environment"] == environment(plan.model):  # so that the same labels are chosen

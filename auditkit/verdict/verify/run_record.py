@@ -54,7 +54,7 @@ class RecordedRun:
             for difference in differences(about["settings"], to_object(settings.to_record())):
                 raise ValueError(f"its settings do not belong together: {difference}")
             card = _card(results.subject.card)
-            keys = {} if results.runtime is None else _unit_keys(about, results, card)
+            keys = {} if results.runtime is None else _unit_keys(about, results, card, settings)
             return cls(store, run, results, plain, about, requested, settings, card, keys)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
@@ -66,12 +66,13 @@ class RecordedRun:
         return Span.of(self.settings, self.card.size[0] * self.card.size[1])
 
 
-def _unit_keys(about: PlainRecord, results: Results, card: Card) -> dict[range, str]:
+def _unit_keys(about: PlainRecord, results: Results, card: Card, settings: Evaluation) -> dict[range, str]:
     count = results.subject.images.count
     if not 0 < count <= MOST_IMAGES:
         raise ValueError(f"it has {count} images")
-    every = units(count, card.size[0] * card.size[1], PROFILES[results.environment.get("device", CPU.name)])
-    return unit_keys(about, every)
+    device = PROFILES[results.environment.get("device", CPU.name)]
+    pixels = card.size[0] * card.size[1]
+    return unit_keys(about, units(count, pixels, results.subject.classes, device, settings))
 
 
 def _evaluation(settings: Settings) -> Evaluation:
