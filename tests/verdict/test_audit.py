@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -277,27 +275,6 @@ def test_supplied_maps_cannot_be_randomised(planted: Path, whole: Path, tmp_path
 # Cut short ------------------------------------------------------------------------------------------------------------
 
 
-def kill_and_go_on(folder: Path, out: Path, kills: int, seed: int = 0) -> int:
-    """Kill an audit at random moments and give the command again; how many kills found it at work."""
-    chance, met = np.random.default_rng(seed), 0
-    words = [sys.executable, "-m", "auditkit", *map(str, _words(folder, out))]
-    for _ in range(kills):
-        child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        time.sleep(chance.uniform(0.3, 4.0))
-        if child.poll() is None:
-            met += out.exists()
-            os.killpg(child.pid, signal.SIGKILL)  # it has not been waited for: the group is there, if only as a zombie
-        child.wait()
-    assert command(*_words(folder, out)).returncode == 0
-    return met
-
-
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_killed_at_random_moments_it_ends_the_same(planted: Path, whole: Path, tmp_path: Path, kills: int) -> None:
-    kill_and_go_on(planted, tmp_path / "run", kills)
-    assert _timeless(tmp_path / "run") == _timeless(whole)
-
-
 def test_an_interrupt_is_one_line(planted: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "auditkit", *map(str, _words(planted, tmp_path / "run"))]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -317,39 +294,6 @@ def test_two_at_once_are_not(planted: Path, whole: Path) -> None:
 def test_a_file_in_the_place_of_the_folder_is_said(planted: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(command(*_words(planted, tmp_path / "file")), "not a folder")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 300 kB, where one can be had."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("no small disk can be made here")
-    yield disk
-    subprocess.run([shutil.which("umount") or "umount", "-l", str(disk)], check=True)
-
-
-def test_a_read_only_folder_is_said(planted: Path, small_disk: Path) -> None:
-    subprocess.run([shutil.which("mount") or "mount", "-o", "remount,ro", str(small_disk)], check=True)
-    done = command(*_words(planted, small_disk / "run"))
-    assert done.returncode == 4
-    (line,) = done.stderr.splitlines()
-    assert "Read-only file system" in line
-
-
-def test_a_full_disk_loses_nothing(planted: Path, whole: Path, small_disk: Path) -> None:
-    out = small_disk / "run"
-    done = command(*_words(planted, out))
-    assert done.returncode == 4
-    (line,) = done.stderr.splitlines()
-    assert "No space left" in line
-    kept = sorted(path.name for path in (out / "items").glob("*.parquet"))
-    subprocess.run([shutil.which("mount") or "mount", "-o", "remount,size=50m", str(small_disk)], check=True)
-    assert command(*_words(planted, out)).returncode == 0
-    assert set(kept) <= {path.name for path in (out / "items").iterdir()}
-    assert _timeless(out) == _timeless(whole)
 
 
 def test_a_damaged_part_is_measured_again(planted: Path, whole: Path, tmp_path: Path) -> None:
