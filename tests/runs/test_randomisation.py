@@ -479,7 +479,7 @@ def test_a_full_disk_or_memory_ends_the_check_instead_of_passing_for_a_finding(
     bundle = made(deep, tmp_path)
     with monkeypatch.context() as patch:
         planted_method(patch, failing(OutOfMemory("no room.")))
-        with pytest.raises(RuntimeFailure, match=r"^image '\d+'.*: no room\.$"):
+        with pytest.raises(RuntimeFailure, match=r"^image '\d+\.png'.*: no room\.$"):
             measured(deep, bundle)
     with monkeypatch.context() as patch:
         patch.setattr(Bundle, "add", failing_add)
