@@ -41,3 +41,9 @@ class IntegrityFailure(AuditError):
     """What was stored is not what was written, or does not follow from the files that it names."""
 
     exit_code = 5
+
+
+class NotChecked(AuditError):
+    """Nothing wrong was found, but something could not be checked."""
+
+    exit_code = 3

@@ -10,64 +10,71 @@ from auditkit.cli import console, options
 
 if TYPE_CHECKING:
     from auditkit.verdict.verify import Verification
-    from auditkit.verdict.verify.verify import Depth
 
-_moved_option = partial(typer.Option, rich_help_panel="Where the files are now (when they were moved)")
+_original = partial(typer.Option, rich_help_panel="What the run was made from (paths in a run are not trusted)")
 
 
 @options.with_model_options("card", "layout", "device", "memory_limit", "time_limit")
 def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an audit or evaluation.", show_default=False)],
     model_options: options.ModelOptions,
-    model: Annotated[Path | None, _moved_option(help="The ONNX file.")] = None,
-    images: Annotated[Path | None, _moved_option(help="Folder, CSV or .npz.")] = None,
-    heatmaps: Annotated[list[str] | None, _moved_option(
+    model: Annotated[Path | None, _original(help="The ONNX file.")] = None,
+    images: Annotated[Path | None, _original(help="Folder, CSV or .npz.")] = None,
+    heatmaps: Annotated[list[str] | None, _original(
         metavar="NAME=PATH", help="A bundle by its name in the run; repeatable.")] = None,
-    pool: Annotated[Path | None, _moved_option(help="Images for random infill.")] = None,
-    sample: Annotated[float, typer.Option(help="Share of the images whose rows are recomputed.")] = 0.05,
-    maps: Annotated[int, typer.Option(help="Images whose maps are made again, if the audit made them.")] = 2,
+    pool: Annotated[Path | None, _original(help="Images for random infill.")] = None,
+    infill: Annotated[list[Path] | None, _original(help="Picture of an infill image:FILE; repeatable.")] = None,
+    baseline: Annotated[Path | None, _original(help="The run that changes are counted from.")] = None,
+    sample: Annotated[float | None, typer.Option(
+        help="Share of the images whose rows are recomputed; by default 0.05, and at least 32 images.")] = None,
+    maps: Annotated[int | None, typer.Option(
+        help="Images whose maps are made again, if the audit made them; by default 32, or 2 of costly ones.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sample; a new one by default, and printed.")] = None,
-    recompute: Annotated[bool, typer.Option(help="Recompute the sample, not only digests.")] = True,
-    run_only: Annotated[bool, typer.Option(
-        "--run-only", help="Check only the run's folder, without model, images and heatmaps.")] = False,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Check that a run is what it says: no file changed, figures follow from rows, rows and maps can be reproduced.
 
-    Rows are recomputed for a sample of the images and for those that decide most; maps that the audit made itself are
-    made again for the first images of the sample. Maps that were supplied cannot be.
+    There are three answers. The run holds (exit code 0): all of it was checked. It does not hold (5): something was
+    changed or does not come out again. It could not be checked (3): nothing wrong was found, but something is missing,
+    such as the model; each is listed with the way out.
 
-    Nothing is written. Everything that does not hold is listed, with exit code 5; so is what was not checked.
+    Rows are recomputed for a sample of the images and for those that decide most; so are maps that the audit made
+    itself. No path that the run records is opened: name the files yourself. Nothing is written.
     """
-    from auditkit.errors import IntegrityFailure
+    from auditkit.errors import IntegrityFailure, NotChecked
     from auditkit.verdict import verify as verifying
 
     bundles = {name: Path(path) for name, path in options.parse_pairs(heatmaps, "--heatmaps", "NAME=PATH")}
-    device = model_options.settings().device
-    originals = verifying.Originals(model, images, bundles, pool, model_options.opening(), device)
-    depth: Depth = "rows" if recompute else "digests"
-    if run_only:
-        depth = "run"
+    originals = verifying.Originals(
+        model, images, bundles, pool, tuple(infill or ()), baseline, model_options.opening(),
+        model_options.settings().device,
+    )  # fmt: skip
     with console.progress("recomputing") as progress:
-        verification = verifying.verify(
-            run, originals, depth=depth, share=sample, images_mapped=maps, seed=seed, progress=progress
-        )
+        verification = verifying.verify(run, originals, verifying.Sampling(sample, maps, seed), progress)
     console.show(as_json, verification.to_json(), _fields(verification))
-    problems = verification.problems
+    problems, unchecked = verification.problems, verification.unchecked
     if problems:
-        count = f"({len(problems)} problems); the first" if len(problems) > 1 else "(1 problem)"
-        raise IntegrityFailure(f"{run} does not hold {count}: {problems[0]}.")
+        raise IntegrityFailure(f"{run} does not hold {_counted(problems, 'problem')}.")
+    if unchecked:
+        raise NotChecked(f"{run} could not be checked in full {_counted(unchecked, 'gap')}.")
+
+
+def _counted(texts: list[str], noun: str) -> str:
+    first = texts[0].removesuffix(".")
+    return f"(1 {noun}): {first}" if len(texts) == 1 else f"({len(texts)} {noun}s); the first: {first}"
 
 
 def _fields(verification: "Verification") -> list[tuple[str, str]]:
+    from auditkit.verdict.verify.verify import NOT_PROVEN
+
     fields = list[tuple[str, str]]()
     for check in verification.checks:
-        problems = [f"DOES NOT HOLD: {problem}" for problem in check.problems]
-        fields += [(check.name, text) for text in problems or [check.about]]
+        texts = [f"DOES NOT HOLD: {problem}" for problem in check.problems]
+        texts += [f"COULD NOT BE CHECKED: {text}" for text in check.unchecked]
+        fields += [(check.name, text) for text in texts or [check.about]]
     sample = verification.sample
     if sample is not None:
         tolerance = f"{sample.tolerance:g} of a probability or area; {sample.why}"
         fields += [("chance", sample.escape), ("tolerance", tolerance)]
-    fields += [("not checked", text) for text in verification.not_checked]
-    result = "DOES NOT HOLD" if verification.problems else "holds, as far as it was checked"
-    return [*fields, ("run", f"{verification.run} {result}")]
+    answer = verification.answer if verification.answer == "holds" else verification.answer.upper()
+    return [*fields, ("not proven", NOT_PROVEN), ("run", f"{verification.run} {answer}")]

@@ -141,7 +141,7 @@ def open_inside(folder: Path, location: str) -> Iterator[BinaryIO]:
 
 def _content(folder: Path, name: str, limit: int) -> bytes:
     with open_inside(folder, name) as stream:
-        content = stream.read(limit + 1)
+        content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)  # as much is allocated at once
     if len(content) > limit:
         raise BadInput(f"{folder / name} has more than {limit:,} bytes; refused.")
     return content

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -34,6 +35,18 @@ def render_html(loaded: Loaded) -> str:
 
 def page(template: str, context: Mapping[str, object], folder: Path = TEMPLATES) -> str:
     """A page in the report's style and in that of its template's folder; it may load and run nothing else."""
+    page_style = (folder / "page.css",) if folder != TEMPLATES else ()
+    style, script = _trusted(TEMPLATES / "report.css", *page_style), _trusted(TEMPLATES / "report.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        f"base-uri 'none'; form-action 'none'"
+    )
+    return _environment(folder).get_template(template).render(style=style, script=script, csp=policy, **context)
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    """The templates of a folder, each compiled once."""
     environment = Environment(
         loader=FileSystemLoader([folder, TEMPLATES]), autoescape=True, undefined=StrictUndefined, finalize=_shown,
         trim_blocks=True, lstrip_blocks=True,
@@ -43,13 +56,7 @@ def page(template: str, context: Mapping[str, object], folder: Path = TEMPLATES)
     environment.globals |= {"interval": formatting.interval, "wording": wording, "sections": sections,
                             "tables": tables, "headings": SECTIONS}  # fmt: skip
     environment.tests["digest"] = tables.is_digest
-    page_style = (folder / "page.css",) if folder != TEMPLATES else ()
-    style, script = _trusted(TEMPLATES / "report.css", *page_style), _trusted(TEMPLATES / "report.js")
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        f"base-uri 'none'; form-action 'none'"
-    )
-    return environment.get_template(template).render(style=style, script=script, csp=policy, **context)
+    return environment
 
 
 def _context(loaded: Loaded) -> dict[str, object]:

@@ -58,7 +58,7 @@ class _Original:
 
 
 @dataclass(frozen=True)
-class _Check:
+class Check:
     """What all stages share."""
 
     model: OnnxClassifier
@@ -69,7 +69,21 @@ class _Check:
     originals: tuple[_Original, ...]
     layers: tuple[Layer, ...]  # the last one first
     parameters: int  # of the whole graph
+    counts: tuple[int, ...]  # of layers that each stage re-initialises
     confidence: float  # of the intervals
+    notes: tuple[str, ...]  # on images that were left out
+
+    def stage(self, stage: int, maps: Sequence[Array]) -> RandomisationStage:
+        """The figures of a stage with these maps."""
+        changed = self.layers[: self.counts[stage - 1]]
+        names, share = tuple(layer.name for layer in changed), sum(layer.parameters for layer in changed)
+        originals = [original.values for original in self.originals]
+        return stage_result(stage, names, share / self.parameters, originals, maps, self.confidence)
+
+    def result(self, series: Sequence[RandomisationStage], stage_notes: Sequence[str]) -> Randomisation:
+        """The result with these stages."""
+        return Randomisation(None, self.what.name(), len(self.originals), "predicted", self.what.seed,
+                             len(self.layers), self.confidence, tuple(series), (*self.notes, *stage_notes))  # fmt: skip
 
     def key(self, changed: Sequence[Layer]) -> str:
         """Digest of all that can change a stage's maps; it identifies the changed model."""
@@ -99,31 +113,42 @@ def randomisation(
     images_wanted: int, stages: int, confidence: float = 0.95, out: Path | None = None, progress: Progress = silent,
 ) -> Randomisation:  # fmt: skip
     """How alike the maps of `bundle` and re-initialised models are; a later call reuses the maps of stages in `out`."""
+    prepared = prepare(model, images, what, pool, bundle, images_wanted=images_wanted, stages=stages,
+                       confidence=confidence)  # fmt: skip
+    if isinstance(prepared, NotRandomised):
+        return Randomisation(prepared)
+    with nullcontext(out) if out else tempfile.TemporaryDirectory() as folder:
+        series, stage_notes = _series(prepared, Path(folder), progress)
+    if not series:
+        return Randomisation(NotRandomised("no-stage", stage_notes[-1]))
+    return prepared.result(series, stage_notes)
+
+
+def prepare(
+    model: AnyClassifier, images: Dataset, what: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
+    images_wanted: int, stages: int, confidence: float = 0.95,
+) -> "Check | NotRandomised":  # fmt: skip
+    """What all stages share; or why there can be none."""
     if images_wanted < 1 or stages < 1:
         raise BadInput(f"{images_wanted} images and {stages} stages are to be looked at; each must be 1 or more.")
     what = what.fitting(model)
     if model.file is None:
-        return Randomisation(NotRandomised("function"))
+        return NotRandomised("function")
     if bundle.header.model != model.identity or bundle.header.method != what.name():
-        return Randomisation(NotRandomised("other-maps", what.name()))
+        return NotRandomised("other-maps", what.name())
     output = model.signature.output
     graph = edit.with_outputs(edit.inlined(model.file.proto), [output])
     model_layers, total = tuple(layers(graph, output)), parameters(graph, output)
     weights = sum(layer.parameters for layer in model_layers)
     if not model_layers or weights < LEAST_SHARE * total:
-        return Randomisation(NotRandomised("few-parameters", f"{weights:,} of the model's {total:,}"))
+        return NotRandomised("few-parameters", f"{weights:,} of the model's {total:,}")
     originals, unfit = _originals(model, images, bundle, what.seed, images_wanted)
     notes = [f"{number} image{'s' * (number > 1)} left out: {reason}" for reason, number in unfit.items()]
     if not originals:
-        return Randomisation(NotRandomised("no-maps", "; ".join(notes) or "there is no map for any of the images"))
+        return NotRandomised("no-maps", "; ".join(notes) or "there is no map for any of the images")
     infills = drawn_pool(model, images if pool is None else pool, what)
-    check = _Check(model, graph, images, what, infills, originals, model_layers, total, confidence)
-    with nullcontext(out) if out else tempfile.TemporaryDirectory() as folder:
-        series, stage_notes = _series(check, _layer_counts(len(model_layers), stages), Path(folder), progress)
-    if not series:
-        return Randomisation(NotRandomised("no-stage", stage_notes[-1]))
-    return Randomisation(None, what.name(), len(originals), "predicted", what.seed, len(model_layers), confidence,
-                         tuple(series), (*notes, *stage_notes))  # fmt: skip
+    counts = tuple(_layer_counts(len(model_layers), stages))
+    return Check(model, graph, images, what, infills, originals, model_layers, total, counts, confidence, tuple(notes))
 
 
 def _originals(
@@ -156,34 +181,34 @@ def _layer_counts(total: int, stages: int) -> list[int]:
     return sorted({round(count) for count in np.linspace(1, total, stages).tolist()})
 
 
-def _series(
-    check: _Check, counts: Sequence[int], folder: Path, progress: Progress
-) -> tuple[list[RandomisationStage], list[str]]:
+def _series(check: Check, folder: Path, progress: Progress) -> tuple[list[RandomisationStage], list[str]]:
     """The figures of each stage that has some, and notes on the stages."""
-    tick, series, notes = progress(len(counts) * len(check.originals)), list[RandomisationStage](), list[str]()
-    for stage, count in enumerate(counts, start=1):
-        changed = check.layers[:count]
+    tick, notes = progress(len(check.counts) * len(check.originals)), list[str]()
+    series = list[RandomisationStage]()
+    for stage, count in enumerate(check.counts, start=1):
         try:
-            maps = _stage_maps(check, changed, folder / f"stage-{stage}", tick)
-        except _NoMaps as error:
+            maps = stage_maps(check, stage, folder / f"stage-{stage}", tick)
+        except NoMaps as error:
             notes.append(f"stage {stage}, {count} of {len(check.layers)} layers, has no figure: {error}")
             continue
-        names, share = tuple(layer.name for layer in changed), sum(layer.parameters for layer in changed)
-        originals = [original.values for original in check.originals]
-        entry = stage_result(stage, names, share / check.parameters, originals, maps, check.confidence)
-        series.append(entry)
-        if entry.constant:
-            what = "maps are constant; they have no ranks and count as a correlation of 0"
-            notes.append(f"stage {stage}: {entry.constant} of {len(maps)} {what}")
+        series.append(check.stage(stage, maps))
+        notes += constant_note(series[-1])
     return series, notes
 
 
-class _NoMaps(Exception):
+def constant_note(stage: RandomisationStage) -> list[str]:
+    """A note on the constant maps of a stage, if it has some."""
+    what = "maps are constant; they have no ranks and count as a correlation of 0"
+    return [f"stage {stage.stage}: {stage.constant} of {stage.n} {what}"] if stage.constant else []
+
+
+class NoMaps(Exception):
     """The method finds no maps of a changed model."""
 
 
-def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) -> list[Array]:
-    """The maps of a stage, in the order of the originals; _NoMaps where the changed model gives none."""
+def stage_maps(check: Check, stage: int, out: Path, tick: Tick) -> list[Array]:
+    """The maps of a stage, in the order of the originals; NoMaps where the changed model gives none."""
+    changed = check.layers[: check.counts[stage - 1]]
     method, options = check.what.chosen()
     model = cache(lambda: check.reinitialised(changed))  # not made where no map is missing
     size = method.together(check.model)
@@ -204,17 +229,17 @@ def _stage_maps(check: _Check, changed: Sequence[Layer], out: Path, tick: Tick) 
 
 
 def _maps(method: Method, options: object, request: Request) -> MethodResult:
-    """The method's maps; _NoMaps where it finds none: a network of random numbers may overflow, or hardly answer."""
+    """The method's maps; NoMaps where it finds none: a network of random numbers may overflow, or hardly answer."""
     try:
         with np.errstate(all="ignore"):
             result = method.run(request, options)
     except (OutOfMemory, WorkerLost):
         raise
     except AuditError as error:
-        raise _NoMaps(str(error).removesuffix(".")) from None
+        raise NoMaps(str(error).removesuffix(".")) from None
     every = chain.from_iterable(by_label.values() for by_label in result.maps)
     if not all(np.isfinite(values).all() for values in every):
-        raise _NoMaps("its maps hold NaN or infinity")
+        raise NoMaps("its maps hold NaN or infinity")
     return result
 
 

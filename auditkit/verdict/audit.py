@@ -159,7 +159,7 @@ def _measure(
 ) -> Results:  # fmt: skip
     """The results without a verdict; a supplied bundle that cannot be used becomes a finding."""
     settings, pool, bundles, explained = request.policy.evaluation, request.pool, request.bundles, None
-    refused = _refusals(model, bundles)
+    refused = refusals(model, bundles)
     if request.explanation is not None:
         explanation = replace(request.explanation, labels=request.explanation.labels or settings.labels).fitting(model)
         with phase("explaining") as progress:
@@ -188,7 +188,7 @@ def _measure(
                    randomisation=_randomise(model, images, request, store, usable, phase))  # fmt: skip
 
 
-def _refusals(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> dict[str, tuple[Refusal, ...]]:
+def refusals(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> dict[str, tuple[Refusal, ...]]:
     """The errors of the bundles that cannot be used."""
     refusals = {}
     for name, bundle in bundles.items():

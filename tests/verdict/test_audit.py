@@ -23,6 +23,7 @@ from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.figures import NotRandomised
 from auditkit.runs.folder.results import CheckChange, ExplanationRequest, ModelFile, Results
 from auditkit.runs.folder.store import Store, locked
+from auditkit.verdict.verify import verify
 from tests.support.commands import auditkit as command
 from tests.support.commands import auditkit_process, refused
 
@@ -218,8 +219,7 @@ def test_what_fails_may_be_told_by_severity(planted: Path, whole: Path, tmp_path
     assert results.verdict == "measured"  # nothing is asked that is critical
     assert _status(results)["complete"] == "fail"
     assert results.run.fail_on == "critical"
-    done = command("verify", tmp_path / "run", "--run-only")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert verify(tmp_path / "run").problems == []
 
 
 def test_a_severity_that_is_none_is_told_before_the_work(planted: Path, tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_maps_of_another_model_are_a_finding(planted: Path, tmp_path: Path) -> N
     assert (results.verdict, _status(results)["identity"]) == ("fail", "fail")
     assert "the maps explain the model" in (results.run.refused_bundles or {})["maps"][0].message
     assert results.metrics == ()
-    assert command("verify", tmp_path / "run").returncode == 0
+    assert verify(tmp_path / "run").problems == []
 
 
 def test_maps_that_cannot_be_read_are_a_finding(planted: Path, tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ def test_a_baseline_whose_images_have_other_contents_loses_no_work(planted: Path
     refused(done, "is finished in")
     assert _results(tmp_path / "run").verdict == _results(whole).verdict
     assert _results(tmp_path / "run").baseline is None
-    assert command("verify", tmp_path / "run", "--run-only").returncode == 0
+    assert verify(tmp_path / "run").problems == []
 
 
 def test_leaving_out_labels_leaves_the_verdict_open(planted: Path, tmp_path: Path) -> None:

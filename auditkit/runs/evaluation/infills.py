@@ -1,6 +1,6 @@
 """Infills: the pictures behind hidden pixels, as the network takes them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +23,10 @@ UNIFORM = ("gray", "black", "zero")  # infills that are the same for every image
 class Infills:
     """The infills of one evaluation: which pictures a unit needs, and which of them serve each of its images."""
 
-    def __init__(self, model: AnyClassifier, settings: Evaluation, pool: Dataset) -> None:
+    def __init__(self, model: AnyClassifier, settings: Evaluation, pool: Dataset, moved: Mapping[Path, Path]) -> None:
         card, signature = model.card, model.signature
         self.model, self.card, self.signature, self.settings, self.pool = model, card, signature, settings, pool
-        self.files = {name: _existing_file(name) for name in settings.infills if name.startswith(IMAGE_PREFIX)}
+        self.files = {name: _existing_file(name, moved) for name in settings.infills if name.startswith(IMAGE_PREFIX)}
         self._decoded: dict[str, Array] = {}  # of the files
         self._prob: dict[str, Array] = {}  # of infills that all images share
         self._drawing: dict[str, Callable[[Array], Array]] = {
@@ -114,9 +114,10 @@ class Infills:
             return error
 
 
-def _existing_file(name: str) -> Path:
+def _existing_file(name: str, moved: Mapping[Path, Path]) -> Path:
     """The file of an infill `image:FILE`."""
     path = Path(name.removeprefix(IMAGE_PREFIX))
+    path = moved.get(path, path)
     if not path.is_file():
         raise BadInput(f"there is no image {path} to fill in with.")
     return path

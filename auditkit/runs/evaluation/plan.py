@@ -5,6 +5,7 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -88,13 +89,13 @@ class EvaluationPlan:
 
 def plan_evaluation(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
-    pool: Dataset | None,
+    pool: Dataset | None, moved_infills: Mapping[Path, Path] | None = None,
 ) -> EvaluationPlan:  # fmt: skip
-    """The plan; refused with a reason where it cannot be carried out."""
+    """The plan; refused with a reason where it cannot be carried out. Infills from files may have moved since."""
     settings = resolved(settings, model.signature.classes)
     infill_pool = images if pool is None else pool
     span = Span.of(settings, model.signature.height * model.signature.width)
-    infills = Infills(model, settings, infill_pool)
+    infills = Infills(model, settings, infill_pool, moved_infills or {})
     plan = EvaluationPlan(model, images, bundles, infill_pool, settings, curve_pairs(settings), span, infills)
     _check_images(plan)
     _check_bundles(plan)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +13,17 @@ from auditkit.errors import BadInput
 from auditkit.runs.folder.store import LEFT_OVER, LOCK
 
 SUMS = "SHA256SUMS"
-PASSING = re.compile(rf"{LEFT_OVER}|.+\.part")  # what a writer that was killed leaves behind
+SIGNATURES = tuple(f"{SUMS}{suffix}" for suffix in (".sig", ".asc", ".minisig", ".sigstore.json"))  # beside the list
+_UNFINISHED = re.compile(rf"{LEFT_OVER}|.+\.part")  # what a writer that was killed leaves behind
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
 LINE = re.compile(r"(\\?)([0-9a-f]{64}) [ *](.+)", re.DOTALL)
 
 
 def write(folder: Path) -> None:
-    """List every file of a run; the last thing that is written into it."""
+    """List every file of a run and remove what killed writers left; the last thing that is written into it."""
     with write_errors(folder / SUMS):
+        _remove_unfinished(folder)
         lines = [_line(name, _digest(folder / name)) for name in _names(folder)]
         write_whole(folder / SUMS, b"".join(lines))
 
@@ -53,7 +56,7 @@ def check(folder: Path) -> list[str]:
         if name not in names:
             problems.append(f"{name} is missing")
         elif name not in digests:
-            problems.append(f"{name} is not listed in {SUMS}: it came later")
+            problems.append(f"{name} is not listed in {SUMS}")
         elif _digest(folder / name) != digests[name]:
             problems.append(f"{name} was changed")
     return problems
@@ -61,9 +64,16 @@ def check(folder: Path) -> list[str]:
 
 def _names(folder: Path) -> list[str]:
     """The files of a run by their paths inside it, sorted; links and devices have no place there."""
-    paths = (path.relative_to(folder) for path in _files(folder))
-    names = {path.as_posix() for path in paths if not any(PASSING.fullmatch(part) for part in path.parts)}
-    return sorted(names - {SUMS, LOCK}, key=os.fsencode)
+    names = {path.relative_to(folder).as_posix() for path in _files(folder)}
+    return sorted(names - {SUMS, LOCK, *SIGNATURES}, key=os.fsencode)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    for path in [path for path in folder.rglob("*") if _UNFINISHED.fullmatch(path.name)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)  # it may have gone with its folder
 
 
 def _files(folder: Path) -> Iterator[Path]:

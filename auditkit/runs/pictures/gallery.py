@@ -3,9 +3,9 @@
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,12 @@ from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order, map_seed
+from auditkit.model.card import Card
 from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_json
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.measure import Row
+from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.pictures.gallery_index import INDEX, GalleryEntry, GalleryIndex, Pictures, ThinnedCurve
 from auditkit.runs.pictures.heatmap_panels import KEPT, gray_pixel, heat, in_colour, kept, shares
@@ -33,6 +35,7 @@ MOST_POINTS = 65  # of a curve: a plot of the gallery's size shows no more
 JPEG_QUALITY = 80
 CURVE_DIGITS = 5  # after the point
 CHOSEN_BY = ("worst_completeness", "insertion")  # images are ordered by the first that was assessed
+PER_ROLE = 8  # images shown as worst, median and best each, of all bundles together
 SHOWN_LABELS = 2  # of an image: the predicted one and the runner-up
 
 
@@ -48,42 +51,54 @@ class _Chosen:
 
 def showcase(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], summary: Summary, out: Path,
-    per_role: int = 8,
+    per_role: int = PER_ROLE,
 ) -> int:  # fmt: skip
     """Write the gallery into `out`, the predicted label and the runner-up of each chosen image; how many entries."""
-    each = max(1, per_role // max(1, len(bundles)))
-    means = {bundle: image_means(summary.table, bundle) for bundle in bundles}
-    bases = {bundle: next((name for name in CHOSEN_BY if name in figures), "") for bundle, figures in means.items()}
-    chosen_by = {bundle: basis for bundle, basis in bases.items() if basis}
-    chosen = list(chain.from_iterable(_chosen(summary.table.images, bundle, means[bundle], basis, each)
-                                      for bundle, basis in chosen_by.items()))  # fmt: skip
-    settings, rows = summary.settings, _rows(summary, {(choice.bundle, choice.image) for choice in chosen})
-    entries: list[GalleryEntry] = []
-    positions, gray = {image: position for position, image in enumerate(images.ids)}, gray_pixel(model.card)
+    index = gallery_index(summary, list(bundles), model.card, per_role)
     out.mkdir(parents=True, exist_ok=True)
-    for number, choice in enumerate(chosen, start=1):
-        decoded = images.decode(positions[choice.image], model.card)
-        pixels = in_colour(decoded.pixels)
-        image_file = _save_picture(out, f"{number:04}-image", pixels)
-        for row in _shown_labels(rows.get((choice.bundle, choice.image), [])):
-            order = Order(fitted_map(bundles[choice.bundle], choice.image, row.label, model.card, decoded.size))
-            # Tied pixels are shuffled as they were for the curve.
-            ranks = order.ranks(settings.ties or "random", map_seed(settings.seed, choice.image + order.digest(), 0))
-            map_file = _save_heat(out, f"{number:04}-{row.label}-map", shares(order))
-            kept_file = _save_picture(out, f"{number:04}-{row.label}-kept", kept(pixels, ranks, gray))
-            entries.append(_entry(choice, row, model, Pictures(image_file, map_file, kept_file)))
-    _write_index(out, GalleryIndex(SCHEMA_VERSION, KEPT, tuple(entries), chosen_by))
-    return len(entries)
-
-
-def _write_index(out: Path, index: GalleryIndex) -> None:
-    """Write the index and remove the pictures that it does not name."""
+    for name, picture in pictures(model, images, bundles, summary.settings, index):
+        write_whole(out / name, encoded(name, picture))
     text = json.dumps(to_json(index), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=True)
     write_whole(out / INDEX, (text + "\n").encode())
     used = {INDEX, *chain.from_iterable(vars(entry.pictures).values() for entry in index.entries)}
     for path in sorted(out.iterdir()):
         if path.is_file() and path.name not in used:
             path.unlink()
+    return len(index.entries)
+
+
+def gallery_index(summary: Summary, bundles: Sequence[str], card: Card, per_role: int = PER_ROLE) -> GalleryIndex:
+    """The images to show with their figures and the names of their pictures; it follows from the rows alone."""
+    each = max(1, per_role // max(1, len(bundles)))
+    means = {bundle: image_means(summary.table, bundle) for bundle in bundles}
+    bases = {bundle: next((name for name in CHOSEN_BY if name in figures), "") for bundle, figures in means.items()}
+    chosen_by = {bundle: basis for bundle, basis in bases.items() if basis}
+    chosen = list(chain.from_iterable(_chosen(summary.table.images, bundle, means[bundle], basis, each)
+                                      for bundle, basis in chosen_by.items()))  # fmt: skip
+    rows = _rows(summary, {(choice.bundle, choice.image) for choice in chosen})
+    entries: list[GalleryEntry] = []
+    for number, choice in enumerate(chosen, start=1):
+        shown = _shown_labels(rows.get((choice.bundle, choice.image), []))
+        entries += [_entry(choice, row, card, number) for row in shown]
+    return GalleryIndex(SCHEMA_VERSION, KEPT, tuple(entries), chosen_by)
+
+
+def pictures(
+    model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation, index: GalleryIndex
+) -> Iterator[tuple[str, Image.Image]]:
+    """Every picture that the index names, with the name of its file."""
+    positions, gray = {image: position for position, image in enumerate(images.ids)}, gray_pixel(model.card)
+    for name, group in groupby(index.entries, key=lambda entry: entry.pictures.image):
+        entries = list(group)
+        decoded = images.decode(positions[entries[0].image], model.card)
+        pixels = in_colour(decoded.pixels)
+        yield name, _small(Image.fromarray(np.ascontiguousarray(pixels)))
+        for entry in entries:
+            order = Order(fitted_map(bundles[entry.bundle], entry.image, entry.label, model.card, decoded.size))
+            # Tied pixels are shuffled as they were for the curve.
+            ranks = order.ranks(settings.ties or "random", map_seed(settings.seed, entry.image + order.digest(), 0))
+            yield entry.pictures.map, _heat_picture(shares(order))
+            yield entry.pictures.kept, _small(Image.fromarray(np.ascontiguousarray(kept(pixels, ranks, gray))))
 
 
 def _chosen(names: list[str], bundle: str, figures: Mapping[str, Array], basis: str, each: int) -> Iterator[_Chosen]:
@@ -120,15 +135,17 @@ def _shown_labels(rows: list[Row]) -> list[Row]:
     return [row for row in ordered[:SHOWN_LABELS] if not row.error]
 
 
-def _entry(choice: _Chosen, row: Row, model: AnyClassifier, pictures: Pictures) -> GalleryEntry:
-    names = model.card.names
+def _entry(choice: _Chosen, row: Row, card: Card, number: int) -> GalleryEntry:
+    names, prefix = card.names, f"{number:04}-{row.label}"
+    suffix = "png" if max(card.size) <= TINY else "jpg"
     return GalleryEntry(
         choice.image, row.label, names[row.label] if row.label < len(names) else None, choice.bundle, choice.role,
         bool(row.predicted), row.truth, prob=_number(row.prob), insertion=_number(row.insertion),
         alpha=_number(row.alpha), beta=_number(row.beta),
         worst_completeness=choice.figures.get("worst_completeness"),
         worst_soundness=choice.figures.get("worst_soundness"),
-        pictures=pictures, curve=_thinned(row, model.signature.height * model.signature.width),
+        pictures=Pictures(f"{number:04}-image.{suffix}", f"{prefix}-map.png", f"{prefix}-kept.{suffix}"),
+        curve=_thinned(row, card.size[0] * card.size[1]),
     )  # fmt: skip
 
 
@@ -144,21 +161,13 @@ def _thinned(row: Row, pixels: int) -> ThinnedCurve:
     )
 
 
-def _save_picture(out: Path, name: str, pixels: Array) -> str:
-    """Write a small photograph, or a tiny picture without loss; returns the file's name."""
-    picture = _small(Image.fromarray(np.ascontiguousarray(pixels)))
-    if max(picture.size) <= TINY:
-        return _save(out, f"{name}.png", picture, "PNG")
-    return _save(out, f"{name}.jpg", picture, "JPEG", quality=JPEG_QUALITY)
-
-
-def _save_heat(out: Path, name: str, share: Array) -> str:
-    """Write a small map in heat colours, resized before it is coloured; returns the file's name."""
+def _heat_picture(share: Array) -> Image.Image:
+    """A small map in heat colours, resized before it is coloured."""
     small = np.asarray(_small(Image.fromarray(share.astype(np.float32))))
     levels = (small.clip(0, 1) * (HEAT_LEVELS - 1)).round().astype(np.uint8)
     picture = Image.frombytes("P", (small.shape[1], small.shape[0]), levels.tobytes())
     picture.putpalette(heat(np.linspace(0, 1, HEAT_LEVELS)).tobytes())
-    return _save(out, f"{name}.png", picture, "PNG")
+    return picture
 
 
 def _small(picture: Image.Image) -> Image.Image:
@@ -169,11 +178,14 @@ def _small(picture: Image.Image) -> Image.Image:
     return picture.resize(size, Image.Resampling.LANCZOS)
 
 
-def _save(out: Path, name: str, picture: Image.Image, kind: str, **options: int) -> str:
+def encoded(name: str, picture: Image.Image) -> bytes:
+    """The content of a picture's file; a photograph that is not tiny loses a little."""
     stream = io.BytesIO()
-    picture.save(stream, kind, optimize=True, **options)
-    write_whole(out / name, stream.getvalue())
-    return name
+    if name.endswith(".png"):
+        picture.save(stream, "PNG", optimize=True)
+    else:
+        picture.save(stream, "JPEG", optimize=True, quality=JPEG_QUALITY)
+    return stream.getvalue()
 
 
 def _number(value: float | None) -> float | None:

@@ -1,191 +1,202 @@
-"""Checks of a run by itself: its units, rows, results, verdict and report belong together."""
+"""Checks of a run by itself: its settings, results, verdict, gallery and report belong together."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
-
-import numpy as np
+import json
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from datetime import UTC, date, datetime
 
 from auditkit.data.bundles import open_bundle
-from auditkit.errors import AuditError
-from auditkit.metrics.curves import area, sampled_errors, uniform_counts
-from auditkit.metrics.faithfulness import completeness, soundness
-from auditkit.records import to_json
+from auditkit.model.device import PROFILES
+from auditkit.records import to_json, to_object
 from auditkit.report.html import render_html
-from auditkit.report.load_run import load
-from auditkit.runs.evaluation.plan import RunRecord, without_paths
-from auditkit.runs.evaluation.settings import CurvePair, curve_pairs
-from auditkit.runs.folder import provenance
-from auditkit.runs.folder.figures import RandomisationStage
+from auditkit.report.load_run import Loaded
+from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
+from auditkit.runs.evaluation.settings import resolved
+from auditkit.runs.explain_record import Record
+from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
+from auditkit.runs.folder.results import RunFacts
+from auditkit.runs.folder.store import RESULTS
+from auditkit.runs.pictures.gallery import gallery_index
+from auditkit.runs.pictures.gallery_index import GalleryIndex
 from auditkit.runs.randomisation import stage_result
 from auditkit.runs.summary.results import results, without_figures
-from auditkit.runs.summary.summarise import summarise
-from auditkit.verdict.audit import MAPS, POLICY, RANDOMISED, REPORT
+from auditkit.runs.summary.summarise import Summary, summarise
+from auditkit.verdict.audit import GALLERY, MAPS, POLICY, RANDOMISED, REPORT, SITTINGS
 from auditkit.verdict.decision import judge
+from auditkit.verdict.policy import SHIPPED
 from auditkit.verdict.policy_file import parse_policy
-from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow, differences
+from auditkit.verdict.verify import page
+from auditkit.verdict.verify.run_record import Outcome, PlainRecord, RecordedRun, differences
 
-FLOAT32 = 1e-6  # curves are stored in float32, their areas in float64
-FORMULA = 1e-9
-ROUNDED = 0.01  # relative; estimated errors depend on the odds of probabilities close to 1
 NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained",
                  "randomisation", "baseline")  # entries of results.json that do not follow from rows  # fmt: skip
+SUMMED_UP = tuple(field.name for field in fields(RunFacts) if field.name in
+                  ("rows", "bundles", "pool", "infill_images", "copies"))  # entries of its `run` that do  # fmt: skip
 
 
 def check_settings(recorded: RecordedRun) -> Outcome:
     """Whether run.json, which is written first, and results.json agree."""
-    agree, about, results = "agree in run.json and results.json", without_paths(recorded.about), recorded.results
-    if results.policy is None:
-        return agree, [f"run.json: {difference}" for difference in differences(recorded.run, about)]
-    # A run may raise the precision and make maps after run.json is written.
-    machine = {name: value for name, value in about["environment"].items() if name != "precision"}
-    expected = {"subject": about["subject"], "policy": results.policy.sha256, "environment": machine}
-    if results.explained is None:
-        expected["bundles"] = about["bundles"]
-    else:
-        expected["maps"] = {"method": results.explained.method}
-    versions = {name: about["environment"][name] for name in ("auditkit", "onnxruntime")}
-    problems = [f"run.json: {text}" for text in differences(recorded.run, expected)]
-    problems += [f"results.json: {text}" for text in differences(recorded.plain["software"], versions, "software")]
-    return agree, problems
+    results, problems = recorded.results, list[str]()
+    if (recorded.store.folder / RESULTS).read_bytes() != canonical(recorded.plain):
+        problems.append(f"{RESULTS} is not written as auditkit writes it")  # such as an entry that stands there twice
+    problems += [f"{name} has no place in such a run" for name in _superfluous(recorded)]
+    expected = without_paths(recorded.about) if results.policy is None else _expected_settings(recorded)
+    problems += [f"run.json: {text}" for text in differences(recorded.run, expected)]
+    if results.policy is not None:
+        problems += [f"{RESULTS}: {text}" for text in _provenance(recorded)]
+    unchecked = [f"the words of results and report: {recorded.other_version}"] if recorded.other_version else []
+    return Outcome("agree in run.json and results.json", problems, unchecked)
 
 
-def check_units(recorded: RecordedRun) -> Outcome:
-    """Units that are missing, damaged, superfluous or of another run."""
-    stored_keys, expected = recorded.store.keys(), set(recorded.units.values())
-    problems = [f"items/{key}.parquet belongs to no unit of the run" for key in stored_keys if key not in expected]
-    for unit, key in recorded.units.items():
-        if key not in stored_keys:
-            problems.append(f"the unit of images {unit.start} to {unit.stop - 1} is missing (items/{key}.parquet)")
-        else:
-            problems += _damage(recorded, key)
-    return f"{len(recorded.units)} units, each sealed with its key", problems
+def _superfluous(recorded: RecordedRun) -> list[str]:
+    """Files and folders that only other runs have."""
+    results, stages_run = recorded.results, {f"stage-{entry.stage}" for entry in stages(recorded)}
+    of_audits = (POLICY, SITTINGS, REPORT, GALLERY, MAPS, RANDOMISED) if results.policy is None else ()
+    names = {*of_audits, *((MAPS,) if results.explained is None else ()), *(() if stages_run else (RANDOMISED,))}
+    folder = recorded.store.folder
+    superfluous = [name for name in sorted(names) if (folder / name).exists()]
+    present = (folder / RANDOMISED).iterdir() if stages_run else ()
+    return superfluous + [f"{RANDOMISED}/{path.name}" for path in present if path.name not in stages_run]
 
 
-def _damage(recorded: RecordedRun, key: str) -> list[str]:
-    try:
-        intact = recorded.store.has(key)
-    except (KeyError, TypeError, OSError) as error:  # sealed, but not by auditkit
-        return [f"items/{key}.parquet was not written by auditkit ({type(error).__name__})"]
-    return [] if intact else [f"items/{key}.parquet is torn, was changed, or holds another unit"]
+def canonical(plain: object) -> bytes:
+    """An object as the store writes it."""
+    return (json.dumps(plain, sort_keys=True, indent=2) + "\n").encode()
 
 
-def check_rows(recorded: RecordedRun) -> Outcome:
-    """Rows that contradict themselves or occur twice."""
-    count, problems = 0, list[str]()
-    by_infill = {curves.insertion.infill: curves for curves in curve_pairs(recorded.settings)}
-    for table in recorded.store.tables(recorded.units.values()):
-        rows = table.to_pylist()
-        count += len(rows)
-        keys = [tuple(row[name] for name in ROW_KEY) for row in rows]
-        counts = Counter(keys)
-        for key, row in zip(keys, rows, strict=True):
-            problems += [f"{_row_name(row)} occurs twice"] if counts[key] > 1 else []
-            problems += [f"{_row_name(row)}: {problem}" for problem in _contradictions(row, by_infill, recorded)]
-        problems += _ratios(rows, recorded) + _errors(rows, recorded)
-    return f"{count:,} fit their curves and formulas", problems
+def _expected_settings(recorded: RecordedRun) -> PlainRecord:
+    """What run.json holds of an audit; what only the originals can show stays as it is."""
+    results, run = recorded.results, recorded.run
+    about, explained = without_paths(recorded.about), results.explained
+    policy = None if results.policy is None else parse_policy(results.policy.text, POLICY)
+    bundles = {name: run["bundles"].get(name) for name in results.run.refused_bundles or {}}
+    environment = about["environment"]
+    if results.runtime is not None and results.runtime.note is not None and environment["precision"] == "strict":
+        environment = {**environment, "precision": run["environment"]["precision"]}  # raised after run.json was written
+    maps, pool = None, run["pool"]
+    if explained is not None:
+        default = explained.request.labels == (policy and policy.evaluation.labels)
+        labels = None if run["maps"]["labels"] is None and default else explained.request.labels
+        maps, pool = {"method": explained.method, "labels": labels}, explained.request.pool
+    return {
+        "subject": about["subject"], "policy": policy and policy.sha256, "fail_on": results.run.fail_on, "maps": maps,
+        "bundles": {**bundles, **(about["bundles"] if explained is None else {})},
+        "pool": pool, "environment": environment,
+    }  # fmt: skip
 
 
-def _row_name(row: StoredRow) -> str:
-    return f"image '{row['image']}', label {row['label']}, {row['bundle']}, {row['infill']}"
+def _provenance(recorded: RecordedRun) -> Iterator[str]:
+    """Facts about how an audit was made that contradict others of its folder."""
+    results, run = recorded.results, recorded.results.run
+    sittings = (recorded.store.folder / SITTINGS).read_text("utf-8").splitlines()
+    first, last = json.loads(sittings[0]), json.loads(sittings[-1])
+    yield from differences([run.started, list(run.command or ())], [first["started"], last["command"]], "run")
+    for name, text in (("started", run.started), ("ended", run.ended)):
+        if text is None or datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) > datetime.now(UTC):
+            yield f"run.{name} is {text}, which is not a time in the past"
+    if (run.started or "") > (run.ended or ""):
+        yield f"the run started at {run.started} and ended before, at {run.ended}"
+    environment, software = recorded.run["environment"], results.software or {}
+    facts = {
+        name: environment[name] for name in ("auditkit", "onnxruntime", "device", "precision") if name in environment
+    }
+    if "device" in facts:
+        facts["provider"] = PROFILES[facts["device"]].provider
+    yield from differences({name: software.get(name) for name in facts}, facts, "software")
+    yield from differences([results.tool.name, results.tool.version], ["auditkit", environment["auditkit"]], "tool")
+    names = {*run.bundles, *(run.refused_bundles or {})}
+    supplied = names if results.explained is None else set()
+    for entry, expected in (("bundle_methods", names), ("bundle_models", names), ("bundle_paths", supplied)):
+        if set(getattr(run, entry) or ()) != expected:
+            yield f"run.{entry} is not about the run's bundles, which are {', '.join(sorted(expected)) or 'none'}"
 
 
-def _contradictions(row: StoredRow, by_infill: Mapping[str, CurvePair], recorded: RecordedRun) -> Iterator[str]:
-    curves = by_infill.get(row["infill"])
-    if curves is None:
-        yield "the run has no such infill"
-        return
-    if row["error"] is not None:
-        return
-    counts, values = np.asarray(row["keep_counts"] or (), np.int64), np.asarray(row["curve"] or (), np.float64)
-    if row["insertion"] is None or row["prob"] is None or not 0 < len(counts) == len(values):
-        yield "it has no figure and no reason for that"
-        return
-    protocol = curves.insertion.protocol
-    curve_area = protocol.area(counts, values) if protocol is not None else area(counts - recorded.span.low, values)
-    if not abs(curve_area - row["insertion"]) <= FLOAT32:
-        yield f"insertion is {row['insertion']:.6g}, its curve's area {curve_area:.6g}"
-    elif counts[-1] == recorded.span.pixels and not abs(values[-1] - row["prob"]) <= FLOAT32:
-        yield f"the probability is {row['prob']:.6g}, its curve ends at {values[-1]:.6g}"
+def check_own_maps(recorded: RecordedRun) -> Outcome:
+    """Whether the maps that an audit made are those that its results name."""
+    explained, run, folder = recorded.results.explained, recorded.results.run, recorded.store.folder / MAPS
+    if explained is None:
+        raise ValueError("the run did not make its maps")
+    bundle, record = open_bundle(folder), Record.of(folder)
+    facts = to_object(replace(explained, passes=record.passes, gradients=record.gradients, computed=record.computed,
+                              notes=record.notes, method=bundle.header.method))  # fmt: skip
+    problems = list(differences(recorded.plain["explained"], facts, "explained"))
+    name = explained.request.method
+    expected = {"bundles": {name: bundle_digest(bundle)}, "bundle_methods": {name: bundle.header.method},
+                "bundle_models": {name: bundle.header.model}}  # fmt: skip
+    problems += differences({entry: to_json(getattr(run, entry)) for entry in expected}, expected, "run")
+    return Outcome(f"{len(bundle)} are those of the results", [f"{RESULTS}: {problem}" for problem in problems])
 
 
-def _ratios(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
-    """Rows whose alpha or beta is not what the formulas give."""
-    eps1, eps2 = recorded.settings.eps1, recorded.settings.eps2
-    measured = [row for row in rows if row["error"] is None and None not in (row["insertion"], row["prob"])]
-    if eps1 is None or eps2 is None or not measured:
-        return []
-    insertion, prob = np.array([(row["insertion"], row["prob"]) for row in measured]).T
-    try:
-        expected = {"alpha": completeness(insertion, prob, eps1), "beta": soundness(insertion, prob, eps2)}
-    except AuditError as error:
-        return [f"in the unit of image '{measured[0]['image']}': {error}"]
-    problems = []
-    for name, values in expected.items():
-        problems += [
-            f"{_row_name(row)}: {name} is {row[name]}, its insertion and probability give {value:.6g}"
-            for row, value in zip(measured, values, strict=True)
-            if row[name] is None or not abs(row[name] - value) <= FORMULA
-        ]
-    return problems
-
-
-def _errors(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
-    """Rows of fixed steps whose points or error do not follow from their curves; other rules need the model."""
-    steps, span = recorded.settings.steps, recorded.span
-    if steps is None or steps.rule == "auto" or recorded.settings.protocol is not None:
-        return []
-    width = span.high - span.low
-    counts = uniform_counts(width, steps.count if steps.rule == "uniform" else width) + span.low
-    measured = [row for row in rows if row["error"] is None and row["curve"] is not None]
-    fitting, problems = list[StoredRow](), list[str]()
-    for row in measured:
-        if row["keep_counts"] == counts.tolist() and len(row["curve"]) == len(counts):
-            fitting.append(row)
-        else:
-            problems.append(f"{_row_name(row)}: its points are not those of steps {steps}")
-    if not fitting:
-        return problems
-    expected = sampled_errors(counts, np.array([row["curve"] for row in fitting])[..., None])[:, 0]
-    errors = np.array([row["insertion_error"] for row in fitting], np.float64)
-    off = ~np.isclose(errors, expected, rtol=ROUNDED, atol=FLOAT32, equal_nan=True)
-    return problems + [
-        f"{_row_name(row)}: its error is {row['insertion_error']}, its curve gives {value:.6g}"
-        for row, value, differs in zip(fitting, expected, off, strict=True) if differs
-    ]  # fmt: skip
-
-
-def check_summary(recorded: RecordedRun) -> Outcome:
-    """Entries of results.json that do not follow from the stored rows."""
-    runtime, record = recorded.results.runtime, RunRecord.of(recorded.results)
+def summed_up(recorded: RecordedRun) -> Summary | None:
+    """The figures that the stored rows give; None where there are no rows."""
+    runtime, tables = recorded.results.runtime, recorded.store.tables
     if runtime is None:
-        summary = without_figures(record.subject, recorded.settings, record.environment)
-    else:
-        tables = recorded.store.tables
-        summary = results(summarise(lambda: tables(recorded.units.values()), recorded.settings, runtime,
-                                    record))  # fmt: skip
-    left_out = {*NOT_SUMMED_UP, *(("limitations",) if recorded.results.tool != summary.tool else ())}
-    expected = {name: value for name, value in summary.to_json().items() if name not in left_out}
-    figures = sum(map(len, (summary.metrics, summary.controls, summary.comparisons, summary.classes)))
-    problems = [f"results.json: {text}" for text in differences(recorded.plain, expected)]
-    return f"{figures:,} figures follow from the rows", problems
+        return None
+    return summarise(lambda: tables(recorded.units.values()), recorded.settings, runtime,
+                     RunRecord.of(recorded.results))  # fmt: skip
+
+
+def check_summary(recorded: RecordedRun, summary: Summary | None) -> Outcome:
+    """Entries of results.json that do not follow from the stored rows."""
+    record = RunRecord.of(recorded.results)
+    expected_results = without_figures(record.subject, recorded.settings, record.environment)
+    if summary is not None:
+        expected_results = results(summary)
+    expected, plain = expected_results.to_json(), dict(recorded.plain)
+    left_out = {*NOT_SUMMED_UP, *(("limitations",) if recorded.other_version else ())}
+    runs = [{name: to_object(facts).get(name) for name in SUMMED_UP}
+            for facts in (recorded.results.run, expected_results.run)]  # fmt: skip
+    plain["run"], expected["run"] = runs
+    for name in left_out:
+        plain.pop(name, None)
+        expected.pop(name)
+    figures = sum(map(len, (expected_results.metrics, expected_results.controls, expected_results.comparisons,
+                            expected_results.classes)))  # fmt: skip
+    problems = [f"{RESULTS}: {text}" for text in differences(plain, expected)]
+    return Outcome(f"{figures:,} figures follow from the rows", problems)
 
 
 def check_verdict(recorded: RecordedRun) -> Outcome:
     """Checks, verdict and policy that do not follow from the results."""
-    results = recorded.results
+    results, unchecked = recorded.results, list[str]()
     if results.policy is None:
         raise ValueError("the run has no policy")
     policy = parse_policy(results.policy.text, POLICY)
-    problems = list(differences(recorded.plain["policy"], to_json(policy.to_record()), "policy"))
+    record, plain = to_object(policy.to_record()), dict(to_object(results.policy))
+    if policy.name in SHIPPED and not policy.shipped and recorded.other_version:
+        unchecked.append(f"whether the policy is auditkit's own '{policy.name}': {recorded.other_version}")
+        del record["shipped"], plain["shipped"]
+    problems = [f"{RESULTS}: {text}" for text in differences(plain, record, "policy")]
+    if policy.name in SHIPPED and not policy.shipped and not recorded.other_version:
+        problems.append(f"the policy calls itself '{policy.name}' and is not the one that auditkit ships")
     if (recorded.store.folder / POLICY).read_bytes() != policy.text.encode():
         problems.append(f"the policy is not that of {POLICY}")
+    settings = to_object(resolved(policy.evaluation, results.subject.classes).to_record())
+    problems += [f"the policy asks for other settings: {text}"
+                 for text in differences(recorded.plain["settings"], settings, "settings")]  # fmt: skip
+    problems += _randomisation_facts(recorded, asked=policy.randomisation is not None)
     day = date.fromisoformat((results.run.ended or "")[:10])  # on which suppressions were in force or not
+    unchecked += [f"whether {entry.check} was judged before its suppression expired, on {entry.expires}: that rests on "
+                  f"the recorded time; run the audit again" for entry in policy.suppressions
+                  if day <= entry.expires < datetime.now(UTC).date()]  # fmt: skip
     judged = judge(policy, results, day, results.run.fail_on).to_json()
-    expected = {name: judged[name] for name in ("checks", "verdict", "verdict_reason")}
-    problems += differences(recorded.plain, expected)
+    names = ("checks", "verdict", "verdict_reason")
+    wrong = differences({name: recorded.plain.get(name) for name in names}, {name: judged[name] for name in names})
     about = f"follows from results and policy, {len(results.checks)} checks"
-    return about, [f"results.json: {problem}" for problem in problems]
+    return Outcome(about, [*problems, *(f"{RESULTS}: {text}" for text in wrong)], unchecked)
+
+
+def _randomisation_facts(recorded: RecordedRun, *, asked: bool) -> Iterator[str]:
+    """Contradictions about whether models were re-initialised; how alike the maps are needs the originals."""
+    expected: object = recorded.plain["randomisation"]
+    if not asked:
+        expected = None
+    elif recorded.results.explained is None:
+        expected = to_json(Randomisation(NotRandomised("supplied")))
+    elif expected is None:
+        yield f"{RESULTS}: randomisation is missing, which the policy asks for"
+    for text in differences(recorded.plain["randomisation"], expected, "randomisation"):
+        yield f"{RESULTS}: {text}"
 
 
 def stages(recorded: RecordedRun) -> tuple[RandomisationStage, ...]:
@@ -207,29 +218,32 @@ def check_stages(recorded: RecordedRun) -> Outcome:
         expected = stage_result(entry.stage, entry.layers, entry.share, originals, maps, confidence)
         problems += differences(to_json(entry), to_json(expected), f"randomisation, stage {entry.stage}")
     about = f"{len(stages(recorded))} follow from the maps of re-initialised models"
-    return about, [f"results.json: {problem}" for problem in problems]
+    return Outcome(about, [f"{RESULTS}: {problem}" for problem in problems])
 
 
-def unchecked(recorded: RecordedRun) -> list[str]:
-    """Contents of an audit that nothing recomputes."""
-    parts = [(stages(recorded), "how the maps of re-initialised models were made"),
-             (recorded.results.baseline, "what has changed since the baseline")]  # fmt: skip
-    metadata = "times, command, commit and versions, which nothing but a signature on SHA256SUMS vouches for"
-    return [*(text for value, text in parts if value), "the pictures of the gallery", metadata]
+def check_gallery(recorded: RecordedRun, summary: Summary | None, gallery: GalleryIndex | None) -> Outcome:
+    """Whether the gallery shows the images that the rows choose, with their figures."""
+    folder = recorded.store.folder / GALLERY
+    if summary is None or gallery is None:
+        missing = [f"{GALLERY} is missing"] if summary is not None else []
+        return Outcome("there is none", [f"{GALLERY} shows images without figures"] if gallery is not None else missing)
+    card = replace(recorded.card, names=recorded.results.subject.class_names)
+    expected = gallery_index(summary, list(recorded.results.run.bundles), card)
+    problems = [f"{GALLERY}: {text}" for text in differences(to_json(gallery), to_json(expected))]
+    names = set[str]().union(*(vars(entry.pictures).values() for entry in expected.entries))
+    present = {path.name for path in folder.iterdir() if path.suffix != ".json"}
+    problems += [f"{GALLERY}/{name} is missing or not one of its pictures" for name in sorted(names ^ present)]
+    return Outcome(f"{len(expected.entries)} entries follow from the rows", problems)
 
 
-def rendering_obstacle(recorded: RecordedRun) -> str:
-    """Why the report cannot be rendered as it was; empty if it can."""
-    then, now = recorded.results.software or {}, provenance.software()
-    changed = [name for name in now if name != "platform" and then.get(name) != now[name]]
-    return f"{changed[0]} was {then.get(changed[0])}, and is {now[changed[0]]} here" if changed else ""
-
-
-def check_report(recorded: RecordedRun) -> Outcome:
+def check_report(recorded: RecordedRun, loaded: Loaded) -> Outcome:
     """Whether the report shows the stored results."""
-    about, folder = "shows these results, byte for byte", recorded.store.folder
+    about, folder = "shows these results, character by character", recorded.store.folder
     try:
-        report = render_html(load(folder)).encode()
+        expected = render_html(loaded)
     except Exception as error:  # results that auditkit wrote always render
-        return about, [f"{REPORT} cannot be rendered from these results ({type(error).__name__}: {error})"]
-    return about, [] if (folder / REPORT).read_bytes() == report else [f"{REPORT} does not show these results"]
+        return Outcome(about, [f"{REPORT} cannot be rendered from these results ({type(error).__name__}: {error})"])
+    problem = page.difference((folder / REPORT).read_bytes().decode("utf-8", "backslashreplace"), expected)
+    if problem and recorded.other_version:
+        return Outcome(about, (), [f"whether {REPORT} shows these results: {recorded.other_version}"])
+    return Outcome(about, [f"{REPORT} does not show these results: {problem}"] if problem else [])

@@ -1,5 +1,6 @@
 """Recreates maps that an audit made itself, and compares them with those that it stored."""
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,36 +8,40 @@ from pathlib import Path
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
-from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.metrics.reliability import spearman
 from auditkit.model.classifier import OnnxClassifier
+from auditkit.records import to_json
+from auditkit.runs import randomisation
 from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
-from auditkit.runs.executor import Progress, UnitProgress
+from auditkit.runs.executor import Progress, Tick, UnitProgress
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
-from auditkit.verdict.verify.run_record import Outcome, RecordedRun
+from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
+from auditkit.verdict.audit import POLICY, RANDOMISED
+from auditkit.verdict.policy_file import parse_policy
+from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 
 # Least rank correlation of like maps. On the CPU, gradients, grad-cam, rise, occlusion and differences gave equal
 # bits alone and in a batch, and a mask 0.99999 after 1,500 steps; with weights rounded as in TF32 the least was 0.997.
 ALIKE = 0.99
-SUPPLIED = "how the maps were made: they were supplied, and cannot be made again"
 
 
 def check_maps(
-    recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], pool: Path | None, progress: Progress
+    recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], pool: Dataset | None, progress: Progress
 ) -> Outcome:
     """Recreate the maps of some images and compare them with those of the run.
 
     Random draws repeat, but fewer images share a batch than in the run, so the last digits may differ.
     """
-    explanation, digest = _explanation(recorded)
+    explanation = requested(recorded)
     (bundle,) = plan.bundles.values()
-    model, images = _classifier(recorded, plan), _pool(recorded, plan, pool, digest)
+    model = _classifier(recorded, plan)
     method, options = explanation.chosen()
     batch, tick = load_images(positions, plan.images, model.card, model.signature), progress(len(positions))
-    drawn = drawn_pool(model, images, explanation)
+    drawn = drawn_pool(model, plan.images if pool is None else pool, explanation)
     labels = [bundle.labels[image] for image in batch.ids]
     with UnitProgress(tick, len(positions)) as unit_progress:
         result = method.run(request_for(model, batch, labels, drawn, explanation.seed, unit_progress), options)
@@ -46,8 +51,8 @@ def check_maps(
         rule = explanation.labels or str(default_labels(model.signature.classes))
         chosen = choose_labels(probabilities(model, batch.inputs), rule)
         for image, expected in zip(batch.ids, chosen, strict=True):
-            missing = [int(label) for label in expected if int(label) not in bundle.labels[image]]
-            problems += [f"image '{image}' has no map for label {label}, which was requested" for label in missing]
+            if sorted(expected.tolist()) != sorted(bundle.labels[image]):
+                problems.append(f"image '{image}' has maps for other labels than '{rule}' chooses")
     for image, by_label in zip(batch.ids, result.maps, strict=True):
         for label, values in by_label.items():
             correlations.append(correlation(values, bundle.get(image, label)))
@@ -56,15 +61,16 @@ def check_maps(
                     f"the map of image '{image}', label {label}, is not the one that {explanation.name()} makes: their "
                     f"rank correlation is {correlations[-1]:.3f}, at least {ALIKE} is expected"
                 )
-    return (
+    about = (
         f"{len(correlations)} maps of {len(positions)} of {len(plan.images)} images, made again by "
         f"{explanation.name()}, rank pixels alike (least rank correlation {min(correlations, default=1.0):.4f}; at "
         f"least {ALIKE} is expected)"
-    ), problems
+    )
+    return Outcome(about, problems)
 
 
-def _explanation(recorded: RecordedRun) -> tuple[Explanation, str | None]:
-    """The recorded request, and the digest of the infill pool if it is not the images."""
+def requested(recorded: RecordedRun) -> Explanation:
+    """The recorded request."""
     explained = recorded.results.explained
     if explained is None:
         raise ValueError("the run did not make its maps")
@@ -73,7 +79,7 @@ def _explanation(recorded: RecordedRun) -> tuple[Explanation, str | None]:
     explanation = Explanation(request.method, request.labels, options, request.seed, request.gradient)
     if explanation.name() != explained.method:
         raise ValueError(f"the request is for {explanation.name()}, but the maps are said to be of {explained.method}")
-    return explanation, request.pool
+    return explanation
 
 
 def _classifier(recorded: RecordedRun, plan: EvaluationPlan) -> OnnxClassifier:
@@ -87,19 +93,6 @@ def _classifier(recorded: RecordedRun, plan: EvaluationPlan) -> OnnxClassifier:
     return OnnxClassifier(model.file, model.signature, model.card, settings)
 
 
-def _pool(recorded: RecordedRun, plan: EvaluationPlan, location: Path | None, digest: str | None) -> Dataset:
-    """The images that infills are drawn from."""
-    if digest is None:
-        return plan.images
-    path = location or recorded.results.run.pool_path
-    if path is None or not Path(path).exists():
-        raise BadInput(f"the pool that maps were made with cannot be found ({path}): give --pool PATH, or --maps 0.")
-    pool = Dataset.open(Path(path), plan.model.signature.classes, plan.model.card.names)
-    if pool.digest() != digest:
-        raise ValueError(f"{path} is not the pool that the maps were made with: the digests differ")
-    return pool
-
-
 def correlation(first: Array, second: Array) -> float:
     """Rank correlation of two maps over the pixels; 1 if both are constant."""
     if first.shape != second.shape:
@@ -108,3 +101,55 @@ def correlation(first: Array, second: Array) -> float:
     if any(flat):
         return float(all(flat))
     return float(spearman(np.stack([first.ravel(), second.ravel()], axis=1))[0, 1])
+
+
+def check_randomisation(
+    recorded: RecordedRun, plan: EvaluationPlan, images_mapped: int, pool: Dataset | None, progress: Progress
+) -> Outcome:
+    """Re-initialise the model again, recreate the maps of some images, and compare them with the stored ones."""
+    policy = parse_policy("" if recorded.results.policy is None else recorded.results.policy.text, POLICY)
+    if policy.randomisation is None:
+        raise ValueError("the policy asks for no randomisation")
+    (bundle,) = plan.bundles.values()
+    check = randomisation.prepare(
+        _classifier(recorded, plan), plan.images, requested(recorded), pool, bundle,
+        images_wanted=policy.randomisation.images, stages=policy.randomisation.stages,
+        confidence=policy.evaluation.confidence,
+    )  # fmt: skip
+    if isinstance(check, NotRandomised):
+        expected, problems, count = Randomisation(check), list[str](), 0
+    else:
+        tick = progress(len(check.counts) * len(check.originals[:images_mapped]))
+        expected, problems, count = _recreated(recorded, check, images_mapped, tick)
+    problems += differences(recorded.plain["randomisation"], to_json(expected), "randomisation")
+    return Outcome(f"{count} maps of re-initialised models, made again, rank pixels alike", problems)
+
+
+def _recreated(
+    recorded: RecordedRun, check: randomisation.Check, images_mapped: int, tick: Tick
+) -> tuple[Randomisation, list[str], int]:
+    """The result that the stored maps of the stages give, the problems of these maps, and how many were recreated."""
+    series, notes, problems, count = list[RandomisationStage](), list[str](), list[str](), 0
+    some = replace(check, originals=check.originals[:images_mapped])
+    for stage, layers in enumerate(check.counts, start=1):
+        stored = recorded.store.folder / RANDOMISED / f"stage-{stage}"
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                maps = randomisation.stage_maps(some if stored.is_dir() else check, stage, Path(folder) / "maps", tick)
+            except randomisation.NoMaps as error:
+                notes.append(f"stage {stage}, {layers} of {len(check.layers)} layers, has no figure: {error}")
+                continue
+        bundle = open_bundle(stored)
+        stored_maps = [bundle.get(original.image, original.label) for original in check.originals]
+        for original, values, stored_values in zip(some.originals, maps, stored_maps, strict=False):
+            count += 1
+            if not (alike := correlation(values, stored_values)) >= ALIKE:
+                what = f"the map of image '{original.image}' at stage {stage} is not that of the re-initialised model"
+                problems.append(f"{what}: their rank correlation is {alike:.3f}, at least {ALIKE} is expected")
+        if len(bundle) != len(check.originals):
+            problems.append(f"stage {stage} has {len(bundle)} maps, expected {len(check.originals)}")
+        series.append(check.stage(stage, stored_maps))
+        notes += randomisation.constant_note(series[-1])
+    if not series:
+        return Randomisation(NotRandomised("no-stage", notes[-1])), problems, count
+    return check.result(series, notes), problems, count

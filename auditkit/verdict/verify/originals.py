@@ -1,48 +1,66 @@
-"""The files that a run was made from, located and compared with the digests that the run records."""
+"""The files that a run was made from, as the user names them, compared with the digests that the run records.
+
+Paths that a run records are never opened: whoever wrote the run could have written anything there.
+"""
 
 import hashlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
+from auditkit.model.card import Origin
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.runtime import cuda_problem
 from auditkit.model.session import Device, Precision, Settings
 from auditkit.model.signature import Overrides
-from auditkit.records import to_object
+from auditkit.records import Json, to_json, to_object
 from auditkit.runs.evaluation.images import load_images
 from auditkit.runs.evaluation.plan import EvaluationPlan, bundle_digest, plan_evaluation, subject
+from auditkit.runs.evaluation.settings import IMAGE_PREFIX
 from auditkit.runs.folder.results import ModelFile
-from auditkit.verdict.audit import MAPS
+from auditkit.verdict.audit import MAPS, refusals
 from auditkit.verdict.verify.run_record import RecordedRun, differences
 
 T = TypeVar("T")
+_PRESET = re.compile(r"preset (\w+)( \(.*\))?")  # as str(Origin) writes it
 BY_DIGEST = ("model", "images", "card_origin")  # parts of a subject that may have moved; their digests are compared
 
 
 @dataclass(frozen=True)
 class Originals:
-    """Where the files are now, if not where the run recorded them, and how to open the model."""
+    """Where the files are, and how to open the model."""
 
     model: Path | None = None
     images: Path | None = None
     heatmaps: Mapping[str, Path] = field(default_factory=dict)  # by the name of the bundle
     pool: Path | None = None
+    infills: Sequence[Path] = ()  # the pictures of infills `image:FILE`
+    baseline: Path | None = None
     opening: Opening = field(default_factory=Opening)
     device: Device = "auto"
+
+    def __post_init__(self) -> None:
+        for path in (self.model, self.images, *self.heatmaps.values(), self.pool, *self.infills, self.baseline):
+            if path is not None and not path.exists():
+                raise BadInput(f"there is no {path}; give the file or folder that the run was made with.")
 
 
 @dataclass
 class OpenedOriginals:
-    """The originals and their problems."""
+    """The originals, their problems, and what could not be checked about them."""
 
     count: int = 0
     problems: list[str] = field(default_factory=list)
-    plan: EvaluationPlan | None = None  # to recompute rows with; None if there are problems
+    unchecked: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # of those that rows are recomputed from
+    plan: EvaluationPlan | None = None  # to recompute rows with; None if something is missing or wrong
+    pool: Dataset | None = None
 
     def compare(self, what: str, digest: str | None, recorded: str | None) -> None:
         """Count one more original, and note if its digest is not the recorded one."""
@@ -59,48 +77,41 @@ class OpenedOriginals:
             self.problems.append(str(error))
             return None
 
+    def lack(self, what: str, way_out: str) -> None:
+        """Note an original that was not given."""
+        self.unchecked.append(f"{what}: {way_out}")
+        self.missing.append(what)
+
+    def compare_name(self, what: str, path: Path, recorded: str, way_out: str) -> None:
+        """Note where the run calls a file otherwise, since nothing shows which name it had."""
+        if path.resolve().name != Path(recorded).name:
+            names = f"the run calls it '{Path(recorded).name}', the one given is '{path.resolve().name}'"
+            self.unchecked.append(f"the name of {what}: {names}; {way_out}")
+
 
 def open_originals(recorded: RecordedRun, locations: Originals) -> OpenedOriginals:
-    """Open every original and compare its digest; BadInput names the option that locates a missing one."""
-    file, run, dataset = recorded.results.subject.model, recorded.results.run, recorded.results.subject.images
-    if file == "callable":
-        raise BadInput("the run was made with a Python function, which verify cannot call; --run-only checks the rest.")
-    unknown = sorted(set(locations.heatmaps) - set(run.bundles))
+    """Open every original that was given and compare its digest."""
+    run, originals = recorded.results.run, OpenedOriginals()
+    names = list(dict.fromkeys([*run.bundles, *(run.refused_bundles or {})]))
+    unknown = sorted(set(locations.heatmaps) - set(names))
     if unknown:
-        raise BadInput(f"the run has no bundle '{unknown[0]}'; it has {', '.join(run.bundles) or 'none'}.")
-    bundle_paths = {name: _bundle_path(recorded, locations, name) for name in run.bundles}
-    model_path = _existing(locations.model or file.path, "the model", "give --model FILE")
-    images_path = _existing(locations.images or dataset.source, "the images", "give --images PATH")
-    has_pool = run.pool not in (None, dataset.digest)
-    pool_path = _existing(locations.pool, "the pool of random infill", "give --pool PATH") if has_pool else None
-    infills = {_existing(path, "an infill image", "put it back"): sha256 for path, sha256 in run.infill_images.items()}
-    originals = OpenedOriginals()
-    model = _model(originals, recorded, file, locations, model_path)
-    images = None if model is None else _images(originals, recorded, model, images_path)
-    pool = _pool(originals, recorded, model, pool_path) if model is not None and pool_path is not None else None
-    bundles = {name: _bundle(originals, path, run.bundles[name]) for name, path in bundle_paths.items()}
-    for path, sha256 in infills.items():
-        originals.compare(f"the infill {path}", _sha256(path), sha256)
-    if not originals.problems and model is not None and images is not None:
-        opened = {name: bundle for name, bundle in bundles.items() if bundle}
-        originals.plan = originals.attempt(lambda: plan_evaluation(model, images, opened, recorded.requested, pool))
+        raise BadInput(f"the run has no bundle '{unknown[0]}'; it has {', '.join(names) or 'none'}.")
+    model = _model(originals, recorded, locations)
+    images = _images(originals, recorded, model, locations)
+    originals.pool = _pool(originals, recorded, model, locations)
+    bundles = {name: _bundle(originals, recorded, locations, name) for name in names}
+    infills = _infills(originals, recorded, locations)
+    if model is not None:
+        _compare_refusals(originals, recorded, model, bundles)
+    if originals.missing or originals.problems or model is None or images is None:
+        return originals
+    usable = {name: bundle for name, bundle in bundles.items() if bundle and name in run.bundles}
+    if recorded.results.runtime is not None:
+        pool = originals.pool if "random" in recorded.requested.infills else None
+        originals.plan = originals.attempt(
+            lambda: plan_evaluation(model, images, usable, recorded.requested, pool, infills)
+        )
     return originals
-
-
-def _bundle_path(recorded: RecordedRun, locations: Originals, name: str) -> Path:
-    """Where a bundle is: as the user says, as recorded, or in the run's own folder if the run made it."""
-    run, created = recorded.results.run, recorded.store.folder / MAPS
-    path = locations.heatmaps.get(name) or run.bundle_paths.get(name)
-    if path is None and created.is_dir() and list(run.bundles) == [name]:
-        path = created
-    return _existing(path, f"the heatmaps '{name}'", f"give --heatmaps {name}=PATH")
-
-
-def _existing(path: Path | str | None, what: str, way_out: str) -> Path:
-    if path is not None and Path(path).exists():
-        return Path(path)
-    reason = "the run does not say where" if path is None else f"there is no {path}"
-    raise BadInput(f"{what} cannot be found, {reason}: {way_out}; or check the run's folder alone with --run-only.")
 
 
 def _sha256(path: Path) -> str:
@@ -111,25 +122,49 @@ def _sha256(path: Path) -> str:
         raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _model(
-    originals: OpenedOriginals, recorded: RecordedRun, file: ModelFile, locations: Originals, path: Path
-) -> OnnxClassifier | None:
-    """The model with the recorded preprocessing; the card beside it only gives the names of its classes."""
-    about = recorded.about["subject"]
-    sha256 = _sha256(path)
+def _model(originals: OpenedOriginals, recorded: RecordedRun, locations: Originals) -> OnnxClassifier | None:
+    """The model, opened as the run did, with the run's card or preset."""
+    about, file, path = recorded.about["subject"], recorded.results.subject.model, locations.model
+    if not isinstance(file, ModelFile):
+        originals.lack("the model", "the run was made with a Python function, which verify cannot call")
+        return None
+    if path is None:
+        originals.lack("the model", "give --model FILE")
+        return None
+    sha256, opening = _sha256(path), _opening(originals, recorded, locations.opening, path)
     if sha256 != file.sha256:
         originals.compare(f"the model {path}", sha256, file.sha256)
+    if sha256 != file.sha256 or opening is None:
         return None
     layout = locations.opening.overrides.layout or about["layout"]
     overrides = Overrides(about["input"], about["output"], layout, about["kind"], recorded.card.size)
-    model = open_file(path, replace(locations.opening, overrides=overrides), _settings(recorded, locations.device))
+    opening, settings = replace(opening, overrides=overrides), _settings(recorded, locations.device)
+    model = originals.attempt(lambda: open_file(path, opening, settings))
+    if model is None:
+        return None
     originals.compare(f"the data of the model {path}", model.file.identity, file.identity)
-    class_names = about["card"]["class_names"]
-    names = model.card.names if class_names else ()
-    if len(names) != class_names:
-        raise BadInput(f"the run's card names {class_names} classes; give that card with --card.")
-    model.card = replace(recorded.card, names=names)
+    originals.compare_name("the model", path, file.path, "give --model under that name")
+    if replace(model.card, names=(), origin=Origin(), warnings=()) != recorded.card:
+        originals.problems.append("the preprocessing is not that of its card or preset")
     return model
+
+
+def _opening(
+    originals: OpenedOriginals, recorded: RecordedRun, opening: Opening, model: Path
+) -> Opening | None:  # fmt: skip
+    """How to open the model with the run's card or preset; None, and noted, where the card is not at hand."""
+    origin = recorded.results.subject.card_origin
+    preset = _PRESET.fullmatch(origin.source)
+    if origin.sha256 is None and preset is not None:
+        return replace(opening, card=None, preset=preset[1])
+    file = opening.card or model.with_suffix(".toml")
+    if not file.is_file() or _sha256(file) != origin.sha256:
+        originals.lack(
+            "the card", f"the run's is '{Path(origin.source).name}', sha256 {origin.sha256}; give --card FILE"
+        )
+        return None
+    originals.compare_name("the card", file, origin.source, "give --card under that name")
+    return replace(opening, card=file)
 
 
 def _settings(recorded: RecordedRun, device: Device) -> Settings:
@@ -141,31 +176,125 @@ def _settings(recorded: RecordedRun, device: Device) -> Settings:
     return Settings(device, precision)
 
 
-def _images(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, path: Path) -> Dataset | None:
-    images = originals.attempt(lambda: Dataset.open(path, model.signature.classes, model.card.names))
+def _images(
+    originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier | None, locations: Originals
+) -> Dataset | None:
+    about, path = recorded.results.subject.images, locations.images
+    if path is None:
+        originals.lack("the images", "give --images PATH")
+        return None
+    classes = recorded.results.subject.classes
+    images = originals.attempt(lambda: Dataset.open(path, classes, recorded.results.subject.class_names))
     if images is None:
         return None
-    originals.compare(f"the set of images {path}", images.digest(), recorded.results.subject.images.digest)
-    about = {name: value for name, value in to_object(subject(model, images)).items() if name not in BY_DIGEST}
-    changes = differences(recorded.about["subject"], about)
+    originals.compare(f"the set of images {path}", images.digest(), about.digest)
+    originals.compare_name("the images", path, about.source, "give --images under that name")
+    if model is None:
+        return None
+    plain = {name: value for name, value in to_object(subject(model, images)).items() if name not in BY_DIGEST}
+    recorded_plain = {name: value for name, value in recorded.about["subject"].items() if name not in BY_DIGEST}
+    changes = chain(differences(recorded_plain, plain), differences(about.count, len(images), "images.count"))
     originals.problems += [f"the model does not open as in the run: {change}" for change in changes]
-    left_out = {entry.image for entry in recorded.results.failed_images}
-    usable = load_images([position for position, image in enumerate(images.ids) if image in left_out], images,
-                         model.card, model.signature)  # fmt: skip
-    originals.problems += [f"image '{image}' is left out by the run, but can be used" for image in usable.ids]
+    _compare_failed(originals, recorded, model, images)
     return images
 
 
-def _pool(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, path: Path) -> Dataset | None:
-    pool = originals.attempt(lambda: Dataset.open(path, model.signature.classes, model.card.names))
-    if pool is not None:
-        originals.compare(f"the pool {path}", pool.digest(), recorded.results.run.pool)
+def _compare_failed(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, images: Dataset) -> None:
+    """Images that the run left out must be unusable here too, for the same reasons."""
+    reasons = {entry.image: entry.reason for entry in recorded.results.failed_images}
+    positions = [position for position, image in enumerate(images.ids) if image in reasons]
+    loaded = load_images(positions, images, model.card, model.signature)
+    originals.problems += [f"image '{image}' is left out by the run, but can be used" for image in loaded.ids]
+    unknown = sorted(set(reasons) - set(images.ids))
+    originals.problems += [f"image '{image}', which the run left out, is none of the images" for image in unknown]
+    source, recorded_source = str(images.source), recorded.results.subject.images.source
+    for entry in loaded.failed:
+        if entry.reason.replace(source, recorded_source) != reasons[entry.image]:
+            reason = f"the reason is '{entry.reason}' here"
+            originals.unchecked.append(f"why image '{entry.image}' was left out: {reason}; look at it yourself")
+
+
+def _pool(
+    originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier | None, locations: Originals
+) -> Dataset | None:
+    """The pool of infills, of rows or of the audit's own maps, where it is not the images."""
+    results, path = recorded.results, locations.pool
+    digests = {results.run.pool, results.explained.request.pool if results.explained else None}
+    digests -= {None, results.subject.images.digest}
+    if not digests:
+        return None
+    if path is None:
+        originals.lack("the pool of infills", "give --pool PATH")
+        return None
+    pool = originals.attempt(lambda: Dataset.open(path, results.subject.classes, results.subject.class_names))
+    if pool is None or model is None:
+        return None
+    for digest in digests:
+        originals.compare(f"the pool {path}", pool.digest(), digest)
+    if results.run.pool_path is not None:
+        originals.compare_name("the pool", path, results.run.pool_path, "give --pool under that name")
     return pool
 
 
-def _bundle(originals: OpenedOriginals, path: Path, recorded: str) -> HeatmapSet | None:
+def _bundle(originals: OpenedOriginals, recorded: RecordedRun, locations: Originals, name: str) -> HeatmapSet | None:
+    """A supplied bundle, or the one that the run made in its own folder."""
+    run, path = recorded.results.run, locations.heatmaps.get(name)
+    if path is None and recorded.results.explained is not None:
+        path = recorded.store.folder / MAPS
+    if path is None:
+        originals.lack(f"the heatmaps '{name}'", f"give --heatmaps {name}=PATH")
+        return None
     bundle = originals.attempt(lambda: open_bundle(path))
-    digest = None if bundle is None else originals.attempt(lambda: bundle_digest(bundle))
-    if digest is not None:
-        originals.compare(f"the bundle {path}", digest, recorded)
+    if bundle is None:
+        return None
+    if name in run.bundles:
+        digest = originals.attempt(lambda: bundle_digest(bundle))
+        if digest is not None:
+            originals.compare(f"the bundle {path}", digest, run.bundles[name])
+    for values, expected in ((run.bundle_methods, bundle.header.method), (run.bundle_models, bundle.header.model)):
+        if values is not None and values.get(name) != expected:
+            what = f"the heatmaps '{name}' are said to be '{values.get(name)}'"
+            originals.problems.append(f"{what}, but their header says '{expected}'")
     return bundle
+
+
+def _infills(originals: OpenedOriginals, recorded: RecordedRun, locations: Originals) -> dict[Path, Path]:
+    """Where the picture of each recorded infill is now, found by its digest."""
+    present, infills = {_sha256(path): path for path in locations.infills}, dict[Path, Path]()
+    for name in recorded.requested.infills:
+        if not name.startswith(IMAGE_PREFIX):
+            continue
+        path = name.removeprefix(IMAGE_PREFIX)
+        sha256 = recorded.results.run.infill_images.get(str(Path(path)), "")
+        if sha256 in present:
+            originals.count += 1
+            infills[Path(path)] = present[sha256]
+            originals.compare_name("the infill", present[sha256], path, "give --infill under that name")
+        else:
+            originals.lack(f"the infill '{Path(path).name}'", f"give the file with sha256 {sha256} with --infill FILE")
+    return infills
+
+
+def _compare_refusals(
+    originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, bundles: Mapping[str, HeatmapSet | None]
+) -> None:
+    """The reasons for which an audit refused bundles must be those that are found here."""
+    run, opened = recorded.results.run, {name: bundle for name, bundle in bundles.items() if bundle is not None}
+    if run.refused_bundles is None:
+        return
+    expected = to_json(refusals(model, opened))
+    here = {str(bundle.path): run.bundle_paths.get(name, "") for name, bundle in opened.items()}
+    recorded_refusals = {name: value for name, value in run.refused_bundles.items() if name in opened}
+    for difference in differences(to_json(recorded_refusals), _moved(expected, here), "run.refused_bundles"):
+        originals.problems.append(f"results.json: {difference}")
+
+
+def _moved(value: Json, paths: Mapping[str, str]) -> Json:
+    """Refusals as the run words them, which names its own paths."""
+    if isinstance(value, str):
+        for path, recorded in paths.items():
+            value = value.replace(path, recorded)
+        return value
+    if isinstance(value, list):
+        return [_moved(entry, paths) for entry in value]
+    return {name: _moved(entry, paths) for name, entry in value.items()} if isinstance(value, dict) else value

@@ -22,7 +22,7 @@ LOOSEST = 0.05  # the largest tolerance, in other precisions
 FEW_SEEN = 4  # times the runtime's error, which is measured on some dozens of rows only
 LEAST_AREA = 0.05  # of a box in the saliency metric
 ERROR_OFF = 0.2  # relative; an area's estimated error depends on the odds of tiny probabilities
-NOISE = 1e-4  # a smaller error of the runtime is rounding
+NOISE = 1e-4  # a smaller error of a GPU is rounding; on a CPU that is SAME
 _OF_THE_IMAGE = ("truth", "prediction", "predicted", "error")  # columns that are equal on all machines
 _LOGARITHMS = ("saliency_metric", "saliency_by_delta")  # log(area / probability)
 _AREAS = ("insertion", "insertion_low", "insertion_high", "insertion_error", "deletion", "deletion_error")
@@ -58,18 +58,21 @@ def compare_rows(
 ) -> tuple[int, list[str]]:  # fmt: skip
     """How many rows were recomputed, and the images with rows that differ."""
     tick, count, problems = progress(len(positions)), 0, list[str]()
-    for position in positions:
-        image = plan.images.ids[position]
-        key = next(key for unit, key in recorded.units.items() if position in unit)
-        stored = {_name(row): row for row in recorded.store.read(key).to_pylist() if row["image"] == image}
-        loaded = plan.load([position])  # no figure depends on the other images of its unit
+    for unit, key in recorded.units.items():
+        chosen = [position for position in positions if position in unit]
+        if not chosen:
+            continue
+        loaded = plan.load(chosen)  # no figure depends on the other images of its unit
         measured = measure(plan, prepare(plan, loaded), lambda count: tick(0, count)) if loaded.ids else []
-        rows = [vars(row) for row in measured]
-        count += len(rows)
-        differences = list(_ImageRows(plan, stored, {_name(row): row for row in rows}, tolerance).differences())
-        if differences:
-            problems.append(f"image '{image}': {'; '.join(differences)}")
-        tick(1)
+        count += len(measured)
+        stored_rows = recorded.store.read(key).to_pylist()
+        for image in (plan.images.ids[position] for position in chosen):
+            stored = {_name(row): row for row in stored_rows if row["image"] == image}
+            recomputed = {_name(row): row for row in map(vars, measured) if row["image"] == image}
+            differences = list(_ImageRows(plan, stored, recomputed, tolerance).differences())
+            if differences:
+                problems.append(f"image '{image}': {'; '.join(differences)}")
+        tick(len(chosen))
     return count, problems
 
 
@@ -188,15 +191,26 @@ def _on_curve(stored: StoredRow, recomputed: StoredRow) -> tuple[bool, float]:
     return True, float(np.abs(curve[first] - other[second]).max(initial=0.0))
 
 
-def check_runtime(then: Runtime, plan: EvaluationPlan) -> Outcome:
+def check_runtime(recorded: RecordedRun, then: Runtime, plan: EvaluationPlan) -> Outcome:
     """Errors of the runtime that differ from the recorded ones by more than chance explains."""
+    where, here = recorded.about["environment"], environment(plan.model)
+    changed = [name for name in ("device", "precision") if where.get(name) != here.get(name)]
+    if changed:
+        reason = f"the run is on {where.get('device')} in {where.get('precision')}; verify it on such a device"
+        return Outcome("", (), [f"the runtime's error: {reason}"])
     with ThreadPoolExecutor(1) as executor:
         now = runtime_check.checked(plan, executor, lambda _: plan)[1].result()
-    problems = list[str]()
-    if now.rows != then.rows:
-        problems.append(f"its error was measured on {then.rows} rows, expected {now.rows}")
+    noise = SAME if where.get("device") == "cpu" else NOISE
+    slack, problems = noise if where == here else OTHER, list[str]()
+    for name in ("reference", "rows"):
+        if getattr(now, name) != getattr(then, name):
+            problems.append(f"the {name} of its error is {getattr(then, name)}, expected {getattr(now, name)}")
     for name in (field.name for field in fields(Runtime) if field.name not in ("reference", "rows", "note")):
-        recorded, measured = getattr(then, name), getattr(now, name)
-        if recorded is None or measured is None or not measured / 2 - NOISE <= recorded <= 2 * measured + NOISE:
-            problems.append(f"its error '{name}' is {recorded}, measured anew {measured}")
-    return "has the error that is recorded", problems
+        stored, measured = getattr(then, name), getattr(now, name)
+        if stored is None or measured is None or not measured / 2 - slack <= stored <= 2 * measured + slack:
+            problems.append(f"its error '{name}' is {stored}, measured anew {measured}")
+    raised = recorded.run["environment"].get("precision") != where.get("precision")
+    if (then.note is not None) != raised:
+        problems.append(f"its note is {then.note!r}, but the precision was {'' if raised else 'not '}raised")
+    unchecked = [f"why the precision was raised, '{then.note}': look at it yourself"] if raised and then.note else []
+    return Outcome("has the error that is recorded", problems, unchecked)

@@ -1,13 +1,14 @@
 """A run as its own files describe it; nothing in them is trusted before it is checked."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from auditkit import __version__
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.card import Card
@@ -19,13 +20,21 @@ from auditkit.runs.evaluation.settings import Evaluation, resolved, units
 from auditkit.runs.folder.results import CardValue, Results, Settings
 from auditkit.runs.folder.store import Store
 
-MOST_IMAGES = 10**7  # more than any run has; a changed file may hold any number
+MOST_MISSING = 1000  # parts; a changed file may hold any number of images
 ROUNDING = 1e-9  # between a stored number and the same one recomputed, perhaps on another machine
 OF_THE_PROTOCOL = ("renormalise", "infill", "eps1", "eps2", "ties")  # settings that a protocol fixes
 ROW_KEY = ("image", "label", "bundle", "infill")  # what tells a row from others; its name in words may not
-Outcome = tuple[str, list[str]]  # of a check: what holds, and the problems
 PlainRecord = Mapping[str, Any]  # a JSON object as it was written
 StoredRow = Mapping[str, Any]  # a row of a Parquet file, by column
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check found."""
+
+    about: str  # what holds, with counts
+    problems: Sequence[str] = ()
+    unchecked: Sequence[str] = ()  # what could not be checked, why, and the way out
 
 
 @dataclass(frozen=True)
@@ -54,11 +63,17 @@ class RecordedRun:
             for difference in differences(about["settings"], to_object(settings.to_record())):
                 raise ValueError(f"its settings do not belong together: {difference}")
             card = _card(results.subject.card)
-            keys = {} if results.runtime is None else _unit_keys(about, results, card, settings)
+            keys = {} if results.runtime is None else _unit_keys(about, results, card, settings, len(store.keys()))
             return cls(store, run, results, plain, about, requested, settings, card, keys)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise BadInput(f"{folder} does not hold an evaluation of this auditkit's: {reason}.") from None
+
+    @property
+    def other_version(self) -> str:
+        """What to do about a run of another version, whose words and formats this one does not know; else empty."""
+        version = self.results.tool.version
+        return "" if version == __version__ else f"auditkit {version} wrote it; verify it with that version"
 
     @property
     def span(self) -> Span:
@@ -66,13 +81,13 @@ class RecordedRun:
         return Span.of(self.settings, self.card.size[0] * self.card.size[1])
 
 
-def _unit_keys(about: PlainRecord, results: Results, card: Card, settings: Evaluation) -> dict[range, str]:
-    count = results.subject.images.count
-    if not 0 < count <= MOST_IMAGES:
-        raise ValueError(f"it has {count} images")
-    device = PROFILES[results.environment.get("device", CPU.name)]
-    pixels = card.size[0] * card.size[1]
-    return unit_keys(about, units(count, pixels, results.subject.classes, device, settings))
+def _unit_keys(
+    about: PlainRecord, results: Results, card: Card, settings: Evaluation, parts: int
+) -> dict[range, str]:  # fmt: skip
+    count, device = results.subject.images.count, PROFILES[results.environment.get("device", CPU.name)]
+    if not 0 < count <= (parts + MOST_MISSING) * device.unit_images:
+        raise ValueError(f"it has {count} images, but {parts} parts")
+    return unit_keys(about, units(count, card.size[0] * card.size[1], results.subject.classes, device, settings))
 
 
 def _evaluation(settings: Settings) -> Evaluation:
@@ -88,9 +103,11 @@ def _card(recorded: Mapping[str, CardValue]) -> Card:
 
 
 def differences(recorded: object, expected: object, where: str = "") -> Iterator[str]:
-    """Differences between recorded and expected values; keys that are not expected do not matter, list entries do."""
+    """Differences between recorded and expected values."""
     if isinstance(expected, Mapping):
         values = recorded if isinstance(recorded, Mapping) else {}
+        yield from (f"{where or 'the record'} has an entry '{name}', which is not expected" for name in values
+                    if name not in expected)  # fmt: skip
         for name, value in expected.items():
             yield from differences(values.get(name), value, f"{where}.{name}" if where else name)
     elif isinstance(expected, list | tuple):

@@ -15,9 +15,8 @@ from auditkit.verdict.verify.run_record import RecordedRun
 SEVERAL = 10  # changed images whose chance to escape is reported too
 
 
-def drawn(images: int, share: float, seed: int) -> list[int]:
-    """Positions of randomly drawn images, in the order of the draw; at least one."""
-    count = min(images, max(1, int(np.ceil(share * images))))
+def drawn(images: int, count: int, seed: int) -> list[int]:
+    """Positions of randomly drawn images, in the order of the draw."""
     return [int(position) for position in np.random.default_rng(seed).permutation(images)[:count]]
 
 

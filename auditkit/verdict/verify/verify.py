@@ -1,43 +1,53 @@
-"""Runs all checks of a run; lists the problems, and what could not be checked."""
+"""Runs all checks of a run: it holds, it does not hold, or some of it could not be checked."""
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from auditkit.errors import AuditError, BadInput, OtherVersion
+from auditkit.errors import AuditError, BadInput, OtherVersion, RuntimeFailure
+from auditkit.methods.registry import METHODS
+from auditkit.records import Json, to_json, to_object
+from auditkit.report.load_run import load
+from auditkit.runs.comparison.compare import compare
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.store import RESULTS, RUN
-from auditkit.verdict.verify import consistency, maps, recompute, sample
+from auditkit.runs.summary.summarise import Summary
+from auditkit.verdict.verify import consistency, maps, pictures, recompute, run_files, sample, stored_rows
 from auditkit.verdict.verify.originals import OpenedOriginals, Originals, open_originals
-from auditkit.verdict.verify.run_record import Outcome, RecordedRun
+from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 
-Depth = Literal["rows", "digests", "run"]
-MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)  # raised by changed files
-SHARE = 0.05  # of the images: their rows are recomputed
-MAPS = 2  # images whose maps are recreated
+Answer = Literal["holds", "does not hold", "could not be checked"]
+EXIT_CODES: dict[Answer, int] = {"holds": 0, "could not be checked": 3, "does not hold": 5}
+LEAST_IMAGES = 32  # whose rows are recomputed by default, or SHARE of a larger set
+SHARE = 0.05
+COSTLY_MAPS = 2  # images whose maps are recreated by default if each takes many passes; LEAST_IMAGES of others
+NOT_PROVEN = (
+    "times, command, commit, versions, names of machines, folders of files and counts of passes: only a signature on "
+    f"{checksums.SUMS} vouches for them"
+)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check and its problems."""
+    """One check, its problems, and what of it could not be checked."""
 
     name: str
     about: str  # what holds, with counts
     problems: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Sample:
     """Which rows were recomputed, so that anyone can repeat it, and the tolerance."""
 
-    share: float
     seed: int
     images: int  # drawn at random
     deciding: int  # images added because they decide most
@@ -46,13 +56,29 @@ class Sample:
     why: str
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How much is recomputed; None stands for the default."""
+
+    share: float | None = None  # of the images, for rows
+    images_mapped: int | None = None  # images whose maps are recreated
+    seed: int | None = None  # None: every call draws another sample, so nobody knows which images are left out
+
+    def __post_init__(self) -> None:
+        if self.share is not None and not 0 < self.share <= 1:
+            raise BadInput(f"a sample of {self.share:g} of the images is not possible; give a share above 0, up to 1.")
+        if self.images_mapped is not None and self.images_mapped < 0:
+            raise BadInput(f"the maps of {self.images_mapped} images cannot be made again; give 0 or more.")
+        if self.seed is not None and self.seed < 0:
+            raise BadInput(f"seed {self.seed} is negative.")
+
+
 @dataclass
 class Verification:
-    """The checks with their problems, and what was not checked."""
+    """The checks, and what they say together."""
 
     run: str
     checks: list[Check] = field(default_factory=list)
-    not_checked: list[str] = field(default_factory=list)
     sample: Sample | None = None
 
     @property
@@ -60,149 +86,213 @@ class Verification:
         """The problems of all checks."""
         return list(chain.from_iterable(check.problems for check in self.checks))
 
-    def to_json(self) -> dict[str, object]:
-        """Plain object for `verify --json`."""
-        return {"schema_version": 1, "holds": not self.problems, **asdict(self)}
+    @property
+    def unchecked(self) -> list[str]:
+        """What could not be checked, why, and the way out."""
+        return list(chain.from_iterable(check.unchecked for check in self.checks))
 
-    def check(self, name: str, step: Callable[[], Outcome], *, asks: bool = False) -> bool:
-        """Run one check; whether it holds. `asks`: the user can supply what it lacks."""
+    @property
+    def answer(self) -> Answer:
+        """A run holds only if all of it was checked."""
+        if self.problems:
+            return "does not hold"
+        return "could not be checked" if self.unchecked else "holds"
+
+    def to_json(self) -> dict[str, Json]:
+        """Plain object for `verify --json`."""
+        return {
+            "schema_version": 2, "answer": self.answer, "problems": to_json(self.problems),
+            "unchecked": to_json(self.unchecked), "not_proven": [NOT_PROVEN], **to_object(self),
+        }  # fmt: skip
+
+    def check(self, name: str, step: Callable[[], Outcome]) -> bool:
+        """Run one check; whether nothing is wrong. A stranger's file may raise anything."""
         try:
-            about, problems = step()
-        except (*MALFORMED, AuditError) as error:
-            if asks and isinstance(error, BadInput) and not self.problems:
-                raise
-            about, problems = "", [f"the {name} cannot be checked ({type(error).__name__}: {error})"]
-        self.checks.append(Check(name, about, tuple(problems)))
-        return not problems
+            outcome = step()
+        except RuntimeFailure as error:
+            outcome = Outcome("", (), [f"the {name}: {error}"])
+        except Exception as error:
+            reason = str(error) if isinstance(error, AuditError) else f"{type(error).__name__}: {error}"
+            outcome = Outcome("", [f"the {name} cannot be read ({reason.removesuffix('.')})"])
+        self.checks.append(Check(name, outcome.about, tuple(outcome.problems), tuple(outcome.unchecked)))
+        return not outcome.problems
 
 
 def verify(
-    run: Path, originals: Originals = Originals(), *, depth: Depth = "rows", share: float = SHARE,
-    images_mapped: int = MAPS, seed: int | None = None, progress: Progress = silent,
-) -> Verification:  # fmt: skip
-    """Check that the run's files are unchanged, agree with each other, and can be recomputed from the originals.
-
-    Without a seed every call draws another sample, so nobody can know which images will not be recomputed. If the
-    audit made the maps, those of `images_mapped` images are recreated.
-    """
-    if not 0 < share <= 1:
-        raise BadInput(f"a sample of {share:g} of the images is not possible; give a share above 0, up to 1.")
-    if images_mapped < 0:
-        raise BadInput(f"the maps of {images_mapped} images cannot be made again; give 0 or more.")
-    if seed is not None and seed < 0:
-        raise BadInput(f"seed {seed} is negative.")
+    run: Path, originals: Originals = Originals(), sampling: Sampling = Sampling(), progress: Progress = silent
+) -> Verification:
+    """Check that the run's files are unchanged, agree with each other, and can be recomputed from the originals."""
     if not any((run / name).is_file() for name in (RUN, RESULTS, checksums.SUMS)):
         raise BadInput(f"{run} is not a run: it has no {RUN}.")
+    if not any((run / name).exists() for name in (RESULTS, checksums.SUMS)):
+        raise BadInput(f"{run} is not finished; run its command again, then verify.")
     result = Verification(str(run))
-    recorded, units_hold = _check_folder(result, run)
-    if recorded is None or depth == "run":
-        result.not_checked.append("whether model, images and heatmaps are the run's, and rows and maps come out again")
-        return result
     try:
-        files = open_originals(recorded, originals)
-    except BadInput as error:
-        if not result.problems:
-            raise
-        result.not_checked.append(f"model, images, heatmaps and rows: {error}")
+        foreign = run_files.look_over(run)
+    except (run_files.Unfit, OSError) as error:
+        result.checks.append(Check("files", "", (str(error),)))
         return result
-    except MALFORMED as error:
-        files = OpenedOriginals(problems=[f"the run describes them wrongly ({type(error).__name__}: {error})"])
-    result.check("originals", lambda: (f"{files.count} have the digests that are recorded", files.problems))
-    if depth == "digests":
-        result.not_checked.append("whether rows and maps come out again")
-    elif files.plan is None or not units_hold:
-        result.not_checked.append("whether rows and maps come out again: originals and parts must hold first")
-    else:
-        seed = secrets.randbelow(2**32) if seed is None else seed
-        _check_rows(result, recorded, files.plan, share, seed, progress)
-        mapped = set[str]().union(*(bundle.labels for bundle in files.plan.bundles.values()))
-        order = sample.drawn(len(files.plan.images), 1.0, seed)
-        positions = [position for position in order if files.plan.images.ids[position] in mapped][:images_mapped]
-        _check_maps(result, recorded, files.plan, positions, originals.pool, progress)
+    with run_files.memory_limit(run), np.errstate(all="ignore"):
+        result.check("files", lambda: _files(run, foreign))
+        recorded = _recorded(result, run)
+        rows_hold = recorded is not None and _check_folder(result, recorded)
+    if recorded is not None:
+        _check_originals(result, recorded, originals, sampling, progress, rows_hold=rows_hold)
     return result
 
 
-def _check_folder(result: Verification, run: Path) -> tuple[RecordedRun | None, bool]:
-    """Check the run's folder: its record, None if it cannot be read; and whether its units hold."""
-    if not any((run / name).exists() for name in (RESULTS, checksums.SUMS)):
-        raise BadInput(f"{run} is not finished; run its command again, then verify.")
+def _files(run: Path, foreign: Sequence[str]) -> Outcome:
+    problems = [*checksums.check(run), *(f"{name} is not a file of a run" for name in foreign)]
+    return Outcome(f"{0 if problems else len(checksums.read(run))} are as listed in {checksums.SUMS}", problems)
+
+
+def _recorded(result: Verification, run: Path) -> RecordedRun | None:
+    """The run as its files describe it; None, and noted, if they cannot be read."""
     try:
-        recorded = RecordedRun.of(run)
-    except BadInput as error:
-        if result.check("files", lambda: _files(run)) and isinstance(error, OtherVersion):
-            raise  # an older run is not a changed one
-        result.checks.append(Check("settings", "", (str(error),)))
-        return None, False
-    result.check("files", lambda: _files(run))
+        return RecordedRun.of(run)
+    except OtherVersion as error:  # an older run is not a changed one
+        result.checks.append(Check("settings", "", (), (f"all but the files' digests: {error}",)))
+    except Exception as error:  # a stranger's file may raise anything
+        reason = str(error) if isinstance(error, AuditError) else f"{type(error).__name__}: {error}"
+        result.checks.append(Check("settings", "", (f"the run cannot be read: {reason}",)))
+    return None
+
+
+def _check_folder(result: Verification, recorded: RecordedRun) -> bool:
+    """Check that the run's files agree with each other; whether its rows do."""
     result.check("settings", lambda: consistency.check_settings(recorded))
-    units_hold = result.check("parts", lambda: consistency.check_units(recorded))
-    if units_hold:
-        with np.errstate(all="ignore"):
-            result.check("rows", lambda: consistency.check_rows(recorded))
-            result.check("results", lambda: consistency.check_summary(recorded))
-    if recorded.results.policy is not None:
+    explained, policy = recorded.results.explained, recorded.results.policy
+    if explained is not None:
+        result.check("own maps", lambda: consistency.check_own_maps(recorded))
+    if not result.check("parts", lambda: stored_rows.check_units(recorded)):
+        return False
+    rows_hold = result.check("rows", lambda: stored_rows.check_rows(recorded))
+    try:
+        summary = consistency.summed_up(recorded)
+    except Exception as error:  # rows that auditkit wrote can be summed up
+        result.checks.append(Check("results", "", (f"the rows cannot be summed up ({type(error).__name__}: {error})",)))
+        return False
+    result.check("results", lambda: consistency.check_summary(recorded, summary))
+    if policy is not None:
         result.check("verdict", lambda: consistency.check_verdict(recorded))
         if consistency.stages(recorded):
             result.check("stages", lambda: consistency.check_stages(recorded))
-        obstacle = consistency.rendering_obstacle(recorded)
-        if obstacle:
-            result.not_checked.append(f"whether the report shows these results: {obstacle}")
-        else:
-            result.check("report", lambda: consistency.check_report(recorded))
-        result.not_checked += consistency.unchecked(recorded)
-    return recorded, units_hold
+        result.check("report", lambda: _check_shown(result, recorded, summary))
+    return rows_hold
 
 
-def _files(run: Path) -> Outcome:
-    problems = checksums.check(run)
-    return f"{0 if problems else len(checksums.read(run))} are as listed in {checksums.SUMS}", problems
+def _check_shown(result: Verification, recorded: RecordedRun, summary: Summary | None) -> Outcome:
+    """Check the gallery and the report, which are read together."""
+    loaded = load(recorded.store.folder)
+    result.check("gallery", lambda: consistency.check_gallery(recorded, summary, loaded.gallery))
+    return consistency.check_report(recorded, loaded)
+
+
+def _check_originals(
+    result: Verification, recorded: RecordedRun, locations: Originals, sampling: Sampling, progress: Progress, *,
+    rows_hold: bool,
+) -> None:  # fmt: skip
+    """Compare the originals, and recompute from them what they give."""
+    opened = list[OpenedOriginals]()
+
+    def compare_digests() -> Outcome:
+        opened.append(open_originals(recorded, locations))
+        return Outcome(f"{opened[0].count} have the digests that are recorded", opened[0].problems, opened[0].unchecked)
+
+    result.check("originals", compare_digests)
+    if recorded.results.baseline is not None:
+        result.check("baseline", lambda: _check_baseline(recorded, locations.baseline))
+    if recorded.results.runtime is None:
+        return  # no map could be used, so there are no rows
+    plan = opened[0].plan if opened else None
+    if plan is None or not rows_hold:
+        missing = opened[0].missing if opened else []
+        reason = f"that takes {', '.join(missing)}" if missing else "originals and parts must hold first"
+        result.checks.append(Check("sample", "", (), (f"whether rows and maps come out again: {reason}",)))
+        return
+    seed = secrets.randbelow(2**32) if sampling.seed is None else sampling.seed
+    _recompute(result, recorded, plan, replace(sampling, seed=seed), opened[0], progress)
+
+
+def _check_baseline(recorded: RecordedRun, baseline: Path | None) -> Outcome:
+    """Whether the changes since the baseline are those that the two runs show."""
+    then = recorded.results.baseline
+    if baseline is None or then is None:
+        return Outcome("", (), ["what has changed since the baseline: give --baseline RUN"])
+    now, unchecked = compare(baseline, recorded.store.folder), list[str]()
+    if now.a.run != then.a.run:
+        unchecked.append(f"the name of the baseline: the run calls it '{then.a.run}'; give --baseline under that name")
+    expected = replace(now, a=replace(now.a, run=then.a.run), b=replace(now.b, run=then.b.run, results=None))
+    problems = [f"{RESULTS}: {text}" for text in differences(to_json(then), to_json(expected), "baseline")]
+    return Outcome(f"{len(now.differences)} differences are those of the two runs", problems, unchecked)
+
+
+def _recompute(
+    result: Verification, recorded: RecordedRun, plan: EvaluationPlan, sampling: Sampling, opened: OpenedOriginals,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """Recompute rows, the runtime's error, maps and pictures."""
+    deciding = _deciding(recorded, plan)
+    _check_rows(result, recorded, plan, deciding, sampling, progress)
+    if recorded.results.policy is not None:
+        result.check("pictures", lambda: pictures.check_pictures(recorded, plan))
+    explained = recorded.results.explained
+    if explained is None:
+        return
+    if "path" in explained.request.options:
+        way_out = "the method reads a file that the run names, which verify does not open"
+        result.checks.append(Check("maps", "", (), (f"how the maps were made: {way_out}",)))
+        return
+    images_mapped = sampling.images_mapped
+    if images_mapped is None:
+        images_mapped = LEAST_IMAGES if _is_cheap(explained.request.method) else COSTLY_MAPS
+    if images_mapped == 0:
+        result.checks.append(Check("maps", "", (), ("how the maps were made: give --maps 1 or more",)))
+        return
+    mapped = set[str]().union(*(bundle.labels for bundle in plan.bundles.values()))
+    order = sample.drawn(len(plan.images), len(plan.images), sampling.seed or 0)
+    drawn = [position for position in order if plan.images.ids[position] in mapped][:images_mapped]
+    also = [position for position in deciding if plan.images.ids[position] in mapped][:images_mapped]
+    positions = list(dict.fromkeys([*drawn, *also]))
+    result.check("maps", lambda: maps.check_maps(recorded, plan, positions, opened.pool, progress))
+    if recorded.results.randomisation is not None:
+        result.check(
+            "randomised", lambda: maps.check_randomisation(recorded, plan, images_mapped, opened.pool, progress)
+        )
+
+
+def _is_cheap(method: str) -> bool:
+    return not METHODS[method].learns and METHODS[method].needs != "passes"
 
 
 def _check_rows(
-    result: Verification, recorded: RecordedRun, plan: EvaluationPlan, share: float, seed: int, progress: Progress
+    result: Verification, recorded: RecordedRun, plan: EvaluationPlan, deciding: Sequence[int], sampling: Sampling,
+    progress: Progress,
 ) -> None:  # fmt: skip
     """Recompute a sample of the rows from the originals, and the runtime's error."""
-    runtime = recorded.results.runtime
+    runtime, count = recorded.results.runtime, len(plan.images)
     if runtime is None:
-        result.not_checked.append("rows: no map could be used, so there are none")
-        return
-    count, tolerance = len(plan.images), recompute.Tolerance.of(recorded, runtime, plan)
-    drawn = sample.drawn(count, share, seed)
-    added = [position for position in _deciding(recorded, plan) if position not in drawn]
-    result.sample = Sample(share, seed, len(drawn), len(added), sample.escape_text(count, len(drawn)), tolerance.value,
-                           tolerance.why)  # fmt: skip
+        raise ValueError("the run has no rows")
+    tolerance = recompute.Tolerance.of(recorded, runtime, plan)
+    wanted = max(LEAST_IMAGES, int(np.ceil(SHARE * count)))
+    if sampling.share is not None:
+        wanted = max(1, int(np.ceil(sampling.share * count)))
+    drawn = sample.drawn(count, wanted, sampling.seed or 0)
+    added = [position for position in deciding if position not in drawn]
+    result.sample = Sample(sampling.seed or 0, len(drawn), len(added), sample.escape_text(count, len(drawn)),
+                           tolerance.value, tolerance.why)  # fmt: skip
 
-    def compare() -> Outcome:
+    def compare_rows() -> Outcome:
         rows, problems = recompute.compare_rows(recorded, plan, sorted([*drawn, *added]), tolerance, progress)
-        images = f"{len(drawn)} images, drawn with seed {seed}, and {len(added)} that decide most"
-        return f"{rows:,} rows of {images} come out again", problems
+        images = f"{len(drawn)} images, drawn with seed {sampling.seed}, and {len(added)} that decide most"
+        return Outcome(f"{rows:,} rows of {images} come out again", problems)
 
-    result.check("sample", compare)
-    if tolerance.same:
-        result.check("runtime", lambda: recompute.check_runtime(runtime, plan))
-    else:
-        result.not_checked.append(f"the runtime's error: the environment differs ({tolerance.why})")
+    result.check("sample", compare_rows)
+    result.check("runtime", lambda: recompute.check_runtime(recorded, runtime, plan))
 
 
 def _deciding(recorded: RecordedRun, plan: EvaluationPlan) -> list[int]:
-    """Positions of the images that decide most; none if the rows are malformed, which the results check reports."""
+    """Positions of the images that decide most."""
     positions = {image: position for position, image in enumerate(plan.images.ids)}
-    try:
-        with np.errstate(all="ignore"):
-            return [positions[image] for image in sample.deciding(recorded) if image in positions]
-    except (*MALFORMED, AuditError):
-        return []
-
-
-def _check_maps(
-    result: Verification, recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], pool: Path | None,
-    progress: Progress,
-) -> None:  # fmt: skip
-    """Recreate the maps of these images, if the audit made them."""
-    explained = recorded.results.explained
-    if explained is None:
-        result.not_checked += [maps.SUPPLIED] if plan.bundles else []
-    elif not positions:
-        result.not_checked.append(f"whether the maps are those that {explained.method} makes")
-    else:
-        result.check("maps", lambda: maps.check_maps(recorded, plan, positions, pool, progress), asks=True)
+    with np.errstate(all="ignore"):
+        return [positions[image] for image in sample.deciding(recorded) if image in positions]
