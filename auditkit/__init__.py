@@ -1,8 +1,6 @@
 """auditkit: audits image classifiers through their ONNX files."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as typing has it, whose import takes longer than all else here
 if TYPE_CHECKING:
     from auditkit.api import audit, evaluate, explain
     from auditkit.data.bundles import Bundle, open_bundle
@@ -31,6 +29,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
+    from importlib import import_module  # noqa: PLC0415 - before this, an interrupt would end in a traceback
+
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(module), name)

@@ -3,8 +3,13 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from benchmarks.mutations.__main__ import Outcome, problems
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,3 +39,27 @@ def test_a_sample_of_mutated_files(tmp_path: Path) -> None:
     assert all(kind["exit_codes"].get("2") for kind in kinds.values())
     assert sum(kind["cases"] for kind in kinds.values()) == 60
     assert sum(kind["by_command"] for kind in kinds.values()) == 2
+
+
+FINE = Outcome(2, "auditkit: the card cannot be read.\n", "", 0.1, 100, "fork")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ()),
+        ({"code": 0, "stderr": ""}, ()),
+        ({"code": 0}, ("1 lines on stderr, expected no line",)),
+        ({"stderr": "a\nb\n"}, ("2 lines on stderr, expected one line",)),
+        ({"stderr": ""}, ("0 lines on stderr, expected one line",)),
+        ({"stderr": "", "stdout": "result  cannot be used: 1 errors"}, ()),  # bundle check
+        ({"code": 4}, ("exit code 4",)),
+        ({"code": 4, "how": "command"}, ()),
+        ({"code": -11, "stderr": ""}, ("exit code -11", "0 lines on stderr, expected one line")),
+        ({"stderr": "auditkit: internal error (ValueError).\n"}, ("'internal error' in the output",)),
+        ({"stdout": "Traceback"}, ("'Traceback' in the output",)),
+        ({"megabytes": 5000}, ("5000 MB",)),
+    ],
+)
+def test_problems_are_seen(changes: dict[str, Any], words: tuple[str, ...]) -> None:
+    assert problems(replace(FINE, **changes)) == words
