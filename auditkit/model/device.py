@@ -23,7 +23,7 @@ class DeviceProfile:
     largest_batch: int  # rows: the batch size is not measured beyond this
     first_batch: int | None  # rows of a batch while few images are run and nothing was measured; None: all of them
     pads_batches: bool  # short batches are filled up: CUDA sets up every new size, in 1/6 s for a ResNet-50
-    batches_in_flight: int  # on a GPU the next batch runs while one is read back; on a CPU two compete for the cores
+    batches_in_flight: int  # on a GPU others run while one comes back from the worker; on a CPU two compete for cores
     gradient_batch: int  # rows differentiated at once
     masks_in_graph: bool  # a CPU composes masked images faster outside the graph (see masks.Composer)
     casts_to_float16: bool  # a first cast to float16 is run on every image; the CPU's runtime removes it
@@ -48,7 +48,7 @@ CPU = DeviceProfile(
 )  # fmt: skip
 CUDA = DeviceProfile(
     name="cuda", provider="CUDAExecutionProvider",
-    largest_batch=512, first_batch=16, pads_batches=True, batches_in_flight=2, gradient_batch=64,
+    largest_batch=512, first_batch=16, pads_batches=True, batches_in_flight=3, gradient_batch=64,
     masks_in_graph=True, casts_to_float16=True, relu_gates=True,
     units_at_once=2, unit_images=16, slow_unit_images=16, slow_pixels=float("inf"), small_units=4,
     sample_images=4, learning_factor=32, learning_rows=1280, learning_pixels=640 * 224 * 224,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from auditkit import __version__
-from auditkit.model import device, runtime
+from auditkit.model import device, runtime, worker
 
 _DISTRIBUTION = "onnx-auditkit"  # on the package index, where another project holds the name auditkit
 
@@ -30,6 +30,7 @@ class MachineFacts:
     memory_bytes: int
     providers: list[str]
     cuda: CudaFacts
+    workers: str  # what guards them
 
 
 def versions() -> dict[str, str]:
@@ -44,7 +45,7 @@ def describe() -> MachineFacts:
     system, problem = f"{platform.system()} {platform.machine()}", runtime.cuda_problem()
     providers = runtime.library().get_available_providers()
     gpus = CudaFacts(runtime.build().cuda_version, problem, [] if problem else device.gpu_names())
-    return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), providers, gpus)
+    return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), providers, gpus, worker.guards())
 
 
 def name_clash() -> str | None:

@@ -26,7 +26,7 @@ import numpy as np
 from auditkit import errors
 from auditkit.arrays import Array
 from auditkit.errors import AuditError, ModelFailure, RuntimeFailure
-from auditkit.model.messages import Channel, Message, Slot, Value, packed, size_of, unpacked
+from auditkit.model.messages import SUPPORTED, Channel, Message, Slot, Value, packed, size_of, unpacked
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.worker_main import main; main()"
 # Each thread of a numerical library reserves memory, and dozens of them reserve more than the limit.
@@ -205,6 +205,14 @@ class _Process:
         return "exit", f"ended its worker (exit code {code}: {last[:200]})"
 
 
+def guards() -> str:
+    """What guards a worker on this system."""
+    if not SUPPORTED:
+        return "none: models cannot be opened on this system"
+    watched = "the main process and the system" if Path("/proc/self/statm").exists() else "the system alone"
+    return f"time limited by the main process, memory by {watched}"
+
+
 def kill_all() -> None:
     """Kill every worker of this process, which is about to exit."""
     for child in list(_CHILDREN):
@@ -268,6 +276,8 @@ class Worker:
     @property
     def process(self) -> _Process:
         """The running child."""
+        if not SUPPORTED:
+            raise RuntimeFailure("models run in worker processes, which need Linux or macOS; use WSL on Windows.")
         with self._lock:
             if self._process is None or self._process.lost is not None:
                 self._process = _Process(self.name, self.memory_bytes)
