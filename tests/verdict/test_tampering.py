@@ -227,6 +227,29 @@ def _other_reason(forger: Forger) -> None:
     forger.rows(lambda row: row, lambda entries: [entry | {"reason": "it is too dark."} for entry in entries])
 
 
+def _no_rows(forger: Forger) -> None:
+    """A run whose maps are said to have been useless."""
+
+    def change(plain: dict[str, Any]) -> None:
+        names = ("metrics", "controls", "comparisons", "classes", "reliability", "points", "flags", "failed_images")
+        plain.update({name: [] for name in names}, runtime=None, classes_are="predicted")
+        plain["run"].update(rows=0, bundles={}, copies=0, bundle_models={}, bundle_methods={})
+
+    forger.tables = {}
+    forger.results(change).judged()
+    shutil.rmtree(forger.run / "gallery")
+    forger.finish()
+
+
+def _notes_in_all_places(forger: Forger) -> None:
+    record = forger.run / "maps" / "explained.jsonl"
+    lines = [json.loads(line) | {"notes": [{"kind": "surrogate-gradient", "detail": ""}]}
+             for line in record.read_text().splitlines()]  # fmt: skip
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    note = "the gradient is a surrogate: that of the graph without its rounding"
+    forger.results(lambda plain: plain["explained"].update(notes=[note]))
+
+
 def _sittings(forger: Forger) -> None:
     path = forger.run / "sittings.jsonl"
     path.write_text(path.read_text().replace("audit", "evaluate", 1))
@@ -369,6 +392,8 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "a further part": _file(f"items/{'0' * 64}.parquet"),
     "a removed part": lambda forger: (next((forger.run / "items").iterdir()).unlink(), checksums.write(forger.run)),
     "the log of sittings": _sittings,
+    "no rows at all": _no_rows,
+    "notes on the maps, in all places": _notes_in_all_places,
     "a time to come": _set("run", "ended", to="2999-01-01T00:00:00Z"),
     "an end before the start": _set("run", "ended", to="2001-01-01T00:00:00Z"),
     "the tool's name": _set("tool", "name", to="other"),
@@ -390,6 +415,7 @@ def test_no_tampered_run_holds(made: Path, tmp_path: Path, name: str) -> None:
 
 SUPPLIED: dict[str, Callable[[Forger], Any]] = {
     "a bundle's method": _set("run", "bundle_methods", "maps", to="integrated gradients"),
+    "a bundle's name": _set("run", "bundle_paths", "maps", to="/data/others"),
     "a bundle's model": _set("run", "bundle_models", "maps", to=None),
     "a bundle's digest": _set("run", "bundles", "maps", to="0" * 64),
     "a refused bundle": _set("run", "refused_bundles", to={"other": [{"kind": "other", "message": "torn"}]}),
@@ -455,6 +481,7 @@ def test_the_shipped_policy_is_not_called_false(made: Path, tmp_path: Path) -> N
 # Entries of results.json that verify cannot prove; docs/SECURITY.md lists them.
 HARMLESS = re.compile(
     r"run\.(ended|git_commit)|software\.(device_name|platform|numpy|onnx|pillow|pyarrow|python|scipy)"
+    r"|environment\.system|baseline\.b\.run"
 )
 
 

@@ -104,6 +104,8 @@ def _provenance(recorded: RecordedRun) -> Iterator[str]:
         facts["provider"] = PROFILES[facts["device"]].provider
     yield from differences({name: software.get(name) for name in facts}, facts, "software")
     yield from differences([results.tool.name, results.tool.version], ["auditkit", environment["auditkit"]], "tool")
+    if results.runtime is None and (results.explained is not None or not run.refused_bundles or run.bundles):
+        yield "the run has no rows, though not all of its bundles were refused"
     names = {*run.bundles, *(run.refused_bundles or {})}
     supplied = names if results.explained is None else set()
     for entry, expected in (("bundle_methods", names), ("bundle_models", names), ("bundle_paths", supplied)):

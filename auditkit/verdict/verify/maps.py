@@ -1,8 +1,9 @@
 """Recreates maps that an audit made itself, and compares them with those that it stored."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
+from auditkit.methods.notes import Note, merged
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.metrics.reliability import spearman
 from auditkit.model.classifier import OnnxClassifier
@@ -19,8 +21,9 @@ from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.executor import Progress, Tick, UnitProgress
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
+from auditkit.runs.explain_record import Record
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
-from auditkit.verdict.audit import POLICY, RANDOMISED
+from auditkit.verdict.audit import MAPS, POLICY, RANDOMISED
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 
@@ -61,12 +64,28 @@ def check_maps(
                     f"the map of image '{image}', label {label}, is not the one that {explanation.name()} makes: their "
                     f"rank correlation is {correlations[-1]:.3f}, at least {ALIKE} is expected"
                 )
+    problems += _wrong_notes(recorded, result.notes, complete=len(batch.ids) == len(bundle.labels))
     about = (
         f"{len(correlations)} maps of {len(positions)} of {len(plan.images)} images, made again by "
         f"{explanation.name()}, rank pixels alike (least rank correlation {min(correlations, default=1.0):.4f}; at "
         f"least {ALIKE} is expected)"
     )
     return Outcome(about, problems)
+
+
+def _wrong_notes(recorded: RecordedRun, notes: Sequence[Note], *, complete: bool) -> Iterator[str]:
+    """Notes of the run on its maps that recreating them does not give; counts only where all were recreated."""
+    parts = Record.of(recorded.store.folder / MAPS).parts
+    stored, recreated = (merged(notes) for notes in (chain.from_iterable(part.notes for part in parts), notes))
+    texts, expected = ({str(note) for note in each if note.hits != 0 and (complete or not _counts(note))}
+                       for each in (stored, recreated))  # fmt: skip
+    yield from (f"the maps have a note '{text}', which making them again does not give" for text in texts - expected)
+    yield from (f"the maps lack the note '{text}'" for text in expected - texts)
+
+
+def _counts(note: Note) -> bool:
+    """Whether a note is about some of the maps, so that it depends on which of them are made again."""
+    return note.total is not None or note.values is not None
 
 
 def requested(recorded: RecordedRun) -> Explanation:

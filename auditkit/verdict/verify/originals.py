@@ -251,6 +251,8 @@ def _bundle(originals: OpenedOriginals, recorded: RecordedRun, locations: Origin
         digest = originals.attempt(lambda: bundle_digest(bundle))
         if digest is not None:
             originals.compare(f"the bundle {path}", digest, run.bundles[name])
+    if name in run.bundle_paths:
+        originals.compare_name(f"the heatmaps '{name}'", path, run.bundle_paths[name], "give them under that name")
     for values, expected in ((run.bundle_methods, bundle.header.method), (run.bundle_models, bundle.header.model)):
         if values is not None and values.get(name) != expected:
             what = f"the heatmaps '{name}' are said to be '{values.get(name)}'"

@@ -29,8 +29,8 @@ LEAST_IMAGES = 32  # whose rows are recomputed by default, or SHARE of a larger 
 SHARE = 0.05
 COSTLY_MAPS = 2  # images whose maps are recreated by default if each takes many passes; LEAST_IMAGES of others
 NOT_PROVEN = (
-    "times, command, commit, versions, names of machines, folders of files and counts of passes: only a signature on "
-    f"{checksums.SUMS} vouches for them"
+    "times, command, commit, versions, names of machines, folders of files, counts of passes, and how supplied maps "
+    f"were made: only a signature on {checksums.SUMS} vouches for them"
 )
 
 
