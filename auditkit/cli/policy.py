@@ -29,7 +29,8 @@ def init(
     """Write a commented policy to start from. It is named after the file, since it is no longer auditkit's own."""
     from auditkit.data.atomic_write import write_errors, write_whole
     from auditkit.errors import BadInput
-    from auditkit.verdict.policy import SHIPPED, shipped_text
+    from auditkit.runs.folder.results import SHIPPED
+    from auditkit.verdict.policy import shipped_text
     from auditkit.verdict.policy_file import parse_policy
 
     if name not in SHIPPED:
@@ -39,6 +40,7 @@ def init(
     if out.is_dir() or not out.parent.is_dir():
         raise BadInput(f"{out} cannot be written: {'it is a folder' if out.is_dir() else 'its folder does not exist'}.")
     new_name = re.sub(r"[^A-Za-z0-9_.-]", "-", out.stem) or "policy"
+    new_name = f"our-{new_name}" if new_name in SHIPPED else new_name
     text = shipped_text(name).replace(f'\nname = "{name}"\n', f'\nname = "{new_name}"\n', 1)
     check_command = f"auditkit policy check {shlex.quote(out.name if out.name.isprintable() else new_name)}"
     text = f"# Started from auditkit's policy {name}. To see what it asks, run: {check_command}\n\n{text}"
@@ -67,7 +69,7 @@ def check(
 @app.command("list", cls=options.Verb)
 def list_(as_json: options.AsJson = False) -> None:
     """List the policies that come with auditkit."""
-    from auditkit.verdict.policy import SHIPPED
+    from auditkit.runs.folder.results import SHIPPED
     from auditkit.verdict.policy_file import read_policy
 
     policies = [read_policy(name) for name in SHIPPED]
@@ -99,7 +101,7 @@ def _print(policy: "Policy") -> None:
     randomisation = policy.randomisation
     stages = f"{randomisation.images} images in {randomisation.stages} stages" if randomisation else "no"
     console.print_fields([
-        ("policy", f"{policy.name}{'' if policy.shipped else ', not one of those that come with auditkit'}"),
+        ("policy", ", ".join(filter(None, (policy.name, policy.to_record().origin)))),
         *([("about", policy.description)] if policy.description else []),
         ("sha256", policy.sha256),
         ("measured", _measured(policy.evaluation)),

@@ -18,7 +18,6 @@ _PRECISION = {
     "beta": "mean change of β", "repeated": "largest change when repeated", "note": "note",
 }  # fmt: skip
 _COUNTED = ("flags", "images")  # checks of whole numbers
-_NOT_SHIPPED = " (not one that auditkit ships)"
 Fact = tuple[str, str, bool]  # what, its value, and whether that is for machines
 _Value = tuple[str, object, bool]  # the same before it is written out
 
@@ -100,7 +99,7 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
         heatmaps = f"made by this run: {name(results.explained.method.partition('(')[0])}"
     policy_name = "none was applied"
     if policy:
-        policy_name = f"{name(policy.name)}{'' if policy.shipped else _NOT_SHIPPED}"
+        policy_name = f"{name(policy.name)} ({policy.origin})" if policy.origin else name(policy.name)
     return [
         ("Model", f"{subject_name(results)}{no_file}"),
         ("Images", f"{count(images.count, 'image')} from {last(images.source)}"),

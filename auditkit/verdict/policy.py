@@ -9,9 +9,8 @@ from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS as DRAWN
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import Severity
-from auditkit.runs.folder.results import RecordedPolicy, RecordedSuppression
+from auditkit.runs.folder.results import SHIPPED, RecordedPolicy, RecordedSuppression
 
-SHIPPED = ("explore", "standard", "strict")
 SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high", "critical")
 FAIL_ON = SEVERITIES[1:]  # what is for information never fails
 ONE_MAP_CONTROL = "one-map"  # the bundle's own map of the predicted label, posing for all labels

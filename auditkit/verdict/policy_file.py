@@ -16,6 +16,7 @@ from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.table import METRICS
 from auditkit.regular_files import read_regular, reason
 from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.folder.results import SHIPPED
 from auditkit.toml_tables import Table, is_number, nearest, shown
 from auditkit.verdict.flags import CHEATS
 from auditkit.verdict.policy import (

@@ -15,7 +15,7 @@ from auditkit.data.alignment import Frame
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
 from auditkit.model import card, signature
-from auditkit.runs.folder.results import Results
+from auditkit.runs.folder.results import SHIPPED, Results
 from auditkit.verdict import policy
 from auditkit.verdict.policy_file import parse_policy
 from tests.support import onnx_models, synthetic_runs
@@ -94,7 +94,7 @@ def test_the_choices_of_a_card_are_those_of_the_code() -> None:
     assert tables["signature"]["properties"]["kind"]["enum"] == list(get_args(signature.Kind))
 
 
-@pytest.mark.parametrize("name", policy.SHIPPED)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_the_policies_that_come_with_auditkit_fit(name: str) -> None:
     _validator("policy").validate(_parsed(policy.shipped_text(name)))
 

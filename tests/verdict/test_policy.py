@@ -12,9 +12,9 @@ import pytest
 from auditkit.cli.main import main
 from auditkit.errors import BadInput
 from auditkit.runs.evaluation.settings import Evaluation, resolved
-from auditkit.runs.folder.results import RecordedSuppression
+from auditkit.runs.folder.results import SHIPPED, RecordedSuppression
 from auditkit.verdict.flags import CHEATS, KINDS
-from auditkit.verdict.policy import CONTROLS, SHIPPED, Policy, shipped_text
+from auditkit.verdict.policy import CONTROLS, Policy, shipped_text
 from auditkit.verdict.policy_file import parse_policy, read_policy
 
 SMALL = """
@@ -428,7 +428,7 @@ def test_check_says_what_is_asked(command: Command, tmp_path: Path) -> None:
     assert "the verdict will be 'measured'" in command("check", "explore")[1]
     (tmp_path / "p.toml").write_text(SMALL.format(evaluation="") + SUPPRESSION.replace("2030", "2001"))
     flat = " ".join(command("check", "p.toml")[1].split())
-    assert "small, not one of those that come with auditkit" in flat
+    assert "small, not one that auditkit ships" in flat
     assert "complete until 2001-01-31 by A. Person: known; EXPIRED" in flat
 
 

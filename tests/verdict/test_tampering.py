@@ -470,6 +470,14 @@ def test_an_untouched_run_over_supplied_maps_holds(made: Path) -> None:
     assert (found.answer, found.problems, found.unchecked) == ("holds", [], [])
 
 
+def test_a_report_names_a_false_standard(made: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(made / "run", tmp_path / "run"))
+    _policy(lambda text: text.replace('"small"', '"standard"'))(Forger(run))
+    assert "standard (calls itself standard and is not)" in (run / "report.html").read_text()
+    (problem,) = verify(run).problems
+    assert problem == "the policy calls itself 'standard' and is not the one that auditkit ships"
+
+
 def test_the_shipped_policy_is_not_called_false(made: Path, tmp_path: Path) -> None:
     opened = auditkit.load(made / "model.onnx", settings=auditkit.Settings(device="cpu"))
     policy = parse_policy(shipped_text("explore"), "explore.toml")

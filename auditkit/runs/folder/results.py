@@ -93,6 +93,9 @@ class RunFacts:
     fail_on: str | None = optional()
 
 
+SHIPPED = ("explore", "standard", "strict")  # policies that come with auditkit
+
+
 @dataclass(frozen=True)
 class RecordedPolicy:
     """The policy that a run was judged by."""
@@ -104,6 +107,13 @@ class RecordedPolicy:
     text: str
     minimum_images: int
     fail_on: str
+
+    @property
+    def origin(self) -> str:
+        """What a reader must know beside its name; empty for one that comes with auditkit."""
+        if self.shipped:
+            return ""
+        return f"calls itself {self.name} and is not" if self.name in SHIPPED else "not one that auditkit ships"
 
 
 @dataclass(frozen=True)

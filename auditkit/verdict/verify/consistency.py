@@ -14,7 +14,7 @@ from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_path
 from auditkit.runs.evaluation.settings import resolved
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
-from auditkit.runs.folder.results import RunFacts
+from auditkit.runs.folder.results import SHIPPED, RunFacts
 from auditkit.runs.folder.store import RESULTS
 from auditkit.runs.pictures.gallery import gallery_index
 from auditkit.runs.pictures.gallery_index import GalleryIndex
@@ -23,7 +23,6 @@ from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import Summary, summarise
 from auditkit.verdict.audit import GALLERY, MAPS, POLICY, RANDOMISED, REPORT, SITTINGS
 from auditkit.verdict.decision import judge
-from auditkit.verdict.policy import SHIPPED
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify import page
 from auditkit.verdict.verify.run_record import Outcome, PlainRecord, RecordedRun, differences
