@@ -26,7 +26,6 @@ from auditkit.verdict.policy import (
     ONE_MAP_CONTROL,
     RULES,
     SEVERITIES,
-    SHIPPED,
     Check,
     Policy,
     Randomisation,
