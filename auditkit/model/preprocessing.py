@@ -18,7 +18,7 @@ Picture = Image.Image | Array  # arrays are uint8 [height, width] or [height, wi
 
 _BLUR_SIGMA_AT_224 = 5.0
 _SIXTEEN_BITS = ("PNG", "PPM")  # formats whose wide grey is that, and comes as 32 bits
-_MOST_PIXELS = 2**27  # of a picture; a few bytes may be gigabytes once decoded, and a thin strip after a resize
+_MOST_PIXELS = 2**26  # of a picture; a few bytes may be gigabytes once decoded, and a thin strip after a resize
 _MOST_FILE_BYTES = 2**28  # of a picture; so many pixels hardly fill as much
 # What is decoded, whatever a file's name says: other formats of Pillow's call other programs, or are hardly tested.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
@@ -55,7 +55,9 @@ def opened(path: "str | Path") -> Image.Image:
     except UnidentifiedImageError:
         raise BadInput(f"the image {path} cannot be read: it is none of {', '.join(_FORMATS)}, or damaged.") from None
     except Image.DecompressionBombError:
-        raise BadInput(f"the image {path} cannot be read: it has more than {_MOST_PIXELS:,} pixels.") from None
+        raise BadInput(
+            f"the image {path} cannot be read: it has more than {_MOST_PIXELS:,} pixels; make it smaller."
+        ) from None
     except _DAMAGED_PICTURE as error:
         raise BadInput(f"the image {path} cannot be read: {reason(error)}.") from None
 
