@@ -49,13 +49,14 @@ def check_settings(recorded: RecordedRun) -> Outcome:
 
 def _superfluous(recorded: RecordedRun) -> list[str]:
     """Files and folders that only other runs have."""
-    results, stages_run = recorded.results, {f"stage-{entry.stage}" for entry in stages(recorded)}
-    of_audits = (POLICY, SITTINGS, REPORT, GALLERY, MAPS, RANDOMISED) if results.policy is None else ()
-    names = {*of_audits, *((MAPS,) if results.explained is None else ()), *(() if stages_run else (RANDOMISED,))}
-    folder = recorded.store.folder
-    superfluous = [name for name in sorted(names) if (folder / name).exists()]
-    present = (folder / RANDOMISED).iterdir() if stages_run else ()
-    return superfluous + [f"{RANDOMISED}/{path.name}" for path in present if path.name not in stages_run]
+    results, names = recorded.results, set[str]()
+    if results.policy is None:
+        names |= {POLICY, SITTINGS, REPORT, GALLERY, MAPS, RANDOMISED}
+    if results.explained is None:
+        names |= {MAPS, RANDOMISED}
+    if results.randomisation is None:
+        names.add(RANDOMISED)
+    return [name for name in sorted(names) if (recorded.store.folder / name).exists()]
 
 
 def canonical(plain: object) -> bytes:

@@ -150,11 +150,15 @@ def _recreated(
     """The result that the stored maps of the stages give, the problems of these maps, and how many were recreated."""
     series, notes, problems, count = list[RandomisationStage](), list[str](), list[str](), 0
     some = replace(check, originals=check.originals[:images_mapped])
+    randomised = recorded.results.randomisation
+    assessed = {entry.stage for entry in (randomised.series if randomised else None) or ()}
     for stage, layers in enumerate(check.counts, start=1):
         stored = recorded.store.folder / RANDOMISED / f"stage-{stage}"
         with tempfile.TemporaryDirectory() as folder:
             try:
-                maps = randomisation.stage_maps(some if stored.is_dir() else check, stage, Path(folder) / "maps", tick)
+                maps = randomisation.stage_maps(
+                    some if stage in assessed else check, stage, Path(folder) / "maps", tick
+                )
             except randomisation.NoMaps as error:
                 notes.append(f"stage {stage}, {layers} of {len(check.layers)} layers, has no figure: {error}")
                 continue

@@ -84,8 +84,9 @@ class OpenedOriginals:
 
     def compare_name(self, what: str, path: Path, recorded: str, way_out: str) -> None:
         """Note where the run calls a file otherwise, since nothing shows which name it had."""
-        if path.resolve().name != Path(recorded).name:
-            names = f"the run calls it '{Path(recorded).name}', the one given is '{path.resolve().name}'"
+        name = Path(recorded).name
+        if name not in ("", "..", path.absolute().name, path.resolve().name):  # it may be given as "." or by a link
+            names = f"the run calls it '{name}', the one given is '{path.absolute().name}'"
             self.unchecked.append(f"the name of {what}: {names}; {way_out}")
 
 
@@ -138,7 +139,8 @@ def _model(originals: OpenedOriginals, recorded: RecordedRun, locations: Origina
         return None
     layout = locations.opening.overrides.layout or about["layout"]
     overrides = Overrides(about["input"], about["output"], layout, about["kind"], recorded.card.size)
-    opening, settings = replace(opening, overrides=overrides), _settings(recorded, locations.device)
+    opening = replace(opening, overrides=overrides, ignore_exif=not recorded.card.exif_orientation)
+    settings = _settings(recorded, locations.device)
     model = originals.attempt(lambda: open_file(path, opening, settings))
     if model is None:
         return None
