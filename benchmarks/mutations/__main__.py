@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest import mock
 
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")  # threads do not survive a fork
 
@@ -201,9 +202,13 @@ def _warm(folder: Path) -> None:
     cli.app = typer.main.get_command(cli.app)
     for words in (("policy", "check", "standard"), ("bundle", "check", str(folder / "maps")), ("inspect", "none.onnx"),
                   ("bundle", "import", "none", "-o", "none", "--frame", "model-input")):  # fmt: skip
-        sys.argv = ["auditkit", *words]
         nowhere = io.StringIO()
-        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        with (
+            mock.patch.object(sys, "argv", ["auditkit", *words]),
+            contextlib.suppress(SystemExit),
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+        ):
             cli.main()
 
 
