@@ -16,6 +16,7 @@ from benchmarks.paper.tables import findings
 from benchmarks.paper.tables import markdown as of_paper
 from benchmarks.peers.tables import markdown as of_peers
 from benchmarks.planted import planted_table
+from benchmarks.record import record_table
 from benchmarks.steps import steps_table
 
 Results = dict[str, Any]
@@ -146,6 +147,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "steps-": ("Points of a curve: `auto` and fixed numbers against every pixel", steps_table),
     "explain-": ("Learning masks", learning),
     "kernels-": ("Where a GPU's time goes", kernels),
+    "record": ("What keeping maps costs", record_table),
     "memory-": ("What the verbs take of a GPU's memory", memory_table),
     "peers-": ("Peers on the same work", of_peers),
     "opening": ("Opening a model", opening),

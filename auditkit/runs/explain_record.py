@@ -121,33 +121,41 @@ class RecordedBundle:
     def __enter__(self) -> Self:
         """Refuses a bundle in which any map is not the one that was made."""
         if (self.path / HEADER).exists():
-            self._create()
+            self._lock = self._locked()
             try:
                 self.record = Record.of(self.path)
                 self._labels = {image: set(labels) for image, labels in self.checked().labels.items()}
                 self._drop_unwritten()
             except BaseException:
-                self.__exit__()
+                self._lock.close()
                 raise
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        if self._lock is not None:
-            self._lock.close()
+    def __exit__(self, error: type[BaseException] | None, *_details: object) -> None:
+        if self._lock is None:
+            return
+        if error is None:
+            for name in (UNFINISHED, f"{UNFINISHED}.part"):
+                (self.path / name).unlink(missing_ok=True)
+        self._lock.close()
 
     def _create(self) -> None:
-        """Create the bundle if it is new, and keep other processes out of it."""
-        if self._lock is not None:
-            return
-        self._bundle.create()
+        """Create the bundle if it is new."""
+        if self._lock is None:
+            self._bundle.create()
+            self._lock = self._locked()
+
+    def _locked(self) -> IO[bytes]:
+        """The record, open, so that other processes are kept out of the bundle."""
         with write_errors(self.path / RECORD):
-            self._lock = (self.path / RECORD).open("ab")
+            stream = (self.path / RECORD).open("ab")
             if sys.platform != "win32":
                 try:
-                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    self._lock.close()
+                    stream.close()
                     raise BadInput(f"{self.path} is in use by another process; wait for it to end.") from None
+        return stream
 
     def _drop_unwritten(self) -> None:
         """Drop the last line of the record if it is torn, or if its maps were never written: they are made again."""
@@ -188,8 +196,6 @@ class RecordedBundle:
         """Write the maps of a request, some of them as soon as they are finished if the method can."""
         result = run(replace(request, keep=lambda part: self._add(request, part, infill), checkpoint=self))
         self._add(request, result, infill)
-        for name in (UNFINISHED, f"{UNFINISHED}.part"):
-            (self.path / name).unlink(missing_ok=True)
 
     def _add(self, request: Request, result: MethodResult, infill: str) -> None:
         """Write the maps that the bundle lacks, all at once, after their digests."""

@@ -76,6 +76,12 @@ def _torn_manifest(out: Path) -> None:
     (out / "manifest.csv").write_text("".join(kept) + "7,1")
 
 
+def _stale_checkpoint(out: Path) -> None:
+    """As if the last run had been killed after its last map."""
+    (out / UNFINISHED).write_bytes(b"")
+    (out / f"{UNFINISHED}.part").write_bytes(b"")
+
+
 def _torn_checkpoint(out: Path) -> None:
     (out / UNFINISHED).write_bytes(b"PK\x03\x04 torn")
     _torn_manifest(out)
@@ -83,6 +89,7 @@ def _torn_checkpoint(out: Path) -> None:
 
 @pytest.mark.parametrize(("name", "tear"), [
     ("evaluate", _torn_part), ("explain", _torn_record), ("explain", _torn_manifest), ("explain", _torn_checkpoint),
+    ("explain", _stale_checkpoint),
 ])  # fmt: skip
 def test_what_is_torn_is_made_again(
     undisturbed: Undisturbed, tmp_path: Path, name: str, tear: Callable[[Path], None]

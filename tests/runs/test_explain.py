@@ -265,6 +265,23 @@ def test_a_record_that_is_none_is_one_sentence(given: tuple[Path, Path], tmp_pat
         _explained(given, tmp_path / "maps")
 
 
+def test_the_record_is_only_added_to(given: tuple[Path, Path], tmp_path: Path) -> None:
+    """A line for every request; what was there stays, so that the bytes written grow with the images."""
+    model, images = given
+    opened = auditkit.load(model, preset="unit", settings=CPU)
+    sizes = []
+    with np.load(images) as arrays:
+        for count in (5, 10, 20):
+            before = (tmp_path / "maps" / RECORD).read_bytes() if sizes else b""
+            auditkit.explain(opened, arrays["images"][:count], tmp_path / "maps", "gradient", labels="top1")
+            content = (tmp_path / "maps" / RECORD).read_bytes()
+            assert content.startswith(before)
+            sizes.append(len(content))
+    assert len(Record.of(tmp_path / "maps").parts) == 4
+    assert sizes[1] / sizes[0] == pytest.approx(2, rel=0.2)
+    assert sizes[2] / sizes[1] == pytest.approx(2, rel=0.2)
+
+
 def test_a_torn_last_line_of_the_record_is_dropped(given: tuple[Path, Path], tmp_path: Path) -> None:
     whole = _explained(given, tmp_path / "maps")
     record = tmp_path / "maps" / RECORD
