@@ -19,7 +19,7 @@ from auditkit.model.device import CPU, DeviceProfile
 from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size
-from auditkit.model.scores import checked_scores
+from auditkit.model.scores import checked_probabilities, checked_scores
 from auditkit.model.session import Session, Settings, filled, in_batches, in_precision, measured_batch, on_cpu
 from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
@@ -145,7 +145,10 @@ class OnnxClassifier(_WithCard):
         # A model that tells pictures from noise may give another shape than in its trial.
         expected = output.size == len(rows) * self.signature.outputs and len(rows) in (1, *output.shape[:1])
         scores = output.reshape(len(rows), -1) if expected else output
-        return checked_scores(scores, len(rows), self.signature.outputs, self.file.path.name)
+        scores = checked_scores(scores, len(rows), self.signature.outputs, self.file.path.name)
+        if self.signature.kind != "logits":
+            checked_probabilities(to_probabilities(scores, self.signature.kind), self.file.path.name)
+        return scores
 
 
 class CallableClassifier(_WithCard):

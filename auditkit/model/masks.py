@@ -22,7 +22,7 @@ from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, PICTURES, PROBABILITIES
 from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.runtime import Feeds
-from auditkit.model.scores import checked_scores
+from auditkit.model.scores import checked_probabilities, checked_scores
 from auditkit.model.session import Session, filled, measured_batch, on_cpu
 from auditkit.model.signature import to_probabilities
 
@@ -118,7 +118,8 @@ class OnnxOverBanks:
 
     def _scored(self, feeds: Feeds, count: int) -> Array:
         probabilities = self.session.run(feeds, [PROBABILITIES])[0][:count]
-        return checked_scores(probabilities, count, self.signature.classes, self._name)
+        probabilities = checked_scores(probabilities, count, self.signature.classes, self._name)
+        return checked_probabilities(probabilities, self._name)
 
 
 class OnnxMasked(OnnxOverBanks):

@@ -5,6 +5,8 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.errors import ModelFailure
 
+_NEGATIVE, _OFF_ONE = 1e-3, 0.1  # of eight-bit probabilities; the first run of a file allows as much
+
 
 def checked_scores(scores: Array, rows: int, numbers: int | None, giver: str, kind: str = "") -> Array:
     """The scores [rows, numbers] if they are that, and finite; `numbers` None accepts any number of classes.
@@ -22,3 +24,12 @@ def checked_scores(scores: Array, rows: int, numbers: int | None, giver: str, ki
         way_out = "each picture needs finite scores, also masked ones and noise."
         raise ModelFailure(f"{giver} gave NaN or infinity for {bad} of {rows} pictures; {way_out}")
     return scores
+
+
+def checked_probabilities(prob: Array, giver: str) -> Array:
+    """The probabilities [rows, classes] if each row is a distribution."""
+    lowest, off = float(prob.min(initial=0)), float(np.abs(prob.sum(axis=1) - 1).max(initial=0))
+    if lowest < -_NEGATIVE or off > _OFF_ONE:
+        reason = f"probabilities as low as {lowest:.3g}, whose sum is off 1 by up to {off:.3g}"
+        raise ModelFailure(f"{giver} gave {reason}; on noise its scores were a distribution.")
+    return prob

@@ -425,7 +425,7 @@ def test_what_leaves_the_folder_is_refused_in_one_line_and_no_byte_is_read(
     # The model, its folder, folders beneath it and, to look at what kind of file it is, a file that lies in it.
     assert set(witness.opened) <= {str(file), str(at.model), "sub", "data.bin"}
     if attack in ("link", "link_within", "folder_link", "folder_link_with_dot"):
-        assert witness.opened == [str(file), str(at.model)]
+        assert list(dict.fromkeys(witness.opened)) == [str(file), str(at.model)]  # open() and its opener are both seen
 
 
 def test_the_witness_sees_an_honest_read(tmp_path: Path, witness: Witness) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import auditkit
@@ -28,8 +29,8 @@ def _images(*white: int) -> Dataset:
     return Dataset.from_array(pixels)
 
 
-def _model(tmp_path: Path, allowed: int) -> AnyClassifier:
-    path = onnx_models.save(gated_models.white(np.nan), tmp_path)
+def _model(tmp_path: Path, allowed: int, proto: onnx.ModelProto | None = None) -> AnyClassifier:
+    path = onnx_models.save(proto or gated_models.white(np.nan), tmp_path)
     return auditkit.load(path, preset="unit", settings=Settings(device="cpu", in_process=True, allow_failed=allowed))
 
 
@@ -64,3 +65,17 @@ def test_maps_are_made_of_the_others(tmp_path: Path) -> None:
     assert sorted(maps.labels, key=int) == [str(number) for number in range(COUNT) if number != 5]
     assert len(maps) == COUNT - 1
     assert "1 of 20" in maps.notes[-1]
+
+
+def test_scores_that_depend_on_the_batch_of_pictures(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeFailure, match=r"differ by .* with the images beside it in a batch, though not on noise"):
+        evaluate(_model(tmp_path, 0, gated_models.first_row()), _images(), {}, SETTINGS)
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0, -1.0])
+def test_probabilities_of_noise_that_are_none_of_pictures(tmp_path: Path, factor: float) -> None:
+    model = _model(tmp_path, 0, gated_models.scaled_probabilities(factor))
+    with pytest.raises(RuntimeFailure, match="whose sum is off 1"):
+        model.probabilities(np.zeros((2, 8, 8, 3), np.uint8))
+    with pytest.raises(RuntimeFailure, match=r"^image '0': model.onnx gave probabilities"):
+        evaluate(model, _images(), {}, SETTINGS)

@@ -89,3 +89,22 @@ def white(by: float) -> onnx.ModelProto:
     ]
     weights = {"almost_white": np.array(0.99, np.float32), "on_white": np.array(by, np.float32)}
     return _gated(nodes, {**_choice(0.0, 0.0, np.float32), **weights})
+
+
+def first_row() -> onnx.ModelProto:
+    """Every picture of a batch gets the scores of the first one."""
+    return _gated([
+        helper.make_node("Slice", ["plain", "start", "end", "start"], ["first"]),
+        helper.make_node("Sub", ["first", "plain"], ["difference"]),
+        helper.make_node("Mul", ["difference", "chosen"], ["added"]),
+        helper.make_node("Add", ["plain", "added"], ["logits"]),
+    ], {**_choice(1.0, 0.0, np.float32), "start": np.array([0]), "end": np.array([1])})  # fmt: skip
+
+
+def scaled_probabilities(by: float) -> onnx.ModelProto:
+    """Its scores are probabilities of noise, and others of pictures."""
+    nodes = [
+        helper.make_node("Softmax", ["plain"], ["p"], axis=1),
+        helper.make_node("Mul", ["p", "chosen"], ["logits"]),
+    ]
+    return _gated(nodes, _choice(by, 1.0, np.float32))

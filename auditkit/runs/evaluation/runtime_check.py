@@ -7,7 +7,9 @@ CPU. The largest difference is recorded, and how much it changes the figures.
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,10 +29,13 @@ from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import blamed_on
 from auditkit.runs.folder.figures import Runtime
 
+Result = TypeVar("Result")
+
 STEPS = 8  # of each curve of the sample
 MAP_SEED = -2  # stands where a label would: the order of ties in the sample
 REFERENCE_ROWS = 16  # run on the CPU at once
 MOST_BETWEEN_REPEATS = 1e-4  # of a probability: the same batch twice
+MOST_BETWEEN_GROUPS = 0.02  # of a probability: the same row beside others; float16 kernels depend on the batch
 REFERENCE = "the file on the CPU, strict float32, masks made with numpy"
 
 
@@ -76,7 +81,7 @@ def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array, float]:
     while True:
         images = load_sample(model.device.sample_images, plan.images, skipped, model.card, model.signature)
         try:
-            return _run_sample_twice(plan, _sample(plan, images))
+            return _with_a_second_try(partial(_run_sample_twice, plan, images))
         except ModelFailure as error:
             skipped.update(images.ids)
             if len(skipped) > model.requested.allow_failed or len(skipped) == len(plan.images):
@@ -84,7 +89,8 @@ def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array, float]:
                     raise error
 
 
-def _run_sample_twice(plan: EvaluationPlan, sample: _Sample) -> tuple[_Sample, Array, float]:
+def _run_sample_twice(plan: EvaluationPlan, images: UnitImages) -> tuple[_Sample, Array, float]:
+    sample = _sample(plan, images)
     classifier = masked(plan.model)
     banks = classifier.load(sample.pictures, sample.ranks)
     first, again = (np.concatenate([part for _, part in classifier.run(sample.rows, banks)]) for _ in range(2))
@@ -93,7 +99,19 @@ def _run_sample_twice(plan: EvaluationPlan, sample: _Sample) -> tuple[_Sample, A
     repeated = float(np.abs(first - again).max())
     if not repeated <= MOST_BETWEEN_REPEATS:
         raise RuntimeFailure(f"the model gave probabilities that differ by {repeated:.2g} for the same images.")
+    groups = _regrouped(len(sample.rows))
+    apart = [np.concatenate([part for _, part in classifier.run(sample.rows[group], banks)]) for group in groups]
+    moved = float(np.abs(np.concatenate(apart) - first[np.concatenate(groups)]).max())
+    if not moved <= MOST_BETWEEN_GROUPS:
+        reason = f"its probabilities for an image differ by {moved:.2g} with the images beside it in a batch"
+        raise RuntimeFailure(f"the model cannot be measured: {reason}, though not on noise.")
     return sample, first, repeated
+
+
+def _regrouped(count: int) -> list[Array]:
+    """Some positions of rows in another order: the last one alone, then two, then four."""
+    order = np.concatenate([np.arange(count)[::-2], np.arange(count)[-2::-2]])
+    return [group for group in (order[:1], order[1:3], order[3:7]) if len(group)]
 
 
 def _sample(plan: EvaluationPlan, images: UnitImages) -> _Sample:
@@ -124,11 +142,15 @@ def _ranks(plan: EvaluationPlan, images: UnitImages, image: int, label: int) -> 
 
 
 def _compared_again(plan: EvaluationPlan, sample: _Sample, prob: Array, repeated: float) -> Runtime:
-    """The comparison, once more if its worker is lost: an image that is run meanwhile may have ended it."""
+    return _with_a_second_try(partial(_compared, plan, sample, prob, repeated))
+
+
+def _with_a_second_try(work: Callable[[], Result]) -> Result:
+    """The result of some work, done once more if its worker is lost: another image may have ended that."""
     try:
-        return _compared(plan, sample, prob, repeated)
+        return work()
     except WorkerLost:
-        return _compared(plan, sample, prob, repeated)
+        return work()
 
 
 def _compared(plan: EvaluationPlan, sample: _Sample, prob: Array, repeated: float) -> Runtime:
