@@ -88,10 +88,20 @@ def parse_policy(text: str, where: str) -> Policy:
     if not 0 <= failed < 1:
         raise evaluation.refuse("max_failed_images", share)
     return Policy(
-        top.text("name"), top.text("description", ""), settings,
+        _name(top), top.text("description", ""), settings,
         evaluation.whole("minimum_images", 1, 1), failed, controls, randomisation,
         top.choice("fail_on", FAIL_ON, "low"), checks, _suppressions(top, checks), text,
     )  # fmt: skip
+
+
+def _name(top: Table) -> str:
+    """The policy's name, which must not look like that of another."""
+    name = top.text("name")
+    if name != name.strip() or not (name.isascii() and name.isprintable()):
+        raise top.refuse("name", "printable ASCII characters, without spaces around them")
+    if name.casefold() in SHIPPED and name not in SHIPPED:
+        raise BadInput(f"{top.where}: the name '{name}' looks like that of auditkit's own policy; choose another.")
+    return name
 
 
 def _evaluation(table: Table, controls: Sequence[str]) -> Evaluation:

@@ -1,8 +1,11 @@
 """Runs that were changed by someone who knows auditkit: none of them holds."""
 
+import hashlib
 import json
 import re
 import shutil
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +128,18 @@ def _policy(change: Callable[[str], str]) -> Callable[[Forger], Any]:
         text = change((forger.run / "policy.toml").read_text())
         forger.results(lambda plain: plain["policy"].update(text=text))
         forger.judged()
+
+    return forge
+
+
+def _renamed(name: str) -> Callable[[Forger], Any]:
+    """A policy of another name, as far as the forger's own auditkit can judge by it."""
+
+    def forge(forger: Forger) -> None:
+        text = (forger.run / "policy.toml").read_text().replace('"small"', f'"{name}"')
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        (forger.run / "policy.toml").write_bytes(text.encode())
+        forger.results(lambda plain: plain["policy"].update(name=name, text=text, sha256=digest))
 
     return forge
 
@@ -281,6 +296,13 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "sections in another order": _page(
         lambda text: text.replace('id="checks"', 'id="c"').replace('id="limits"', 'id="checks"')
     ),
+    "digits of another script": _page(
+        lambda text: re.sub(
+            r'(class="line b0" d="M)(\d)', lambda match: f"{match[1]}{chr(0x660 + int(match[2]))}", text
+        )
+    ),
+    "a flag of an arc": _page(lambda text: text.replace("a4.5 4.5 0 1 0 9", "a4.5 4.5 0 1.1 0 9")),
+    "a longer number": _page(lambda text: re.sub(r'(class="line b0" d="M[\d]+)', r"\1.00", text, count=1)),
     "an empty report": _page(lambda text: ""),
     "text after the report": _page(lambda text: text + "Approved."),
     # Verdict and policy
@@ -290,6 +312,9 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "a check removed": _results(lambda plain: plain["checks"].pop()),
     "the reason in words": _set("verdict_reason", to="All is well."),
     "a lax policy called standard": _policy(lambda text: text.replace('"small"', '"standard"')),
+    "a lax policy called Standard": _renamed("Standard"),
+    "a lax policy called standard and a space": _renamed("standard "),
+    "a lax policy called standard with a Cyrillic letter": _renamed("st\u0430ndard"),
     "a lax policy of the same name": lambda forger: forger.text(
         "policy.toml", lambda text: text.replace("0.99", "0.01")
     ),
@@ -383,6 +408,12 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     ),
     "a turned picture": lambda forger: _picture(forger, lambda path: Image.open(path).rotate(180).save(path)),
     "an animated picture": lambda forger: _picture(forger, _animate),
+    "a transparent picture": lambda forger: _picture(forger, _transparent),
+    "a faint patch in a picture": lambda forger: _picture(forger, _patch),
+    "a picture in other colours": lambda forger: _picture(forger, _coloured),
+    "text after a picture": lambda forger: _picture(
+        forger, lambda path: _write(path, path.read_bytes() + b"<script>approved</script>")
+    ),
     "no gallery": lambda forger: (shutil.rmtree(forger.run / "gallery"), forger.finish()),
     # Files
     "an unlisted file": _file("notes.txt", listed=False),
@@ -396,8 +427,39 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "notes on the maps, in all places": _notes_in_all_places,
     "a time to come": _set("run", "ended", to="2999-01-01T00:00:00Z"),
     "an end before the start": _set("run", "ended", to="2001-01-01T00:00:00Z"),
+    "a further fact about the software": _results(lambda plain: plain["software"].update(approved="by the board")),
+    "a further fact about the environment": _results(
+        lambda plain: plain["environment"].update(approved="by the board")
+    ),
+    "a commit in words": _set("run", "git_commit", to="approved by the board"),
+    "a long name of a device": _results(lambda plain: plain["software"].update(device_name="approved " * 20)),
+    "a version in words": _results(lambda plain: plain["software"].update(numpy="approved")),
     "the tool's name": _set("tool", "name", to="other"),
 }
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _transparent(path: Path) -> None:
+    picture = Image.open(path).convert("RGBA")
+    picture.putalpha(0)
+    picture.save(path)
+
+
+def _patch(path: Path) -> None:
+    pixels = np.array(Image.open(path).convert("RGB"))
+    side = max(1, len(pixels) // 8)
+    patch = pixels[:side, :side].astype(int)
+    pixels[:side, :side] = np.where(patch > 127, patch - 32, patch + 32)
+    Image.fromarray(pixels).save(path)
+
+
+def _coloured(path: Path) -> None:
+    """With a chunk that has other colours shown."""
+    content, chunk = path.read_bytes(), b"cICP" + bytes([9, 16, 0, 1])
+    _write(path, content[:33] + struct.pack(">I", 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + content[33:])
 
 
 def _animate(path: Path) -> None:

@@ -1,7 +1,8 @@
 """Checks of a run by itself: its settings, results, verdict, gallery and report belong together."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 
@@ -13,6 +14,7 @@ from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
 from auditkit.runs.evaluation.settings import resolved
 from auditkit.runs.explain_record import Record
+from auditkit.runs.folder import provenance
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.runs.folder.results import SHIPPED, RunFacts
 from auditkit.runs.folder.store import RESULTS
@@ -27,6 +29,8 @@ from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify import page
 from auditkit.verdict.verify.run_record import Outcome, PlainRecord, RecordedRun, differences
 
+_MOST_CHARACTERS = 100  # of a fact about the machine
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}")
 NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained",
                  "randomisation", "baseline")  # entries of results.json that do not follow from rows  # fmt: skip
 SUMMED_UP = tuple(field.name for field in fields(RunFacts) if field.name in
@@ -43,6 +47,8 @@ def check_settings(recorded: RecordedRun) -> Outcome:
     problems += [f"run.json: {text}" for text in differences(recorded.run, expected)]
     if results.policy is not None:
         problems += [f"{RESULTS}: {text}" for text in _provenance(recorded)]
+    if not recorded.other_version:
+        problems += [f"{RESULTS}: {text}" for text in _unlike_ours(recorded)]
     unchecked = [f"the words of results and report: {recorded.other_version}"] if recorded.other_version else []
     return Outcome("agree in run.json and results.json", problems, unchecked)
 
@@ -83,6 +89,26 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
         "bundles": {**bundles, **(about["bundles"] if explained is None else {})},
         "pool": pool, "environment": environment,
     }  # fmt: skip
+
+
+def _unlike_ours(recorded: RecordedRun) -> Iterator[str]:
+    """Facts about software and machine that are not written as auditkit writes them."""
+    software: Mapping[str, str | None] = recorded.results.software or {}
+    environment: Mapping[str, str | None] = recorded.results.environment
+    commit, packages = recorded.results.run.git_commit, provenance.software().keys() - {"platform"}
+    if commit is not None and not provenance.COMMIT.fullmatch(commit):
+        yield f"run.git_commit is {commit!r:.80}, which is no commit"
+    on_a_device = ("device", "precision")
+    kinds = (("environment", environment, {"auditkit", "onnxruntime", "system", *on_a_device}),
+             ("software", software, {*provenance.software(), *on_a_device, "device_name", "provider"}))  # fmt: skip
+    for where, facts, names in kinds:
+        for name, value in facts.items():
+            if name not in names:
+                yield f"{where} has an entry '{name:.80}', which is not expected"
+            elif value is not None and not (value.isprintable() and len(value) <= _MOST_CHARACTERS):
+                yield f"{where}.{name} is not a line of at most {_MOST_CHARACTERS} characters"
+            elif name in packages and not _VERSION.fullmatch(value or ""):
+                yield f"{where}.{name} is '{value}', which is no version"
 
 
 def _provenance(recorded: RecordedRun) -> Iterator[str]:

@@ -4,7 +4,7 @@ import re
 
 # Where versions of numpy may round a drawn point to either side of half a tenth.
 _GEOMETRY = re.compile(r' (?:d|x|y|width|height|transform)="[^"]*"')
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_NUMBER = re.compile(r"(?P<arc>[aA][^A-Za-z]*)|-?[0-9]+(?:\.[0-9])?")  # as they are written; arcs do not move
 _ROUNDING = 0.11  # pixels of a drawing; coordinates are written in tenths
 _CONTEXT = 40  # characters of a page before and after a difference
 
@@ -25,8 +25,8 @@ def _outline(page: str) -> tuple[str, list[float]]:
     """The page without the coordinates of its drawings, and these."""
     numbers = list[float]()
     for attribute in _GEOMETRY.findall(page):
-        numbers += map(float, _NUMBER.findall(attribute))
-    return _GEOMETRY.sub(lambda match: _NUMBER.sub("0", match[0]), page), numbers
+        numbers += [float(match[0]) for match in _NUMBER.finditer(attribute) if match["arc"] is None]
+    return _GEOMETRY.sub(lambda match: _NUMBER.sub(lambda number: number["arc"] or "0", match[0]), page), numbers
 
 
 def _first_difference(text: str, expected: str) -> str:
