@@ -366,7 +366,8 @@ def test_a_run_says_whether_pictures_were_turned_and_verify_does_the_same(
     assert command(*words).returncode == 0
     card = json.loads((tmp_path / "run" / "results.json").read_text())["subject"]["card"]
     assert card["exif_orientation"] is (not options)
-    done = command("verify", tmp_path / "run", "--sample", "1")
+    originals = ("--model", model, "--images", tmp_path / "images")
+    done = command("verify", tmp_path / "run", *originals, "--sample", "1")
     assert done.returncode == 0, done
 
 

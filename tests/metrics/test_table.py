@@ -162,7 +162,15 @@ def test_a_new_metric_is_judged_and_the_run_verified(
     (entry,) = (entry for entry in results.metrics if entry.name == "sureness")
     assert (check.status, check.observed, check.n) == (status, entry.value, IMAGES)
     assert results.verdict == verdict
-    done = command("verify", run, "--device", "cpu")
+    originals = (
+        "--model",
+        given / "model.onnx",
+        "--images",
+        given / "images.npz",
+        "--heatmaps",
+        f"maps={given / 'maps'}",
+    )
+    done = command("verify", run, *originals, "--device", "cpu")
     assert (done.code, done.err) == (0, ""), done.out
 
 

@@ -97,7 +97,7 @@ def test_copies_elsewhere_go_on_with_a_run_and_other_files_do_not(given: Inputs,
     assert (told["model"]["path"], told["images"]["source"]) == (str(copies[0]), str(copies[1]))
     onnx_models.save(onnx_models.convnet(size=8, classes=4, seed=1), elsewhere)
     refused(_evaluate(copies, run), "another model")
-    assert command("verify", run, "--model", model, "--heatmaps", f"maps={maps}").returncode == 0
+    assert command("verify", run, "--model", model, "--images", images, "--heatmaps", f"maps={maps}").returncode == 0
 
 
 def test_other_settings_do_not_mix_into_a_run(given: Inputs, run: Path) -> None:

@@ -20,7 +20,7 @@ from auditkit.runs.folder.figures import SamplingError
 from auditkit.runs.summary.sampling_error import COMMON, USUAL
 from auditkit.runs.summary.summarise import Summary
 from auditkit.runs.summary.wording import sampling_remarks
-from auditkit.verdict.verify import Originals, verify
+from auditkit.verdict.verify import Originals, Sampling, verify
 from tests.report.test_html import made_run
 from tests.runs.test_summary import COUNT, FAITHFUL
 from tests.support import onnx_models
@@ -224,9 +224,9 @@ def test_verify_finds_errors_that_were_made_smaller(tmp_path: Path, steps: str, 
     asked: dict[str, Any] = {"out": tmp_path / "run", "steps": steps, "saliency": "none", "range": (0.0, 0.9)}
     auditkit.evaluate(opened, tmp_path / "images.npz", **asked)
     originals = Originals(model, tmp_path / "images.npz", device="cpu")
-    assert verify(tmp_path / "run", originals, share=1.0).problems == []
+    assert verify(tmp_path / "run", originals, Sampling(share=1.0)).problems == []
     forged_rows(tmp_path / "run", lambda rows: [row | {"insertion_error": 1e-6} for row in rows])
-    found = verify(tmp_path / "run", originals, share=1.0)
+    found = verify(tmp_path / "run", originals, Sampling(share=1.0))
     assert {check.name for check in found.checks if check.problems} >= {where}
     assert any("error" in problem for problem in found.problems)
 
