@@ -52,12 +52,20 @@ def to_object(record: object) -> dict[str, Json]:
 def parse_object(content: bytes, where: object) -> dict[str, Json]:
     """The object in a JSON text; `where` names the file in the refusal of any other text."""
     try:
-        value: Json = json.loads(content)
+        value: Json = json.loads(content, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{where} is not JSON: {error}.") from None
     if not isinstance(value, dict):
         raise BadInput(f"{where} holds a {type(value).__name__}, expected an object.")
     return value
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """An object whose keys are all different; readers do not agree on which of two equal ones counts."""
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        raise ValueError("a key stands twice in an object")
+    return entries
 
 
 def from_json(kind: type[T], value: object, where: object) -> T:

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from auditkit.errors import BadInput, IntegrityFailure
-from auditkit.records import from_json
+from auditkit.records import from_json, parse_object
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import RESULTS, Store
@@ -74,7 +73,7 @@ def _gallery(path: Path) -> GalleryIndex | None:
     if not path.exists():
         return None
     try:
-        index = from_json(GalleryIndex, json.loads(path.read_bytes()), INDEX)
+        index = from_json(GalleryIndex, parse_object(path.read_bytes(), INDEX), INDEX)
         if index.schema_version != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {index.schema_version}, not {SCHEMA_VERSION}")
     except (OSError, ValueError, RecursionError, BadInput) as error:

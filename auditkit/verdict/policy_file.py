@@ -34,7 +34,8 @@ from auditkit.verdict.policy import (
 )
 
 SCHEMA_VERSION = 1
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
+MOST_DOTS = 100  # in a line: reading a key takes the square of its parts
 # Every map of a label is complete when eps1 is above the label's probability, and sound when eps2 is above what the map
 # reaches; near 1 that is so of all maps. 0.1 is the most that is published.
 MOST_EPS = 0.1
@@ -65,6 +66,8 @@ def _text(path: Path) -> str:
 
 def parse_policy(text: str, where: str) -> Policy:
     """The policy that a text states; `where` is the file's name in messages."""
+    if len(text) > MOST_BYTES or max(line.count(".") for line in text.split("\n")) > MOST_DOTS:
+        raise BadInput(f"{where}: over {MOST_BYTES:,} characters, or {MOST_DOTS} dots in a line, are not read.")
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also an integer of more digits than Python reads

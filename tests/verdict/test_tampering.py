@@ -16,6 +16,7 @@ from PIL import Image
 
 import auditkit
 from auditkit.data.dataset import Dataset
+from auditkit.errors import BadInput
 from auditkit.runs.evaluate import open_bundles
 from auditkit.runs.explain import Explanation
 from auditkit.runs.folder import checksums
@@ -423,6 +424,22 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "a further part": _file(f"items/{'0' * 64}.parquet"),
     "a removed part": lambda forger: (next((forger.run / "items").iterdir()).unlink(), checksums.write(forger.run)),
     "the log of sittings": _sittings,
+    "a further entry in the log of sittings": lambda forger: forger.text(
+        "sittings.jsonl", lambda text: text.replace("{", '{"approved_by": "the board", ', 1)
+    ),
+    "a key twice in run.json": lambda forger: forger.text(
+        "run.json", lambda text: text.replace("{", '{"settings": "pass",', 1)
+    ),
+    "a key twice in the gallery": lambda forger: forger.text(
+        "gallery/gallery.json", lambda text: text.replace("{", '{"entries": "pass",', 1)
+    ),
+    "a key twice in the maps' header": lambda forger: forger.text(
+        "maps/bundle.json", lambda text: text.replace("{", '{"method": "x",', 1)
+    ),
+    "text after the list of digests": lambda forger: _write(
+        forger.run / "SHA256SUMS", (forger.run / "SHA256SUMS").read_bytes() + b"# approved"
+    ),
+    "a map's file in digits of another script": _file("maps/maps/\u0663.npy"),
     "no rows at all": _no_rows,
     "notes on the maps, in all places": _notes_in_all_places,
     "a time to come": _set("run", "ended", to="2999-01-01T00:00:00Z"),
@@ -530,6 +547,12 @@ def test_what_no_reader_sees_changes_nothing(made: Path, tmp_path: Path, name: s
 def test_an_untouched_run_over_supplied_maps_holds(made: Path) -> None:
     found = verify(made / "supplied", _originals(made, "supplied"))
     assert (found.answer, found.problems, found.unchecked) == ("holds", [], [])
+
+
+@pytest.mark.parametrize("text", ["a" + ".a" * 20_000 + "=1", "[a" + ".a" * 20_000 + "]", "#" * 300_000])
+def test_policies_that_take_minutes_to_read_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="are not read"):
+        parse_policy(text, "policy.toml")
 
 
 def test_a_report_names_a_false_standard(made: Path, tmp_path: Path) -> None:

@@ -31,7 +31,10 @@ def write(folder: Path) -> None:
 def read(folder: Path) -> dict[str, str]:
     """The digest of each file that is listed, by its path inside the run."""
     digests: dict[str, str] = {}
-    for number, line in enumerate((folder / SUMS).read_bytes().split(b"\n")[:-1], start=1):
+    *lines, rest = (folder / SUMS).read_bytes().split(b"\n")
+    if rest:
+        raise BadInput(f"{folder / SUMS}: its last line is torn, or not one of the list.")
+    for number, line in enumerate(lines, start=1):
         match = LINE.fullmatch(os.fsdecode(line))
         backslash, digest, name = match.groups() if match else ("", "", "")
         if backslash:

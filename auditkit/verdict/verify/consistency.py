@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 
 from auditkit.data.bundles import open_bundle
 from auditkit.model.device import PROFILES
-from auditkit.records import to_json, to_object
+from auditkit.records import parse_object, to_json, to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
@@ -115,7 +115,10 @@ def _provenance(recorded: RecordedRun) -> Iterator[str]:
     """Facts about how an audit was made that contradict others of its folder."""
     results, run = recorded.results, recorded.results.run
     sittings = (recorded.store.folder / SITTINGS).read_text("utf-8").splitlines()
-    first, last = json.loads(sittings[0]), json.loads(sittings[-1])
+    entries = [parse_object(line.encode(), SITTINGS) for line in sittings]
+    if any(entry.keys() != {"started", "command"} for entry in entries):
+        yield f"{SITTINGS} has other entries than started and command"
+    first, last = entries[0], entries[-1]
     yield from differences([run.started, list(run.command or ())], [first["started"], last["command"]], "run")
     for name, text in (("started", run.started), ("ended", run.ended)):
         if text is None or datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) > datetime.now(UTC):

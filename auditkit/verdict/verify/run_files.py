@@ -19,14 +19,14 @@ if sys.platform != "win32":
     import resource
 
 _MIB = 2**20
-_BUNDLE = rf"({MAPS}|{RANDOMISED}/stage-\d+)"
+_BUNDLE = rf"({MAPS}|{RANDOMISED}/stage-[0-9]+)"
 # What a run may hold, and the largest size of each; auditkit writes no other file into it.
 _KINDS = {
     rf"{RUN}|{RESULTS}|{REPORT}|{GALLERY}/{INDEX}": 32 * _MIB,
     rf"{POLICY}|{SITTINGS}|{'|'.join(checksums.SIGNATURES)}|{LOCK}": _MIB,
     rf"{checksums.SUMS}|{_BUNDLE}/({bundle_files.HEADER}|{bundle_files.MANIFEST}|{RECORD})": 256 * _MIB,
-    rf"items/[0-9a-f]{{64}}\.parquet(\.damaged)?|{GALLERY}/[\w-]+\.(png|jpg)": 256 * _MIB,
-    rf"{_BUNDLE}/({bundle_files.MAPS}/\d+\.npy|{UNFINISHED})": 4096 * _MIB,
+    rf"items/[0-9a-f]{{64}}\.parquet(\.damaged)?|{GALLERY}/[0-9A-Za-z_-]+\.(png|jpg)": 256 * _MIB,
+    rf"{_BUNDLE}/({bundle_files.MAPS}/[0-9]+\.npy|{UNFINISHED})": 4096 * _MIB,
 }
 _MOST_FILES = 10**6  # a run of a million images has fewer
 _MOST_DEPTH = 4  # randomised/stage-1/maps/000000.npy
