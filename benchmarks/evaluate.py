@@ -64,11 +64,11 @@ def export_resnet50(folder: Path) -> Path:
 def bare_runs(model: OnnxClassifier, batch: int) -> Callable[[int], object]:
     """Runs of the vendor's graph alone, input and output bound on the device."""
     rows = np.random.default_rng(0).standard_normal(model.signature.array_shape(batch)).astype(np.float32)
-    own = Session(model.graph, replace(model.settings, worker=None, in_process=True), model.weights)
-    session = own._session.session
+    unguarded = Session(model.graph, replace(model.settings, worker=None, in_process=True), model.weights)
+    session = unguarded._session.session
     binding = session.io_binding()
-    binding.bind_ortvalue_input(model.signature.input, own.upload(rows.astype(model.signature.dtype)))
-    binding.bind_output(own.outputs[0], model.settings.device)
+    binding.bind_ortvalue_input(model.signature.input, unguarded.upload(rows.astype(model.signature.dtype)))
+    binding.bind_output(unguarded.outputs[0], model.settings.device)
     return lambda count: [session.run_with_iobinding(binding) for _ in range(count)]
 
 

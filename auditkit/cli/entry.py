@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _GRACE_SECONDS = 1.0  # for an orderly end
-_INTERRUPTED = 130  # as a shell reports SIGINT: no verdict, good or bad
+INTERRUPTED = 130  # as a shell reports SIGINT: no verdict, good or bad
 
 
 def main() -> None:
@@ -48,4 +48,4 @@ def _exit(_number: int = 0, _frame: "FrameType | None" = None) -> "NoReturn":
     try:
         os.write(sys.stderr.fileno(), b"auditkit: interrupted.\n")
     finally:  # also where stderr is closed
-        os._exit(_INTERRUPTED)
+        os._exit(INTERRUPTED)

@@ -13,6 +13,7 @@ import typer
 
 from auditkit import __version__
 from auditkit.cli import bundle, console, options, policy
+from auditkit.cli.entry import INTERRUPTED
 from auditkit.errors import AuditError
 
 # In the order of the help; each is the function of that name in the module of that name.
@@ -49,7 +50,7 @@ def _options(
 
 _STDERR = 2  # its descriptor
 _LONG_WORD = re.compile(r"(\S{300})\S{100,}")  # a name out of a vendor's file may fill the screen
-_INTERRUPTED, _CLOSED_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE: no verdict, good or bad
+_CLOSED_PIPE = 141  # as a shell reports SIGPIPE: no verdict, good or bad
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def main() -> None:
         sys.exit(_CLOSED_PIPE)
     except Exception as error:
         _fail(*_explained(error))
-    if code == _INTERRUPTED:  # typer turns an interrupt into this code
+    if code == INTERRUPTED:  # typer turns an interrupt into this code
         raise KeyboardInterrupt
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -22,6 +22,7 @@ from auditkit.model import device as devices
 from auditkit.model.device import CPU
 from auditkit.model.runtime_messages import plain_message
 
+SWITCH_SECONDS = 2e-4  # Python's 5 ms would let the device wait for a thread that prepares or copies
 IN_WORKER = False  # whether this process is a worker, which alone may run a vendor's graph unasked
 _LOADING, _RUNNING = "the runtime cannot load the model", "the runtime failed while running the model"
 _ALLOCATION = r"fail\w* to allocate|bad_alloc|ALLOC_FAILED|smaller than requested bytes"  # the last: an arena's limit

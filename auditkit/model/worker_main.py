@@ -20,7 +20,6 @@ from auditkit.model.read import Limits, read
 from auditkit.model.signature import Overrides
 from auditkit.records import from_json, to_json
 
-SWITCH_SECONDS = 2e-4  # Python's 5 ms would let the device wait for a thread that copies
 _UNCOUNTED = 192 * 2**20  # bytes that the limit does not see: the main process, and the code of the libraries
 
 
@@ -130,7 +129,7 @@ def main() -> None:
     """Serve the lanes whose file descriptors arrive on the socket whose descriptor is the last argument."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     runtime.IN_WORKER = True
-    sys.setswitchinterval(SWITCH_SECONDS)
+    sys.setswitchinterval(runtime.SWITCH_SECONDS)
     objects, lanes = _Objects(), socket.socket(fileno=int(sys.argv[2]))
     while True:
         _, descriptors, *_ = socket.recv_fds(lanes, 1, 1)

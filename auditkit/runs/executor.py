@@ -11,6 +11,7 @@ from typing import Protocol, Self, TypeVar
 from auditkit.data.dataset import FailedImage
 from auditkit.errors import ModelFailure, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
+from auditkit.model.runtime import SWITCH_SECONDS
 
 Unit = TypeVar("Unit")
 Batch = TypeVar("Batch")
@@ -18,7 +19,6 @@ Result = TypeVar("Result")
 
 FEWEST_AHEAD, MOST_AHEAD = 1, 3  # units; more threads than that wait for each other
 _MOST_EXPECTED = 0.99  # of a unit that needs more rows than expected
-SWITCH_SECONDS = 2e-4  # Python's 5 ms would let the device wait for a thread that prepares
 
 
 class Tick(Protocol):

@@ -49,7 +49,7 @@ expires = 2999-01-01
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def audits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, seven images of which one is torn, and two audits: of maps made here, and of supplied ones."""
     folder, rng = tmp_path_factory.mktemp("made"), np.random.default_rng(0)
     model = onnx_models.save(onnx_models.convnet(size=8, classes=3), folder)
@@ -75,18 +75,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _originals(made: Path, name: str) -> Originals:
-    more = {"heatmaps": {"maps": made / "maps"}, "baseline": made / "run"} if name == "supplied" else {}
-    return Originals(made / "model.onnx", made / "images", device="cpu", **more)
+def _originals(audits: Path, name: str) -> Originals:
+    more = {"heatmaps": {"maps": audits / "maps"}, "baseline": audits / "run"} if name == "supplied" else {}
+    return Originals(audits / "model.onnx", audits / "images", device="cpu", **more)
 
 
-def _answer(made: Path, run: Path, name: str) -> tuple[str, list[str]]:
+def _answer(audits: Path, run: Path, name: str) -> tuple[str, list[str]]:
     """The answer from the folder alone where that is that it does not hold; else with the originals."""
     alone = verify(run)
     assert alone.answer != "holds"  # nothing holds whose originals were not seen
     if alone.problems:
         return alone.answer, alone.problems
-    found = verify(run, _originals(made, name))
+    found = verify(run, _originals(audits, name))
     return found.answer, [*found.problems, *found.unchecked]
 
 
@@ -484,14 +484,6 @@ def _animate(path: Path) -> None:
     first.save(path, "PNG", save_all=True, append_images=[first.rotate(90)], duration=500)
 
 
-@pytest.mark.parametrize("name", TAMPERED)
-def test_no_tampered_run_holds(made: Path, tmp_path: Path, name: str) -> None:
-    run = Path(shutil.copytree(made / "run", tmp_path / "run"))
-    TAMPERED[name](Forger(run))
-    answer, reasons = _answer(made, run, "run")
-    assert answer != "holds", reasons
-
-
 SUPPLIED: dict[str, Callable[[Forger], Any]] = {
     "a bundle's method": _set("run", "bundle_methods", "maps", to="integrated gradients"),
     "a bundle's name": _set("run", "bundle_paths", "maps", to="/data/others"),
@@ -506,11 +498,14 @@ SUPPLIED: dict[str, Callable[[Forger], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SUPPLIED)
-def test_no_tampered_run_over_supplied_maps_holds(made: Path, tmp_path: Path, name: str) -> None:
-    run = Path(shutil.copytree(made / "supplied", tmp_path / "run"))
-    SUPPLIED[name](Forger(run))
-    answer, reasons = _answer(made, run, "supplied")
+CASES = [*(("run", name) for name in TAMPERED), *(("supplied", name) for name in SUPPLIED)]
+
+
+@pytest.mark.parametrize(("maps", "name"), CASES)
+def test_no_tampered_run_holds(audits: Path, tmp_path: Path, maps: str, name: str) -> None:
+    run = Path(shutil.copytree(audits / maps, tmp_path / "run"))
+    (TAMPERED if maps == "run" else SUPPLIED)[name](Forger(run))
+    answer, reasons = _answer(audits, run, maps)
     assert answer != "holds", reasons
 
 
@@ -537,15 +532,15 @@ UNCHANGED: dict[str, Callable[[Forger], Any]] = {
 
 
 @pytest.mark.parametrize("name", UNCHANGED)
-def test_what_no_reader_sees_changes_nothing(made: Path, tmp_path: Path, name: str) -> None:
-    run = Path(shutil.copytree(made / "run", tmp_path / "run"))
+def test_what_no_reader_sees_changes_nothing(audits: Path, tmp_path: Path, name: str) -> None:
+    run = Path(shutil.copytree(audits / "run", tmp_path / "run"))
     UNCHANGED[name](Forger(run))
-    found = verify(run, _originals(made, "run"))
+    found = verify(run, _originals(audits, "run"))
     assert (found.answer, found.problems, found.unchecked) == ("holds", [], [])
 
 
-def test_an_untouched_run_over_supplied_maps_holds(made: Path) -> None:
-    found = verify(made / "supplied", _originals(made, "supplied"))
+def test_an_untouched_run_over_supplied_maps_holds(audits: Path) -> None:
+    found = verify(audits / "supplied", _originals(audits, "supplied"))
     assert (found.answer, found.problems, found.unchecked) == ("holds", [], [])
 
 
@@ -555,18 +550,18 @@ def test_policies_that_take_minutes_to_read_are_refused(text: str) -> None:
         parse_policy(text, "policy.toml")
 
 
-def test_a_report_names_a_false_standard(made: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(made / "run", tmp_path / "run"))
+def test_a_report_names_a_false_standard(audits: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(audits / "run", tmp_path / "run"))
     _policy(lambda text: text.replace('"small"', '"standard"'))(Forger(run))
     assert "standard (calls itself standard and is not)" in (run / "report.html").read_text()
     (problem,) = verify(run).problems
     assert problem == "the policy calls itself 'standard' and is not the one that auditkit ships"
 
 
-def test_the_shipped_policy_is_not_called_false(made: Path, tmp_path: Path) -> None:
-    opened = auditkit.load(made / "model.onnx", settings=auditkit.Settings(device="cpu"))
+def test_the_shipped_policy_is_not_called_false(audits: Path, tmp_path: Path) -> None:
+    opened = auditkit.load(audits / "model.onnx", settings=auditkit.Settings(device="cpu"))
     policy = parse_policy(shipped_text("explore"), "explore.toml")
-    audit(opened, Dataset.open(made / "images", 3, opened.card.names),
+    audit(opened, Dataset.open(audits / "images", 3, opened.card.names),
           AuditRequest(policy, Explanation("random")), tmp_path / "run")  # fmt: skip
     assert verify(tmp_path / "run").problems == []
 
@@ -601,38 +596,38 @@ def _kind(path: tuple[str | int, ...]) -> str:
     return ".".join("*" if isinstance(name, int) else name for name in path)
 
 
-def _kinds(made: Path, name: str) -> dict[str, list[tuple[str | int, ...]]]:
+def _kinds(audits: Path, name: str) -> dict[str, list[tuple[str | int, ...]]]:
     by_kind: dict[str, list[tuple[str | int, ...]]] = {}
-    for path in _leaves(json.loads((made / name / "results.json").read_text())):
+    for path in _leaves(json.loads((audits / name / "results.json").read_text())):
         if not HARMLESS.fullmatch(_kind(path)):
             by_kind.setdefault(_kind(path), []).append(path)
     return by_kind
 
 
-def _holds_though_changed(made: Path, folder: Path, name: str, path: tuple[str | int, ...]) -> bool:
+def _holds_though_changed(audits: Path, folder: Path, name: str, path: tuple[str | int, ...]) -> bool:
     def change(plain: Any) -> None:
         for part in path[:-1]:
             plain = plain[part]
         plain[path[-1]] = _mutated(plain[path[-1]])
 
-    run = Path(shutil.copytree(made / name, folder / _kind(path)))
+    run = Path(shutil.copytree(audits / name, folder / _kind(path)))
     Forger(run).results(change)
-    holds = _answer(made, run, name)[0] == "holds"
+    holds = _answer(audits, run, name)[0] == "holds"
     shutil.rmtree(run)
     return holds
 
 
-def test_no_entry_of_the_results_can_be_changed(made: Path, tmp_path: Path) -> None:
+def test_no_entry_of_the_results_can_be_changed(audits: Path, tmp_path: Path) -> None:
     """Some kinds of entries, drawn anew each time; the slow test takes them all."""
-    kinds, rng = _kinds(made, "run"), np.random.default_rng()
+    kinds, rng = _kinds(audits, "run"), np.random.default_rng()
     for kind in rng.choice(sorted(kinds), 8, replace=False).tolist():
         path = kinds[kind][rng.integers(len(kinds[kind]))]
-        assert not _holds_though_changed(made, tmp_path, "run", path), path
+        assert not _holds_though_changed(audits, tmp_path, "run", path), path
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "supplied"])
-def test_no_entry_of_any_kind_can_be_changed(made: Path, tmp_path: Path, name: str) -> None:
+def test_no_entry_of_any_kind_can_be_changed(audits: Path, tmp_path: Path, name: str) -> None:
     rng = np.random.default_rng(0)
-    paths = [paths[rng.integers(len(paths))] for _, paths in sorted(_kinds(made, name).items())]
-    assert [_kind(path) for path in paths if _holds_though_changed(made, tmp_path, name, path)] == []
+    paths = [paths[rng.integers(len(paths))] for _, paths in sorted(_kinds(audits, name).items())]
+    assert [_kind(path) for path in paths if _holds_though_changed(audits, tmp_path, name, path)] == []
