@@ -18,9 +18,12 @@ from tests.test_acceptance import KNOWN, _file
 
 Array = np.ndarray[Any, Any]
 pytestmark = pytest.mark.assets
+LARGE = "resnet50.onnx"  # its gradient is checked in tests/graph, too
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize(
+    "name", [*(name for name in KNOWN if name != LARGE), pytest.param(LARGE, marks=pytest.mark.slow)]
+)
 def test_first_loss_and_the_way_down(assets: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = auditkit.load(_file(assets, name), preset=KNOWN[name][0], settings=Settings(device="cpu"))
     assert isinstance(model, OnnxClassifier)
