@@ -95,6 +95,7 @@ _NEIGHBOURS = np.array([1.0, 1.0, 2.0, 1.0, 1.0]) / 6  # a single surprise may b
 _GLOBAL_SHARE = 0.85  # of a gap's roughness is the curve's mean, the rest its neighbours'
 _BRIDGE = 1 / 3  # variance of a random walk's mean between two known points, in variances of its middle
 _SPREAD = 2.2  # from a standard deviation to a bound that holds in 95 of 100 curves
+_ODDS_SPREAD = 2.2  # the same for areas of log-odds
 _FEW_POINTS = 10  # widens bounds from few points: curves that look smooth by chance stop first
 _LEAST_SHARE = 0.1  # of the tolerance: the least error claimed while a pixel is unknown
 FIRST_GAPS = 12  # of every curve, before the first split
@@ -121,7 +122,11 @@ def _log_odds(values: Array) -> Array:
 
 def _rates(counts: Sequence[Array], values: Sequence[Array]) -> Array:
     """Squared surprise of a middle point between two others, scaled to the middle of a gap of one pixel."""
-    (low, count, high), (left, middle, right) = counts, (_log_odds(value) for value in values)
+    return _surprise_rates(counts, [_log_odds(value) for value in values])
+
+
+def _surprise_rates(counts: Sequence[Array], odds: Sequence[Array]) -> Array:
+    (low, count, high), (left, middle, right) = counts, odds
     width = np.maximum(high - low, 1)
     share = ((count - low) / width)[..., None]
     surprise = middle - left * (1 - share) - right * share
@@ -176,6 +181,38 @@ def sampled_errors(counts: Array, values: Array) -> Array:
         return np.full((len(values), values.shape[2]), np.nan)
     tiled = np.broadcast_to(counts, values.shape[:2])
     return _bounds(_loads(tiled, values, _first_rates(tiled, values)))
+
+
+def log_odds(prob: Array, rest: Array) -> Array:
+    """log p - log of all other labels' sum. Unlike log p/(1 - p), it tells sure predictions apart in any precision."""
+    return np.asarray(np.log(np.maximum(prob, _LEAST_PROB)) - np.log(np.maximum(rest, _LEAST_PROB)))
+
+
+def log_odds_areas(curve: Array, counts: Array, odds: Array) -> tuple[Array, Array]:
+    """Areas [C, L] of log-odds, and bounds of their errors: 0 if every count is known, NaN if only the ends are.
+
+    Points are sorted by their curve [P], then by their count [P]; `odds` are [P, L]. The surprise at each point between
+    two others shows how rough a curve is; a gap then adds the variance of a random walk's mean between known points.
+    """
+    starts = np.flatnonzero(np.diff(curve, prepend=-1))
+    same = np.diff(curve) == 0
+    gaps = np.where(same, np.diff(counts), 0).astype(np.float64)
+    weights = np.zeros(len(counts))
+    weights[:-1] += (gaps - 1) / 2 * same
+    weights[1:] += (gaps + 1) / 2 * same
+    spans = np.add.reduceat(np.append(gaps, 0.0), starts)[:, None]
+    areas = np.add.reduceat(weights[:, None] * odds, starts) / spans
+
+    middle = np.flatnonzero(same[:-1] & same[1:]) + 1
+    triple = (middle - 1, middle, middle + 1)
+    rates = np.zeros(odds.shape)
+    rates[middle] = _surprise_rates([counts[point] for point in triple], [odds[point] for point in triple])
+    points = np.diff(starts, append=len(curve))[:, None]
+    with np.errstate(invalid="ignore"):  # 0 / 0 for a curve whose ends alone are known
+        rough = np.add.reduceat(rates, starts) / np.maximum(points - 2, 0)
+    unknown = np.add.reduceat(np.append(np.where(gaps > 1, gaps ** (2 + _ROUGHNESS), 0.0), 0.0), starts)[:, None]
+    spread = _ODDS_SPREAD * (1 + _FEW_POINTS / points)
+    return areas, np.where(unknown > 0, spread * np.sqrt(_BRIDGE * rough * unknown) / spans, 0.0)
 
 
 class Refinement:

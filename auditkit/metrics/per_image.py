@@ -25,6 +25,7 @@ class MetricRows:
 
     image: Array  # [rows of the run] number of the image
     label: Array
+    place: Array  # of the label among those of its image, ascending
     predicted: Array  # whether the row's label is the predicted one
     prediction: Array  # [images] the predicted label
     column: Callable[[str], Array]  # a column of numbers, NaN where a row has none

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from auditkit.metrics import per_image
+from auditkit.metrics import label_specificity, per_image
 from auditkit.metrics.per_image import MetricRows, Result
 from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.values import NotAssessed, Values
@@ -102,6 +102,18 @@ _ENTRIES = (
     Metric("best_effort", "best effort", "Over images whose second-best label has f ≥ 0.01: the mean of the minimum α "
            "over the labels with f ≥ 0.01 that are not the prediction. One map for all labels scores badly here.",
            per_image.best_effort, needs="all labels", of_other_labels=True, curve="alpha", key_figure=True),
+    Metric("label_specificity", "label specificity", "How much more a label's own map shows it than the maps of the "
+           "image's other labels do, in log-odds: the mean over labels, then over images, clipped at ±6 for an image. "
+           "One map for all labels scores 0.", label_specificity.label_specificity,
+           "S[a, a] − mean of S[a, b] over b ≠ a;  S[a, b] = mean of log p(a) ∕ p(not a) over the curve of b’s map",
+           bounds=label_specificity.CLIPPED, limits=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
+           curve="log_odds", key_figure=True, in_policies=False),
+    Metric("other_label_evidence", "other-label evidence", "How much more the maps of labels that are not predicted "
+           "show them than the predicted label's map does, in log-odds, clipped at ±6 for an image. Against a control: "
+           "how much more than the control's map does.", label_specificity.other_label_evidence,
+           "S[a, a] − S[a, map of the prediction];  against a control: S[a, a] − S[a, control]",
+           bounds=label_specificity.CLIPPED, limits=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
+           curve="log_odds", in_policies=False),
     Metric("pointing_game", "pointing game", "Share of images whose most important pixel lies in the given region.",
            partial(per_image.localised, column="pointing_hit"), needs="regions", key_figure=True,
            depends_on_infill=False),

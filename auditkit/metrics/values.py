@@ -10,16 +10,16 @@ from auditkit.arrays import Array
 
 Cause = Literal[
     "not-measured", "no-map-for-predicted-label", "no-map-for-named-label", "maps-missing", "only-predicted-label",
-    "no-second-label", "no-second-label-above", "one-image-has-no-halves",
+    "no-second-label", "no-second-label-above", "one-image-has-no-halves", "one-label", "too-many-labels",
 ]  # fmt: skip
 NoteKind = Literal[
     "one-image", "no-spread", "equal-values", "few-images", "tuned-delta", "images-with-second-label",
-    "images-with-region",
+    "images-with-region", "clipped",
 ]  # fmt: skip
 _NEEDS: dict[Cause | NoteKind, tuple[str, ...]] = {
     "maps-missing": ("count", "total"), "no-second-label": ("value",), "no-second-label-above": ("value",),
     "equal-values": ("value",), "tuned-delta": ("count", "value"), "images-with-second-label": ("count", "total"),
-    "images-with-region": ("count", "total"),
+    "images-with-region": ("count", "total"), "clipped": ("count", "total", "value"), "too-many-labels": ("count",),
 }  # fmt: skip
 LABELS_PER_IMAGE = 2**31  # in the keys of Values: image * LABELS_PER_IMAGE + label
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Note:
     kind: NoteKind
     count: int | None = None
     total: int | None = None
-    value: float | None = None  # delta, or the share of images that may differ
+    value: float | None = None  # delta, the share of images that may differ, or the clipping limit
 
     def __post_init__(self) -> None:
         require(self, self.kind, _NEEDS.get(self.kind, ()))
@@ -83,6 +83,7 @@ class Values:
     images: Array  # [V] image of each value
     values: Array  # [V]
     note: Note | None = None
+    over_controls: Array | None = None  # [V] what is compared with a control, where it is not the value
 
     def on_images(self, images: Array) -> "Values":
         """The metric on some of its images."""

@@ -1,6 +1,6 @@
 """The gallery as cards: an image, and for each of its labels the map, what it keeps and its curve."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -9,7 +9,7 @@ from auditkit.report.formatting import exact, name
 from auditkit.report.load_run import Loaded
 from auditkit.report.svg import sparkline
 from auditkit.report.tables import class_text
-from auditkit.runs.pictures.gallery_index import GalleryEntry
+from auditkit.runs.pictures.gallery_index import GalleryEntry, LabelMatrix
 
 _MOST_BYTES = 3_000_000  # of pictures in the page; the others stay in the run's folder
 ROLES = ("worst", "median", "best")
@@ -25,12 +25,20 @@ class LabelCard(NamedTuple):
     curve: Markup
 
 
+class MatrixRow(NamedTuple):
+    """The log-odds of a label under the map of each label; a cell's class says whether it is its own and the top."""
+
+    name: str
+    cells: list[tuple[float, str]]
+
+
 class Card(NamedTuple):
     """An image with its labels; its picture is a data URI."""
 
     picture: str
     truth: str
     labels: list[LabelCard]
+    matrix: list[MatrixRow]
 
     @property
     def entry(self) -> GalleryEntry:
@@ -82,7 +90,17 @@ def _in_turns(groups: list[list[GalleryEntry]]) -> list[tuple[int, list[GalleryE
 def _card(loaded: Loaded, entries: list[GalleryEntry], class_names: Mapping[int, str]) -> Card:
     truth = entries[0].truth
     return Card(loaded.picture(entries[0].pictures.image), "" if truth is None else class_text(truth, class_names),
-                [_label(loaded, entry, class_names) for entry in entries])  # fmt: skip
+                [_label(loaded, entry, class_names) for entry in entries],
+                list(_matrix(entries[0].matrix, class_names)))  # fmt: skip
+
+
+def _matrix(matrix: LabelMatrix | None, class_names: Mapping[int, str]) -> Iterator[MatrixRow]:
+    if matrix is None:
+        return
+    for place, (label, odds) in enumerate(zip(matrix.labels, matrix.log_odds, strict=True)):
+        tones = [" ".join(["own"] * (column == place) + ["top"] * (value == max(odds)))
+                 for column, value in enumerate(odds)]  # fmt: skip
+        yield MatrixRow(class_text(label, class_names), list(zip(odds, tones, strict=True)))
 
 
 def _label(loaded: Loaded, entry: GalleryEntry, class_names: Mapping[int, str]) -> LabelCard:

@@ -21,7 +21,7 @@ FILTERS = ("name", "last", "exact", "number", "measured", "percent", "signed", "
 SECTIONS = {
     "checks": "Checks", "identity": "Identity and provenance", "figures": "Figures beside the controls",
     "curves": "Insertion curves", "spread": "How the figures are spread", "areas": "AUC against probability",
-    "effort": "Best effort", "classes": "By class", "gallery": "Worst, median and best images",
+    "effort": "A map of its own for each label", "classes": "By class", "gallery": "Worst, median and best images",
     "randomisation": "Model randomisation", "failed": "Images that failed", "baseline": "Changes since the baseline",
     "flags": "Flags", "definitions": "Definitions", "limits": "What the figures may not be used to claim",
     "regulation": "Where this may be evidence",
@@ -73,7 +73,7 @@ def _context(loaded: Loaded) -> dict[str, object]:
         "confidence": formatting.exact(results.settings.confidence * 100),
         "plane": plots.plane([*results.metrics, *results.controls], rows, infill),
         "curves": _each(rows, plots.curves, "curve"), "spread": _each(rows, plots.histograms, "spread"),
-        "areas": _each(rows, plots.areas, "area"),
+        "areas": _each(rows, plots.areas, "area"), "specificity": _each(rows, plots.specificity, "specificity"),
         "undrawn": 0 if rows is None else max(0, len(rows.bundles) - plots.MOST_BUNDLES),
         "classes": tables.classes(results, class_names),
         "cards": gallery_cards, "cards_left_out": left_out, "roles": ROLES, "chosen_by": _chosen_by(loaded),
@@ -90,11 +90,12 @@ def _chosen_by(loaded: Loaded) -> str:
 
 
 def _each(rows: Rows | None, draw: Callable[[Rows, str, str], plots.Drawn], key: str) -> list[tuple[str, plots.Drawn]]:
-    """A figure for each of the first bundles."""
+    """A figure for each of the first bundles that has one."""
     if rows is None:
         return []
-    drawn = rows.bundles[: plots.MOST_BUNDLES]
-    return [(bundle, draw(rows, bundle, f"{key}{index}")) for index, bundle in enumerate(drawn)]
+    drawn = [(bundle, draw(rows, bundle, f"{key}{index}"))
+             for index, bundle in enumerate(rows.bundles[: plots.MOST_BUNDLES])]  # fmt: skip
+    return [(bundle, figure) for bundle, figure in drawn if figure.panels]
 
 
 def _shown(value: object) -> object:

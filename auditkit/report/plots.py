@@ -8,6 +8,8 @@ import numpy as np
 from markupsafe import Markup
 
 from auditkit.arrays import Array
+from auditkit.metrics.label_specificity import CLIPPED
+from auditkit.metrics.table import title
 from auditkit.report.chart_data import BAND, GRID, SEED, Rows, sample
 from auditkit.report.formatting import CONTROLS, DOWN, UP, count, exact, name, percent, source
 from auditkit.report.svg import Axis, Panel, legend, nice_range
@@ -18,6 +20,8 @@ MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables
 MOST_SHOWN = 0.95  # of the other labels, on the close-up of their probabilities; the least stand on its edge
 BINS = np.linspace(0, 1, 21)
+MARGINS = np.linspace(*CLIPPED, 25)
+_RANDOM = f"{CONTROL}random"
 _SPREAD = {"insertion": "insertion AUC", "alpha": "α, completeness of a pair", "beta": "β, soundness of a pair"}
 BUNDLE_SHAPES = ("disc", "square", "triangle", "diamond")
 _CONTROL_SHAPES = ("square", "triangle", "diamond", "saltire", "wedge", "bar", "pillar", "ring")
@@ -101,14 +105,14 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
     panels, tone = [], tone_of(bundle, rows.bundles)[0]
     controls = [control for control in rows.controls if not control.startswith(ONE_MAP_PREFIX)]
     named = _named(rows, controls)
-    for predicted, title in ((True, "Predicted label"), (False, "Other labels")):
+    for predicted, heading in ((True, "Predicted label"), (False, "Other labels")):
         curve = rows.curves.get((bundle, predicted))
         if curve is None:
             continue
         better = UP if predicted else "close to the level at 100 % is better"
         panel = Panel(
             f"{key}-{'predicted' if predicted else 'other'}",
-            f"{title}: mean probability while pixels are uncovered, most important first, {source(bundle)}",
+            f"{heading}: mean probability while pixels are uncovered, most important first, {source(bundle)}",
             Axis(0, 1, "share of pixels kept", percent=True), Axis(0, 1, f"probability of the label ↑ {better}"),
         )  # fmt: skip
         control_means = {control: rows.curves[control, predicted].mean for control in controls
@@ -121,7 +125,7 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
             if control in control_means:
                 panel.line(GRID, control_means[control], dashes)
         panel.line(GRID, curve.mean, tone)
-        panels.append((f"{title}, {count(curve.n, 'curve')}", panel.svg()))
+        panels.append((f"{heading}, {count(curve.n, 'curve')}", panel.svg()))
     low, high = BAND
     keys = [(f"{source(bundle)}, mean", tone, "line"), (f"middle {percent(high - low)} of its curves", tone, "band"),
             *([(f"range of {len(controls)} controls", "k", "band")] if len(controls) > 1 else []),
@@ -138,12 +142,11 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
 
 def _named(rows: Rows, controls: Sequence[str]) -> dict[str, tuple[str, str]]:
     """The controls that have a line of their own, with words and tone: the random map and the best of all."""
-    random = f"{CONTROL}random"
-    named = {random: (source(random), "k k-random")} if random in controls else {}
+    named = {_RANDOM: (source(_RANDOM), "k k-random")} if _RANDOM in controls else {}
     areas = {control: _area(rows.curves[control, True].mean) for control in controls if (control, True) in rows.curves}
     if len(areas) > 1:
         best = max(areas, key=lambda control: areas[control])
-        named[best] = (f"best control: {source(best)}", "k k-random" if best == random else "k k-best")
+        named[best] = (f"best control: {source(best)}", "k k-random" if best == _RANDOM else "k k-best")
     return named
 
 
@@ -156,35 +159,58 @@ def _area(curve: Array) -> float:
 
 def histograms(rows: Rows, bundle: str, key: str) -> Drawn:
     """How insertion, alpha and beta are spread, beside the random control."""
-    tone, control = tone_of(bundle, rows.bundles)[0], f"{CONTROL}random"
-    panels = []
-    for column, label in _SPREAD.items():
-        shares = _shares(rows, bundle, column)
-        if shares is None:
-            continue
-        other = _shares(rows, control, column) if control in rows.controls else None
-        top = max([*shares, *(other if other is not None else ())])
-        panel = Panel(f"{key}-{column}", f"Histogram of {label}, {source(bundle)}", Axis(0, 1, f"{label} → {UP}"),
-                      Axis(0, max(0.05, float(np.ceil(top * 20) / 20)), "share of values", percent=True),
-                      (300, 230))  # fmt: skip
-        panel.bars(BINS.tolist(), shares.tolist(), tone)
-        if other is not None:
-            panel.outline(BINS.tolist(), other.tolist(), tone_of(control, rows.bundles)[0])
-        panels.append((label, panel.svg()))
-    keys = [(source(bundle), tone, "bars")]
-    if control in rows.controls:
-        keys.append((source(control), "k k-random", "line"))
+    values = {column: (_finite_values(rows, bundle, column), _finite_values(rows, _RANDOM, column))
+              for column in _SPREAD}  # fmt: skip
+    panels = [_histogram(f"{key}-{column}", label, BINS, "share of values", rows, bundle, values[column])
+              for column, label in _SPREAD.items() if len(values[column][0])]  # fmt: skip
     caption = "Insertion of predicted labels; α and β of every pair of an image and a label."
-    return Drawn(panels, legend(keys), caption)
+    return Drawn(panels, _histogram_legend(rows, bundle), caption)
 
 
-def _shares(rows: Rows, source_name: str, column: str) -> Array | None:
+def specificity(rows: Rows, bundle: str, key: str) -> Drawn:
+    """How the margins of images are spread, beside the random control; no panel where there are none."""
+    sources = image_means(rows.table, bundle), image_means(rows.table, _RANDOM)
+    panels = []
+    for name_of_metric in ("label_specificity", "other_label_evidence"):
+        values = [means.get(name_of_metric, np.zeros(0)) for means in sources]
+        finite = values[0][np.isfinite(values[0])], values[1][np.isfinite(values[1])]
+        if len(finite[0]):
+            label = f"{title(name_of_metric)}, log-odds"
+            panels.append(
+                _histogram(f"{key}-{name_of_metric}", label, MARGINS, "share of images", rows, bundle, finite)
+            )
+    caption = "Margins of images, clipped at ±6. A map that poses for all labels has a margin of 0 on every image."
+    return Drawn(panels, _histogram_legend(rows, bundle), caption)
+
+
+def _histogram(
+    key: str, label: str, bins: Array, of: str, rows: Rows, bundle: str, values: tuple[Array, Array]
+) -> tuple[str, Markup]:
+    """A panel with its title: a bundle's values as bars, and those of the random control, if any, as an outline."""
+    shares, other = (np.histogram(part.clip(bins[0], bins[-1]), bins)[0] / max(len(part), 1) for part in values)
+    top = max(*shares, *other)
+    panel = Panel(key, f"Histogram of {label}, {source(bundle)}",
+                  Axis(float(bins[0]), float(bins[-1]), f"{label} → {UP}"),
+                  Axis(0, max(0.05, float(np.ceil(top * 20) / 20)), of, percent=True), (300, 230))  # fmt: skip
+    panel.bars(bins.tolist(), shares.tolist(), tone_of(bundle, rows.bundles)[0])
+    if len(values[1]):
+        panel.outline(bins.tolist(), other.tolist(), tone_of(_RANDOM, rows.bundles)[0])
+    return label, panel.svg()
+
+
+def _histogram_legend(rows: Rows, bundle: str) -> Markup:
+    control = [(source(_RANDOM), "k k-random", "line")] if _RANDOM in rows.controls else []
+    return legend([(source(bundle), tone_of(bundle, rows.bundles)[0], "bars"), *control])
+
+
+def _finite_values(rows: Rows, source_name: str, column: str) -> Array:
+    if source_name not in rows.table.sources:
+        return np.zeros(0)
     positions = rows.measured(source_name)
     if column == "insertion" and not rows.table.named:
         positions = positions[rows.table.predicted[positions]]
     values = rows.table.column(column)[positions]
-    values = values[np.isfinite(values)]
-    return np.histogram(values.clip(0, 1), BINS)[0] / len(values) if len(values) else None
+    return np.asarray(values[np.isfinite(values)])
 
 
 def areas(rows: Rows, bundle: str, key: str) -> Drawn:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from auditkit.metrics.table import METRICS
+from auditkit.metrics.table import METRICS, SHARE, title
 from auditkit.report import wording
 from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, source
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult
@@ -65,6 +65,28 @@ def difference(metric: MetricResult, control: MetricResult | None, results: Resu
     key = (metric.name, metric.bundle, metric.infill, control.bundle if control else None)
     pairs = (pair for pair in results.comparisons if (pair.name, pair.bundle, pair.infill, pair.against) == key)
     return next(pairs, None) if control else None
+
+
+def over_controls(results: Results) -> list[MetricResult]:
+    """Other-label evidence of each bundle over the blind controls and over its own map of the predicted label."""
+    infill, pairs = first_infill(results), []
+    for pair in results.comparisons:
+        of_bundle = pair.against == f"{ONE_MAP_PREFIX}{pair.bundle}"
+        blind = (pair.against or "").startswith(CONTROL) and not (pair.against or "").startswith(ONE_MAP_PREFIX)
+        if (pair.name, pair.infill) == ("other_label_evidence", infill) and (blind or of_bundle):
+            pairs.append(pair)
+    return pairs
+
+
+def no_specificity(results: Results) -> str:
+    """Why label specificity is not drawn."""
+    missing = [remark(metric) for metric in results.metrics if metric.name == "label_specificity" and remark(metric)]
+    return f"Label specificity was not assessed: {missing[0]}." if missing else wording.NO_ROWS
+
+
+def is_share(metric: MetricResult) -> bool:
+    """Whether it can be drawn on a line from 0 to 1."""
+    return METRICS[metric.name].bounds == SHARE
 
 
 def change(pair: MetricResult | DifferenceResult) -> wording.Word:
@@ -159,7 +181,7 @@ def not_randomised(results: Results) -> str:
 def not_assessed(results: Results) -> list[tuple[str, str, str]]:
     """The bundle, metric and reason of each figure that is missing, once."""
     missing = [metric for metric in results.metrics if metric.value is None]
-    return list(dict.fromkeys((gap.bundle or "", gap.name.replace("_", " "), remark(gap)) for gap in missing))
+    return list(dict.fromkeys((gap.bundle or "", title(gap.name), remark(gap)) for gap in missing))
 
 
 def flags(results: Results) -> list[str]:

@@ -17,6 +17,7 @@ from auditkit.runs.summary.source_rows import map_flags, metric_rows
 from tests.support import synthetic_runs
 
 Row = dict[str, Any]
+FAITHFUL = ("completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort")
 
 
 def group(rows: list[Row], source: str = "maps") -> MetricRows:
@@ -67,8 +68,9 @@ def test_where_every_image_has_a_second_label_there_is_nothing_to_note() -> None
 
 def test_where_no_image_has_a_second_label_nothing_is_assessed() -> None:
     found = faithful(pairs(range(3), range(1), 0.5, 0.25))
-    assert {one.cause for one in found.values() if isinstance(one, NotAssessed)} == {"only-predicted-label"}
-    assert len(found) == 5
+    specific = {"label_specificity": "one-label", "other_label_evidence": "one-label"}
+    expected = dict.fromkeys(FAITHFUL, "only-predicted-label") | specific
+    assert {name: one.cause for name, one in found.items() if isinstance(one, NotAssessed)} == expected
 
 
 def test_a_label_that_is_not_the_predicted_one_may_stand_alone() -> None:

@@ -14,6 +14,7 @@ from scipy import stats
 import auditkit
 from auditkit.data.dataset import Dataset
 from auditkit.metrics.statistics import mean_interval
+from auditkit.metrics.table import title
 from auditkit.metrics.values import NotAssessed, Note
 from auditkit.records import to_json
 from auditkit.runs.folder.figures import Flag, MetricResult
@@ -24,7 +25,8 @@ from tests.runs.test_evaluation import photographs
 
 COUNT = 12
 FAITHFUL = ("completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort")
-COMPARED = ("insertion", "deletion", "saliency_metric", *FAITHFUL, "pointing_game", "iou")
+SPECIFIC = ("label_specificity", "other_label_evidence")
+COMPARED = ("insertion", "deletion", "saliency_metric", *FAITHFUL, *SPECIFIC, "pointing_game", "iou")
 LOWER = (
     "deletion",
     "tie_spread",
@@ -91,6 +93,23 @@ def rows_of(found: Summary, source: str, infill: str) -> list[dict[str, Any]]:
 KNOWN: dict[int, tuple[Summary, list[dict[str, Any]]]] = {}  # rows take a while to make
 
 
+def images_of(rows: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["image"] for row in rows))
+
+
+def margin(found: Summary, name: str, image: str, source: str, infill: str, control: str | None = None) -> float:
+    """The mean over labels of what a label's own map shows more of it than others, or a control's, do."""
+    maps = [[row for row in rows_of(found, of, infill) if row["image"] == image] for of in (source, control or source)]
+    labels = sorted(row["label"] for row in maps[0])
+    shown, other = ({row["label"]: dict(zip(labels, row["log_odds"], strict=True)) for row in rows} for rows in maps)
+    predicted = maps[0][0]["prediction"]
+    if name == "label_specificity":
+        others = {a: np.mean([shown[b][a] for b in labels if b != a]) for a in labels}
+    else:
+        others = {a: other[a if control else predicted][a] for a in labels if a != predicted}
+    return float(np.mean([shown[a][a] - level for a, level in others.items()]))
+
+
 def per_image(rows: list[dict[str, Any]], column: str, take: Callable[[list[float]], float]) -> dict[Any, float]:
     images = dict.fromkeys(row["image"] for row in rows)
     return {image: take([row[column] for row in rows if row["image"] == image]) for image in images}
@@ -101,6 +120,8 @@ def values(found: Summary, name: str, source: str, infill: str) -> dict[Any, flo
     rows = rows_of(found, source, infill)
     columns = {"completeness": "alpha", "soundness": "beta", "degenerate_boxes": "box_degenerate",
                "pointing_game": "pointing_hit"}  # fmt: skip
+    if name in SPECIFIC:
+        return {image: float(np.clip(margin(found, name, image, source, infill), -6, 6)) for image in images_of(rows)}
     kind = name.removeprefix("worst_")
     column = columns.get(kind, kind)
     if name.startswith("worst_"):
@@ -126,6 +147,10 @@ def image_of(key: Any) -> int:
 def same(metric: MetricResult, expected: dict[Any, float], found: Summary) -> None:
     """Value, count and interval of a mean over those values."""
     bounds = None if metric.name.startswith("saliency") else (-1.0 if metric.against else 0.0, 1.0)
+    if metric.name in SPECIFIC:
+        between = metric.against and (metric.name == SPECIFIC[0] or not metric.against.startswith("control:"))
+        bounds = (-12.0, 12.0) if between else (-6.0, 6.0)
+        bounds = None if metric.is_control and not any(expected.values()) else bounds
     if metric.name in ("insertion", "deletion") and metric.against == f"control:one-map:{metric.bundle}":
         bounds = None  # the very same map
     interval = mean_interval(
@@ -143,8 +168,8 @@ def test_every_metric_is_a_mean_over_its_rows(found: Summary) -> None:
     assert sources == {"a", "b", "c", *(f"control:one-map:{name}" for name in "abc"), "control:random",
                        "control:centred-gaussian", "control:constant", "control:edges",
                        "control:blurred-edges", "control:noisy-gaussian", "control:noisy-edges"}  # fmt: skip
-    names = {"insertion", "deletion", *FAITHFUL, "saliency_metric", "saliency_metric_tuned", "degenerate_boxes",
-             "degenerate_boxes_tuned", "pointing_game", "iou"}  # fmt: skip
+    names = {"insertion", "deletion", *FAITHFUL, *SPECIFIC, "saliency_metric", "saliency_metric_tuned",
+             "degenerate_boxes", "degenerate_boxes_tuned", "pointing_game", "iou"}  # fmt: skip
     seen = set()
     for metric in (metric for metric in found.metrics if metric.bundle):
         same(metric, values(found, metric.name, metric.bundle, metric.infill), found)
@@ -168,7 +193,11 @@ def test_paired_differences(found: Summary) -> None:
             rows = [row for row in rows_of(found, metric.bundle, metric.infill) if not row["predicted"]]
             told = {int(row["image"]) for row in rows if row["prob"] > 0.01}
             first = {key: value for key, value in first.items() if image_of(key) in told}
-        same(metric, {key: first[key] - second[key] for key in first if key in second}, found)
+        differences = {key: first[key] - second[key] for key in first if key in second}
+        if metric.name == "other_label_evidence" and metric.against.startswith("control:"):
+            about = metric.bundle, metric.infill, metric.against
+            differences = {key: float(np.clip(margin(found, metric.name, key, *about), -6, 6)) for key in first}
+        same(metric, differences, found)
         assert to_json(metric)["against"] == metric.against
 
 
@@ -414,7 +443,7 @@ def test_what_a_table_has_no_room_for_is_said_below(model: Any, folder: Path, tm
     asked: dict[str, Any] = {"steps": 2, "controls": False, "saliency": "none"}
     text = str(auditkit.evaluate(model, image_set(), some, labels="all", eps1=0.02, range=(0.2, 0.6), **asked))
     assert "labels all; infill gray; steps 2; range 0.2 to 0.6; eps 0.02 and 0.001; ties random; 12 images" in text
-    names = ", ".join(name.replace("_", " ") for name in FAITHFUL)
+    names = ", ".join(map(title, (*FAITHFUL, *SPECIFIC)))
     assert f"not assessed: some, {names}: 2 of 60 maps are missing, and every label needs its own" in text
     text = str(auditkit.evaluate(model, image_set(), some, protocol="paper-code", labels="0,1", **asked))
     assert "protocol paper-code; labels 0,1 renormalised; infill zero; steps 2; eps 0.1 and 0.1; ties last" in text

@@ -361,6 +361,8 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
             row | {"prediction": (row["prediction"] + 1) % 3, "predicted": row["label"] == (row["prediction"] + 1) % 3}
         )
     ),
+    "log-odds": _rows(lambda row: row | {"log_odds": [value + 1 for value in row["log_odds"] or ()]}),
+    "log-odds of two labels": _rows(lambda row: row | {"log_odds": row["log_odds"] and row["log_odds"][:2]}),
     "true labels": _rows(lambda row: row | {"truth": row["prediction"]}),
     "digests of maps": _rows(lambda row: row | {"map_digest": "0" * 32}),
     "a curve's points": _rows(

@@ -234,9 +234,16 @@ def test_changed_results_are_found_though_listed_anew(
 
 
 def _flattened(row: dict[str, Any]) -> dict[str, Any]:
-    """A perfect map, whose curve, area and ratios agree with each other."""
-    curve = [*[row["prob"]] * (len(row["curve"]) - 1), row["curve"][-1]]
-    return row | {"curve": curve, "insertion": row["prob"], "alpha": 1.0, "beta": 1.0}
+    """A perfect map, whose curve, area, log-odds and ratios agree with each other."""
+    prob, curve, odds = row["prob"], [*[row["prob"]] * (len(row["curve"]) - 1), row["curve"][-1]], list(row["log_odds"])
+    odds[row["label"]] = np.log(prob / (1 - prob))
+    return row | {"curve": curve, "insertion": prob, "alpha": 1.0, "beta": 1.0, "log_odds": odds}
+
+
+def _more_specific(row: dict[str, Any]) -> dict[str, Any]:
+    """A map that hides all labels but its own."""
+    odds = [value if label == row["label"] else value - 1 for label, value in enumerate(row["log_odds"])]
+    return row | {"log_odds": odds}
 
 
 FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any] | None], str]] = {
@@ -251,6 +258,7 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any] | None], st
     "8": (lambda row: row | {"saliency_metric": -1.0} if row["predicted"] else row, "saliency_metric of"),
     "9": (lambda row: row | {"image": "strange"}, "has no row"),
     "10": (lambda row: row | {"label": row["label"] + 1} if row["label"] == 2 else row, "{twice} rows are missing"),
+    "11": (lambda row: _more_specific(row) if row["bundle"] == "maps" else row, "log_odds of 3 of {rows} rows differs"),
 }  # fmt: skip
 
 
@@ -273,7 +281,8 @@ def test_rows_forged_through_and_through_do_not_come_out_again(given: Path) -> N
 
 def test_rows_that_contradict_themselves_are_found_wherever_they_are(given: Path) -> None:
     def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        better = {"5": {"insertion": 1.0}, "6": {"alpha": 1.0, "beta": 0.99}, "7": {"prob": 0.5}, "8": {"curve": None}}
+        better = {"5": {"insertion": 1.0}, "6": {"alpha": 1.0, "beta": 0.99}, "7": {"prob": 0.5}, "8": {"curve": None},
+                  "10": {"log_odds": [0.0, 0.0]}, "11": {"log_odds": [9.0] * 3}}  # fmt: skip
         return [row | better.get(row["image"], {}) for row in [*rows, rows[0]]]
 
     _forged_rows(given / "run", change)
@@ -284,6 +293,8 @@ def test_rows_that_contradict_themselves_are_found_wherever_they_are(given: Path
         "6": "beta is 0.99",
         "7": "curve ends",
         "8": "no figure",
+        "10": "no areas of log-odds of 3 labels",
+        "11": "those of its curve",
     }.items():
         assert any(f"image '{image}'" in said and named in said for said in found), (image, found[:9])
     assert not any("image '9'" in said for said in found)
@@ -463,7 +474,7 @@ def test_few_images_decide_and_each_is_the_highest_or_the_lowest_of_a_figure(mad
             for bundle, image in worst if bundle == "maps"}  # fmt: skip
     found = sample.deciding(said)
     assert {max(over, key=over.__getitem__), min(over, key=over.__getitem__)} <= set(found)
-    assert len(found) <= 2 * 4  # insertion, worst completeness, worst soundness and best effort
+    assert len(found) <= 2 * 5  # insertion, worst completeness, worst soundness, best effort and label specificity
 
 
 def test_a_run_over_files_holds_with_its_failed_image_and_random_infill(made: Path, tmp_path: Path) -> None:

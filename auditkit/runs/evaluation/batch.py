@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.metrics.faithfulness import choose_labels
+from auditkit.metrics.label_specificity import MOST_LABELS
 from auditkit.model.masks import masked
 from auditkit.runs.evaluation.crops import Crop, measure_crops
-from auditkit.runs.evaluation.curves import CurveRequest, RunRows
+from auditkit.runs.evaluation.curves import CurveRequest, ImageLabels, RunRows
 from auditkit.runs.evaluation.images import UnitImages, probabilities, renormalised
 from auditkit.runs.evaluation.infills import Positions
 from auditkit.runs.evaluation.maps import MapUse, MissingMap, rank_maps
@@ -48,11 +50,16 @@ def prepare(plan: EvaluationPlan, images: UnitImages) -> Batch:
 
     crops = measure_crops(plan, images, uses, label_set)
     requests = {}
+    reshuffled = set(chain.from_iterable(use.map.reshuffles for use in uses))
     for (rule, image, order), watched in _watched_labels(uses, plan.curve_rules).items():
-        full, hidden = prob[image, watched].tolist(), infill_prob[rule.infill][image, watched].tolist()
+        full, hidden = prob[image], infill_prob[rule.infill][image]
+        image_labels = None
+        if not rule.deletion and order not in reshuffled and 1 < len(labels[image]) <= MOST_LABELS:
+            image_labels = ImageLabels.of(np.sort(labels[image]), full, hidden)
         requests[rule, image, order] = CurveRequest(
-            rule, image, infills[rule.infill][image], order, watched, full, hidden
-        )
+            rule, image, infills[rule.infill][image], order, watched, full[watched].tolist(), hidden[watched].tolist(),
+            image_labels,
+        )  # fmt: skip
     classifier = masked(model)
     banks = classifier.load(pictures, ranks)
     return Batch(images.ids, images.truth, prob, predicted, label_set, uses, missing, crops, requests,

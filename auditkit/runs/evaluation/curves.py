@@ -2,14 +2,23 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
-from auditkit.metrics.curves import ErrorLimits, Refinement, area, error_limits, sampled_errors, uniform_counts
+from auditkit.metrics.curves import (
+    ErrorLimits,
+    Refinement,
+    area,
+    error_limits,
+    log_odds,
+    log_odds_areas,
+    sampled_errors,
+    uniform_counts,
+)
 from auditkit.runs.evaluation.settings import CurveRule, Evaluation, usual_points
 
 RunRows = Callable[[Array], Iterator[tuple[slice, Array]]]
@@ -32,6 +41,22 @@ class CurveRequest:
     labels: Sequence[int]
     full_prob: Sequence[float]  # of each label on the whole image
     infill_prob: Sequence[float]  # and on the infill alone
+    image_labels: "ImageLabels | None" = None  # whose log-odds are kept, too
+
+
+@dataclass(frozen=True)
+class ImageLabels:
+    """All labels of an image, ascending, with their log-odds [L] on the whole image and on the infill alone."""
+
+    labels: Array
+    full_odds: Array
+    infill_odds: Array
+
+    @classmethod
+    def of(cls, labels: Array, full_prob: Array, infill_prob: Array) -> "ImageLabels":
+        """The labels, with log-odds from probabilities [classes]."""
+        ends = (log_odds(prob[labels], prob.sum() - prob[labels]) for prob in (full_prob, infill_prob))
+        return cls(labels, *ends)
 
 
 @dataclass(frozen=True)
@@ -42,6 +67,8 @@ class MeasuredCurve:
     values: Array  # [S, L]
     areas: Array  # [L]
     errors: Array  # [L]
+    odds_areas: Array | None = None  # of each of the image's labels, in log-odds, where they are kept
+    odds_errors: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -136,8 +163,33 @@ class _Adaptive:
                 for counts, values, errors in points]  # fmt: skip
 
 
+class _LogOdds:
+    """Log-odds of all labels of the images, at the points that their curves are measured at in any case."""
+
+    def __init__(self, images: Sequence[ImageLabels], span: Span) -> None:
+        self.labels = np.stack([image.labels for image in images])
+        self._points: list[tuple[Array, Array, Array]] = []  # curves [P], keep counts [P], log-odds [P, L]
+        ends = {0: [image.infill_odds for image in images], span.pixels: [image.full_odds for image in images]}
+        for count in {span.low, span.high} & ends.keys():
+            self.add(np.arange(len(images)), np.full((len(images), 1), count), np.stack(ends[count])[:, None])
+
+    def add(self, active: Array, counts: Array, odds: Array) -> None:
+        """Take log-odds [A, k, L] at the counts [A, k] of the active curves [A]."""
+        odds = odds.reshape(counts.size, -1).astype(np.float32)  # there are many, and they need no more
+        self._points.append((np.repeat(active, counts.shape[1]), counts.reshape(-1), odds))
+
+    def areas(self) -> list[tuple[Array, Array]]:
+        """Area and error [L] of each curve."""
+        curve, counts, odds = (np.concatenate(parts) for parts in zip(*self._points, strict=True))
+        order = np.lexsort((counts, curve))
+        repeated = (np.diff(curve[order]) == 0) & (np.diff(counts[order]) == 0)  # the last rounds may do that
+        order = order[~np.append(repeated, False)]
+        areas, errors = log_odds_areas(curve[order], counts[order], odds[order])
+        return list(zip(areas.astype(np.float32), errors.astype(np.float32), strict=True))
+
+
 class _Group:
-    """Curves of one rule that watch equally many labels over equally many infills."""
+    """Curves of one rule that watch equally many labels over equally many infills, on images with as many labels."""
 
     def __init__(self, curves: Sequence[CurveRequest], span: Span, settings: Evaluation) -> None:
         self.deletion = curves[0].rule.deletion
@@ -145,6 +197,12 @@ class _Group:
         self.infills = np.array([curve.infills for curve in curves])
         self.maps = np.array([curve.ranks for curve in curves])
         self.labels = np.array([curve.labels for curve in curves])
+        self.log_odds: _LogOdds | None = None
+        image_labels = [curve.image_labels for curve in curves if curve.image_labels is not None]
+        if image_labels:
+            self.log_odds = _LogOdds(image_labels, span)
+            watched = self.log_odds.labels[:, :, None] == self.labels[:, None]
+            self.columns, self.labels = watched.argmax(axis=1), self.log_odds.labels
         self.full_prob = np.array([curve.full_prob for curve in curves])
         infill_prob = np.array([curve.infill_prob for curve in curves])
         self.sampling = self._sampling(curves[0].rule, infill_prob, span, settings)
@@ -179,9 +237,23 @@ class _Group:
         rows[:, KEEP] = np.broadcast_to(counts[..., None], shape).reshape(-1)
         return rows, self.labels[curve], self.images[curve]
 
-    def add(self, counts: Array, prob: Array) -> None:
-        """Take the probabilities [rows, L] of the masks, averaged over infills."""
-        self.sampling.add(prob.reshape(*counts.shape, self.infills.shape[1], -1).mean(axis=2))
+    def add(self, active: Array, counts: Array, prob: Array, total: Array) -> None:
+        """Take the probabilities [rows, L] of the masks, and the sums [rows] over all labels; infills are averaged."""
+        shape = (*counts.shape, self.infills.shape[1], -1)
+        prob = prob.reshape(shape).mean(axis=2)
+        if self.log_odds is not None:
+            rest = total.reshape(shape).mean(axis=2) - prob
+            self.log_odds.add(active, counts, log_odds(prob, rest))
+            prob = np.take_along_axis(prob, self.columns[active][:, None], axis=2)
+        self.sampling.add(prob)
+
+    def measured(self) -> list[MeasuredCurve]:
+        """The curves, once nothing more is needed."""
+        curves = self.sampling.curves()
+        if self.log_odds is None:
+            return curves
+        odds = zip(curves, self.log_odds.areas(), strict=True)
+        return [replace(curve, odds_areas=areas, odds_errors=errors) for curve, (areas, errors) in odds]
 
 
 _Step = tuple[_Group, Array, Array]  # a group, its active curves, and their next counts
@@ -202,15 +274,16 @@ def measure_curves(
     on_rows: Callable[[int], None] = lambda _count: None,
 ) -> list[MeasuredCurve]:  # fmt: skip
     """The curves measured, in their order; `label_set` [images, classes] has the labels to renormalise over."""
-    members: dict[tuple[CurveRule, int, int], list[int]] = {}
+    members: dict[tuple[CurveRule, int, int, int], list[int]] = {}
     for index, curve in enumerate(curves):
-        members.setdefault((curve.rule, len(curve.labels), len(curve.infills)), []).append(index)
+        image_labels = len(curve.image_labels.labels) if curve.image_labels else 0
+        members.setdefault((curve.rule, len(curve.labels), len(curve.infills), image_labels), []).append(index)
     groups = {kind: _Group([curves[index] for index in indices], span, settings) for kind, indices in members.items()}
     while steps := _next_steps(groups.values()):
         _run_round(run_rows, steps, label_set, on_rows)
     measured: dict[int, MeasuredCurve] = {}
     for kind, group in groups.items():
-        measured |= dict(zip(members[kind], group.sampling.curves(), strict=True))
+        measured |= dict(zip(members[kind], group.measured(), strict=True))
     return [measured[index] for index in range(len(curves))]
 
 
@@ -229,17 +302,20 @@ def _run_round(
     rows = np.concatenate([part for part, _, _ in parts])
     labels = np.concatenate([np.pad(part, ((0, 0), (0, widest - part.shape[1]))) for _, part, _ in parts])
     images = np.concatenate([part for _, _, part in parts])
-    prob: Array = np.empty(labels.shape)
+    prob, total = np.empty(labels.shape), np.ones(len(rows))
     for done, probabilities in run_rows(rows):
         prob[done] = np.take_along_axis(probabilities, labels[done], axis=1)
-        if label_set is not None:
-            total = (probabilities * label_set[images[done]]).sum(axis=1, dtype=np.float64, keepdims=True)
-            prob[done] = np.divide(prob[done], total, out=np.full(prob[done].shape, np.nan), where=total > 0)
+        if label_set is None:
+            total[done] = probabilities.sum(axis=1, dtype=np.float64)
+        else:
+            of_set = (probabilities * label_set[images[done]]).sum(axis=1, dtype=np.float64, keepdims=True)
+            prob[done] = np.divide(prob[done], of_set, out=np.full(prob[done].shape, np.nan), where=of_set > 0)
         on_rows(len(probabilities))
     _check_finite(prob, renormalised=label_set is not None)
     start = 0
-    for (group, _, counts), (masks, group_labels, _) in zip(steps, parts, strict=True):
-        group.add(counts, prob[start : start + len(masks), : group_labels.shape[1]])
+    for (group, active, counts), (masks, group_labels, _) in zip(steps, parts, strict=True):
+        part = slice(start, start + len(masks))
+        group.add(active, counts, prob[part, : group_labels.shape[1]], total[part])
         start += len(masks)
 
 

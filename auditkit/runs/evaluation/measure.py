@@ -54,6 +54,8 @@ class Row:
     saliency_by_delta: Sequence[float] | None = None
     degenerate_by_delta: Sequence[bool] | None = None
     map_top: bytes | None = None
+    log_odds: "Array | Sequence[float] | None" = None  # areas of all labels of the image, ascending, under this map
+    log_odds_error: "Array | Sequence[float] | None" = None
 
 
 def measure(
@@ -71,12 +73,14 @@ def measure(
 
 
 class _LabelCurve(NamedTuple):
-    """A measured curve of one label."""
+    """A measured curve of one label, and the log-odds of all labels of the image along it."""
 
     area: float
     error: float
     counts: Array
     values: Array
+    odds_areas: Array | None
+    odds_errors: Array | None
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,9 @@ class _Figures:
         key = rule, use.image, position
         measured, label = self.curves[key], self.batch.curves[key].labels.index(use.label)
         return _LabelCurve(
-            float(measured.areas[label]), float(measured.errors[label]), measured.counts, measured.values[:, label]
-        )
+            float(measured.areas[label]), float(measured.errors[label]), measured.counts, measured.values[:, label],
+            measured.odds_areas, measured.odds_errors,
+        )  # fmt: skip
 
     def _row(
         self, use: MapUse, pair: CurvePair, insertion: _LabelCurve, ratio: tuple[float | None, float | None],
@@ -146,4 +151,5 @@ class _Figures:
             degenerate_by_delta=[crop.box.degenerate for crop in by_delta] or None,
             pointing_hit=use.pointing_hit, iou=use.iou, flags=use.flags,
             tied_fraction=use.map.tied_fraction, map_digest=use.map.digest, map_top=use.map.fingerprint,
+            log_odds=insertion.odds_areas, log_odds_error=insertion.odds_errors,
         )  # fmt: skip

@@ -101,7 +101,7 @@ class Agreement:
 class SamplingError:
     """How far the figures of a source may be off because its curves are known at some points only."""
 
-    name: str | None  # the metric that may be off most; None where nobody knows
+    name: str | None  # the metric, of those from 0 to 1, that may be off most; None where nobody knows
     bundle: str
     infill: str
     error: float | None

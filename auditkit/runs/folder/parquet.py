@@ -20,6 +20,7 @@ COLUMNS = {
     "prediction": "int32",
     "insertion_low": "float64", "insertion_high": "float64", "saliency_by_delta": "list<float64>",
     "degenerate_by_delta": "list<bool>", "map_top": f"binary[{BYTES}]",
+    "log_odds": "list<float32>", "log_odds_error": "list<float32>",
 }  # fmt: skip
 FAILED = "auditkit.failed_images"  # metadata of a unit
 SEAL, BLANK = b"auditkit:sha256:", b"0" * 64  # the part's digest stands after the mark, over zeros while it is taken

@@ -23,7 +23,7 @@ from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.measure import Row
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
-from auditkit.runs.pictures.gallery_index import INDEX, GalleryEntry, GalleryIndex, Pictures, ThinnedCurve
+from auditkit.runs.pictures.gallery_index import INDEX, GalleryEntry, GalleryIndex, LabelMatrix, Pictures, ThinnedCurve
 from auditkit.runs.pictures.heatmap_panels import KEPT, gray_pixel, heat, in_colour, kept, shares
 from auditkit.runs.summary.source_rows import image_means
 from auditkit.runs.summary.summarise import Summary
@@ -37,6 +37,7 @@ CURVE_DIGITS = 5  # after the point
 CHOSEN_BY = ("worst_completeness", "insertion")  # images are ordered by the first that was assessed
 PER_ROLE = 8  # images shown as worst, median and best each, of all bundles together
 SHOWN_LABELS = 2  # of an image: the predicted one and the runner-up
+MATRIX_LABELS, MATRIX_DIGITS = 5, 3  # of an image's matrix: what a card has room for
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,10 @@ def gallery_index(summary: Summary, bundles: Sequence[str], card: Card, per_role
     rows = _rows(summary, {(choice.bundle, choice.image) for choice in chosen})
     entries: list[GalleryEntry] = []
     for number, choice in enumerate(chosen, start=1):
-        shown = _shown_labels(rows.get((choice.bundle, choice.image), []))
-        entries += [_entry(choice, row, card, number) for row in shown]
+        ordered = _likeliest_first(rows.get((choice.bundle, choice.image), []))
+        shown = [row for row in ordered[:SHOWN_LABELS] if not row.error]
+        matrices = [_matrix(ordered), *[None] * SHOWN_LABELS]
+        entries += [_entry(choice, row, card, number, matrix) for row, matrix in zip(shown, matrices, strict=False)]
     return GalleryIndex(SCHEMA_VERSION, KEPT, tuple(entries), chosen_by)
 
 
@@ -129,13 +132,23 @@ def _rows(summary: Summary, chosen: set[tuple[str, str]]) -> dict[tuple[str, str
     return rows
 
 
-def _shown_labels(rows: list[Row]) -> list[Row]:
-    """The predicted label and the runner-up, as far as they have maps; the likeliest two where it has no row."""
-    ordered = sorted(rows, key=lambda row: (not row.predicted, -(row.prob or 0.0), row.label))
-    return [row for row in ordered[:SHOWN_LABELS] if not row.error]
+def _likeliest_first(rows: list[Row]) -> list[Row]:
+    """The rows of an image, the predicted label first, then the runner-up."""
+    return sorted(rows, key=lambda row: (not row.predicted, -(row.prob or 0.0), row.label))
 
 
-def _entry(choice: _Chosen, row: Row, card: Card, number: int) -> GalleryEntry:
+def _matrix(rows: list[Row]) -> LabelMatrix | None:
+    """The cross-label matrix of an image's likeliest labels; None where it has one label, or lacks a map."""
+    places = {label: place for place, label in enumerate(sorted(row.label for row in rows))}
+    columns = [row.log_odds for row in rows[:MATRIX_LABELS] if row.log_odds is not None]
+    shown = tuple(row.label for row in rows[:MATRIX_LABELS])
+    if not columns or len(columns) < len(shown):
+        return None
+    areas = [tuple(round(float(odds[places[label]]), MATRIX_DIGITS) for odds in columns) for label in shown]
+    return LabelMatrix(shown, tuple(areas))
+
+
+def _entry(choice: _Chosen, row: Row, card: Card, number: int, matrix: LabelMatrix | None) -> GalleryEntry:
     names, prefix = card.names, f"{number:04}-{row.label}"
     suffix = "png" if max(card.size) <= TINY else "jpg"
     return GalleryEntry(
@@ -145,7 +158,7 @@ def _entry(choice: _Chosen, row: Row, card: Card, number: int) -> GalleryEntry:
         worst_completeness=choice.figures.get("worst_completeness"),
         worst_soundness=choice.figures.get("worst_soundness"),
         pictures=Pictures(f"{number:04}-image.{suffix}", f"{prefix}-map.png", f"{prefix}-kept.{suffix}"),
-        curve=_thinned(row, card.size[0] * card.size[1]),
+        curve=_thinned(row, card.size[0] * card.size[1]), matrix=matrix,
     )  # fmt: skip
 
 

@@ -18,6 +18,14 @@ class ThinnedCurve:
 
 
 @dataclass(frozen=True)
+class LabelMatrix:
+    """Areas of log-odds of an image's likeliest labels: a row for each label, a column for each label's map."""
+
+    labels: tuple[int, ...]
+    log_odds: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
 class Pictures:
     """Files in the gallery's folder."""
 
@@ -45,6 +53,7 @@ class GalleryEntry:
     worst_soundness: float | None
     pictures: Pictures
     curve: ThinnedCurve
+    matrix: LabelMatrix | None = optional()  # of the image, in its first entry
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.dataset import FailedImage
 from auditkit.metrics.similarity import BYTES, first_similar
+from auditkit.metrics.values import LABELS_PER_IMAGE
 from auditkit.runs.folder.figures import CONTROL
 from auditkit.runs.folder.parquet import failed_images
 
@@ -19,7 +20,7 @@ NUMBERS = (
     "prob", "insertion", "insertion_error", "insertion_low", "insertion_high", "deletion", "alpha", "beta",
     "saliency_metric", "pointing_hit", "iou",
 )  # fmt: skip
-LISTS = ("saliency_by_delta", "degenerate_by_delta")
+LISTS = ("saliency_by_delta", "degenerate_by_delta", "log_odds", "log_odds_error")
 EDGES = "control:edges"
 COPIED = 0.95  # likeness of the edges of two images from which one is a copy of the other
 DIGEST = "map_digest"  # of which 60 bits tell maps apart
@@ -49,7 +50,7 @@ class RowTable:
             parts[DIGEST].append(_shortened(table.column(DIGEST)))
             tops.append(_tops(table))
         self._columns = {name: _joined(parts.pop(name)) for name in (*CODED, *SMALL, *NUMBERS, DIGEST)}
-        self._lists = parts
+        self._lists = {name: _joined_lists(parts.pop(name)) for name in LISTS}
         has = np.concatenate([np.zeros(0, np.bool_), *(has for has, _ in tops)])
         self._top_numbers = np.where(has, np.cumsum(has) - 1, -1)
         self._tops = np.concatenate([np.zeros((0, BYTES), np.uint8), *(held for _, held in tops)])
@@ -83,18 +84,22 @@ class RowTable:
         """A column of numbers, NaN where there is none."""
         return self._columns[name]
 
-    def with_columns(self, columns: dict[str, Array]) -> "RowTable":
+    def with_columns(self, columns: dict[str, Array], lists: dict[str, Array]) -> "RowTable":
         """The same rows with other numbers in these columns."""
         other = copy(self)
-        other._columns = self._columns | columns
+        other._columns, other._lists = self._columns | columns, self._lists | lists
         return other
 
     def lists(self, name: str) -> Array:
-        """A column of lists of equal length [rows, length] in float64, NaN where a row has none."""
-        width = max((part.shape[1] for part in self._lists[name]), default=0)
-        return np.concatenate([
-            part if part.shape[1] else np.full((len(part), width), np.nan) for part in self._lists[name]
-        ])  # fmt: skip
+        """A column of lists [rows, greatest length] in float64, NaN where a row has none or a shorter one."""
+        return self._lists[name]
+
+    @cached_property
+    def place(self) -> Array:
+        """The place of each row's label among the labels of its image, ascending."""
+        pairs, numbers = np.unique(self.image * LABELS_PER_IMAGE + self.label, return_inverse=True)
+        images = pairs // LABELS_PER_IMAGE
+        return np.asarray((np.arange(len(pairs)) - np.searchsorted(images, images))[numbers])
 
     def failed(self, why: str | None = None) -> Array:
         """Whether a row has no figure, for that reason or for any."""
@@ -173,6 +178,14 @@ def _tops(table: Any) -> tuple[Array, Array]:
 
 
 def _lists(column: Any) -> Array:
-    values = column.to_pylist()
-    width = max((len(value) for value in values if value), default=0)
-    return np.array([value or [np.nan] * width for value in values], np.float64).reshape(len(values), width)
+    values = [value or () for value in column.to_pylist()]
+    lists = np.full((len(values), max(map(len, values), default=0)), np.nan)
+    for row, value in zip(lists, values, strict=True):
+        row[: len(value)] = value
+    return lists
+
+
+def _joined_lists(parts: list[Array]) -> Array:
+    width = max((part.shape[1] for part in parts), default=0)
+    padded = [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=np.nan) for part in parts]
+    return np.concatenate([np.zeros((0, width)), *padded])

@@ -10,7 +10,7 @@ import numpy as np
 
 from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.metrics.per_image import MetricRows
-from auditkit.metrics.table import METRICS, compute_all
+from auditkit.metrics.table import METRICS, SHARE, compute_all
 from auditkit.metrics.values import NotAssessed, Values
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import SamplingError
@@ -22,7 +22,7 @@ from auditkit.runs.summary.source_rows import Source, metric_rows
 # of those by auto 96; the figure that is off most is off by a half to an eighth of it.
 USUAL, COMMON = 0.4, 0.25
 MOST_SAMPLING_ERROR = 0.005  # a figure that may be off by more than this leaves a verdict open
-_MOVED_COLUMNS = ("insertion", "alpha", "beta")
+_MOVED_COLUMNS = ("insertion", "alpha", "beta", "log_odds")
 
 
 def moves(metric: str) -> bool:
@@ -45,7 +45,8 @@ def sampling_errors(
         errors = {figure.name: _error(figure, [other[figure.name] for other in shifted]) for figure in assessed}
         if unknown[rows.positions].any():
             errors = {}
-        largest = max(errors, key=lambda name: errors[name], default=None)
+        shares = [name for name in errors if METRICS[name].bounds == SHARE]  # log-odds have another scale
+        largest = max(shares, key=lambda name: errors[name], default=None)
         images = len(np.unique(table.image[rows.measured]))
         error = None if largest is None else errors[largest]
         entries.append(SamplingError(largest, source, infill, error, errors, images))
@@ -61,7 +62,10 @@ def _moved(table: RowTable, errors: float, settings: Evaluation) -> RowTable:
         if eps is not None:
             columns[name] = np.full(len(table), np.nan)
             columns[name][rows] = ratio(columns["insertion"][rows], table.column("prob")[rows], eps)
-    return table.with_columns(columns)
+    # Own labels and others move apart, which changes their margins most.
+    odds, places = table.lists("log_odds"), np.arange(table.lists("log_odds").shape[1])
+    apart = np.where(table.place[:, None] == places, errors, -errors)
+    return table.with_columns(columns, {"log_odds": odds + apart * np.nan_to_num(table.lists("log_odds_error"))})
 
 
 def _error(figure: Values, moved: Sequence[Values | NotAssessed]) -> float:

@@ -28,7 +28,7 @@ def sources(table: RowTable) -> dict[Source, MetricRows]:
 def metric_rows(table: RowTable, positions: Array) -> MetricRows:
     """Rows at these positions, as metrics take them."""
     return MetricRows(
-        table.image, table.label, table.predicted, table.prediction, table.column, table.lists, positions,
+        table.image, table.label, table.place, table.predicted, table.prediction, table.column, table.lists, positions,
         measured=np.asarray(positions[~table.failed()[positions]]),
         in_label_set=positions[~table.failed(NO_LABEL)[positions]], targets_listed_labels=table.named,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from auditkit.data.dataset import FailedImage
 from auditkit.metrics.per_image import MetricRows
 from auditkit.metrics.protocols import infill_of
 from auditkit.metrics.reliability import LEAST_METHODS, inter_rater, internal_consistency, mean_off_diagonal, spearman
-from auditkit.metrics.statistics import Interval, mean_interval, paired_difference, share_interval
+from auditkit.metrics.statistics import Interval, mean_interval, share_interval
 from auditkit.metrics.table import METRICS, compute_all, title
 from auditkit.metrics.values import NotAssessed, Note, Values, paired
 from auditkit.runs.evaluation.plan import RunRecord
@@ -183,13 +183,15 @@ def _result(
 def _metric_result(result: Values | NotAssessed, source: Source, settings: Evaluation) -> MetricResult:
     if isinstance(result, NotAssessed):
         return _result(result.metric, source, settings, None, missing=result)
-    interval = _interval(result.name, result.values, result.images, settings)
+    # A control with one map for all labels has a margin of 0 on every image there is, not on these alone.
+    zero = METRICS[result.name].curve == "log_odds" and source[0].startswith(CONTROL) and not result.values.any()
+    interval = _interval(result.name, result.values, result.images, settings, bounded=not zero)
     return _result(result.name, source, settings, interval, note=result.note)
 
 
-def _interval(name: str, values: Array, images: Array, settings: Evaluation) -> Interval:
+def _interval(name: str, values: Array, images: Array, settings: Evaluation, *, bounded: bool = True) -> Interval:
     return mean_interval(values, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed,
-                         bounds=METRICS[name].bounds)  # fmt: skip
+                         bounds=METRICS[name].bounds if bounded else None)  # fmt: skip
 
 
 def _accuracy(table: RowTable, settings: Evaluation) -> list[MetricResult]:
@@ -227,9 +229,12 @@ def _difference(
     same_map = one_map and METRICS[name].needs == "one label" and not settings.targets_listed_labels
     low, high = METRICS[name].bounds or (None, None)
     bounds = None if same_map or low is None or high is None else (low - high, high - low)
-    interval = paired(values, other, lambda mine, theirs, images: paired_difference(
-        mine, theirs, images, confidence=settings.confidence, method=settings.interval, seed=settings.seed,
-        bounds=bounds,
+    if against.startswith(CONTROL) and values.over_controls is not None and other.over_controls is not None:
+        bounds = METRICS[name].bounds
+        values, other = replace(values, values=values.over_controls), replace(other, values=other.over_controls)
+    interval = paired(values, other, lambda mine, theirs, images: mean_interval(
+        mine - theirs if bounds is None else np.clip(mine - theirs, *bounds), images, confidence=settings.confidence,
+        method=settings.interval, seed=settings.seed, bounds=bounds,
     ))  # fmt: skip
     if interval is not None:
         yield _result(name, source, settings, interval, against=against)

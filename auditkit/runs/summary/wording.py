@@ -22,6 +22,8 @@ _WHY_NOT_ASSESSED: dict[Cause, str] = {
     "no-second-label-above": "no image has a second label with probability above {0.value:g}, so one map does for all",
     "one-image-has-no-halves": "delta is tuned on one half of the images; one image has no halves",
     "not-measured": "not measured",
+    "one-label": "no image has a second label in the label set, whose map could be compared",
+    "too-many-labels": "an image has more than {0.count} labels in the label set; name fewer",
 }
 _WHY_NOT_RANDOMISED = {
     "function": "a function has no layers that could be re-initialised",
@@ -38,6 +40,7 @@ _NOTES: dict[NoteKind, str] = {
     "few-images": "too few images for an interval",
     "tuned-delta": "delta {0.value:g}, tuned on {0.count} images",
     "images-with-second-label": "{0.count} of {0.total} images have a second label in the label set",
+    "clipped": "{0.count} of {0.total} images lie beyond ±{0.value:g} and are clipped",
     "images-with-region": "{0.count} of {0.total} images have a region and a map for the label they show",
 }
 _FLAGS: dict[FlagKind, str] = {

@@ -22,11 +22,13 @@ LOOSEST = 0.05  # the largest tolerance, in other precisions
 FEW_SEEN = 4  # times the runtime's error, which is measured on some dozens of rows only
 LEAST_AREA = 0.05  # of a box in the saliency metric
 ERROR_OFF = 0.2  # relative; an area's estimated error depends on the odds of tiny probabilities
+ODDS_OFF = 20  # times a probability's tolerance: log-odds change by 4 times as much at p = 0.5, by more near 0 and 1
 NOISE = 1e-4  # a smaller error of a GPU is rounding; on a CPU that is SAME
 _OF_THE_IMAGE = ("truth", "prediction", "predicted", "error")  # columns that are equal on all machines
 _LOGARITHMS = ("saliency_metric", "saliency_by_delta")  # log(area / probability)
 _AREAS = ("insertion", "insertion_low", "insertion_high", "insertion_error", "deletion", "deletion_error")
-_INEXACT = ("prob", "alpha", "beta", "keep_counts", "curve", "flags", *_AREAS, *_LOGARITHMS)
+_LOG_ODDS = ("log_odds", "log_odds_error")
+_INEXACT = ("prob", "alpha", "beta", "keep_counts", "curve", "flags", *_AREAS, *_LOGARITHMS, *_LOG_ODDS)
 # All other columns are exact functions of the map.
 _OF_THE_MAP = tuple(column.name for column in fields(Row) if column.name not in (*ROW_KEY, *_OF_THE_IMAGE, *_INEXACT))
 
@@ -149,10 +151,14 @@ class _ImageRows:
         if not off <= most or (moved and fixed):
             yield "curve", off
         error = recomputed["insertion_error"] or 0.0
+        odds_errors = recomputed["log_odds_error"]
+        odds_error = 0.0 if odds_errors is None else float(np.nan_to_num(odds_errors).max())
         for name in ("insertion", "insertion_low", "insertion_high"):
             yield from _apart(name, stored, recomputed, most + (2 * error if moved else 0.0))
         if not moved:
             yield from _apart("insertion_error", stored, recomputed, most + ERROR_OFF * error)
+            yield from _apart("log_odds_error", stored, recomputed, ODDS_OFF * most + ERROR_OFF * odds_error)
+        yield from _apart("log_odds", stored, recomputed, ODDS_OFF * most + (2 * odds_error if moved else 0.0))
         settled = fixed or not list(_apart("deletion_error", stored, recomputed, most))
         yield from _apart(
             "deletion", stored, recomputed, most + (0.0 if settled else 2 * (recomputed["deletion_error"] or 0.0))

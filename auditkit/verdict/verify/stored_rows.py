@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from auditkit.errors import AuditError
-from auditkit.metrics.curves import area, sampled_errors, uniform_counts
+from auditkit.metrics.curves import area, log_odds, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import completeness, soundness
+from auditkit.metrics.label_specificity import MOST_LABELS
 from auditkit.runs.evaluation.settings import CurvePair, curve_pairs
 from auditkit.runs.folder.parquet import failed_images
 from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
 
 FLOAT32 = 1e-6  # curves are stored in float32, their areas in float64
 FORMULA = 1e-9
+MOST_UNSATURATED = 0.5  # of a curve whose log-odds follow from its probabilities: their sum may be off 1 by 0.1
+ODDS = 0.25  # what that makes of log-odds at most
 ROUNDED = 0.01  # relative; estimated errors depend on the odds of probabilities close to 1
 BATCH = 1024  # rows that are looked at together: as Python objects they take much memory
 
@@ -44,7 +47,9 @@ def check_rows(recorded: RecordedRun) -> Outcome:
     by_infill = {curves.insertion.infill: curves for curves in curve_pairs(recorded.settings)}
     for unit, table in zip(recorded.units, recorded.store.tables(recorded.units.values()), strict=True):
         counts = Counter(zip(*(table.column(name).to_pylist() for name in ROW_KEY), strict=True))
-        images = {key[0] for key in counts}
+        images, labels = {key[0] for key in counts}, dict[str, set[int]]()
+        for image, label, *_ in counts:
+            labels.setdefault(image, set()).add(label)
         failed = [entry.image for entry in failed_images(table)]
         if len(images) + len(failed) != len(unit) or images & set(failed) or len(set(failed)) < len(failed):
             what = f"images {unit.start} to {unit.stop - 1} are {len(unit)}, but {len(images)} have rows"
@@ -55,7 +60,9 @@ def check_rows(recorded: RecordedRun) -> Outcome:
             rows = batch.to_pylist()
             count += len(rows)
             for row in rows:
-                problems += [f"{_row_name(row)}: {text}" for text in _contradictions(row, by_infill, recorded)]
+                texts = list(_contradictions(row, by_infill, recorded))
+                texts = texts or list(_odds(row, labels[row["image"]], recorded))
+                problems += [f"{_row_name(row)}: {text}" for text in texts]
             problems += _ratios(rows, recorded) + _errors(rows, recorded)
     return Outcome(f"{count:,} fit their curves and formulas", problems)
 
@@ -81,6 +88,23 @@ def _contradictions(row: StoredRow, by_infill: Mapping[str, CurvePair], recorded
         yield f"insertion is {row['insertion']:.6g}, its curve's area {curve_area:.6g}"
     elif counts[-1] == recorded.span.pixels and not abs(values[-1] - row["prob"]) <= FLOAT32:
         yield f"the probability is {row['prob']:.6g}, its curve ends at {values[-1]:.6g}"
+
+
+def _odds(row: StoredRow, labels: set[int], recorded: RecordedRun) -> Iterator[str]:
+    """Areas of log-odds that are not those of the image's labels, or of the row's own label not that of its curve."""
+    if row["error"] is not None:
+        return
+    odds, expected = row["log_odds"] or (), len(labels) if 1 < len(labels) <= MOST_LABELS else 0
+    if {len(odds), len(row["log_odds_error"] or ())} != {expected} or not np.isfinite(odds).all():
+        yield f"it has no areas of log-odds of {expected} labels"
+        return
+    values = np.asarray(row["curve"] or (), np.float64)
+    if not expected or recorded.settings.protocol is not None or values.max(initial=0.0) > MOST_UNSATURATED:
+        return
+    curve_area = area(np.asarray(row["keep_counts"]) - recorded.span.low, log_odds(values, 1 - values))
+    own = odds[sorted(labels).index(row["label"])]
+    if not abs(curve_area - own) <= ODDS:
+        yield f"its log-odds are {own:.6g}, those of its curve {curve_area:.6g}"
 
 
 def _ratios(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
