@@ -26,7 +26,7 @@ class LabelCard(NamedTuple):
 
 
 class MatrixRow(NamedTuple):
-    """The log-odds of a label under the map of each label; a cell's class says whether it is its own and the top."""
+    """The log-odds of a label under the map of each label; a cell's class says if it is `own` or the `highest`."""
 
     name: str
     cells: list[tuple[float, str]]
@@ -98,7 +98,7 @@ def _matrix(matrix: LabelMatrix | None, class_names: Mapping[int, str]) -> Itera
     if matrix is None:
         return
     for place, (label, odds) in enumerate(zip(matrix.labels, matrix.log_odds, strict=True)):
-        tones = [" ".join(["own"] * (column == place) + ["top"] * (value == max(odds)))
+        tones = [" ".join(["own"] * (column == place) + ["highest"] * (value == max(odds)))
                  for column, value in enumerate(odds)]  # fmt: skip
         yield MatrixRow(class_text(label, class_names), list(zip(odds, tones, strict=True)))
 

@@ -19,8 +19,6 @@ from auditkit.runs.summary.source_rows import image_means
 MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables
 MOST_SHOWN = 0.95  # of the other labels, on the close-up of their probabilities; the least stand on its edge
-BINS = np.linspace(0, 1, 21)
-MARGINS = np.linspace(*CLIPPED, 25)
 _RANDOM = f"{CONTROL}random"
 _SPREAD = {"insertion": "insertion AUC", "alpha": "α, completeness of a pair", "beta": "β, soundness of a pair"}
 BUNDLE_SHAPES = ("disc", "square", "triangle", "diamond")
@@ -34,6 +32,18 @@ class Drawn(NamedTuple):
     panels: Sequence[tuple[str, Markup]]
     legend: Markup
     caption: str
+
+
+class _Scale(NamedTuple):
+    """The bins of a histogram, what it counts, and its size."""
+
+    bins: Array
+    counted: str
+    size: tuple[int, int]
+
+
+_SHARES = _Scale(np.linspace(0, 1, 21), "share of values", (300, 230))
+_MARGINS = _Scale(np.linspace(*CLIPPED, 25), "share of images", (440, 300))
 
 
 def tone_of(bundle: str, bundles: Sequence[str]) -> tuple[str, str]:
@@ -161,7 +171,7 @@ def histograms(rows: Rows, bundle: str, key: str) -> Drawn:
     """How insertion, alpha and beta are spread, beside the random control."""
     values = {column: (_finite_values(rows, bundle, column), _finite_values(rows, _RANDOM, column))
               for column in _SPREAD}  # fmt: skip
-    panels = [_histogram(f"{key}-{column}", label, BINS, "share of values", rows, bundle, values[column])
+    panels = [_histogram(f"{key}-{column}", label, _SHARES, rows, bundle, values[column])
               for column, label in _SPREAD.items() if len(values[column][0])]  # fmt: skip
     caption = "Insertion of predicted labels; α and β of every pair of an image and a label."
     return Drawn(panels, _histogram_legend(rows, bundle), caption)
@@ -171,27 +181,25 @@ def specificity(rows: Rows, bundle: str, key: str) -> Drawn:
     """How the margins of images are spread, beside the random control; no panel where there are none."""
     sources = image_means(rows.table, bundle), image_means(rows.table, _RANDOM)
     panels = []
-    for name_of_metric in ("label_specificity", "other_label_evidence"):
-        values = [means.get(name_of_metric, np.zeros(0)) for means in sources]
-        finite = values[0][np.isfinite(values[0])], values[1][np.isfinite(values[1])]
+    for metric in ("label_specificity", "other_label_evidence"):
+        values, other = (means.get(metric, np.zeros(0)) for means in sources)
+        finite = values[np.isfinite(values)], other[np.isfinite(other)]
         if len(finite[0]):
-            label = f"{title(name_of_metric)}, log-odds"
-            panels.append(
-                _histogram(f"{key}-{name_of_metric}", label, MARGINS, "share of images", rows, bundle, finite)
-            )
+            panels.append(_histogram(f"{key}-{metric}", f"{title(metric)}, log-odds", _MARGINS, rows, bundle, finite))
     caption = "Margins of images, clipped at ±6. A map that poses for all labels has a margin of 0 on every image."
     return Drawn(panels, _histogram_legend(rows, bundle), caption)
 
 
 def _histogram(
-    key: str, label: str, bins: Array, of: str, rows: Rows, bundle: str, values: tuple[Array, Array]
+    key: str, label: str, scale: _Scale, rows: Rows, bundle: str, values: tuple[Array, Array]
 ) -> tuple[str, Markup]:
     """A panel with its title: a bundle's values as bars, and those of the random control, if any, as an outline."""
+    bins = scale.bins
     shares, other = (np.histogram(part.clip(bins[0], bins[-1]), bins)[0] / max(len(part), 1) for part in values)
-    top = max(*shares, *other)
+    high = max(0.05, float(np.ceil(max(*shares, *other) * 20) / 20))
     panel = Panel(key, f"Histogram of {label}, {source(bundle)}",
                   Axis(float(bins[0]), float(bins[-1]), f"{label} → {UP}"),
-                  Axis(0, max(0.05, float(np.ceil(top * 20) / 20)), of, percent=True), (300, 230))  # fmt: skip
+                  Axis(0, high, scale.counted, percent=True), scale.size)  # fmt: skip
     panel.bars(bins.tolist(), shares.tolist(), tone_of(bundle, rows.bundles)[0])
     if len(values[1]):
         panel.outline(bins.tolist(), other.tolist(), tone_of(_RANDOM, rows.bundles)[0])

@@ -80,8 +80,10 @@ def over_controls(results: Results) -> list[MetricResult]:
 
 def no_specificity(results: Results) -> str:
     """Why label specificity is not drawn."""
-    missing = [remark(metric) for metric in results.metrics if metric.name == "label_specificity" and remark(metric)]
-    return f"Label specificity was not assessed: {missing[0]}." if missing else wording.NO_ROWS
+    metrics = [metric for metric in results.metrics if metric.name == "label_specificity"]
+    if not metrics:
+        return "Label specificity was not part of this run."
+    return wording.NO_ROWS if metrics[0].value is not None else f"Not assessed: {remark(metrics[0])}."
 
 
 def is_share(metric: MetricResult) -> bool:

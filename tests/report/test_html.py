@@ -45,7 +45,7 @@ def columns(images: range, labels: int, sources: Sequence[str], seed: int = 0) -
     """Rows of made-up figures, those of later sources lower."""
     made: dict[str, list[Any]] = {column: [] for column in COLUMNS}
     for image in images:
-        rng = np.random.default_rng([seed, image])
+        rng, odds = np.random.default_rng([seed, image]), np.random.default_rng([seed, image, 1])
         probs = rng.dirichlet(np.full(labels, 0.3))
         best = int(probs.argmax())
         for place, bundle in enumerate(sources):
@@ -58,6 +58,8 @@ def columns(images: range, labels: int, sources: Sequence[str], seed: int = 0) -
                     "insertion": auc, "alpha": min(max(auc, 0.01) / probs[label], 1.0),
                     "beta": min(max(probs[label], 0.001) / auc, 1.0), "tied_fraction": 0.0, "flags": [],
                     "keep_counts": KEEP, "curve": curve.tolist(), "map_digest": f"{image:08x}{label:08x}{place:016x}",
+                    "log_odds": (odds.normal(size=labels) + (np.arange(labels) == label)).tolist(),
+                    "log_odds_error": [0.1] * labels,
                 }  # fmt: skip
                 for column, held in made.items():
                     held.append(row.get(column))
@@ -119,6 +121,7 @@ def with_gallery(run: Path, cards: int = 3, side: int = 16, called: str = "tabby
             "insertion": 0.9 - at / 100, "alpha": 0.5, "beta": None, "worst_completeness": at / 100,
             "worst_soundness": 1 - at / 100, "curve": {"keep": [0, 0.5, 1], "score": [0.1, 0.8, 0.9]},
             "pictures": {"image": "image.jpg", "map": "map.png", "kept": "image.jpg"},
+            **({} if label else {"matrix": {"labels": [0, 1], "log_odds": [[1.5, -2.0], [-3.25, -4.0]]}}),
         }
         for at in range(cards) for label in (0, 1)
     ]  # fmt: skip
@@ -234,6 +237,29 @@ def test_figures_are_those_of_the_results_with_interval_and_n(audited: Path, pag
         else:
             assert remark(one)
             assert remark(one) in said
+
+
+def test_a_card_shows_the_matrix_of_its_labels(page: str) -> None:
+    """Own maps are marked, and so is the highest of each row, also for those who cannot see it."""
+    matrix = re.search(r'<table class="matrix">.*?</table>', page, re.DOTALL)
+    assert matrix is not None
+    cells = re.findall(r'<td class="([a-z ]*)">([^<]*)', matrix[0])
+    assert cells == [("own highest", "1.5"), ("", "−2.0"), ("highest", "−3.2"), ("own", "−4.0")]
+    assert matrix[0].count("(highest)") == 2
+
+
+def test_margins_are_drawn_and_stand_beside_every_control(page: str) -> None:
+    section = page[page.index('id="effort"') : page.index('id="classes"')]
+    assert "Histogram of label specificity" in section
+    assert "Histogram of other-label evidence" in section
+    assert section.count('data-label="over"') == len(CONTROLS)
+
+
+def test_with_one_label_the_report_says_why_there_is_no_label_specificity(tmp_path: Path) -> None:
+    page = render_html(load(made_run(tmp_path / "run", labels=1)))
+    section = page[page.index('id="effort"') : page.index('id="classes"')]
+    assert "Not assessed: no image has a second label in the label set" in section
+    assert "Histogram" not in section
 
 
 @pytest.mark.parametrize(("verdict", "word"), [("pass", "Pass"), ("inconclusive", "Inconclusive"),
