@@ -21,6 +21,14 @@ class OtherVersion(BadInput):
     """A file was written by an auditkit whose files this one does not read."""
 
 
+class NoGradient(BadInput):
+    """The model has no gradient that can be used; the method mask works without one."""
+
+    def __init__(self, reason: str, alternative: str = "") -> None:
+        super().__init__(f"{reason}. Use mask with --gradient differences, which needs none{alternative}.")
+        self.reason = reason
+
+
 class RuntimeFailure(AuditError):
     """The input was fine, but the machine or the runtime could not do the work."""
 

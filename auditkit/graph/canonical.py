@@ -9,7 +9,7 @@ import onnx
 from onnx import defs, helper, inliner, numpy_helper, version_converter
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
+from auditkit.errors import NoGradient
 from auditkit.graph import edit
 
 # Operators that are replaced by their definition in the standard; CUDA has no kernel for most of them.
@@ -25,13 +25,13 @@ _LONGEST_REASON = 200  # characters of an error of onnx that are quoted
 def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without functions of its own, and with compound operators replaced by their definitions."""
     model = edit.inlined(model)
-    if not any(node.op_type in SPELLED_OUT for node in model.graph.node):
+    if not any(map(_is_compound, model.graph.node)):
         return model
     fresh = edit.copy(model)
     for tensor in fresh.graph.initializer:  # otherwise the inliner does not know their types
         fresh.graph.value_info.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     for node in fresh.graph.node:
-        if node.op_type in SPELLED_OUT:  # some definitions read attributes that are missing, so write the defaults
+        if _is_compound(node):  # some definitions read attributes that are missing, so write the defaults
             names = {attribute.name for attribute in node.attribute}
             schema = defs.get_schema(node.op_type, edit.opset(fresh)).attributes
             defaults = [attribute.default_value for name, attribute in schema.items() if name not in names]
@@ -42,17 +42,25 @@ def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     return inlined
 
 
+def _is_compound(node: onnx.NodeProto) -> bool:
+    return node.op_type in SPELLED_OUT and node.domain in edit.STANDARD_DOMAINS
+
+
 def raised(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model in an operator set for which all rules hold."""
     opset = edit.opset(model)
     if opset >= _OPSET:
         return model
+    fresh = edit.copy(model)
+    # Old files list weights as inputs; the runtime does not list those that it folds, and the converter misses them.
+    edit.replace(fresh.graph.input, edit.real_inputs(fresh.graph))
+    fresh.ir_version = max(fresh.ir_version, edit.FIRST_IR_WITH_CONSTANTS)
     try:
-        fresh = version_converter.convert_version(model, _OPSET)
+        fresh = version_converter.convert_version(fresh, _OPSET)
     except (RuntimeError, ValueError, version_converter.ConvertError) as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
-        message = f"the model's operator set {opset} cannot be raised to {_OPSET}, which gradients need ({reason})."
-        raise BadInput(f"{message} Use --gradient differences, or ask the vendor for a newer export.") from None
+        message = f"the model's operator set {opset} cannot be raised to {_OPSET}, which gradients need ({reason})"
+        raise NoGradient(message, ", or ask the vendor for a newer export") from None
     if opset < _FIRST_OPSET_WITH_COORDINATES:  # the converter ignores that a Resize had one meaning then
         for node in fresh.graph.node:
             if node.op_type == "Resize":

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from auditkit.errors import BadInput
+from auditkit.errors import NoGradient
 from auditkit.graph import edit
 
 # The float operators of those that take quantised operands (x, scale, zero), ..., and the scale and zero of the result.
@@ -100,7 +100,7 @@ class _Rewriter(edit.Builder):
         """The lowest and the highest number of a type."""
         if kind not in LIMITS:
             name = TensorProto.DataType.Name(kind).lower()
-            raise BadInput(f"the model rounds to {name}, for which there is no gradient. Use --gradient differences.")
+            raise NoGradient(f"the model rounds to {name}, for which there is no gradient")
         return LIMITS[kind]
 
     def _broadcastable(self, name: str, like: str, node: onnx.NodeProto) -> str:
@@ -110,7 +110,7 @@ class _Rewriter(edit.Builder):
             return real
         axis, rank = edit.attribute(node, "axis", 1), self.ranks.get(like, 0)
         if not rank:
-            raise BadInput(f"'{like}' is quantised per channel, and its rank is unknown. Use --gradient differences.")
+            raise NoGradient(f"'{like}' is quantised per channel, and its rank is unknown")
         later_axes = list(range(1, rank - axis % rank))
         return self.node("Unsqueeze", [real, self.constant(later_axes)]) if later_axes else real
 
@@ -194,6 +194,18 @@ class _Rewriter(edit.Builder):
         else:
             self._make("Gemm", operands, node.output[0], **self._float_attributes(node))
 
+    def _matmul_of_real(self, node: onnx.NodeProto) -> None:
+        """DynamicQuantizeMatMul and MatMulIntegerToFloat: a product in real numbers."""
+        names = [*node.input, "", "", ""]
+        if node.op_type == "DynamicQuantizeMatMul":
+            x, weight, bias = names[0], [names[1], names[2], names[3]], names[4]
+        else:
+            x, weight, bias = self._real([names[0], names[2], names[4]]), [names[1], names[3], names[5]], names[6]
+        operands = [x, self._make("DequantizeLinear", [name for name in weight if name], axis=-1)]
+        product = self.node("MatMul", operands, None if bias else node.output[0])
+        if bias:
+            self.node("Add", [product, bias], node.output[0])
+
     def _bias(self, names: Sequence[str], x_scale: str, w_scale: str) -> list[str]:
         """A bias in float; its scale is the product of both scales."""
         if not any(names):
@@ -213,5 +225,6 @@ _REWRITES: Mapping[str, Callable[[_Rewriter, onnx.NodeProto], None]] = dict.from
     "QuantizeLinear": _Rewriter._quantise, "DequantizeLinear": _Rewriter._dequantise, "QLinearConv": _Rewriter._conv,
     "DynamicQuantizeLinear": _Rewriter._dynamic, "QLinearConcat": _Rewriter._concat, "QGemm": _Rewriter._gemm,
     "ConvInteger": _Rewriter._integer, "MatMulInteger": _Rewriter._integer,
+    "DynamicQuantizeMatMul": _Rewriter._matmul_of_real, "MatMulIntegerToFloat": _Rewriter._matmul_of_real,
 }  # fmt: skip
 QUANTISED = frozenset(_REWRITES)

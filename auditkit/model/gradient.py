@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from auditkit import __version__
 from auditkit.arrays import Array, Weights
-from auditkit.errors import BadInput, ModelFailure, RuntimeFailure
-from auditkit.graph import canonical, dequantise, edit, float_types
+from auditkit.errors import BadInput, LoadFailure, ModelFailure, NoGradient, OutOfMemory
+from auditkit.graph import canonical, dequantise, edit, float_types, fused
 from auditkit.graph.gradient import Facts, export, unreached
 from auditkit.model import preprocessing
 from auditkit.model.classifier import OnnxClassifier
@@ -28,7 +28,7 @@ _SAME_SCORES = {"float16": 5e-2, "float32": 1e-3, "float64": 1e-3}
 _WITHOUT_ROUNDING = 0.5  # the same, where a quantised graph is compared without its rounding
 _WHOLE = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)
 _MOST_NUMBERS = 4096  # no operand of shape arithmetic is larger
-_NOT_USED = "it is not used. Use --gradient differences, and please report the model."
+_REPORT = "; please report the model"
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,23 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
     feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in sizes]
     try:
         return _ready(edit.with_input_type(model, signature.input), classifier, outputs, feeds)
-    except (shape_inference.InferenceError, RuntimeError) as error:  # what onnx's own passes raise
+    except OutOfMemory:
+        raise
+    # What onnx's own passes raise, and what the runtime says of a graph that we changed.
+    except (shape_inference.InferenceError, RuntimeError, LoadFailure, ModelFailure) as error:
         reason = " ".join(str(error).split())[:200]
-        advice = "Use --gradient differences, or ask the vendor for another export."
-        raise BadInput(f"the graph cannot be made ready for a gradient ({reason}). {advice}") from None
+        message = f"the graph cannot be made ready for a gradient ({reason})"
+        raise NoGradient(message, ", or ask the vendor for another export") from None
 
 
 def _ready(
     model: onnx.ModelProto, classifier: OnnxClassifier, outputs: list[str], feeds: list[dict[str, Array]]
 ) -> Ready:
     (image,), settings = feeds[0], classifier.settings
+    fused.refuse_machine_bound(model)
     model = canonical.spelled_out(model)
+    if any(fused.is_fused(node, edit.opset(model)) for node in model.graph.node):
+        model = fused.spelled_out(model, _ranks(classifier, feeds[0][image]))
     surrogate = dequantise.rounds(model, image)
     if dequantise.is_quantised(model):
         model = edit.with_outputs(dequantise.dequantised(canonical.raised(model)), outputs)
@@ -97,6 +103,13 @@ def _ready(
         model = folded(canonical.resolved(model, conditions), weights, settings)
     facts = measured_facts(model, weights, feeds, settings)
     return Ready(canonical.with_known(model, facts.values), weights, facts, surrogate)
+
+
+def _ranks(classifier: OnnxClassifier, images: Array) -> dict[str, int]:
+    """Numbers of axes of all tensors of the vendor's graph, which takes images in a type of its own."""
+    feeds = [{classifier.signature.input: images.astype(classifier.signature.dtype)}]
+    shapes = measured_facts(classifier.graph, classifier.weights, feeds, classifier.settings).shapes
+    return {name: len(shape) for name, shape in shapes.items()}
 
 
 def measured_facts(
@@ -162,8 +175,7 @@ def _computed(graph: onnx.GraphProto) -> list[str]:
 
 def _merged_shape(name: str, shapes: list[tuple[int, ...]]) -> tuple[int | None, ...]:
     if len({len(shape) for shape in shapes}) > 1:
-        reason = f"the number of axes of '{name}' changes with the batch size, which gradients cannot follow"
-        raise BadInput(f"{reason}. Use --gradient differences.")
+        raise NoGradient(f"the number of axes of '{name}' changes with the batch size, which gradients cannot follow")
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
 
 
@@ -223,19 +235,19 @@ def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differen
 def _checked(
     classifier: OnnxClassifier, base: Ready, joined: onnx.ModelProto, wrt: str, what: str = "the gradient"
 ) -> Check:
-    """The check of a gradient, which has passed; raises RuntimeFailure otherwise."""
+    """The check of a gradient, which has passed; raises NoGradient otherwise."""
     settings = replace(classifier.settings, precision="strict")  # TF32 is not fine enough
     session = Session(export.nudged(joined, base.facts, wrt), settings, base.weights)
     try:
         _compare_scores(classifier, session, base, wrt)
         result = check(_line_error(classifier, session, base.facts, wrt, line) for line in itertools.count())
     except ModelFailure as error:  # not the fault of the image that is explained
-        raise RuntimeFailure(f"{what} cannot be checked on noise images: {error}") from None
+        raise NoGradient(f"{what} cannot be checked on noise images: {str(error).rstrip('.')}") from None
     if not result.passed:
-        raise RuntimeFailure(
+        raise NoGradient(
             f"{what} differs from the change of scores by {100 * result.error:.2g} % on noise images, give or take "
-            f"{100 * result.doubt:.2g} %; {_NOT_USED}"
-        )
+            f"{100 * result.doubt:.2g} %, and is not used", _REPORT
+        )  # fmt: skip
     return result
 
 
@@ -253,7 +265,7 @@ def _compare_scores(classifier: OnnxClassifier, session: Session, base: Ready, w
     difference = float(np.linalg.norm(scores - expected) / max(float(np.linalg.norm(expected)), 1e-6))
     if not difference <= (_WITHOUT_ROUNDING if base.surrogate else same):
         change = f"by {100 * difference:.2g} %"
-        raise RuntimeFailure(f"the graph for the gradient gives other scores than the model, {change}; {_NOT_USED}")
+        raise NoGradient(f"the graph for the gradient gives other scores than the model, {change}", _REPORT)
 
 
 def _line_error(classifier: OnnxClassifier, session: Session, facts: Facts, wrt: str, line: int) -> float | None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import RuntimeFailure
+from auditkit.errors import NoGradient
 
 # Scores [n, classes] and gradients [n, ...] with each of n moves added to what is differentiated by.
 At = Callable[[Array], tuple[Array, Array]]
@@ -62,8 +62,7 @@ def check(errors: Iterable[float | None]) -> Check:
         if len(measured) >= _FEWEST and (result := _judged(measured)).passed and result.doubt <= LIMIT:
             return result
     if len(measured) < _FEWEST:
-        reason = "on noise images the scores hardly change"
-        raise RuntimeFailure(f"the gradient cannot be checked: {reason}. Use --gradient differences.")
+        raise NoGradient("the gradient cannot be checked: on noise images the scores hardly change")
     return _judged(measured)
 
 

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput, ModelFailure, OutOfMemory
+from auditkit.errors import ModelFailure, NoGradient, OutOfMemory
 from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.gradient import differentiate
@@ -85,7 +85,7 @@ _SLOPES: "WeakKeyDictionary[OnnxClassifier, dict[str | None, Slopes]]" = WeakKey
 def slopes(model: AnyClassifier, layer: str | None = None) -> Slopes:
     """The classifier with its gradient, created once for each layer."""
     if not model.can_differentiate:
-        raise BadInput("a function has no gradient to follow; use --gradient differences.")
+        raise NoGradient("a function has no gradient to follow")
     by_layer = _SLOPES.setdefault(model, {})
     if layer not in by_layer:
         by_layer[layer] = Slopes(model, layer)

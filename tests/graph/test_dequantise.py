@@ -34,6 +34,7 @@ WEIGHTS = {
     "w": rng.integers(-127, 127, (4, 3, 3, 3), dtype=np.int8), "ws": rng.uniform(0.005, 0.02, 4).astype(np.float32),
     "wz": np.zeros(4, np.int8), "b": rng.integers(-900, 900, 4, dtype=np.int32),
     "m": rng.integers(0, 255, (6, 4), dtype=np.uint8), "ms": np.float32(0.01), "mz": np.uint8(128),
+    "cs": rng.uniform(0.005, 0.02, 4).astype(np.float32), "cz": np.zeros(4, np.int8), "cb": np.float32([1, -2, 3, 0]),
     "n": rng.integers(-127, 127, (6, 4), dtype=np.int8), "ns": np.float32(0.02), "nz": np.int8(0),
 }  # fmt: skip
 OURS = "com.microsoft"
@@ -75,6 +76,11 @@ FORMS: dict[str, tuple[list[onnx.NodeProto], tuple[int, ...]]] = {
         make("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
         make("MatMulInteger", ["q", "m", "qz", "mz"], ["i"]), make("Cast", ["i"], ["f"], to=1),
         make("Mul", ["qs", "ms"], ["both"]), make("Mul", ["f", "both"], ["y"])], MATRIX),
+    "DynamicQuantizeMatMul": ([
+        make("DynamicQuantizeMatMul", ["x", "n", "cs", "cz", "cb"], ["y"], domain=OURS)], MATRIX),
+    "MatMulIntegerToFloat": ([
+        make("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
+        make("MatMulIntegerToFloat", ["q", "n", "qs", "cs", "qz"], ["y"], domain=OURS)], MATRIX),
 }  # fmt: skip
 
 

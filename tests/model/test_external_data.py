@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -378,15 +377,15 @@ def attacked(place: Place, attack: str, root: Path) -> tuple[Path, Folders]:
 
 
 class Witness:
-    """What a test's own thread opened, and how often it read by descriptor; workers' watchers open files too."""
+    """What Python opened while it watched, and how often it read by descriptor."""
 
     def __init__(self) -> None:
-        self.thread: int | None = None
+        self.watching = False
         self.opened: list[str] = []
         self.reads = 0
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and threading.get_ident() == self.thread:
+        if self.watching and event == "open":
             self.opened.append(os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else str(args[0]))
 
 
@@ -406,9 +405,9 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Iterator[Witness]:
         return pread(descriptor, length, offset)
 
     monkeypatch.setattr(os, "pread", counted)
-    WITNESS.thread = threading.get_ident()
+    WITNESS.watching = True
     yield WITNESS
-    WITNESS.thread = None
+    WITNESS.watching = False
 
 
 @attacks

@@ -1,5 +1,6 @@
 """Gradients of exported networks are those of torch.autograd, by either exporter; a vendor's own are taken."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def families() -> dict[str, Any]:
 
 
 def exported(net: Any, path: Path, *, new: bool) -> OnnxClassifier:
-    image = (torch.randn(2, 3, nets.SIZE, nets.SIZE),)
+    image = (torch.randn(2, 3, nets.SIZE, nets.SIZE, dtype=next(net.parameters()).dtype),)
     names = {"input_names": ["image"], "output_names": ["logits"]}
     if new:
         batch = {0: torch.export.Dim("N", min=1)}
@@ -94,6 +95,54 @@ def test_networks_with_kinks_in_double_precision(
         assert relative(result, autograd(families[name], image, seed)) < 1e-5
     finally:
         families[name].float()
+
+
+@pytest.mark.parametrize("name", ["convnext", "mixer", "swin"])
+def test_half_precision_has_the_gradient_of_its_rounded_weights(
+    name: str, families: dict[str, Any], tmp_path: Path
+) -> None:
+    """The reference is the network of the same float16 weights in float64."""
+    halved = copy.deepcopy(families[name]).half()
+    found = gradient.differentiate(exported(halved, tmp_path / "net.onnx", new=False))
+    image, seed = (array.astype(np.float16) for array in inputs(np.float64))
+    session = Session(found.model, CPU, found.weights)
+    result = session.run({"image": image, export.SEED: seed.astype(np.float32)}, [export.GRADIENT])[0]
+    expected = autograd(halved.double(), image.astype(np.float64), seed.astype(np.float64))
+    assert relative(result, expected) < 2e-5
+
+
+# The gates of a Relu open at the rounded features of torch, and at unrounded ones here: they differ by more.
+@pytest.mark.parametrize(("activation", "most"), [("ReLU", 0.25), ("Tanh", 0.05)])
+def test_a_quantised_network_has_nearly_the_straight_through_gradient(
+    activation: str, most: float, tmp_path: Path
+) -> None:
+    """The reference is torch's gradient of fake quantisation, which passes straight through the rounding."""
+
+    class Quantised(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = torch.nn.ModuleList([torch.nn.Conv2d(size, 8, 3, padding=1) for size in (3, 8, 8)])
+            self.head, self.activation = torch.nn.Linear(8, nets.CLASSES), getattr(torch.nn, activation)()
+
+        def forward(self, x: Any) -> Any:
+            def rounded(x: Any, scale: float, zero: int, low: int, high: int) -> Any:
+                return torch.fake_quantize_per_tensor_affine(x, scale, zero, low, high)
+
+            x = rounded(x, 6 / 255, 128, 0, 255)
+            for conv in self.convs:
+                weight = rounded(conv.weight, 1 / 254, 0, -128, 127)
+                x = torch.nn.functional.conv2d(x, weight, conv.bias, padding=1)
+                x = rounded(self.activation(x), 2 / 255, 128, 0, 255)
+            return self.head(x.mean(dim=(2, 3)))
+
+    torch.manual_seed(1)
+    net = Quantised().eval()
+    found = gradient.differentiate(exported(net, tmp_path / "net.onnx", new=False))
+    assert found.surrogate
+    image, seed = inputs(np.float32)
+    session = Session(found.model, CPU, found.weights)
+    result = session.run({"image": image, export.SEED: seed}, [export.GRADIENT])[0]
+    assert 1e-4 < relative(result, autograd(net, image, seed)) < most
 
 
 def test_a_gradient_exported_by_the_vendor_is_taken(tmp_path: Path) -> None:

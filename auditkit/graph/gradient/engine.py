@@ -11,8 +11,8 @@ from typing import NoReturn
 import onnx
 from onnx import TensorProto
 
-from auditkit.errors import BadInput
-from auditkit.graph import edit
+from auditkit.errors import NoGradient
+from auditkit.graph import edit, fused
 from auditkit.graph.canonical import SPELLED_OUT
 from auditkit.graph.dequantise import QUANTISED
 from auditkit.graph.float_types import FLOATS
@@ -65,11 +65,12 @@ def missing_rules(model: onnx.ModelProto, input_name: str, output: str) -> list[
     integers = {node.output[0] for node in casts if edit.attribute(node, "to", TensorProto.FLOAT) not in FLOATS}
     path = _between(graph, [input_name], [output], lambda name: name not in integers)
     nodes = [Node(n) for n in graph.node if not path.isdisjoint(n.output) and not path.isdisjoint(edit.names_read(n))]
-    return _grouped((node, "") for node in nodes if not _has_rule(node, path))
+    version = edit.opset(model)
+    return _grouped((node, "") for node in nodes if not _has_rule(node, path, version))
 
 
-def _has_rule(node: Node, path: set[str]) -> bool:
-    if node.operator in QUANTISED:
+def _has_rule(node: Node, path: set[str], version: int) -> bool:
+    if node.operator in QUANTISED or fused.is_fused(node.proto, version):
         return True
     if node.operator == "If":  # resolved where its condition depends on shapes alone
         return node.x not in path
@@ -86,12 +87,12 @@ def _grouped(gaps: Iterable[tuple[Node, str]]) -> list[Missing]:
     return [Missing(op, len(names), names[0], reason) for (op, reason), names in groups.items()]
 
 
-def _missing_message(missing: list[Missing]) -> str:
-    """The error message that lists all missing rules and a way out."""
+def _no_rules(missing: list[Missing]) -> NoGradient:
+    """The error that lists all missing rules."""
     rest = len(missing) - _MOST_LISTED
     gaps = ", ".join(map(str, missing[:_MOST_LISTED])) + (f" and {rest} more" if rest > 0 else "")
     them = "it" if len(missing) == 1 else "them"
-    return f"no gradient rule for {gaps}. Use --gradient differences, or ask the vendor for an export without {them}."
+    return NoGradient(f"no gradient rule for {gaps}", f", or ask the vendor for an export without {them}")
 
 
 def backward(b: Builder, graph: onnx.GraphProto, seeds: Mapping[str, str], wrt: Iterable[str]) -> dict[str, str]:
@@ -117,7 +118,7 @@ def backward(b: Builder, graph: onnx.GraphProto, seeds: Mapping[str, str], wrt: 
             if name in carrying and grad is not None:
                 arrived.setdefault(name, []).append(grad)
     if gaps:
-        raise BadInput(_missing_message(_grouped(reversed(gaps))))
+        raise _no_rules(_grouped(reversed(gaps)))
     return {name: _total(b, arrived, name) or unreached(name, seeds) for name in targets}
 
 
@@ -132,4 +133,4 @@ def _total(b: Builder, arrived: _Arrived, name: str) -> str | None:
 def unreached(name: str, seeds: Iterable[str]) -> NoReturn:
     """Refuse a tensor that has no gradient."""
     outputs = ", ".join(seeds)
-    raise BadInput(f"output '{outputs}' does not depend on '{name}', or only by rounding. Use --gradient differences.")
+    raise NoGradient(f"output '{outputs}' does not depend on '{name}', or only by rounding")
