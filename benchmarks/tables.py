@@ -19,6 +19,7 @@ from benchmarks.peers.tables import markdown as of_peers
 from benchmarks.planted import planted_table
 from benchmarks.record import record_table
 from benchmarks.steps import steps_table
+from benchmarks.zoo import zoo_table
 
 Results = dict[str, Any]
 HEAD = """# Measured
@@ -155,6 +156,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "opening": ("Opening a model", opening),
     "paper-": ("The paper's tables", of_paper),
     "planted": ("Masks of images whose truth is known", planted_table),
+    "zoo": ("A mask for every architecture", zoo_table),
     "linear": ("The paper's linear theorem", linear),
     "mutations": ("Mutated models, cards, policies, bundles and images", mutations),
     "gpu-suite": ("The test suite on a GPU", suite),
