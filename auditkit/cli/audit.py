@@ -56,7 +56,11 @@ def audit(
     bundles = open_bundles(heatmaps or [])
     request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv), bundles)
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
-    results = audits.audit(classifier, dataset, replace(request, pool=infill_pool), out, console.progress)
+    if explanation is not None:
+        explanation = explanation.fitting(classifier)
+        console.print_notes(explanation.notes)
+    request = replace(request, explanation=explanation, pool=infill_pool)
+    results = audits.audit(classifier, dataset, request, out, console.progress)
     if as_json:
         console.print_json(results.to_json(), sort_keys=True)
     else:

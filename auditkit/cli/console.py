@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -130,6 +130,12 @@ def plain(text: str) -> str:
     """Text out of a vendor's file, made harmless: without terminal control sequences, and cut if it is very long."""
     text = text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "..."
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def print_notes(notes: Iterable[object]) -> None:
+    """Print what the user should know before the work begins, on stderr."""
+    for note in notes:
+        sys.stderr.write(f"note: {plain(str(note))}\n")
 
 
 def print_json(content: Mapping[str, object], sort_keys: bool = False) -> None:

@@ -44,6 +44,7 @@ def explain(
         raise BadInput(f"--pictures {pictures} is a file; name a folder.")
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
     explanation = request.fitting(classifier)
+    console.print_notes(explanation.notes)
     with console.progress("explaining") as progress:
         maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress)
     if pictures is not None:
@@ -56,8 +57,6 @@ def explain(
         "passes": record.passes, "gradients": record.gradients, "computed": "; ".join(record.computed),
     }  # fmt: skip
     notes = [*record.notes, *maps.notes]
-    if explanation.method != request.method:
-        notes.insert(0, f"{request.method} without a gradient: {explanation.method} is used")
     fields = [(name, str(value)) for name, value in facts.items()]
     fields += [("warning", text) for text in classifier.card.warnings] + [("note", note) for note in notes]
     console.show(as_json, {"schema_version": 1, **facts, "notes": notes}, fields)

@@ -29,7 +29,7 @@ from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss
 from auditkit.methods.mask.pair import Ending, Pair
 from auditkit.methods.notes import Note
 from auditkit.methods.request import Bank, MethodResult, Request, over_blur
-from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.signature import to_probabilities
 
 Start = Literal["circle", "ones"]
@@ -67,7 +67,7 @@ class FongOptions:
 
 def fong(request: Request, options: FongOptions = FongOptions()) -> MethodResult:
     """The share of each pixel that the learned mask deletes, in [0, 1], for every image and label."""
-    learner, pictures = prepare_once(request.model, options, _prepare), over_blur(request, options.blur)
+    learner, pictures = prepare(request.model, options), over_blur(request, options.blur)
     discs = _first_discs(request, learner, pictures) if options.start == "circle" else None
     first_masks = None if discs is None else discs.weights
     return request.in_parts(
@@ -96,6 +96,11 @@ def _result(request: Request, learner: Learner, pairs: list[Pair], discs: _First
     idle = sum(not maps[pair.image][pair.label].any() for pair in pairs)  # masks that rank no pixel before another
     notes += [Note("idle", hits=idle, total=len(pairs)), *(Note("surrogate-masks"),) * learner.surrogate]
     return MethodResult(maps, first_passes + passes, passes, tuple(notes))
+
+
+def prepare(model: AnyClassifier, options: FongOptions) -> Learner:
+    """The learner for a classifier, prepared once."""
+    return prepare_once(model, options, _prepare)
 
 
 def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:

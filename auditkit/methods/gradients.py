@@ -12,10 +12,12 @@ from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 from auditkit.methods import option_values
+from auditkit.methods.mask.learner import prepare_once
 from auditkit.methods.notes import Note
 from auditkit.methods.request import MethodResult, Request
-from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.gradient import ready
+from auditkit.model.gradient_session import Slopes
 from auditkit.model.gradient_session import slopes as slopes_of
 
 _Size = tuple[int, int]
@@ -125,14 +127,9 @@ def _explain(
 
 def grad_cam(request: Request, options: Cam) -> MethodResult:
     """The channels of a late layer, weighted by their mean gradient and clipped at zero (Selvaraju et al. 2017)."""
-    model = request.model
-    if not model.can_differentiate:
-        raise BadInput("grad-cam needs a layer of the network, and a function has none; use differences or rise.")
-    if options.layer and options.layer not in edit.producers(model.graph.graph):
-        message = f"layer={options.layer} names no tensor that '{model.signature.output}' is computed from"
-        raise BadInput(f"{message}; name one that a node of the graph returns, or leave the option out.")
-    layer, size = options.layer or _last_spatial(model), (model.signature.height, model.signature.width)
-    slopes, pairs, maps = slopes_of(model, layer), request.pairs(), request.empty_maps()
+    signature, slopes = request.model.signature, prepare_cam(request.model, options)
+    layer, size = str(slopes.layer), (signature.height, signature.width)
+    pairs, maps = request.pairs(), request.empty_maps()
     request.expect(len(pairs))
     for image, label in pairs:
         result = slopes.of(request.inputs[image : image + 1], np.array([label]))
@@ -142,6 +139,23 @@ def grad_cam(request: Request, options: Cam) -> MethodResult:
         request.tick(1)
     notes = (Note("layer", layer), *(Note("surrogate-gradient"),) * slopes.surrogate)
     return MethodResult(maps, gradients=len(pairs), notes=notes)
+
+
+def prepare(model: AnyClassifier, _options: object) -> Slopes:
+    """The classifier with the gradient of its image, prepared once."""
+    return slopes_of(model)
+
+
+def prepare_cam(model: AnyClassifier, options: Cam) -> Slopes:
+    """The classifier with the gradient of a layer, prepared once."""
+    return prepare_once(model, options, _prepare_cam)
+
+
+def _prepare_cam(model: OnnxClassifier, options: Cam) -> Slopes:
+    if options.layer and options.layer not in edit.producers(model.graph.graph):
+        message = f"layer={options.layer} names no tensor that '{model.signature.output}' is computed from"
+        raise BadInput(f"{message}; name one that a node of the graph returns, or leave the option out.")
+    return slopes_of(model, options.layer or _last_spatial(model))
 
 
 def _last_spatial(model: OnnxClassifier) -> str:
@@ -158,7 +172,7 @@ def _last_spatial(model: OnnxClassifier) -> str:
         for name in node.output:
             shape = shapes.get(name, ())
             is_spatial = len(shape) == 3 and readers[name] > 1 if attention else len(shape) == 4
-            if is_spatial and shape[0] is None and _fits(shape[1:], size):
+            if is_spatial and shape[0] == model.signature.fixed_batch and _fits(shape[1:], size):
                 return str(name)
     raise BadInput("no tensor of the graph has a height and a width; name one with layer=NAME, or use another method.")
 

@@ -188,7 +188,7 @@ class _Batch:
 
 def igos(request: Request, options: IgosOptions = IgosOptions()) -> MethodResult:
     """The share of each pixel that both masks remove, in [0, 1], for every image and label."""
-    search = prepare_once(request.model, options, _prepare)
+    search = prepare(request.model, options)
     pairs, bank = request.pairs(), over_blur(request, options.blur)
     targets = Targets(
         np.array(pairs, np.int32), tuple(request.ids[image] for image, _ in pairs),
@@ -227,6 +227,11 @@ def _noise(request: Request, share: float) -> Array:
 def _ranges(model: AnyClassifier) -> Array:
     """Difference between white and black [channels], as the network takes them."""
     return np.asarray(np.ptp(model.card.table(), axis=1))
+
+
+def prepare(model: AnyClassifier, options: IgosOptions) -> Search:
+    """The search for a classifier, prepared once."""
+    return prepare_once(model, options, _prepare)
 
 
 def _prepare(model: OnnxClassifier, options: IgosOptions) -> Search:

@@ -8,6 +8,8 @@ from auditkit.records import optional
 
 # Kind of note -> its sentence, after "3 of 20" in a share and before the values in a range. {detail} is filled in.
 _SENTENCES = {
+    "no-gradient": "the method differences takes the place of mask: {detail}",
+    "unused-options": "these options of mask do not apply to differences: {detail}",
     "surrogate-gradient": "the gradient is a surrogate: that of the graph without its rounding",
     "surrogate-masks": "the model rounds; its masks were learned on the same model without rounding",
     "layer": "grad-cam at '{detail}'",

@@ -24,6 +24,7 @@ class Method:
     images: int = 16  # per request, on a CPU
     uses_pool: bool = False
     learns: bool = False  # by descent on many masks at once: a GPU needs more images per request
+    prepare: Callable[[AnyClassifier, Any], object] = gradients.prepare  # where a gradient is needed
 
     def together(self, model: AnyClassifier) -> int:
         """Images per request for this model; methods that learn keep each image's maps as they finish."""
@@ -48,8 +49,8 @@ _CONTROLS = {
     "noisy-edges": "blurred edges with noise",
 }  # fmt: skip
 METHODS: dict[str, Method] = {
-    "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions, images=4,
-                   uses_pool=True, learns=True),
+    "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions,
+                   prepare=mask.prepare, images=4, uses_pool=True, learns=True),
     "differences": Method("regression on random masks; needs no gradient", differences.differences,
                           differences.Differences, "passes", images=4, uses_pool=True),
     "gradient": Method("strongest gradient over the colours", gradients.gradient),
@@ -58,11 +59,11 @@ METHODS: dict[str, Method] = {
     "integrated-gradients": Method("mean gradient on the path from gray", gradients.integrated_gradients,
                                    gradients.Integrated),
     "grad-cam": Method("channels of the last spatial layer, weighted by their gradient", gradients.grad_cam,
-                       gradients.Cam),
-    "fong": Method("the smallest smooth region whose blur loses the label", fong.fong, fong.FongOptions, images=4,
-                   learns=True),
+                       gradients.Cam, prepare=gradients.prepare_cam),
+    "fong": Method("the smallest smooth region whose blur loses the label", fong.fong, fong.FongOptions,
+                   prepare=fong.prepare, images=4, learns=True),
     "igos++": Method("masks for deletion and insertion on the path from a blur", igos.igos, igos.IgosOptions,
-                     images=4, learns=True),
+                     prepare=igos.prepare, images=4, learns=True),
     "occlusion": Method("drop under a sliding gray square", blackbox.occlusion, blackbox.Occlusion, "passes", 4),
     "rise": Method("mean of random masks, weighted by the probability", blackbox.rise, blackbox.Rise, "passes", 4),
     "masker": Method("an exported masking network, path=FILE", masking_network.masker,

@@ -10,10 +10,10 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset, FailedImage
-from auditkit.errors import BadInput, ModelFailure
-from auditkit.graph.gradient import missing_rules
+from auditkit.errors import BadInput, LoadFailure, ModelFailure, NoGradient
+from auditkit.methods.notes import Note
 from auditkit.methods.registry import METHODS, Method
-from auditkit.methods.request import Pool, Request
+from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
@@ -26,6 +26,8 @@ from auditkit.runs.summary.wording import flag_text
 
 MOST_POOL = 64  # images behind hidden pixels; more of them change nothing and fill the memory
 GRADIENTS = ("auto", "graph", "differences")
+# Options of a mask, and the same ones of differences.
+_OF_DIFFERENCES = {("infill", "distractors"): ("hide", "random"), ("infill", "gray"): ("hide", "gray")}
 OptionValue = bool | int | float | str | None
 
 
@@ -38,6 +40,7 @@ class Explanation:
     options: tuple[tuple[str, str], ...] = ()  # of the method, by name
     seed: int = 0
     gradient: str = "auto"  # of GRADIENTS: where a learned mask gets its direction from
+    notes: tuple[Note, ...] = ()  # why another method is used than the one that was asked for, if so
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -51,26 +54,38 @@ class Explanation:
 
     def chosen(self) -> tuple[Method, Any]:
         """The method and its options; each option that is not given has its default."""
-        method = METHODS[self.method]
-        options = {option.name: option for option in fields(method.options)}
-        values: dict[str, OptionValue] = {}
-        for name, text in self.options:
-            if name not in options:
-                raise BadInput(f"{self.method} has no option '{name}'; it has {', '.join(options) or 'none'}.")
-            values[name] = _parse_option(name, text, str(options[name].type))
-        for name, option in options.items():
-            if name not in values and option.default is MISSING:
-                raise BadInput(f"{self.method} needs the option {name}, as in {name}=VALUE.")
-        return method, method.options(**values)
+        if self.method == "mask" and self.gradient == "differences":
+            return self._by_differences("--gradient differences").chosen()
+        return METHODS[self.method], _read_options(self.method, self.options)
 
     def fitting(self, model: AnyClassifier) -> "Explanation":
-        """The same for this model: without a gradient, a mask is learned from differences of the model's answers."""
-        if self.method != "mask" or self.gradient == "graph":
+        """The same for this model; where it has no gradient to learn a mask by, with the method differences instead."""
+        if self.method == "mask" and self.gradient == "differences":
+            return self._by_differences("--gradient differences")
+        if self.method == "mask" and not model.can_differentiate:
+            return self._by_differences("a function has no gradient")
+        method, options = self.chosen()
+        if method.needs != "gradient":
             return self
-        if self.gradient == "differences" or not model.can_differentiate:
-            return replace(self, method="differences")
-        missing = missing_rules(model.graph, model.signature.input, model.signature.output)
-        return replace(self, method="differences") if missing else self
+        try:
+            method.prepare(model, options)
+        except (NoGradient, LoadFailure) as error:
+            if self.method != "mask" or self.gradient == "graph":
+                raise
+            return self._by_differences(error.reason if isinstance(error, NoGradient) else str(error).rstrip("."))
+        return self
+
+    def _by_differences(self, reason: str) -> "Explanation":
+        """The same by the method differences, with those options of the mask that it has too."""
+        names = {option.name for option in fields(METHODS["differences"].options)}
+        options = [_OF_DIFFERENCES.get(option, option) for option in self.options]
+        used = tuple(option for option in options if option[0] in names)
+        unused = tuple(option for option in options if option[0] not in names)
+        _read_options("mask", unused)  # refuses those that neither method has
+        notes = [Note("no-gradient", reason)]
+        if unused:
+            notes.append(Note("unused-options", ", ".join("=".join(option) for option in unused)))
+        return replace(self, method="differences", options=used, notes=tuple(notes))
 
     def name(self) -> str:
         """The method with all its options: maps made with others do not go into the same bundle."""
@@ -81,6 +96,20 @@ class Explanation:
         """The settings, so that the same maps can be made again."""
         digest = None if pool is None else pool.digest()
         return ExplanationRequest(self.method, self.labels, dict(self.options), self.seed, self.gradient, digest)
+
+
+def _read_options(method: str, options: tuple[tuple[str, str], ...]) -> Any:
+    """The options of a method in its own type."""
+    known = {option.name: option for option in fields(METHODS[method].options)}
+    values: dict[str, OptionValue] = {}
+    for name, text in options:
+        if name not in known:
+            raise BadInput(f"{method} has no option '{name}'; it has {', '.join(known) or 'none'}.")
+        values[name] = _parse_option(name, text, str(known[name].type))
+    for name, option in known.items():
+        if name not in values and option.default is MISSING:
+            raise BadInput(f"{method} needs the option {name}, as in {name}=VALUE.")
+    return METHODS[method].options(**values)
 
 
 def _parse_option(name: str, text: str, kind: str) -> OptionValue:
@@ -126,8 +155,11 @@ class _Work:
         if any(missing):
             with UnitProgress(self.tick, len(unit.ids)) as progress:
                 request = request_for(model, unit, missing, self.pool, self.what.seed, progress)
-                self.bundle.make(request, lambda wanted: method.run(wanted, options), self.infill)
+                self.bundle.make(request, lambda wanted: self._noted(method.run(wanted, options)), self.infill)
         return unit.failed
+
+    def _noted(self, result: MethodResult) -> MethodResult:
+        return replace(result, notes=(*self.what.notes, *result.notes))
 
 
 def explain(

@@ -131,9 +131,9 @@ def prepare(
     """What all stages share; or why there can be none."""
     if images_wanted < 1 or stages < 1:
         raise BadInput(f"{images_wanted} images and {stages} stages are to be looked at; each must be 1 or more.")
-    what = what.fitting(model)
     if model.file is None:
         return NotRandomised("function")
+    what = what.fitting(model)
     if bundle.header.model != model.identity or bundle.header.method != what.name():
         return NotRandomised("other-maps", what.name())
     output = model.signature.output

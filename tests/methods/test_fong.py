@@ -295,7 +295,7 @@ def test_it_is_a_method_by_name() -> None:
     assert method.run is fong
     assert options == FongOptions(steps=7, jitter=1, tv=0.5)
     function = auditkit.load(lambda rows: np.zeros((len(rows), 3)), size=(SIDE, SIDE))
-    with pytest.raises(BadInput, match="a classifier function does not give"):
+    with pytest.raises(BadInput, match="a function has no gradient"):
         fong(asked(function), QUICK)
 
 

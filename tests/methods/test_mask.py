@@ -340,7 +340,7 @@ def test_requests_are_refused_with_one_sentence(model: OnnxClassifier) -> None:
     with pytest.raises(BadInput, match="factor 9 is larger than the image, 8 by 8 pixels"):
         mask(asked(model), replace(QUICK, factor=9))
     function = auditkit.load(lambda rows: np.zeros((len(rows), 3)), size=(SIDE, SIDE))
-    with pytest.raises(BadInput, match="a classifier function does not give"):
+    with pytest.raises(BadInput, match="a function has no gradient"):
         mask(asked(function), QUICK)
 
 

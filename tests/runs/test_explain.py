@@ -1,23 +1,28 @@
 """Explanations as users make them: by the command and from Python, whole, cut short and gone on with."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, version_converter
 from PIL import Image
 
 import auditkit
 from auditkit.data import bundles
 from auditkit.data.bundles import HeatmapSet
-from auditkit.errors import BadInput, IntegrityFailure
+from auditkit.errors import BadInput, IntegrityFailure, NoGradient
 from auditkit.methods.registry import METHODS
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model import gradient
 from auditkit.runs import explain_record
+from auditkit.runs.explain import Explanation
 from auditkit.runs.explain_record import RECORD, Record
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
@@ -147,6 +152,70 @@ def test_without_a_gradient_masks_come_from_differences(given: tuple[Path, Path]
         assert 20 * 16 <= spent <= 20 * 32  # an image may be done before its most
     with pytest.raises(BadInput, match="follows the gradient itself"):
         auditkit.explain(opened, images, tmp_path / "no", "smoothgrad", gradient="differences")
+
+
+def _vendors(kind: str) -> onnx.ModelProto:
+    """A model without a gradient to learn masks by, and why."""
+    rng, make = np.random.default_rng(1), helper.make_node
+    first, width, batch, opset = {
+        "no rule": ([make("Det", ["image"], ["p"])], 3, "N", 17),
+        "no check": ([make("GlobalAveragePool", ["image"], ["p"])], 3, "N", 17),
+        "coupled": ([make("ReduceMean", ["image"], ["m"], axes=[0]), make("Sub", ["image", "m"], ["p"])], 192, "N", 17),
+        "fixed batch": ([make("Add", ["image", "rows"], ["p"])], 192, 3, 17),
+        "not raised": ([make("Relu", ["image"], ["p"])], 192, "N", 9),
+    }[kind]  # fmt: skip
+    nodes = [*first, make("Flatten", ["p"], ["flat"]), make("Gemm", ["flat", "g", "b"], ["logits"])]
+    weights = {"g": rng.standard_normal((width, 4)), "b": rng.standard_normal(4) + 1e6 * (kind == "no check")}
+    weights |= {"rows": np.zeros((3, 1, 1, 1))} if kind == "fixed batch" else {}
+    ends = [onnx_models.value("image", [batch, 3, 8, 8])], [onnx_models.value("logits", [batch, 4])]
+    return onnx_models.model(nodes, *ends, {n: w.astype(np.float32) for n, w in weights.items()}, opset=opset)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [
+    ("no rule", "no gradient rule for Det"), ("no check", "the scores hardly change"),
+    ("coupled", "change each other's scores"), ("fixed batch", "batches of 3, all that the model takes"),
+    ("not raised", "operator set 9 cannot be raised"),
+])  # fmt: skip
+def test_every_file_gets_a_map(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, reason: str
+) -> None:
+    """By differences where there is no gradient; only `graph` refuses, and its advice works."""
+    if kind == "not raised":
+        monkeypatch.setattr(version_converter, "convert_version", Mock(side_effect=RuntimeError("no adapter")))
+    opened = auditkit.load(onnx_models.save(_vendors(kind), tmp_path, "v.onnx"), preset="unit", settings=CPU)
+    infill, hide = ("distractors", "random") if kind == "fixed batch" else ("gray", "gray")
+    request = Explanation("mask", "top1", (("steps", "9"), ("infill", infill)))
+    fitting = request.fitting(opened)
+    assert (fitting.method, fitting.options) == ("differences", (("hide", hide),))
+    assert [note.kind for note in fitting.notes] == ["no-gradient", "unused-options"]
+    assert reason in fitting.notes[0].detail
+    assert fitting.notes[1].detail == "steps=9"
+    assert fitting.fitting(opened) == fitting
+    if kind not in ("coupled", "fixed batch"):  # of these two, single gradients can be had
+        with pytest.raises(NoGradient, match="Use mask with --gradient differences"):
+            Explanation("smoothgrad").fitting(opened)
+    with pytest.raises(NoGradient, match=re.escape(reason)):
+        replace(request, gradient="graph").fitting(opened)
+    with np.load(given[1]) as arrays:
+        maps = auditkit.explain(opened, arrays["images"][:3], tmp_path / "maps", labels="top1", gradient="differences",
+                                most_passes=16, steps=9, infill="gray")  # fmt: skip
+    assert len(maps) == 3
+    assert Record.of(maps.path).notes[:2] == (
+        "the method differences takes the place of mask: --gradient differences",
+        "these options of mask do not apply to differences: steps=9",
+    )
+
+
+def test_the_command_tells_of_differences_before_it_begins(given: tuple[Path, Path], tmp_path: Path) -> None:
+    model = onnx_models.save(_vendors("no rule"), tmp_path, "v.onnx")
+    words = ("explain", model, given[1], "-o", tmp_path / "maps", "--preset", "unit", "--labels", "0")
+    done = command(*words, "--option", "steps=300")
+    assert done.returncode == 0
+    first, second = done.stderr.splitlines()[:2]
+    assert first.startswith("note: the method differences takes the place of mask: no gradient rule for Det")
+    assert second == "note: these options of mask do not apply to differences: steps=300"
+    refused(command(*words, "--option", "step=300"), "mask has no option 'step'")
+    refused(command(*words, "--method", "fong"), "Use mask with --gradient differences, which needs none")
 
 
 def test_pictures_to_look_at(given: tuple[Path, Path], tmp_path: Path) -> None:

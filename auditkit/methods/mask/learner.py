@@ -22,7 +22,7 @@ from onnx import TensorProto
 
 from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
-from auditkit.errors import BadInput, OutOfMemory
+from auditkit.errors import BadInput, NoGradient, OutOfMemory
 from auditkit.graph import edit, mask_objective
 from auditkit.graph.gradient import export
 from auditkit.graph.hard_masks import Ends
@@ -170,7 +170,7 @@ def prepare_once(
 ) -> Prepared:
     """The result of `prepare`, computed once for a classifier and its options."""
     if not model.can_differentiate:
-        raise BadInput("masks are learned by gradients, which a classifier function does not give; use another method.")
+        raise NoGradient("a function has no gradient to follow")
     cache = _PREPARED.setdefault(model, {})
     if options not in cache:
         cache[options] = prepare(model, options)
@@ -191,7 +191,7 @@ def learner_for(
 def differentiable(model: OnnxClassifier) -> tuple[onnx.ModelProto, Mapping[str, Array], Ends, bool]:
     """A graph that also takes a seed and returns its gradient, its weights and ends, and whether it omits rounding."""
     if model.signature.rows == "dependent":
-        raise BadInput("images of a batch change each other's scores, so masks cannot be learned; use another method.")
+        raise NoGradient("images of a batch change each other's scores, so masks cannot be learned by gradients")
     base, _, _ = gradient.trusted(model)  # refuses a gradient that does not predict how the scores change
     s = model.signature
     declared = Ends(

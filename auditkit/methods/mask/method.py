@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, NoGradient
 from auditkit.graph.mask_objective import WEIGHTS, Recipe, masks_of
 from auditkit.methods import option_values
 from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss_scale, prepare_once
@@ -93,8 +93,9 @@ def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
     signature, batch = model.signature, model.signature.fixed_batch
     infills = options.distractors if options.infill == "distractors" else 1
     if batch is not None and batch % (infills * options.masks):
-        rows = f"{infills} distractors for each of {options.masks} masks"
-        raise BadInput(f"batches of {batch}, all that the model takes, do not fit {rows}; use {batch} and one mask.")
+        rows = f"the {infills} distractors of each of {options.masks} masks"
+        way_out = f", or learn with --option distractors={batch} --option masks=1"
+        raise NoGradient(f"batches of {batch}, all that the model takes, do not fit {rows}", way_out)
     recipe = Recipe(
         infills, options.masks, factor_for(model, options.factor), options.tv,
         1 / (signature.height * signature.width) if options.l1 is None else options.l1, options.rate,
