@@ -216,8 +216,7 @@ def _of_level(record: Record, level: str) -> str:
 
 
 def _reason(file: Record) -> str:
-    reason = file.get("not_exported") or file.get("sentence") or file.get("instead", "").partition(": ")[2]
-    return str(reason).replace("|", "/")
+    return str(file.get("not_exported") or file.get("sentence") or file.get("instead", "").partition(": ")[2])
 
 
 def main(folder: Path, names: list[str]) -> None:

@@ -114,10 +114,16 @@ def test_a_map_does_not_depend_on_its_company(request_: Request) -> None:
     np.testing.assert_allclose(found.maps[0][2], together.maps[0][2], atol=1e-6)
 
 
-def test_grad_cam_of_a_convolution(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [None, 3])
+def test_grad_cam_of_a_convolution(batch: int | None, tmp_path: Path) -> None:
     """Pooling gives every place of a channel the same gradient, the class weight over the number of places."""
-    proto = onnx_models.convnet(size=8)
+    proto = onnx_models.convnet(batch or "N", size=8)
+    if batch:  # that no edit can free
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((batch, 1, 1, 1), np.float32), "rows"))
+        proto.graph.node.insert(0, onnx.helper.make_node("Add", ["image", "rows"], ["shown"]))
+        proto.graph.node[1].input[0] = "shown"
     model = auditkit.load(onnx_models.save(proto, tmp_path), preset="unit", settings=CPU)
+    assert model.signature.fixed_batch == batch
     drawn = np.random.default_rng(1).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
     shown = preprocessing.normalised(model.card, drawn, "NCHW", "float32")
     request = Request(model, ("a", "b"), drawn, shown, ((1,), (4, 0)), shown[:1], Pool((), shown[:0]))
