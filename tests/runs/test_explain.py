@@ -183,7 +183,7 @@ def test_every_file_gets_a_map(
     if kind == "not raised":
         monkeypatch.setattr(version_converter, "convert_version", Mock(side_effect=RuntimeError("no adapter")))
     opened = auditkit.load(onnx_models.save(_vendors(kind), tmp_path, "v.onnx"), preset="unit", settings=CPU)
-    infill, hide = ("distractors", "random") if kind == "fixed batch" else ("gray", "gray")
+    infill, hide = ("distractors", "random") if kind in ("coupled", "fixed batch") else ("gray", "gray")
     request = Explanation("mask", "top1", (("steps", "9"), ("infill", infill)))
     fitting = request.fitting(opened)
     assert (fitting.method, fitting.options) == ("differences", (("hide", hide),))
@@ -196,6 +196,9 @@ def test_every_file_gets_a_map(
             Explanation("smoothgrad").fitting(opened)
     with pytest.raises(NoGradient, match=re.escape(reason)):
         replace(request, gradient="graph").fitting(opened)
+    if kind == "fixed batch":  # its other advice
+        learned = replace(request, options=(("steps", "9"), ("distractors", "3"), ("masks", "1")), gradient="graph")
+        assert learned.fitting(opened) == learned
     with np.load(given[1]) as arrays:
         maps = auditkit.explain(opened, arrays["images"][:3], tmp_path / "maps", labels="top1", gradient="differences",
                                 most_passes=16, steps=9, infill="gray")  # fmt: skip

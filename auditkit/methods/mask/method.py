@@ -92,7 +92,7 @@ def prepare(model: AnyClassifier, options: MaskOptions) -> Learner:
 def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
     signature, batch = model.signature, model.signature.fixed_batch
     infills = options.distractors if options.infill == "distractors" else 1
-    if batch is not None and batch % (infills * options.masks):
+    if batch is not None and signature.rows != "dependent" and batch % (infills * options.masks):
         rows = f"the {infills} distractors of each of {options.masks} masks"
         way_out = f", or learn with --option distractors={batch} --option masks=1"
         raise NoGradient(f"batches of {batch}, all that the model takes, do not fit {rows}", way_out)
