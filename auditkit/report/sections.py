@@ -15,7 +15,8 @@ _RULES = {"min": "at least", "max": "at most"}
 _PRECISION = {
     "reference": "compared with", "rows": "rows compared", "largest": "largest error of a probability",
     "mean": "mean error of a probability", "insertion": "mean change of insertion", "alpha": "mean change of α",
-    "beta": "mean change of β", "repeated": "largest change when repeated", "note": "note",
+    "beta": "mean change of β", "log_odds": "mean change of log-odds",
+    "repeated": "largest change when repeated", "note": "note",
 }  # fmt: skip
 _COUNTED = ("flags", "images")  # checks of whole numbers
 Fact = tuple[str, str, bool]  # what, its value, and whether that is for machines

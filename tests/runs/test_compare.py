@@ -93,6 +93,23 @@ def test_an_interval_that_holds_0_or_the_runtimes_own_error_shows_nothing(made: 
     assert of(compare(fine, rough), "completeness").better  # whose error is none
 
 
+@pytest.mark.parametrize(("error", "better"), [(0.0, True), (0.01, True), (0.06, None)])
+def test_log_odds_have_a_runtime_error_of_their_own(
+    made: Callable[..., Path], error: float, better: bool | None
+) -> None:
+    """A margin is off by up to twice the error of an area; 0.1 is what the maps have gained."""
+
+    def odds(gain: float) -> dict[str, Any]:
+        return {"log_odds": lambda _image, label: [1 + gain if other == label else 0.0 for other in range(3)]}
+
+    a = made(rows(range(COUNT), plus(0.0) | odds(0.0)))
+    b = made(rows(range(COUNT), plus(0.0) | odds(0.1)), runtime={"log_odds": error})
+    for name in ("label_specificity", "other_label_evidence"):
+        found = of(compare(a, b), name)
+        assert found.value == pytest.approx(0.1, abs=1e-6)
+        assert found.better is better
+
+
 def test_one_image_has_no_interval_and_shows_nothing(made: Callable[..., Path]) -> None:
     found = of(compare(made(rows([3], plus(0.0))), made(rows([3], plus(0.3)))), "insertion")
     assert (found.low, found.better, found.n) == (None, None, 1)

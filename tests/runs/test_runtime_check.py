@@ -179,7 +179,9 @@ def test_wrong_masks_do_not_go_unseen(file: Path, images: Array, monkeypatch: py
         return run(self, moved, banks)
 
     monkeypatch.setattr(OnnxMasked, "run", shifted)
-    assert evaluate(opened(file), images).runtime.largest > 1e-3
+    runtime = evaluate(opened(file), images).runtime
+    assert runtime.largest > 1e-3
+    assert runtime.log_odds > 1e-3
 
 
 # Where the precision is left open -------------------------------------------------------------------------------------

@@ -108,6 +108,8 @@ def _noise(pair: _Pair, name: str) -> float:
     if METRICS[name].compute is None:  # it does not follow from rows
         return 0.0
     runtimes = [run.results.runtime for run in (pair.a, pair.b) if run.results.runtime is not None]
+    if METRICS[name].curve == "log_odds":
+        return 2 * sum(runtime.log_odds or 0.0 for runtime in runtimes)  # a margin is a difference of two areas
     # Insertion's change stands in for metrics that are not taken from alpha or beta.
     return sum(runtime.changes.get(METRICS[name].curve, runtime.changes["insertion"]) for runtime in runtimes)
 

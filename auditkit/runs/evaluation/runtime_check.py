@@ -18,7 +18,7 @@ from auditkit.data.ranks import map_seed, ranks
 from auditkit.errors import ModelFailure, RuntimeFailure
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
 from auditkit.methods.controls import centred_gaussian
-from auditkit.metrics.curves import area, uniform_counts
+from auditkit.metrics.curves import area, log_odds, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, completeness, soundness
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.masks import masked
@@ -164,9 +164,9 @@ def _compared(plan: EvaluationPlan, sample: _Sample, prob: Array, repeated: floa
     expected = np.concatenate([probabilities(reference, chunk) for chunk in inputs])
     difference = np.abs(prob - expected)
     before, after = _figures(expected, sample, plan), _figures(prob, sample, plan)
-    insertion, complete, sound = (float(np.abs(b - a).mean()) for b, a in zip(before, after, strict=True))
+    insertion, complete, sound, odds = (float(np.abs(b - a).mean()) for b, a in zip(before, after, strict=True))
     largest, mean = float(difference.max()), float(difference.mean())
-    return Runtime(REFERENCE, rows, repeated, largest, mean, insertion, complete, sound, note=None)
+    return Runtime(REFERENCE, rows, repeated, largest, mean, insertion, complete, sound, note=None, log_odds=odds)
 
 
 def composed(rows: Array, pictures: Array, ranks: Array, layout: str) -> Array:
@@ -175,11 +175,13 @@ def composed(rows: Array, pictures: Array, ranks: Array, layout: str) -> Array:
     return np.where(kept, pictures[rows[:, TOP]], pictures[rows[:, BOTTOM]])
 
 
-def _figures(prob: Array, sample: _Sample, plan: EvaluationPlan) -> tuple[Array, Array, Array]:
-    """Insertion, alpha and beta of each curve of the sample."""
+def _figures(prob: Array, sample: _Sample, plan: EvaluationPlan) -> tuple[Array, Array, Array, Array]:
+    """Insertion, alpha, beta and the area of the log-odds of each curve of the sample."""
     values = prob.reshape(len(sample.labels), len(sample.counts), -1)
     curves = np.take_along_axis(values, sample.labels[:, None, None], axis=2)[..., 0]
     insertion, full_prob = area(sample.counts, curves), curves[:, -1]
     eps1 = EPS1 if plan.settings.eps1 is None else plan.settings.eps1
     eps2 = EPS2 if plan.settings.eps2 is None else plan.settings.eps2
-    return insertion, completeness(insertion, full_prob, eps1), soundness(insertion, full_prob, eps2)
+    odds = log_odds(curves, values.sum(axis=2, dtype=np.float64) - curves)
+    return (insertion, completeness(insertion, full_prob, eps1), soundness(insertion, full_prob, eps2),
+            area(sample.counts, odds))  # fmt: skip

@@ -122,6 +122,7 @@ class Runtime:
     alpha: float | None
     beta: float | None
     note: str | None  # why another precision is used than was planned
+    log_odds: float | None = optional()  # mean absolute change of an area of log-odds
 
     def __post_init__(self) -> None:
         if self.reference is not None:
