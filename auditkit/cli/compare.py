@@ -67,6 +67,8 @@ def _run(identity: "RunIdentity") -> str:
 
 
 def _row(difference: "DifferenceResult", by_infill: bool) -> list[str]:
+    from auditkit.metrics.table import title
+
     maps = difference.bundle_b
     if difference.bundle_a != difference.bundle_b:
         maps = f"{difference.bundle_a} → {difference.bundle_b}"
@@ -76,5 +78,5 @@ def _row(difference: "DifferenceResult", by_infill: bool) -> list[str]:
     low, high = difference.low, difference.high
     ends = "" if low is None or high is None else f" ({low:+.4f} to {high:+.4f})"
     figures = [f"{difference.value_a:.4f}", f"{difference.value_b:.4f}", f"{difference.value:+.4f}{ends}"]
-    names = [difference.name.replace("_", " "), maps or "", *([difference.infill] if by_infill else [])]
+    names = [title(difference.name), maps or "", *([difference.infill] if by_infill else [])]
     return [*names, *figures, str(difference.n), reading]
