@@ -21,7 +21,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import append, write_errors, write_whole
-from auditkit.data.bundle_files import HEADER, split_reference
+from auditkit.data.bundle_files import HEADER, MAPS, split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.notes import Note, sentences
@@ -32,6 +32,7 @@ if sys.platform != "win32":
     import fcntl
 
 RECORD, UNFINISHED = "explained.jsonl", "unfinished.npz"  # in the bundle
+FUNCTION = "a function"  # where maps are computed that no file's model made
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,11 @@ class RecordedBundle:
             self._lock = self._locked()
             try:
                 self.record = Record.of(self.path)
-                self._labels = {image: set(labels) for image, labels in self.checked().labels.items()}
+                bundle = self.checked()
+                self._labels = {image: set(labels) for image, labels in bundle.labels.items()}
                 self._drop_unwritten()
+                for path in unnamed_files(bundle):
+                    path.unlink()
             except BaseException:
                 self._lock.close()
                 raise
@@ -232,6 +236,13 @@ class RecordedBundle:
             write_whole(self.path / UNFINISHED, content.getvalue())
 
 
+def unnamed_files(bundle: HeatmapSet) -> list[Path]:
+    """Files of maps that the manifest does not name: a writer was killed before it could add their names."""
+    named = {split_reference(entry.heatmap)[0] for entry in bundle.entries}
+    files = sorted((bundle.path / MAPS).iterdir())
+    return [path for path in files if path.relative_to(bundle.path).as_posix() not in named]
+
+
 def _part(request: Request, result: MethodResult, new: Iterable[tuple[int, int]], infill: str) -> Part:
     """The line of the record for the new maps of a result."""
     images: dict[str, str] = {}
@@ -242,7 +253,7 @@ def _part(request: Request, result: MethodResult, new: Iterable[tuple[int, int]]
             images[image] = picture_digest(request.inputs[position])
         maps.setdefault(image, {})[str(label)] = map_digest(result.maps[position][label])
     settings = request.model.settings
-    computed = f"{settings.device}, {settings.precision}" if settings else "a function"
+    computed = f"{settings.device}, {settings.precision}" if settings else FUNCTION
     return Part(images, maps, result.passes, result.gradients, computed, result.notes, infill)
 
 

@@ -8,6 +8,7 @@ unfaithful.
 
 import hashlib
 import json
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -186,9 +187,11 @@ def _series(check: Check, folder: Path, progress: Progress) -> tuple[list[Random
     tick, notes = progress(len(check.counts) * len(check.originals)), list[str]()
     series = list[RandomisationStage]()
     for stage, count in enumerate(check.counts, start=1):
+        out = folder / f"stage-{stage}"
         try:
-            maps = stage_maps(check, stage, folder / f"stage-{stage}", tick)
+            maps = stage_maps(check, stage, out, tick)
         except NoMaps as error:
+            shutil.rmtree(out, ignore_errors=True)  # what was begun leads to no figure
             notes.append(f"stage {stage}, {count} of {len(check.layers)} layers, has no figure: {error}")
             continue
         series.append(check.stage(stage, maps))

@@ -10,18 +10,19 @@ from pathlib import Path
 
 from auditkit.data.atomic_write import write_errors, write_whole
 from auditkit.errors import BadInput
-from auditkit.runs.folder.store import LEFT_OVER, LOCK
+from auditkit.runs.folder.store import DAMAGED, LEFT_OVER, LOCK
 
 SUMS = "SHA256SUMS"
 SIGNATURES = tuple(f"{SUMS}{suffix}" for suffix in (".sig", ".asc", ".minisig", ".sigstore.json"))  # beside the list
-_UNFINISHED = re.compile(rf"{LEFT_OVER}|.+\.part")  # what a writer that was killed leaves behind
+# What a killed writer leaves behind, and parts that were set aside: a finished run has better ones.
+_UNFINISHED = re.compile(rf"{LEFT_OVER}|.+\.part|.+\.parquet\{DAMAGED}")
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
 LINE = re.compile(r"(\\?)([0-9a-f]{64}) [ *](.+)", re.DOTALL)
 
 
 def write(folder: Path) -> None:
-    """List every file of a run and remove what killed writers left; the last thing that is written into it."""
+    """List every file of a run and remove what no finished run has; the last thing that is written into it."""
     with write_errors(folder / SUMS):
         _remove_unfinished(folder)
         lines = [_line(name, _digest(folder / name)) for name in _names(folder)]

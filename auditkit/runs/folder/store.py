@@ -28,6 +28,7 @@ if sys.platform != "win32":
 
 ABSENT = object()  # unlike null, which is a value
 RUN, RESULTS, LOCK = "run.json", "results.json", ".lock"
+DAMAGED = ".damaged"  # the suffix of a part that cannot be used, until the run is finished
 LEFT_OVER = r"\.[0-9a-z]+\.[0-9]+\.tmp"
 _KEY = re.compile("[0-9a-f]{64}")
 
@@ -146,10 +147,11 @@ class Store:
         try:
             return decoded(key, content)
         except ValueError as error:
-            note = f"{path} {error}; it is not used" + (f", and kept as {path.name}.damaged" if self._writable else "")
+            aside = f", and kept as {path.name}{DAMAGED} until the run is finished" if self._writable else ""
+            note = f"{path} {error}; it is not used{aside}"
         if self._writable:
             with _disk_errors(f"{path} cannot be renamed"):
-                path.replace(path.with_name(f"{path.name}.damaged"))
+                path.replace(path.with_name(f"{path.name}{DAMAGED}"))
         if note not in self.notes:
             self.notes.append(note)
         return None
