@@ -61,16 +61,16 @@ def verify(
 
 def _counted(texts: list[str], noun: str) -> str:
     first = texts[0].removesuffix(".")
-    return f"(1 {noun}): {first}" if len(texts) == 1 else f"({len(texts)} {noun}s); the first: {first}"
+    return f"(1 {noun}): {first}" if len(texts) == 1 else f"({len(texts):,} {noun}s); the first: {first}"
 
 
 def _fields(verification: "Verification") -> list[tuple[str, str]]:
-    from auditkit.verdict.verify.verify import NOT_PROVEN
+    from auditkit.verdict.verify.verify import NOT_PROVEN, shown
 
     fields = list[tuple[str, str]]()
     for check in verification.checks:
-        texts = [f"DOES NOT HOLD: {problem}" for problem in check.problems]
-        texts += [f"COULD NOT BE CHECKED: {text}" for text in check.unchecked]
+        texts = [f"DOES NOT HOLD: {problem}" for problem in shown(check.problems)]
+        texts += [f"COULD NOT BE CHECKED: {text}" for text in shown(check.unchecked)]
         fields += [(check.name, text) for text in texts or [check.about]]
     sample = verification.sample
     if sample is not None:

@@ -125,10 +125,11 @@ def blamed_on(images: Sequence[str]) -> Iterator[None]:
         yield
     except ModelFailure as error:
         several = f" and {len(images) - 1} more up to '{images[-1]}'" if len(images) > 1 else ""
-        raise RuntimeFailure(f"image '{images[0]}'{several}: {_ended(error)}") from None
+        raise RuntimeFailure(f"image '{images[0]}'{several}: {ended(error)}") from None
 
 
-def _ended(error: ModelFailure) -> str:
+def ended(error: ModelFailure) -> str:
+    """The reason as it is recorded: a sentence."""
     return str(error).removesuffix(".") + "."
 
 
@@ -144,7 +145,7 @@ class LeftOut:
 
     def add(self, image: str, error: ModelFailure) -> None:
         """Leave out an image; RuntimeFailure if there are too many."""
-        self.images.append(FailedImage(image, _ended(error), by_model=True))
+        self.images.append(FailedImage(image, ended(error), by_model=True))
         self.check(self.images)
 
     def check(self, images: Iterable[FailedImage]) -> None:

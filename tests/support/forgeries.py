@@ -1,5 +1,6 @@
 """A forger of runs who knows auditkit: whatever is changed, all that follows from it is made anew."""
 
+import functools
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+import auditkit
+from auditkit.data.bundles import open_bundle
+from auditkit.data.dataset import Dataset
+from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_json, to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
@@ -18,9 +23,9 @@ from auditkit.runs.evaluation.plan import RunRecord, without_paths
 from auditkit.runs.folder import checksums, parquet
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import Store, _digest
-from auditkit.runs.pictures.gallery import gallery_index
+from auditkit.runs.pictures.gallery import gallery_index, showcase
 from auditkit.runs.summary.results import results
-from auditkit.runs.summary.summarise import summarise
+from auditkit.runs.summary.summarise import Summary, summarise
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.run_record import RecordedRun
@@ -36,8 +41,9 @@ def _keep(row: Row) -> Row | None:
 class Forger:
     """Changes the run in a folder."""
 
-    def __init__(self, run: Path) -> None:
-        self.run = run
+    def __init__(self, run: Path, originals: Path | None = None) -> None:
+        """`originals` holds model.onnx, images and, if they were supplied, maps; without them no picture is redrawn."""
+        self.run, self.originals = run, originals
         self.recorded = RecordedRun.of(run)
         self.tables = {unit: Store(run).read(key) for unit, key in self.recorded.units.items()}
 
@@ -76,12 +82,23 @@ class Forger:
             run = replace(found.run, rows=new.run.rows, copies=new.run.copies)
             found = replace(new, **{name: getattr(found, name) for name in kept} | {"run": run})
             if found.policy is not None:
-                card = replace(self.recorded.card, names=found.subject.class_names)
-                index = gallery_index(summary, list(found.run.bundles), card)
-                text = json.dumps(to_json(index), sort_keys=True, indent=1) + "\n"
-                (self.run / "gallery" / "gallery.json").write_text(text)
+                self._draw(summary, found)
                 found = _judged(found)
             _write(self.run / "results.json", found.to_json())
+
+    def _draw(self, summary: Summary, found: Results) -> None:
+        """The gallery that the rows give."""
+        if self.originals is not None:
+            (name,) = found.run.bundles
+            maps = (self.run if found.explained is not None else self.originals) / "maps"
+            model = _opened(self.originals / "model.onnx")
+            images = Dataset.open(self.originals / "images", found.subject.classes, found.subject.class_names)
+            showcase(model, images, {name: open_bundle(maps)}, summary, self.run / "gallery")
+            return
+        card = replace(self.recorded.card, names=found.subject.class_names)
+        index = gallery_index(summary, list(found.run.bundles), card)
+        text = json.dumps(to_json(index), sort_keys=True, indent=1) + "\n"
+        (self.run / "gallery" / "gallery.json").write_text(text)
 
     def judged(self) -> "Forger":
         """Checks and verdict as policy and results give them."""
@@ -128,10 +145,17 @@ class Forger:
 
     def finish(self) -> "Forger":
         """Draw the report again and list every file."""
+        report = self.run / "report.html"
         with suppress(Exception):  # the old report stays
-            (self.run / "report.html").write_bytes(render_html(load(self.run)).encode())
+            if report.exists():  # of an audit
+                report.write_bytes(render_html(load(self.run)).encode())
         checksums.write(self.run)
         return self
+
+
+@functools.cache
+def _opened(model: Path) -> AnyClassifier:
+    return auditkit.load(model, settings=auditkit.Settings(device="cpu"))
 
 
 def _judged(found: Results) -> Results:

@@ -1,5 +1,6 @@
 """Runs that were changed by someone who knows auditkit: none of them holds."""
 
+import functools
 import hashlib
 import json
 import re
@@ -12,19 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 from PIL import Image
 
 import auditkit
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
-from auditkit.runs.evaluate import open_bundles
+from auditkit.metrics.curves import parse_steps
+from auditkit.runs.evaluate import evaluate, open_bundles
+from auditkit.runs.evaluation import batch
+from auditkit.runs.evaluation.images import probabilities
+from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation
 from auditkit.runs.folder import checksums
+from auditkit.runs.pictures import gallery
 from auditkit.verdict.audit import AuditRequest, audit
 from auditkit.verdict.policy import shipped_text
 from auditkit.verdict.policy_file import parse_policy
-from auditkit.verdict.verify import Originals, verify
-from tests.support import onnx_models
+from auditkit.verdict.verify import Originals, originals, verify
+from tests.support import gated_models, onnx_models
 from tests.support.forgeries import Forger, Row
 
 POLICY = """schema_version = 1
@@ -73,6 +80,15 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> Path:
                             baseline=folder / "run")  # fmt: skip
     audit(opened, images, supplied, folder / "supplied")
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    """Open the model once for all runs, which takes longer than most checks; small photographs are JPEGs too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(originals, "open_file", functools.cache(originals.open_file))
+        patch.setattr(gallery, "TINY", 4)
+        yield
 
 
 def _originals(audits: Path, name: str) -> Originals:
@@ -157,8 +173,8 @@ def _file(name: str, content: bytes = b"<p>All is well.</p>", *, listed: bool = 
     return forge
 
 
-def _picture(forger: Forger, change: Callable[[Path], None]) -> None:
-    change(next((forger.run / "gallery").glob("*-map.png")))
+def _picture(forger: Forger, change: Callable[[Path], None], kind: str = "map.png") -> None:
+    change(next((forger.run / "gallery").glob(f"*-{kind}")))
     forger.finish()
 
 
@@ -235,6 +251,15 @@ def _image_said_to_have_failed(forger: Forger) -> None:
     forger.rows(lambda row: None if row["image"] == "cat/0.png" else row, lambda entries: [entry, *entries])
 
 
+def _failed_by_model(name: str) -> Callable[[Forger], Any]:
+    """An image that the model is said to fail on."""
+    entry = {"image": name, "reason": "the model crashed.", "by_model": True}
+    return lambda forger: forger.rows(
+        lambda row: None if row["image"] == name else row,
+        lambda entries: [*(each for each in entries if each["image"] != name), entry],
+    )
+
+
 def _failed_image_forgotten(forger: Forger) -> None:
     forger.rows(lambda row: row, lambda entries: [])
 
@@ -264,6 +289,64 @@ def _notes_in_all_places(forger: Forger) -> None:
     record.write_text("".join(json.dumps(line) + "\n" for line in lines))
     note = "the gradient is a surrogate: that of the graph without its rounding"
     forger.results(lambda plain: plain["explained"].update(notes=[note]))
+
+
+def _record(change: Callable[[dict[str, Any]], Any]) -> Callable[[Forger], Any]:
+    """Another record of the maps, and results that follow it."""
+
+    def forge(forger: Forger) -> None:
+        path = forger.run / "maps" / "explained.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            change(line)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        computed = list(dict.fromkeys(line["computed"] for line in lines))
+        forger.results(lambda plain: plain["explained"].update(computed=computed))
+
+    return forge
+
+
+def _image_without_maps(forger: Forger, *, label: int | None = None) -> None:
+    """Maps of an image that are gone, with everything that follows."""
+    from auditkit.data.bundles import open_bundle
+    from auditkit.runs.evaluation.plan import bundle_digest
+
+    def lost(image: str, number: int) -> bool:
+        return image == "cat/0.png" and label in (None, number)
+
+    manifest, record = forger.run / "maps" / "manifest.csv", forger.run / "maps" / "explained.jsonl"
+    kept = [line for line in manifest.read_text().splitlines(keepends=True)
+            if not lost(line.split(",")[0], int(line.split(",")[1]) if line[-2].isdigit() else -1)]  # fmt: skip
+    manifest.write_text("".join(kept))
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    for line in lines:
+        digests = {image: {number: digest for number, digest in by_label.items() if not lost(image, int(number))}
+                   for image, by_label in line["maps"].items()}  # fmt: skip
+        line["maps"] = {image: by_label for image, by_label in digests.items() if by_label}
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    digest = bundle_digest(open_bundle(forger.run / "maps"))
+    forger.results(lambda plain: [plain["run"].update(bundles={"gradient-input": digest}), _other_runtime(plain)])
+    forger.rows(lambda row: _unmeasured(row) if lost(row["image"], row["label"]) else row)
+
+
+def _unmeasured(row: Row) -> Row | None:
+    if row["bundle"].startswith("control:"):
+        return None if row["bundle"].startswith("control:one-map") else row
+    kept = ("image", "label", "bundle", "infill", "prob", "predicted", "truth", "prediction")
+    empty = {name: None for name in row if name not in kept}
+    return row | empty | {"flags": [], "error": "no map for this label"}
+
+
+def _other_runtime(plain: dict[str, Any]) -> None:
+    """A version that is said to have computed the run, so that less is compared exactly."""
+    for name in ("environment", "software"):
+        plain[name]["onnxruntime"] = "1.19.0"
+
+
+def _worse_controls(forger: Forger) -> None:
+    forger.results(_other_runtime)
+    forger.rows(lambda row: row | {"tied_fraction": 0.9, "map_digest": "0" * 32, "deletion": row["deletion"] and 1.0}
+                if row["bundle"] == "control:edges" else row)  # fmt: skip
 
 
 def _sittings(forger: Forger) -> None:
@@ -353,6 +436,10 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     # Rows
     "perfect rows": _rows(_perfect),
     "one perfect row": _rows(lambda row: _perfect(row) if row["image"] == "dog/1.png" and row["label"] == 0 else row),
+    "worse controls of another runtime": _worse_controls,
+    "sampling errors of rows": _rows(
+        lambda row: row | {"deletion_error": row["deletion_error"] and row["deletion_error"] / 10}
+    ),
     "worse controls": _rows(
         lambda row: row | {"deletion": 1.0} if row["bundle"] == "control:edges" and row["deletion"] is not None else row
     ),
@@ -370,6 +457,8 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     ),
     "an image without rows": _drop_image,
     "an image said to have failed": _image_said_to_have_failed,
+    "an image said to fail in the model": _failed_by_model("cat/0.png"),
+    "a torn image said to fail in the model": _failed_by_model("cat/6.png"),
     "a failed image forgotten": _failed_image_forgotten,
     "another reason of a failure": _other_reason,
     "another image's name": _rows(lambda row: row | {"image": "cat/x.png"} if row["image"] == "cat/0.png" else row),
@@ -395,6 +484,12 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "the method in the results": _set("explained", "method", to="integrated-gradients(steps=32, seed=0)"),
     "the request's seed": _set("explained", "request", "seed", to=1),
     "notes on the maps": _results(lambda plain: plain["explained"].update(notes=["checked by the vendor"])),
+    "where the maps were computed": _record(lambda line: line.update(computed="cuda, strict")),
+    "digests of maps in their record": _record(
+        lambda line: line.update(maps={image: dict.fromkeys(maps, "0" * 32) for image, maps in line["maps"].items()})
+    ),
+    "an image without maps": _image_without_maps,
+    "a label without a map": functools.partial(_image_without_maps, label=1),
     "maps of a re-initialised model": _randomised_maps,
     "a stage removed": _results(lambda plain: plain["randomisation"]["series"].pop()),
     "a stage's layers": _results(lambda plain: plain["randomisation"]["series"][0].update(layers=["all"])),
@@ -413,6 +508,8 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "an animated picture": lambda forger: _picture(forger, _animate),
     "a transparent picture": lambda forger: _picture(forger, _transparent),
     "a faint patch in a picture": lambda forger: _picture(forger, _patch),
+    "a faint patch in a photograph": lambda forger: _picture(forger, _faint, "image.jpg"),
+    "a comment inside a photograph": lambda forger: _picture(forger, _comment, "image.jpg"),
     "a picture in other colours": lambda forger: _picture(forger, _coloured),
     "text after a picture": lambda forger: _picture(
         forger, lambda path: _write(path, path.read_bytes() + b"<script>approved</script>")
@@ -422,6 +519,17 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "an unlisted file": _file("notes.txt", listed=False),
     "an unlisted part": _file("results.json.part", listed=False),
     "a listed page": _file("summary.html"),
+    "a listed page with a similar name": _file("report_html"),
+    "an empty folder": lambda forger: (forger.run / "approved").mkdir(),
+    "an empty stage": lambda forger: (forger.run / "randomised" / "stage-9").mkdir(),
+    "a further stage": lambda forger: (
+        shutil.copytree(forger.run / "randomised" / "stage-1", forger.run / "randomised" / "stage-9"),
+        checksums.write(forger.run),
+    ),
+    "text in the lock": _file(".lock", b"approved", listed=False),
+    "a damaged part": _file(f"items/{'0' * 64}.parquet.damaged"),
+    "unfinished work": _file("maps/unfinished.npz"),
+    "a map that is not named": _file("maps/maps/000777.npy"),
     "a listed page among the maps": _file("maps/summary.html"),
     "a further part": _file(f"items/{'0' * 64}.parquet"),
     "a removed part": lambda forger: (next((forger.run / "items").iterdir()).unlink(), checksums.write(forger.run)),
@@ -475,6 +583,17 @@ def _patch(path: Path) -> None:
     Image.fromarray(pixels).save(path)
 
 
+def _faint(path: Path) -> None:
+    pixels = np.array(Image.open(path)).astype(int)
+    pixels[:4, :4] += np.where(pixels[:4, :4] > 127, -9, 9)
+    Image.fromarray(pixels.astype(np.uint8)).save(path, optimize=True, quality=80)
+
+
+def _comment(path: Path) -> None:
+    content = path.read_bytes()
+    _write(path, content[:-2] + b"\xff\xfe\x00\x0aapproved" + content[-2:])
+
+
 def _coloured(path: Path) -> None:
     """With a chunk that has other colours shown."""
     content, chunk = path.read_bytes(), b"cICP" + bytes([9, 16, 0, 1])
@@ -506,7 +625,7 @@ CASES = [*(("run", name) for name in TAMPERED), *(("supplied", name) for name in
 @pytest.mark.parametrize(("maps", "name"), CASES)
 def test_no_tampered_run_holds(audits: Path, tmp_path: Path, maps: str, name: str) -> None:
     run = Path(shutil.copytree(audits / maps, tmp_path / "run"))
-    (TAMPERED if maps == "run" else SUPPLIED)[name](Forger(run))
+    (TAMPERED if maps == "run" else SUPPLIED)[name](Forger(run, audits))
     answer, reasons = _answer(audits, run, maps)
     assert answer != "holds", reasons
 
@@ -544,6 +663,74 @@ def test_what_no_reader_sees_changes_nothing(audits: Path, tmp_path: Path, name:
 def test_an_untouched_run_over_supplied_maps_holds(audits: Path) -> None:
     found = verify(audits / "supplied", _originals(audits, "supplied"))
     assert (found.answer, found.problems, found.unchecked) == ("holds", [], [])
+
+
+@pytest.fixture(scope="module")
+def evaluations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Evaluations of a model that rates two labels alike: here, and where rounding decides otherwise between them."""
+    folder, rng = tmp_path_factory.mktemp("alike"), np.random.default_rng(0)
+    weight = rng.standard_normal((4, 192)).astype(np.float32) * np.float32(0.02)
+    weight[1] = weight[0]
+    nodes = [helper.make_node("Flatten", ["image"], ["flat"]),
+             helper.make_node("Gemm", ["flat", "weight", "bias"], ["logits"], transB=1)]  # fmt: skip
+    weights = {"weight": weight, "bias": np.array([3, 3 + 4e-6, 1, 0], np.float32)}
+    image, logits = onnx_models.value("image", ["N", 3, 8, 8]), onnx_models.value("logits", ["N", 4])
+    model = onnx_models.save(onnx_models.model(nodes, [image], [logits], weights), folder)
+    np.savez(folder / "images.npz", images=rng.integers(0, 256, (4, 8, 8, 3), dtype=np.uint8))
+    opened = auditkit.load(model, preset="unit", settings=auditkit.Settings(device="cpu"))
+    images, settings = Dataset.open(folder / "images.npz", 4), Evaluation(steps=parse_steps("4"), labels="top2")
+    evaluate(opened, images, {}, settings, folder / "here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "probabilities", lambda model, inputs: probabilities(model, inputs)[:, [1, 0, 2, 3]])
+        evaluate(opened, images, {}, settings, folder / "elsewhere")
+    return folder
+
+
+def _other_prediction(row: Row) -> Row:
+    """The other of the two labels predicted, and figures as one likes them."""
+    return _perfect_control(row | {"prediction": 1 - row["prediction"], "predicted": not row["predicted"]})
+
+
+def _perfect_control(row: Row) -> Row:
+    return _perfect(row | {"bundle": ""}) | {"bundle": row["bundle"]}
+
+
+def _third_label(row: Row) -> Row:
+    """Another label in place of the second one, with the probability that excuses it."""
+    return row if row["predicted"] else row | {"label": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "answer"),
+    [
+        ("here", lambda row: row, "holds"),
+        ("elsewhere", lambda row: row, "could not be checked"),
+        ("here", _other_prediction, "does not hold"),
+        ("elsewhere", _perfect_control, "does not hold"),
+        ("here", _third_label, "does not hold"),
+        ("here", lambda row: row | {"alpha": None}, "does not hold"),
+    ],
+)  # fmt: skip
+def test_what_rounding_decides_is_no_excuse_for_other_figures(
+    evaluations: Path, tmp_path: Path, name: str, change: Callable[[Row], Row], answer: str
+) -> None:
+    run = Path(shutil.copytree(evaluations / name, tmp_path / "run"))
+    Forger(run).rows(change)
+    result = verify(run, Originals(evaluations / "model.onnx", evaluations / "images.npz", device="cpu"))
+    assert result.answer == answer, result.problems
+
+
+def test_a_run_that_left_images_out_holds(tmp_path: Path) -> None:
+    """An image on which the model fails, which was allowed; the folder alone does not show that it does."""
+    model, pixels = onnx_models.save(gated_models.white(np.nan), tmp_path), np.zeros((3, 8, 8, 3), np.uint8)
+    pixels[0] = 255
+    np.savez(tmp_path / "images.npz", images=pixels)
+    opened = auditkit.load(model, preset="unit", settings=auditkit.Settings(device="cpu", allow_failed=1))
+    settings = Evaluation(steps=parse_steps("4"))
+    evaluate(opened, Dataset.open(tmp_path / "images.npz", 4), {}, settings, tmp_path / "run")
+    result = verify(tmp_path / "run", Originals(model, tmp_path / "images.npz", device="cpu"))
+    assert (result.answer, result.problems, result.unchecked) == ("holds", [], [])
+    assert verify(tmp_path / "run").answer == "could not be checked"
 
 
 @pytest.mark.parametrize("text", ["a" + ".a" * 20_000 + "=1", "[a" + ".a" * 20_000 + "]", "#" * 300_000])

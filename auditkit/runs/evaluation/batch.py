@@ -37,14 +37,24 @@ class Batch:
     run_rows: RunRows  # over the banks of pictures and ranks
 
 
-def prepare(plan: EvaluationPlan, images: UnitImages) -> Batch:
-    """All that is measured of these images but their curves."""
-    model, settings = plan.model, plan.settings
+@dataclass(frozen=True)
+class Choice:
+    """What is measured on an image: some labels, and the one that counts as predicted."""
+
+    labels: tuple[int, ...]
+    prediction: int
+
+
+def prepare(plan: EvaluationPlan, images: UnitImages, choices: Mapping[str, Choice] | None = None) -> Batch:
+    """All that is measured of these images but their curves; `choices` by image overrule those of the model."""
+    model, settings, choices = plan.model, plan.settings, choices or {}
     prob = probabilities(model, images.inputs)
-    labels = choose_labels(prob, settings.labels)
+    labels = [np.array(choices[image].labels, np.int64) if image in choices else chosen
+              for image, chosen in zip(images.ids, choose_labels(prob, settings.labels), strict=True)]  # fmt: skip
     label_set = _label_set(labels, prob.shape[1]) if settings.renormalise else None
     prob = renormalised(prob, label_set)
-    predicted = prob.argmax(axis=1)
+    predicted = np.array([choices[image].prediction if image in choices else best
+                          for image, best in zip(images.ids, prob.argmax(axis=1), strict=True)])  # fmt: skip
     ranks, uses, missing = rank_maps(plan, images, labels, predicted)
     pictures, infills, infill_prob = _with_infills(plan, images, label_set)
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, date, datetime
+from itertools import chain
 
 from auditkit.data.bundles import open_bundle
 from auditkit.model.device import PROFILES
@@ -13,7 +14,7 @@ from auditkit.report.html import render_html
 from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
 from auditkit.runs.evaluation.settings import resolved
-from auditkit.runs.explain_record import Record
+from auditkit.runs.explain_record import FUNCTION, RECORD, Record, map_digest, unnamed_files
 from auditkit.runs.folder import provenance
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.runs.folder.results import SHIPPED, RunFacts
@@ -55,14 +56,17 @@ def check_settings(recorded: RecordedRun) -> Outcome:
 
 def _superfluous(recorded: RecordedRun) -> list[str]:
     """Files and folders that only other runs have."""
-    results, names = recorded.results, set[str]()
+    results, names, folder = recorded.results, set[str](), recorded.store.folder
     if results.policy is None:
         names |= {POLICY, SITTINGS, REPORT, GALLERY, MAPS, RANDOMISED}
     if results.explained is None:
         names |= {MAPS, RANDOMISED}
-    if results.randomisation is None:
-        names.add(RANDOMISED)
-    return [name for name in sorted(names) if (recorded.store.folder / name).exists()]
+    expected = {f"{RANDOMISED}/stage-{entry.stage}" for entry in stages(recorded)}
+    names |= {f"{RANDOMISED}/{path.name}" for path in (folder / RANDOMISED).glob("*")} - expected
+    bundles = [folder / name for name in {MAPS, *expected} - names]
+    unnamed = chain.from_iterable(unnamed_files(open_bundle(path)) for path in bundles if path.is_dir())
+    names |= {path.relative_to(folder).as_posix() for path in unnamed}
+    return [name for name in sorted(names) if (folder / name).exists()]
 
 
 def canonical(plain: object) -> bytes:
@@ -147,15 +151,21 @@ def check_own_maps(recorded: RecordedRun) -> Outcome:
     explained, run, folder = recorded.results.explained, recorded.results.run, recorded.store.folder / MAPS
     if explained is None:
         raise ValueError("the run did not make its maps")
-    bundle, record = open_bundle(folder), Record.of(folder)
-    facts = to_object(replace(explained, passes=record.passes, gradients=record.gradients, computed=record.computed,
+    bundle, record, environment = open_bundle(folder), Record.of(folder), recorded.run["environment"]
+    computed = f"{environment['device']}, {environment['precision']}" if "device" in environment else FUNCTION
+    facts = to_object(replace(explained, passes=record.passes, gradients=record.gradients, computed=(computed,),
                               notes=record.notes, method=bundle.header.method))  # fmt: skip
     problems = list(differences(recorded.plain["explained"], facts, "explained"))
+    problems += differences(list(record.computed), facts["computed"], f"{MAPS}/{RECORD}: computed")
+    digests: dict[str, dict[str, str]] = {}
+    for entry in bundle.entries:
+        digests.setdefault(entry.image, {})[str(entry.label)] = map_digest(bundle.read(entry))
+    problems += differences(record.maps, digests, f"{MAPS}/{RECORD}: maps")
     name = explained.request.method
     expected = {"bundles": {name: bundle_digest(bundle)}, "bundle_methods": {name: bundle.header.method},
                 "bundle_models": {name: bundle.header.model}}  # fmt: skip
     problems += differences({entry: to_json(getattr(run, entry)) for entry in expected}, expected, "run")
-    return Outcome(f"{len(bundle)} are those of the results", [f"{RESULTS}: {problem}" for problem in problems])
+    return Outcome(f"{len(bundle)} are those of the results and of their record", problems)
 
 
 def summed_up(recorded: RecordedRun) -> Summary | None:

@@ -11,6 +11,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
+from auditkit.errors import ModelFailure
 from auditkit.methods.notes import Note, merged
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.metrics.reliability import spearman
@@ -18,13 +19,14 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.records import to_json
 from auditkit.runs import randomisation
 from auditkit.runs.evaluation.images import load_images, probabilities
-from auditkit.runs.evaluation.plan import EvaluationPlan, environment
-from auditkit.runs.executor import Progress, Tick, UnitProgress
+from auditkit.runs.evaluation.plan import EvaluationPlan
+from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
 from auditkit.runs.explain import Explanation, drawn_pool, request_for
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.verdict.audit import MAPS, POLICY, RANDOMISED
 from auditkit.verdict.policy_file import parse_policy
+from auditkit.verdict.verify.recompute import as_probable
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 
 # Least rank correlation of like maps. On the CPU, gradients, grad-cam, rise, occlusion and differences gave equal
@@ -33,8 +35,9 @@ ALIKE = 0.99
 
 
 def check_maps(
-    recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], pool: Dataset | None, progress: Progress
-) -> Outcome:
+    recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], pool: Dataset | None, slack: float,
+    progress: Progress,
+) -> Outcome:  # fmt: skip
     """Recreate the maps of some images and compare them with those of the run.
 
     Random draws repeat, but fewer images share a batch than in the run, so the last digits may differ.
@@ -49,13 +52,15 @@ def check_maps(
     with UnitProgress(tick, len(positions)) as unit_progress:
         result = method.run(request_for(model, batch, labels, drawn, explanation.seed, unit_progress), options)
     tick(len(positions))
-    problems, correlations = list[str](), list[float]()
-    if recorded.run["environment"] == environment(plan.model):  # so that the same labels are chosen
-        rule = explanation.labels or str(default_labels(model.signature.classes))
-        chosen = choose_labels(probabilities(model, batch.inputs), rule)
-        for image, expected in zip(batch.ids, chosen, strict=True):
-            if sorted(expected.tolist()) != sorted(bundle.labels[image]):
-                problems.append(f"image '{image}' has maps for other labels than '{rule}' chooses")
+    problems, unchecked, correlations = list[str](), list[str](), list[float]()
+    rule, prob = _label_rule(explanation, model), probabilities(model, batch.inputs)
+    for image, scores, expected in zip(batch.ids, prob, choose_labels(prob, rule), strict=True):
+        chosen, stored = expected.tolist(), set(bundle.labels[image])
+        if stored != set(chosen):
+            alike = as_probable(rule, scores, chosen, stored, slack)
+            (unchecked if alike else problems).append(
+                f"image '{image}' has maps for other labels than '{rule}' chooses"
+            )
     for image, by_label in zip(batch.ids, result.maps, strict=True):
         for label, values in by_label.items():
             correlations.append(correlation(values, bundle.get(image, label)))
@@ -70,7 +75,32 @@ def check_maps(
         f"{explanation.name()}, rank pixels alike (least rank correlation {min(correlations, default=1.0):.4f}; at "
         f"least {ALIKE} is expected)"
     )
-    return Outcome(about, problems)
+    return Outcome(about, problems, unchecked)
+
+
+def check_unmapped(
+    recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], pool: Dataset | None
+) -> Outcome:
+    """Whether the method fails on images that have no map."""
+    explanation, model = requested(recorded), _classifier(recorded, plan)
+    method, options = explanation.chosen()
+    drawn = drawn_pool(model, plan.images if pool is None else pool, explanation)
+    problems, rule = list[str](), _label_rule(explanation, model)
+    for position in positions:
+        batch = load_images([position], plan.images, model.card, model.signature)
+        try:
+            labels = [tuple(chosen.tolist()) for chosen in choose_labels(probabilities(model, batch.inputs), rule)]
+            with UnitProgress(silent(1), 1) as unit_progress:
+                method.run(request_for(model, batch, labels, drawn, explanation.seed, unit_progress), options)
+        except ModelFailure:
+            continue
+        problems += [f"image '{image}' has no map, though {explanation.name()} makes some" for image in batch.ids
+                     if any(labels)]  # fmt: skip
+    return Outcome(f"{len(positions)} images without a map can have none", problems)
+
+
+def _label_rule(explanation: Explanation, model: OnnxClassifier) -> str:
+    return explanation.labels or str(default_labels(model.signature.classes))
 
 
 def _wrong_notes(recorded: RecordedRun, notes: Sequence[Note], *, complete: bool) -> Iterator[str]:

@@ -175,7 +175,7 @@ def _settings(recorded: RecordedRun, device: Device) -> Settings:
     if device == "auto":
         device = "cuda" if environment["device"] == "cuda" and cuda_problem() is None else "cpu"
     precision: Precision = environment["precision"] if device == environment["device"] else "strict"
-    return Settings(device, precision)
+    return Settings(device, precision, allow_failed=recorded.results.subject.images.count)  # each is looked at
 
 
 def _images(
@@ -202,16 +202,19 @@ def _images(
 
 
 def _compare_failed(originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier, images: Dataset) -> None:
-    """Images that the run left out must be unusable here too, for the same reasons."""
-    reasons = {entry.image: entry.reason for entry in recorded.results.failed_images}
-    positions = [position for position, image in enumerate(images.ids) if image in reasons]
+    """Images that cannot be read must be unreadable here too, for the same reasons; others the model must fail on."""
+    failed = {entry.image: entry for entry in recorded.results.failed_images}
+    positions = [position for position, image in enumerate(images.ids) if image in failed]
     loaded = load_images(positions, images, model.card, model.signature)
-    originals.problems += [f"image '{image}' is left out by the run, but can be used" for image in loaded.ids]
-    unknown = sorted(set(reasons) - set(images.ids))
+    originals.problems += [f"image '{image}' is left out by the run, but can be used" for image in loaded.ids
+                           if not failed[image].by_model]  # fmt: skip
+    unknown = sorted(set(failed) - set(images.ids))
     originals.problems += [f"image '{image}', which the run left out, is none of the images" for image in unknown]
     source, recorded_source = str(images.source), recorded.results.subject.images.source
     for entry in loaded.failed:
-        if entry.reason.replace(source, recorded_source) != reasons[entry.image]:
+        if failed[entry.image].by_model:
+            originals.problems.append(f"image '{entry.image}' is said to fail in the model, but cannot be read at all")
+        elif entry.reason.replace(source, recorded_source) != failed[entry.image].reason:
             reason = f"the reason is '{entry.reason}' here"
             originals.unchecked.append(f"why image '{entry.image}' was left out: {reason}; look at it yourself")
 

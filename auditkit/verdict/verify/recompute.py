@@ -3,15 +3,21 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
-from auditkit.metrics.faithfulness import parse_labels
+from auditkit.arrays import Array
+from auditkit.errors import ModelFailure
+from auditkit.metrics.faithfulness import choose_labels, parse_labels
 from auditkit.runs.evaluation import runtime_check
-from auditkit.runs.evaluation.batch import prepare
+from auditkit.runs.evaluation.batch import Choice, prepare
+from auditkit.runs.evaluation.images import UnitImages, probabilities
 from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
-from auditkit.runs.executor import Progress
+from auditkit.runs.evaluation.settings import NO_LABEL
+from auditkit.runs.executor import Progress, ended
 from auditkit.runs.folder.figures import CONTROL, Runtime
 from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
 
@@ -30,6 +36,7 @@ _AREAS = ("insertion", "insertion_low", "insertion_high", "insertion_error", "de
 _LOG_ODDS = ("log_odds", "log_odds_error")
 _INEXACT = ("prob", "alpha", "beta", "keep_counts", "curve", "flags", *_AREAS, *_LOGARITHMS, *_LOG_ODDS)
 # All other columns are exact functions of the map.
+_MAY_BE_MISSING = ("alpha", "beta", "keep_counts", "curve")  # the others are compared where one has a value
 _OF_THE_MAP = tuple(column.name for column in fields(Row) if column.name not in (*ROW_KEY, *_OF_THE_IMAGE, *_INEXACT))
 
 
@@ -39,143 +46,206 @@ class Tolerance:
 
     value: float
     same: bool  # environment as in the run: computed maps are equal bit for bit
+    points_move: bool  # whether rounding often moves the points of refined curves
     why: str
 
     @classmethod
-    def of(cls, recorded: RecordedRun, runtime: Runtime, plan: EvaluationPlan) -> "Tolerance":
+    def of(cls, recorded: RecordedRun, plan: EvaluationPlan) -> "Tolerance":
         """The tightest tolerance that the two environments allow."""
+        runtime = recorded.results.runtime
         then, now = recorded.about["environment"], environment(plan.model)
         if then["precision"] != "strict":
-            value = min(max(OTHER, FEW_SEEN * (runtime.largest or 0.0)), LOOSEST)
+            value = min(max(OTHER, FEW_SEEN * ((runtime and runtime.largest) or 0.0)), LOOSEST)
             why = f"the run is in {then['precision']}; {FEW_SEEN} times the largest error that it measured on a sample"
-            return cls(value, then == now, why)
+            return cls(value, then == now, True, why)
+        points_move = "cuda" in (then["device"], now["device"])
         if then == now:
-            return cls(SAME, True, "the same versions, device and precision as the run's")
+            return cls(SAME, True, points_move, "the same versions, device and precision as the run's")
         changed = [name for name in now | then if then.get(name) != now.get(name)]
-        return cls(OTHER, False, ", ".join(f"{name} {then.get(name)} then, {now.get(name)} now" for name in changed))
+        why = ", ".join(f"{name} {then.get(name)} then, {now.get(name)} now" for name in changed)
+        return cls(OTHER, False, points_move, why)
 
 
 def compare_rows(
     recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], tolerance: Tolerance, progress: Progress
-) -> tuple[int, list[str]]:  # fmt: skip
-    """How many rows were recomputed, and the images with rows that differ."""
-    tick, count, problems = progress(len(positions)), 0, list[str]()
+) -> tuple[int, list[str], list[str]]:  # fmt: skip
+    """How many rows were recomputed, the images with rows that differ, and those about which rounding decides."""
+    tick, count, problems, unchecked = progress(len(positions)), 0, list[str](), list[str]()
+    positions = [position for position in positions if plan.images.ids[position] not in recorded.failed_by_model]
     for unit, key in recorded.units.items():
         chosen = [position for position in positions if position in unit]
         if not chosen:
             continue
         loaded = plan.load(chosen)  # no figure depends on the other images of its unit
-        measured = measure(plan, prepare(plan, loaded), lambda count: tick(0, count)) if loaded.ids else []
+        stored: dict[str, dict[Name, StoredRow]] = {plan.images.ids[position]: {} for position in chosen}
+        for row in recorded.store.read(key).to_pylist():
+            if row["image"] in stored:
+                stored[row["image"]][_name(row)] = row
+        choices = _choices(plan, loaded, stored, tolerance) if loaded.ids else {}
+        measured = measure(plan, prepare(plan, loaded, choices), lambda rows: tick(0, rows)) if loaded.ids else []
         count += len(measured)
-        stored_rows = recorded.store.read(key).to_pylist()
-        for image in (plan.images.ids[position] for position in chosen):
-            stored = {_name(row): row for row in stored_rows if row["image"] == image}
+        unchecked += [f"image '{image}': the run measured or predicted other labels, which the model rates alike "
+                      f"within {2 * tolerance.value:g}; look at it yourself" for image in choices]  # fmt: skip
+        for image, rows in stored.items():
             recomputed = {_name(row): row for row in map(vars, measured) if row["image"] == image}
-            differences = list(_ImageRows(plan, stored, recomputed, tolerance).differences())
-            if differences:
-                problems.append(f"image '{image}': {'; '.join(differences)}")
+            compared = _ImageRows(image, plan, rows, recomputed, tolerance)
+            problems += compared.differences(undecided=False)
+            unchecked += compared.differences(undecided=True)
         tick(len(chosen))
-    return count, problems
+    return count, problems, unchecked
+
+
+def check_failed(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
+    """Whether the model fails on those images that the run left out because it did."""
+    problems, unchecked, failed = list[str](), list[str](), recorded.failed_by_model
+    for position, image in enumerate(plan.images.ids):
+        if image not in failed:
+            continue
+        try:
+            measure(plan, prepare(plan, plan.load([position])))
+        except ModelFailure as error:
+            if (reason := ended(error)) != failed[image]:
+                unchecked.append(f"why the model failed on image '{image}': here, {reason} Look at it yourself")
+        else:
+            problems.append(f"image '{image}' is left out by the run, but the model does not fail on it")
+    return Outcome(f"the model fails on {len(failed)} images, as in the run", problems, unchecked)
 
 
 def _name(row: StoredRow) -> Name:
     return row["label"], row["bundle"], row["infill"]
 
 
+def _choices(
+    plan: EvaluationPlan, images: UnitImages, stored: Mapping[str, Mapping[Name, StoredRow]], tolerance: Tolerance
+) -> dict[str, Choice]:
+    """The labels and predictions of the run, of those images where rounding alone may have chosen others here."""
+    prob, choices, slack = probabilities(plan.model, images.inputs), dict[str, Choice](), 2 * tolerance.value
+    for image, scores, labels in zip(images.ids, prob, choose_labels(prob, plan.settings.labels), strict=True):
+        rows = stored[image].values()
+        taken = {row["label"] for row in rows if row["error"] != NO_LABEL}
+        predictions = {row["prediction"] for row in rows}
+        if len(predictions) != 1 or not taken | predictions <= set(range(len(scores))):
+            continue  # no model gives such rows
+        choice = Choice(tuple(sorted(taken, key=lambda label: -scores[label])), predictions.pop())
+        among = list(choice.labels if plan.settings.renormalise and taken else range(len(scores)))
+        here = Choice(tuple(labels.tolist()), max(among, key=lambda label: scores[label]))
+        alike = choice.prediction in among and scores[here.prediction] - scores[choice.prediction] <= slack
+        changed = set(here.labels) != taken or here.prediction != choice.prediction
+        if changed and alike and as_probable(plan.settings.labels, scores, here.labels, taken, slack):
+            choices[image] = choice
+    return choices
+
+
+def as_probable(
+    rule_text: str | None, scores: Array, labels: Sequence[int], taken: set[int], slack: float
+) -> bool:  # fmt: skip
+    """Whether labels that only one of two choices has are as probable as the least probable one that is chosen."""
+    rule, other = parse_labels(str(rule_text)), taken ^ set(labels)
+    if rule.floor is None and (rule.top is None or len(taken) != len(labels)):
+        return not other
+    least = scores[labels[-1]] if rule.floor is None else rule.floor
+    return all(abs(scores[label] - least) <= slack for label in other)
+
+
+class _Off(NamedTuple):
+    """A column that differs."""
+
+    column: str
+    by: float = np.inf
+    undecided: bool = False  # whether an honest run may differ so
+
+
 @dataclass(frozen=True)
 class _ImageRows:
     """The rows of one image, stored and recomputed."""
 
+    image: str
     plan: EvaluationPlan
     stored: Mapping[Name, StoredRow]
     recomputed: Mapping[Name, StoredRow]
     tolerance: Tolerance
 
-    def differences(self) -> Iterator[str]:
-        """The columns that differ."""
-        if not self.stored:
-            if self.recomputed:
-                yield "it has no row in its unit"
-            return
-        unmatched = sorted(name for name in self.stored.keys() ^ self.recomputed.keys() if not self._borderline(name))
+    def differences(self, *, undecided: bool) -> list[str]:
+        """The columns that differ, or those about which rounding decides, in a sentence; none if there are none."""
+        texts = list(self._texts(undecided=undecided))
+        return [f"image '{self.image}': {'; '.join(texts)}"] if texts else []
+
+    def _texts(self, *, undecided: bool) -> Iterator[str]:
+        unmatched = [] if undecided else sorted(self.stored.keys() ^ self.recomputed.keys())
         if unmatched:
             label, bundle, _ = unmatched[0]
             yield f"{len(unmatched)} rows are missing or too many, such as label {label} of {bundle}"
-        shared = [name for name in self.recomputed if name in self.stored]
-        undecided = self._undecided(shared)
         by_column: dict[str, list[float]] = {}
-        for name in shared:
-            for column, off in self._off(self.stored[name], self.recomputed[name], only_prob=undecided):
-                by_column.setdefault(column, []).append(off)
+        shared = [name for name in self.recomputed if name in self.stored]
+        for off in chain.from_iterable(self._off(self.stored[name], self.recomputed[name]) for name in shared):
+            if off.undecided == undecided:
+                by_column.setdefault(off.column, []).append(off.by)
         for column, offs in by_column.items():
             by = f", by up to {max(offs):.2g}" if np.isfinite(max(offs)) else ""
             yield f"{column} of {len(offs)} of {len(shared)} rows differs{by}"
 
-    def _borderline(self, name: Name) -> bool:
-        """Whether a rounding error can decide if a label is measured at all."""
-        rule, slack = parse_labels(str(self.plan.settings.labels)), 2 * self.tolerance.value
-        prob = (self.stored.get(name) or self.recomputed[name])["prob"]
-        if rule.floor is not None:
-            return bool(abs(prob - rule.floor) <= slack)
-        both = [row["prob"] for other, row in self.recomputed.items() if other in self.stored]
-        alike = len({label for label, *_ in self.stored}) == len({label for label, *_ in self.recomputed})
-        return bool(rule.top is not None and alike and both and prob <= min(both) + slack)
-
-    def _undecided(self, shared: Sequence[Name]) -> bool:
-        """Whether a rounding error can decide which of two labels is predicted."""
-        predictions = {self.stored[name]["prediction"] for name in shared}
-        predictions |= {self.recomputed[name]["prediction"] for name in shared}
-        prob = [self.recomputed[name]["prob"] for name in shared if name[0] in predictions]
-        return len(predictions) == 2 and len(set(prob)) > 1 and max(prob) - min(prob) <= 2 * self.tolerance.value
-
-    def _off(self, stored: StoredRow, recomputed: StoredRow, *, only_prob: bool) -> Iterator[tuple[str, float]]:
+    def _off(self, stored: StoredRow, recomputed: StoredRow) -> Iterator[_Off]:
         """The columns of a row that differ, and by how much."""
         yield from _apart("prob", stored, recomputed, self.tolerance.value)
-        if only_prob:
+        yield from (_Off(name) for name in _OF_THE_IMAGE if not _alike(stored[name], recomputed.get(name)))
+        yield from (_Off(name) for name in _MAY_BE_MISSING if (stored[name] is None) != (recomputed[name] is None))
+        drawn_here = not self.tolerance.same and recomputed["bundle"].startswith(CONTROL)
+        if drawn_here and stored["map_digest"] != recomputed["map_digest"]:
+            yield _Off("a control's map, drawn on another machine,", undecided=True)
             return
-        exact = self.tolerance.same or not recomputed["bundle"].startswith(CONTROL)
-        for name in (*_OF_THE_IMAGE, *(_OF_THE_MAP if exact else ())):
-            if not _alike(stored[name], recomputed.get(name)):
-                yield name, np.inf
+        yield from (_Off(name) for name in _OF_THE_MAP if not _alike(stored[name], recomputed.get(name)))
         if sorted(stored["flags"] or ()) != sorted(recomputed["flags"]):
-            yield "flags", np.inf
-        yield from self._areas(stored, recomputed)
+            yield _Off("flags")
+        yield from self._curves(stored, recomputed)
         for name in _LOGARITHMS:
             yield from _apart(name, stored, recomputed, self.tolerance.value / LEAST_AREA)
 
-    def _areas(self, stored: StoredRow, recomputed: StoredRow) -> Iterator[tuple[str, float]]:
-        """The curve and its areas; where rounding moved its points, the sampling error adds to the tolerance."""
-        most, steps = self.tolerance.value, self.plan.settings.steps
-        fixed = steps is not None and steps.rule != "auto"
+    def _curves(self, stored: StoredRow, recomputed: StoredRow) -> Iterator[_Off]:
+        """The curve and the areas; the points of a curve that is refined may move by rounding."""
+        steps = self.plan.settings.steps
+        refined = steps is not None and steps.rule == "auto"
         moved, off = _on_curve(stored, recomputed)
-        if not off <= most or (moved and fixed):
-            yield "curve", off
-        error = recomputed["insertion_error"] or 0.0
-        odds_errors = recomputed["log_odds_error"]
-        odds_error = 0.0 if odds_errors is None else float(np.nan_to_num(odds_errors).max())
-        for name in ("insertion", "insertion_low", "insertion_high"):
-            yield from _apart(name, stored, recomputed, most + (2 * error if moved else 0.0))
-        if not moved:
-            yield from _apart("insertion_error", stored, recomputed, most + ERROR_OFF * error)
-            yield from _apart("log_odds_error", stored, recomputed, ODDS_OFF * most + ERROR_OFF * odds_error)
-        yield from _apart("log_odds", stored, recomputed, ODDS_OFF * most + (2 * odds_error if moved else 0.0))
-        settled = fixed or not list(_apart("deletion_error", stored, recomputed, most))
-        yield from _apart(
-            "deletion", stored, recomputed, most + (0.0 if settled else 2 * (recomputed["deletion_error"] or 0.0))
-        )
+        if not off <= self.tolerance.value or (moved and not refined):
+            yield _Off("curve", off)
+        elif moved and not self.tolerance.points_move:
+            yield _Off("curve", off, undecided=True)
+        names = ("insertion", "insertion_low", "insertion_high")
+        yield from self._areas(names, "insertion_error", stored, recomputed, moved=moved and refined)
+        yield from self._areas(("log_odds",), "log_odds_error", stored, recomputed, moved=moved and refined)
+        largest = self.tolerance.value + ERROR_OFF * _error(recomputed, "deletion_error")
+        moved = refined and bool(list(_apart("deletion_error", stored, recomputed, largest)))  # its points are not kept
+        yield from self._areas(("deletion",), "deletion_error", stored, recomputed, moved=moved)
+
+    def _areas(
+        self, names: Sequence[str], error_name: str, stored: StoredRow, recomputed: StoredRow, *, moved: bool
+    ) -> Iterator[_Off]:
+        """Areas and their sampling error, which excuses a difference where points have moved."""
+        most, error = self.tolerance.value * (ODDS_OFF if names[0] in _LOG_ODDS else 1), _error(recomputed, error_name)
+        for name in names:
+            for off in _apart(name, stored, recomputed, most):
+                excused = moved and off.by <= most + 2 * error
+                if not (excused and self.tolerance.points_move):
+                    yield off._replace(undecided=excused)
+        for off in _apart(error_name, stored, recomputed, most + (error if moved else ERROR_OFF * error)):
+            yield off._replace(undecided=moved)
 
 
-def _apart(name: str, stored: StoredRow, recomputed: StoredRow, most: float) -> Iterator[tuple[str, float]]:
+def _error(row: StoredRow, name: str) -> float:
+    """The error of an area, or the largest of several; 0 if there is none."""
+    return float(np.nan_to_num(np.array(row[name], np.float64)).max(initial=0.0))
+
+
+def _apart(name: str, stored: StoredRow, recomputed: StoredRow, most: float) -> Iterator[_Off]:
     """The column if it is off by more than `most`; it holds a number or a list of them, None counts as NaN."""
     first, second = (np.atleast_1d(np.array(row.get(name), np.float64)) for row in (stored, recomputed))
     if name in _LOGARITHMS:  # compared as shares, which are as exact as the probability
         first, second = np.exp(-first), np.exp(-second)
     if first.shape != second.shape or (np.isnan(first) != np.isnan(second)).any():
-        yield name, np.inf
+        yield _Off(name)
     elif not np.isnan(first).all():
         off = float(np.nanmax(np.abs(first - second)))
         if not off <= most:
-            yield name, off
+            yield _Off(name, off)
 
 
 def _alike(stored: object, recomputed: object) -> bool:

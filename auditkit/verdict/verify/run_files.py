@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from auditkit.data import bundle_files
-from auditkit.runs.explain_record import RECORD, UNFINISHED
+from auditkit.runs.explain_record import RECORD
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.store import LOCK, RESULTS, RUN
 from auditkit.runs.pictures.gallery_index import INDEX
@@ -19,15 +19,27 @@ if sys.platform != "win32":
     import resource
 
 _MIB = 2**20
+_PROCESS_ID = 20  # digits of the largest
 _BUNDLE = rf"({MAPS}|{RANDOMISED}/stage-[0-9]+)"
-# What a run may hold, and the largest size of each; auditkit writes no other file into it.
+
+
+def _any_of(*names: str) -> str:
+    return f"({'|'.join(map(re.escape, names))})"
+
+
+# What a finished run may hold, and the largest size of each; auditkit writes no other file into it.
 _KINDS = {
-    rf"{RUN}|{RESULTS}|{REPORT}|{GALLERY}/{INDEX}": 32 * _MIB,
-    rf"{POLICY}|{SITTINGS}|{'|'.join(checksums.SIGNATURES)}|{LOCK}": _MIB,
-    rf"{checksums.SUMS}|{_BUNDLE}/({bundle_files.HEADER}|{bundle_files.MANIFEST}|{RECORD})": 256 * _MIB,
-    rf"items/[0-9a-f]{{64}}\.parquet(\.damaged)?|{GALLERY}/[0-9A-Za-z_-]+\.(png|jpg)": 256 * _MIB,
-    rf"{_BUNDLE}/({bundle_files.MAPS}/[0-9]+\.npy|{UNFINISHED})": 4096 * _MIB,
-}
+    re.compile(kind): limit for kind, limit in {
+        _any_of(RUN, RESULTS, REPORT, f"{GALLERY}/{INDEX}"): 32 * _MIB,
+        _any_of(POLICY, SITTINGS, *checksums.SIGNATURES): _MIB,
+        _any_of(LOCK): _PROCESS_ID,
+        _any_of(checksums.SUMS): 256 * _MIB,
+        f"{_BUNDLE}/{_any_of(bundle_files.HEADER, bundle_files.MANIFEST, RECORD)}": 256 * _MIB,
+        rf"items/[0-9a-f]{{64}}\.parquet|{GALLERY}/[0-9A-Za-z_-]+\.(png|jpg)": 256 * _MIB,
+        rf"{_BUNDLE}/{bundle_files.MAPS}/[0-9]+\.npy": 4096 * _MIB,
+    }.items()
+}  # fmt: skip
+_MAY_BE_EMPTY = "items/"  # of a run none of whose maps could be used
 _MOST_FILES = 10**6  # a run of a million images has fewer
 _MOST_DEPTH = 4  # randomised/stage-1/maps/000000.npy
 _SPARSE = 16 * _MIB  # a larger file, most of which is not on the disk, was made to exhaust its readers
@@ -40,33 +52,43 @@ class Unfit(Exception):
 
 
 def look_over(folder: Path) -> list[str]:
-    """Names of files that have no place in a run; Unfit where a file must not be read."""
+    """Names of files and folders that have no place in a run; Unfit where a file must not be read."""
     foreign = list[str]()
     for number, (name, status) in enumerate(_walk(folder)):
         if number == _MOST_FILES:
             raise Unfit(f"{folder} holds more than {_MOST_FILES:,} files, more than any run")
-        limit = next((limit for kind, limit in _KINDS.items() if re.fullmatch(kind, name)), None)
-        if not stat.S_ISREG(status.st_mode):
-            raise Unfit(f"{name} is a link or a device; a run holds plain files and folders. Remove it")
-        if status.st_size > (_MIB if limit is None else limit):
-            raise Unfit(f"{name} has {status.st_size:,} bytes, more than such a file of a run ever has")
-        if status.st_size > _SPARSE and getattr(status, "st_blocks", status.st_size) * 512 < status.st_size // 64:
-            raise Unfit(f"{name} has {status.st_size:,} bytes, but hardly any of them are on the disk")
-        if limit is None:
+        limit = next((limit for kind, limit in _KINDS.items() if kind.fullmatch(name)), None)
+        if limit is None and name != _MAY_BE_EMPTY:
             foreign.append(name)
+        if not name.endswith("/"):
+            _check_readable(name, status, _MIB if limit is None else limit)
     return sorted(foreign)
 
 
+def _check_readable(name: str, status: os.stat_result, limit: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise Unfit(f"{name} is a link or a device; a run holds plain files and folders. Remove it")
+    if status.st_size > limit:
+        raise Unfit(f"{name} has {status.st_size:,} bytes, more than such a file of a run ever has")
+    if status.st_size > _SPARSE and getattr(status, "st_blocks", status.st_size) * 512 < status.st_size // 64:
+        raise Unfit(f"{name} has {status.st_size:,} bytes, but hardly any of them are on the disk")
+
+
 def _walk(folder: Path, prefix: str = "", depth: int = 1) -> Iterator[tuple[str, os.stat_result]]:
+    """The files by their names in the run, and the empty folders, whose names end with a slash."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            status, name = entry.stat(follow_symlinks=False), f"{prefix}{entry.name}"
+            status, name, empty = entry.stat(follow_symlinks=False), f"{prefix}{entry.name}", True
             if not stat.S_ISDIR(status.st_mode):
                 yield name, status
-            elif depth == _MOST_DEPTH:
+                continue
+            if depth == _MOST_DEPTH:
                 raise Unfit(f"{name} is a folder deeper inside than any of a run")
-            else:
-                yield from _walk(Path(entry.path), f"{name}/", depth + 1)
+            for inner in _walk(Path(entry.path), f"{name}/", depth + 1):
+                empty = False
+                yield inner
+            if empty:
+                yield f"{name}/", status
 
 
 @contextmanager

@@ -76,6 +76,11 @@ class RecordedRun:
         return "" if version == __version__ else f"auditkit {version} wrote it; verify it with that version"
 
     @property
+    def failed_by_model(self) -> dict[str, str]:
+        """The images that are sound, but that the model is said to fail on, and why."""
+        return {entry.image: entry.reason for entry in self.results.failed_images if entry.by_model}
+
+    @property
     def span(self) -> Span:
         """The keep counts over which its areas are taken."""
         return Span.of(self.settings, self.card.size[0] * self.card.size[1])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from auditkit.errors import AuditError
 from auditkit.metrics.curves import area, log_odds, sampled_errors, uniform_counts
 from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.metrics.label_specificity import MOST_LABELS
+from auditkit.runs.evaluation.measure import Row
 from auditkit.runs.evaluation.settings import CurvePair, curve_pairs
 from auditkit.runs.folder.parquet import failed_images
 from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
@@ -18,6 +20,9 @@ FORMULA = 1e-9
 MOST_UNSATURATED = 0.5  # of a curve whose log-odds follow from its probabilities: their sum may be off 1 by 0.1
 ODDS = 0.25  # what that makes of log-odds at most
 ROUNDED = 0.01  # relative; estimated errors depend on the odds of probabilities close to 1
+# Columns of a row without figures that have no value.
+FIGURES = tuple(field.name for field in fields(Row) if field.default is None
+                and field.name not in ("error", "truth", "prediction"))  # fmt: skip
 BATCH = 1024  # rows that are looked at together: as Python objects they take much memory
 
 
@@ -77,6 +82,8 @@ def _contradictions(row: StoredRow, by_infill: Mapping[str, CurvePair], recorded
         yield "the run has no such infill"
         return
     if row["error"] is not None:
+        if any(row[name] is not None for name in FIGURES):
+            yield "it has figures, and a reason for having none"
         return
     counts, values = np.asarray(row["keep_counts"] or (), np.int64), np.asarray(row["curve"] or (), np.float64)
     if row["insertion"] is None or row["prob"] is None or not 0 < len(counts) == len(values):
@@ -111,7 +118,10 @@ def _ratios(rows: Sequence[StoredRow], recorded: RecordedRun) -> list[str]:
     """Rows whose alpha or beta is not what the formulas give."""
     eps1, eps2 = recorded.settings.eps1, recorded.settings.eps2
     measured = [row for row in rows if row["error"] is None and None not in (row["insertion"], row["prob"])]
-    if eps1 is None or eps2 is None or not measured:
+    if eps1 is None or eps2 is None:
+        return [f"{_row_name(row)}: it has alpha or beta, which the run leaves out" for row in measured
+                if (row["alpha"], row["beta"]) != (None, None)]  # fmt: skip
+    if not measured:
         return []
     insertion, prob = np.array([(row["insertion"], row["prob"]) for row in measured]).T
     try:

@@ -17,7 +17,7 @@ from auditkit.runs.comparison.compare import compare
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder import checksums
-from auditkit.runs.folder.store import RESULTS, RUN
+from auditkit.runs.folder.store import LOCK, RESULTS, RUN
 from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict.verify import consistency, maps, pictures, recompute, run_files, sample, stored_rows
 from auditkit.verdict.verify.originals import OpenedOriginals, Originals, open_originals
@@ -27,6 +27,7 @@ Answer = Literal["holds", "does not hold", "could not be checked"]
 EXIT_CODES: dict[Answer, int] = {"holds": 0, "could not be checked": 3, "does not hold": 5}
 LEAST_IMAGES = 32  # whose rows are recomputed by default, or SHARE of a larger set
 SHARE = 0.05
+MOST_SHOWN = 50  # problems of a check, or gaps; more tell a reader nothing
 COSTLY_MAPS = 2  # images whose maps are recreated by default if each takes many passes; LEAST_IMAGES of others
 NOT_PROVEN = (
     "times, command, commit, versions, names of machines, folders of files, counts of passes, and how supplied maps "
@@ -73,6 +74,12 @@ class Sampling:
             raise BadInput(f"seed {self.seed} is negative.")
 
 
+def shown(texts: Sequence[str]) -> tuple[str, ...]:
+    """As many texts as one reads, and how many more there are."""
+    more = len(texts) - MOST_SHOWN
+    return (*texts[:MOST_SHOWN], f"and {more:,} more") if more > 0 else tuple(texts)
+
+
 @dataclass
 class Verification:
     """The checks, and what they say together."""
@@ -100,9 +107,12 @@ class Verification:
 
     def to_json(self) -> dict[str, Json]:
         """Plain object for `verify --json`."""
+        checks = [replace(check, problems=shown(check.problems), unchecked=shown(check.unchecked))
+                  for check in self.checks]  # fmt: skip
         return {
-            "schema_version": 2, "answer": self.answer, "problems": to_json(self.problems),
-            "unchecked": to_json(self.unchecked), "not_proven": [NOT_PROVEN], **to_object(self),
+            "schema_version": 2, "answer": self.answer, "problems": to_json(shown(self.problems)),
+            "unchecked": to_json(shown(self.unchecked)), "not_proven": [NOT_PROVEN],
+            **to_object(replace(self, checks=checks)),
         }  # fmt: skip
 
     def check(self, name: str, step: Callable[[], Outcome]) -> bool:
@@ -142,7 +152,10 @@ def verify(
 
 
 def _files(run: Path, foreign: Sequence[str]) -> Outcome:
-    problems = [*checksums.check(run), *(f"{name} is not a file of a run" for name in foreign)]
+    problems = [*checksums.check(run), *(f"{name} has no place in a run" for name in foreign)]
+    lock = run / LOCK
+    if lock.exists() and not (b"0" + lock.read_bytes()).isdigit():
+        problems.append(f"{LOCK} holds more than the number of a process")
     return Outcome(f"{0 if problems else len(checksums.read(run))} are as listed in {checksums.SUMS}", problems)
 
 
@@ -232,8 +245,8 @@ def _recompute(
     progress: Progress,
 ) -> None:  # fmt: skip
     """Recompute rows, the runtime's error, maps and pictures."""
-    deciding = _deciding(recorded, plan)
-    _check_rows(result, recorded, plan, deciding, sampling, progress)
+    deciding, tolerance = _deciding(recorded, plan), recompute.Tolerance.of(recorded, plan)
+    _check_rows(result, recorded, plan, deciding, sampling, tolerance, progress)
     if recorded.results.policy is not None:
         result.check("pictures", lambda: pictures.check_pictures(recorded, plan))
     explained = recorded.results.explained
@@ -250,11 +263,16 @@ def _recompute(
         result.checks.append(Check("maps", "", (), ("how the maps were made: give --maps 1 or more",)))
         return
     mapped = set[str]().union(*(bundle.labels for bundle in plan.bundles.values()))
+    without = {*plan.images.ids} - mapped - {entry.image for entry in recorded.results.failed_images}
     order = sample.drawn(len(plan.images), len(plan.images), sampling.seed or 0)
     drawn = [position for position in order if plan.images.ids[position] in mapped][:images_mapped]
+    unmapped = [position for position in order if plan.images.ids[position] in without][:images_mapped]
     also = [position for position in deciding if plan.images.ids[position] in mapped][:images_mapped]
     positions = list(dict.fromkeys([*drawn, *also]))
-    result.check("maps", lambda: maps.check_maps(recorded, plan, positions, opened.pool, progress))
+    slack = 2 * tolerance.value
+    result.check("maps", lambda: maps.check_maps(recorded, plan, positions, opened.pool, slack, progress))
+    if unmapped:
+        result.check("unmapped", lambda: maps.check_unmapped(recorded, plan, unmapped, opened.pool))
     if recorded.results.randomisation is not None:
         result.check(
             "randomised", lambda: maps.check_randomisation(recorded, plan, images_mapped, opened.pool, progress)
@@ -267,13 +285,12 @@ def _is_cheap(method: str) -> bool:
 
 def _check_rows(
     result: Verification, recorded: RecordedRun, plan: EvaluationPlan, deciding: Sequence[int], sampling: Sampling,
-    progress: Progress,
+    tolerance: recompute.Tolerance, progress: Progress,
 ) -> None:  # fmt: skip
     """Recompute a sample of the rows from the originals, and the runtime's error."""
     runtime, count = recorded.results.runtime, len(plan.images)
     if runtime is None:
         raise ValueError("the run has no rows")
-    tolerance = recompute.Tolerance.of(recorded, runtime, plan)
     wanted = max(LEAST_IMAGES, int(np.ceil(SHARE * count)))
     if sampling.share is not None:
         wanted = max(1, int(np.ceil(sampling.share * count)))
@@ -283,10 +300,13 @@ def _check_rows(
                            tolerance.value, tolerance.why)  # fmt: skip
 
     def compare_rows() -> Outcome:
-        rows, problems = recompute.compare_rows(recorded, plan, sorted([*drawn, *added]), tolerance, progress)
+        positions = sorted([*drawn, *added])
+        rows, problems, unchecked = recompute.compare_rows(recorded, plan, positions, tolerance, progress)
         images = f"{len(drawn)} images, drawn with seed {sampling.seed}, and {len(added)} that decide most"
-        return Outcome(f"{rows:,} rows of {images} come out again", problems)
+        return Outcome(f"{rows:,} rows of {images} come out again", problems, unchecked)
 
+    if recorded.failed_by_model:
+        result.check("failed", lambda: recompute.check_failed(recorded, plan))
     result.check("sample", compare_rows)
     result.check("runtime", lambda: recompute.check_runtime(recorded, runtime, plan))
 
