@@ -211,7 +211,7 @@ class RecordedBundle:
         part = _part(request, result, new, infill)
         self._create()
         with write_errors(self.path / RECORD):
-            append(self.path / RECORD, json.dumps(to_object(part)).encode() + b"\n")
+            append(self.path / RECORD, encoded(part))
         self.record.add(part)
         ids, labels = [request.ids[position] for position, _ in new], [label for _, label in new]
         maps = np.stack([result.maps[position][label] for position, label in new])
@@ -234,6 +234,11 @@ class RecordedBundle:
         self._create()
         with write_errors(self.path / UNFINISHED):
             write_whole(self.path / UNFINISHED, content.getvalue())
+
+
+def encoded(part: Part) -> bytes:
+    """The line of the record that holds a part."""
+    return json.dumps(to_object(part)).encode() + b"\n"
 
 
 def unnamed_files(bundle: HeatmapSet) -> list[Path]:

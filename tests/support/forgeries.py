@@ -16,14 +16,14 @@ import auditkit
 from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.model.classifier import AnyClassifier
-from auditkit.records import to_json, to_object
+from auditkit.records import to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.evaluation.plan import RunRecord, without_paths
 from auditkit.runs.folder import checksums, parquet
 from auditkit.runs.folder.results import Results
-from auditkit.runs.folder.store import Store, _digest
-from auditkit.runs.pictures.gallery import gallery_index, showcase
+from auditkit.runs.folder.store import Store, digest
+from auditkit.runs.pictures.gallery import encoded_index, gallery_index, showcase
 from auditkit.runs.summary.results import results
 from auditkit.runs.summary.summarise import Summary, summarise
 from auditkit.verdict.decision import judge
@@ -97,8 +97,7 @@ class Forger:
             return
         card = replace(self.recorded.card, names=found.subject.class_names)
         index = gallery_index(summary, list(found.run.bundles), card)
-        text = json.dumps(to_json(index), sort_keys=True, indent=1) + "\n"
-        (self.run / "gallery" / "gallery.json").write_text(text)
+        (self.run / "gallery" / "gallery.json").write_bytes(encoded_index(index))
 
     def judged(self) -> "Forger":
         """Checks and verdict as policy and results give them."""
@@ -126,7 +125,7 @@ class Forger:
                 run["bundles"] = plain["bundles"]
         if settings is not None:
             settings(run)
-        _write(self.run / "run.json", {"schema_version": 1, "settings": run, "settings_digest": _digest(run)})
+        _write(self.run / "run.json", {"schema_version": 1, "settings": run, "settings_digest": digest(run)})
         for path in (self.run / "items").iterdir():
             path.unlink()
         for unit, table in self.tables.items():

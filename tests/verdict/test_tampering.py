@@ -529,6 +529,21 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "text in the lock": _file(".lock", b"approved", listed=False),
     "a damaged part": _file(f"items/{'0' * 64}.parquet.damaged"),
     "unfinished work": _file("maps/unfinished.npz"),
+    "a further entry in run.json": lambda forger: forger.text(
+        "run.json", lambda text: text.replace("{", '{\n  "approved": true,', 1)
+    ),
+    "a blank line in the gallery's index": lambda forger: forger.text("gallery/gallery.json", lambda text: text + "\n"),
+    "a note in the header of a stage": lambda forger: forger.text(
+        "randomised/stage-1/bundle.json", lambda text: text.replace('"notes": []', '"notes": ["approved"]')
+    ),
+    "a stage of another model": lambda forger: forger.text(
+        "randomised/stage-1/bundle.json", lambda text: re.sub('"model": "....', '"model": "0000', text)
+    ),
+    "where a stage was computed": lambda forger: forger.text(
+        "randomised/stage-1/explained.jsonl", lambda text: text.replace("cpu, strict", "cuda, strict")
+    ),
+    "text after the record": lambda forger: forger.text("maps/explained.jsonl", lambda text: text + "approved"),
+    "words for a digest": _record(lambda line: line.update(infill="approved")),
     "a map that is not named": _file("maps/maps/000777.npy"),
     "a listed page among the maps": _file("maps/summary.html"),
     "a further part": _file(f"items/{'0' * 64}.parquet"),

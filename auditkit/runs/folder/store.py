@@ -74,7 +74,7 @@ class Store:
 
     def _prepare(self, settings: Any) -> None:
         if not (self.folder / RUN).exists():
-            run = {"schema_version": SCHEMA_VERSION, "settings": settings, "settings_digest": _digest(settings)}
+            run = {"schema_version": SCHEMA_VERSION, "settings": settings, "settings_digest": digest(settings)}
             self._write_file(self.folder / RUN, _json(run))
         self.items.mkdir(exist_ok=True)
         sync_folder(self.folder)
@@ -88,14 +88,14 @@ class Store:
         if run.get("schema_version") != SCHEMA_VERSION:
             version = run.get("schema_version")
             raise BadInput(f"{self.folder / RUN} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
-        if "settings" not in run or run.get("settings_digest") != _digest(run["settings"]):
+        if "settings" not in run or run.get("settings_digest") != digest(run["settings"]):
             raise BadInput(f"{self.folder / RUN} was changed, or is no run's: its settings have another digest.")
         return run["settings"]
 
     @staticmethod
     def key(parts: Any) -> str:
         """Name of a unit: digest of all that can change its numbers, and of the form they are stored in."""
-        return _digest({"schema_version": SCHEMA_VERSION, "parts": canonical(parts)})
+        return digest({"schema_version": SCHEMA_VERSION, "parts": canonical(parts)})
 
     def keys(self) -> list[str]:
         """The units that have a file, sorted; whether one is sound shows when it is read."""
@@ -193,7 +193,8 @@ def canonical(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be part of a digest: {value!r:.80}")
 
 
-def _digest(plain: Any) -> str:
+def digest(plain: Any) -> str:
+    """Digest of a value in canonical form."""
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -59,8 +59,7 @@ def showcase(
     out.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures(model, images, bundles, summary.settings, index):
         write_whole(out / name, encoded(name, picture))
-    text = json.dumps(to_json(index), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=True)
-    write_whole(out / INDEX, (text + "\n").encode())
+    write_whole(out / INDEX, encoded_index(index))
     used = {INDEX, *chain.from_iterable(vars(entry.pictures).values() for entry in index.entries)}
     for path in sorted(out.iterdir()):
         if path.is_file() and path.name not in used:
@@ -189,6 +188,12 @@ def _small(picture: Image.Image) -> Image.Image:
         return picture
     size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
     return picture.resize(size, Image.Resampling.LANCZOS)
+
+
+def encoded_index(index: GalleryIndex) -> bytes:
+    """The content of the index's file."""
+    text = json.dumps(to_json(index), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=True)
+    return (text + "\n").encode()
 
 
 def encoded(name: str, picture: Image.Image) -> bytes:

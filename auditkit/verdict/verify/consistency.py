@@ -7,20 +7,22 @@ from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from itertools import chain
 
-from auditkit.data.bundles import open_bundle
+from auditkit.data.bundle_files import HEADER, OWN_PRODUCER, Header
+from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet, open_bundle
 from auditkit.model.device import PROFILES
 from auditkit.records import parse_object, to_json, to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
 from auditkit.runs.evaluation.settings import resolved
-from auditkit.runs.explain_record import FUNCTION, RECORD, Record, map_digest, unnamed_files
+from auditkit.runs.explain_record import FUNCTION, RECORD, Record, encoded, map_digest, unnamed_files
 from auditkit.runs.folder import provenance
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
+from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import SHIPPED, RunFacts
-from auditkit.runs.folder.store import RESULTS
-from auditkit.runs.pictures.gallery import gallery_index
-from auditkit.runs.pictures.gallery_index import GalleryIndex
+from auditkit.runs.folder.store import RESULTS, RUN, digest
+from auditkit.runs.pictures.gallery import encoded_index, gallery_index
+from auditkit.runs.pictures.gallery_index import INDEX, GalleryIndex
 from auditkit.runs.randomisation import stage_result
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import Summary, summarise
@@ -32,6 +34,8 @@ from auditkit.verdict.verify.run_record import Outcome, PlainRecord, RecordedRun
 
 _MOST_CHARACTERS = 100  # of a fact about the machine
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}")
+OTHERWISE = "is not written as auditkit writes it"
+_DIGEST = re.compile("[0-9a-f]{32}")
 NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained",
                  "randomisation", "baseline")  # entries of results.json that do not follow from rows  # fmt: skip
 SUMMED_UP = tuple(field.name for field in fields(RunFacts) if field.name in
@@ -41,8 +45,10 @@ SUMMED_UP = tuple(field.name for field in fields(RunFacts) if field.name in
 def check_settings(recorded: RecordedRun) -> Outcome:
     """Whether run.json, which is written first, and results.json agree."""
     results, problems = recorded.results, list[str]()
-    if (recorded.store.folder / RESULTS).read_bytes() != canonical(recorded.plain):
-        problems.append(f"{RESULTS} is not written as auditkit writes it")  # such as an entry that stands there twice
+    run = {"schema_version": SCHEMA_VERSION, "settings": recorded.run, "settings_digest": digest(recorded.run)}
+    for name, plain in ((RESULTS, recorded.plain), (RUN, run)):
+        if (recorded.store.folder / name).read_bytes() != canonical(plain):
+            problems.append(f"{name} {OTHERWISE}")  # such as an entry that stands there twice
     problems += [f"{name} has no place in such a run" for name in _superfluous(recorded)]
     expected = without_paths(recorded.about) if results.policy is None else _expected_settings(recorded)
     problems += [f"run.json: {text}" for text in differences(recorded.run, expected)]
@@ -146,26 +152,50 @@ def _provenance(recorded: RecordedRun) -> Iterator[str]:
             yield f"run.{entry} is not about the run's bundles, which are {', '.join(sorted(expected)) or 'none'}"
 
 
+def _computed(recorded: RecordedRun) -> str:
+    """Where maps were computed; re-initialised models are never run in float16."""
+    environment = recorded.run["environment"]
+    return f"{environment['device']}, {environment['precision']}" if "device" in environment else FUNCTION
+
+
 def check_own_maps(recorded: RecordedRun) -> Outcome:
     """Whether the maps that an audit made are those that its results name."""
     explained, run, folder = recorded.results.explained, recorded.results.run, recorded.store.folder / MAPS
     if explained is None:
         raise ValueError("the run did not make its maps")
-    bundle, record, environment = open_bundle(folder), Record.of(folder), recorded.run["environment"]
-    computed = f"{environment['device']}, {environment['precision']}" if "device" in environment else FUNCTION
+    bundle, record, computed = open_bundle(folder), Record.of(folder), _computed(recorded)
     facts = to_object(replace(explained, passes=record.passes, gradients=record.gradients, computed=(computed,),
                               notes=record.notes, method=bundle.header.method))  # fmt: skip
     problems = list(differences(recorded.plain["explained"], facts, "explained"))
-    problems += differences(list(record.computed), facts["computed"], f"{MAPS}/{RECORD}: computed")
-    digests: dict[str, dict[str, str]] = {}
-    for entry in bundle.entries:
-        digests.setdefault(entry.image, {})[str(entry.label)] = map_digest(bundle.read(entry))
-    problems += differences(record.maps, digests, f"{MAPS}/{RECORD}: maps")
+    problems += _bundle_problems(recorded, bundle, computed)
     name = explained.request.method
     expected = {"bundles": {name: bundle_digest(bundle)}, "bundle_methods": {name: bundle.header.method},
                 "bundle_models": {name: bundle.header.model}}  # fmt: skip
     problems += differences({entry: to_json(getattr(run, entry)) for entry in expected}, expected, "run")
     return Outcome(f"{len(bundle)} are those of the results and of their record", problems)
+
+
+def _bundle_problems(recorded: RecordedRun, bundle: HeatmapSet, computed: str) -> Iterator[str]:
+    """Contradictions between maps that the audit made, their header, and the record beside them."""
+    where, record, digests = bundle.path.name, Record.of(bundle.path), dict[str, dict[str, str]]()
+    signed = constant = False
+    for entry in bundle.entries:
+        values = bundle.read(entry)
+        signed, constant = signed or bool(values.min() < 0), constant or bool(values.min() == values.max())
+        digests.setdefault(entry.image, {})[str(entry.label)] = map_digest(values)
+    header = Header(
+        producer=f"{OWN_PRODUCER}{recorded.results.tool.version}", model=bundle.header.model, frame="model-input",
+        method="" if recorded.results.explained is None else recorded.results.explained.method, layout=("NHW",),
+        channels="none", sign="signed" if signed else "unsigned", notes=(CONSTANT_NOTE,) if constant else (),
+    )  # fmt: skip
+    yield from differences(to_json(bundle.header), to_json(header), f"{where}/{HEADER}")
+    if (bundle.path / RECORD).read_bytes() != b"".join(map(encoded, record.parts)):
+        yield f"{where}/{RECORD} {OTHERWISE}"
+    expected = {"maps": digests, "images": sorted(digests), "computed": [computed]}
+    entries = {"maps": record.maps, "images": sorted(record.images), "computed": list(record.computed)}
+    yield from differences(entries, expected, f"{where}/{RECORD}")
+    texts = [*record.images.values(), *(part.infill for part in record.parts if part.infill)]
+    yield from (f"{where}/{RECORD} has '{text:.40}' for a digest" for text in texts if not _DIGEST.fullmatch(text))
 
 
 def summed_up(recorded: RecordedRun) -> Summary | None:
@@ -256,10 +286,10 @@ def check_stages(recorded: RecordedRun) -> Outcome:
         changed = open_bundle(folder / RANDOMISED / f"stage-{entry.stage}")
         originals = [original.get(heatmap.image, heatmap.label) for heatmap in changed.entries]
         maps = [changed.read(heatmap) for heatmap in changed.entries]
+        problems += _bundle_problems(recorded, changed, _computed(recorded).replace("float16", "strict"))
         expected = stage_result(entry.stage, entry.layers, entry.share, originals, maps, confidence)
-        problems += differences(to_json(entry), to_json(expected), f"randomisation, stage {entry.stage}")
-    about = f"{len(stages(recorded))} follow from the maps of re-initialised models"
-    return Outcome(about, [f"{RESULTS}: {problem}" for problem in problems])
+        problems += differences(to_json(entry), to_json(expected), f"{RESULTS}: randomisation, stage {entry.stage}")
+    return Outcome(f"{len(stages(recorded))} follow from the maps of re-initialised models", problems)
 
 
 def check_gallery(recorded: RecordedRun, summary: Summary | None, gallery: GalleryIndex | None) -> Outcome:
@@ -271,6 +301,8 @@ def check_gallery(recorded: RecordedRun, summary: Summary | None, gallery: Galle
     card = replace(recorded.card, names=recorded.results.subject.class_names)
     expected = gallery_index(summary, list(recorded.results.run.bundles), card)
     problems = [f"{GALLERY}: {text}" for text in differences(to_json(gallery), to_json(expected))]
+    if (folder / INDEX).read_bytes() != encoded_index(gallery):
+        problems.append(f"{GALLERY}/{INDEX} {OTHERWISE}")
     names = set[str]().union(*(vars(entry.pictures).values() for entry in expected.entries))
     present = {path.name for path in folder.iterdir() if path.suffix != ".json"}
     problems += [f"{GALLERY}/{name} is missing or not one of its pictures" for name in sorted(names ^ present)]

@@ -199,6 +199,8 @@ def _recreated(
             if not (alike := correlation(values, stored_values)) >= ALIKE:
                 what = f"the map of image '{original.image}' at stage {stage} is not that of the re-initialised model"
                 problems.append(f"{what}: their rank correlation is {alike:.3f}, at least {ALIKE} is expected")
+        if bundle.header.model != check.key(check.layers[:layers]):
+            problems.append(f"the maps of stage {stage} are said to be of another model")
         if len(bundle) != len(check.originals):
             problems.append(f"stage {stage} has {len(bundle)} maps, expected {len(check.originals)}")
         series.append(check.stage(stage, stored_maps))
