@@ -57,12 +57,16 @@ class Matrices:
 
 def label_specificity(rows: MetricRows, name: str) -> Result:
     """The mean of the own-label margins of each image."""
+    if rows.rows_with_second_label is None:
+        return None
     matrices = Matrices.of(rows)
     return _missing(rows, name) or _values(name, matrices, matrices.own_label_margins())
 
 
 def other_label_evidence(rows: MetricRows, name: str) -> Result:
     """How much more their own maps show labels that are not predicted than the predicted label's map does."""
+    if rows.rows_with_second_label is None:
+        return None
     matrices = Matrices.of(rows)
     margins = matrices.over_prediction()
     own = _label_means(np.where(np.isfinite(margins), matrices.own, np.nan))

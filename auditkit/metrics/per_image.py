@@ -63,7 +63,7 @@ class MetricRows:
         On the others no map was asked to show evidence against the prediction; they would only dilute the figures.
         """
         if np.isnan(self.column("alpha")[self.measured]).all() and len(self.measured):
-            return None  # the protocol has no completeness and soundness
+            return None  # the protocol has figures of the predicted label alone
         expected = len(self.in_label_set)
         if len(self.measured) < expected or self.predicted[self.measured].all():
             if self.predicted[self.in_label_set].all():

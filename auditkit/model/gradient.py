@@ -13,13 +13,14 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from auditkit import __version__
 from auditkit.arrays import Array, Weights
-from auditkit.errors import BadInput, LoadFailure, ModelFailure, NoGradient, OutOfMemory
+from auditkit.errors import BadInput, LoadFailure, ModelFailure, NoGradient, OutOfMemory, RuntimeFailure
 from auditkit.graph import canonical, dequantise, edit, float_types, fused
 from auditkit.graph.gradient import Facts, export, unreached
 from auditkit.model import preprocessing
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check, check, line_error
 from auditkit.model.session import Session, Settings, folded, on_cpu
+from auditkit.model.worker import WorkerLost
 
 ROWS = 4  # points of a line that are run at once; a backward pass takes memory
 SCHEMA_VERSION = 1
@@ -77,7 +78,7 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
     feeds = [{signature.input: noise(classifier, rows, seed=rows)} for rows in sizes]
     try:
         return _ready(edit.with_input_type(model, signature.input), classifier, outputs, feeds)
-    except OutOfMemory:
+    except (OutOfMemory, WorkerLost):
         raise
     # What onnx's own passes raise, and what the runtime says of a graph that we changed.
     except (shape_inference.InferenceError, RuntimeError, LoadFailure, ModelFailure) as error:
@@ -241,6 +242,9 @@ def _checked(
     try:
         _compare_scores(classifier, session, base, wrt)
         result = check(_line_error(classifier, session, base.facts, wrt, line) for line in itertools.count())
+    except (OutOfMemory, WorkerLost) as error:  # on another machine, or another time, it may do
+        reason = f"{what} cannot be checked: {str(error).rstrip('.')}"
+        raise RuntimeFailure(f"{reason}. Run the command again, or use --gradient differences.") from None
     except ModelFailure as error:  # not the fault of the image that is explained
         raise NoGradient(f"{what} cannot be checked on noise images: {str(error).rstrip('.')}") from None
     if not result.passed:

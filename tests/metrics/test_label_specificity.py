@@ -76,7 +76,8 @@ def rows_of(matrices: dict[int, Any], predicted: int = 0) -> list[Row]:
     rows: list[Row] = []
     for image, matrix in matrices.items():
         columns = np.transpose(np.array(matrix, float))
-        figures = {"insertion": lambda *_: 0.5, "log_odds": lambda _, label, shown=columns: shown[label].tolist()}
+        figures = {name: lambda *_: 0.5 for name in ("insertion", "alpha")}
+        figures |= {"log_odds": lambda _, label, shown=columns: shown[label].tolist()}
         labels = range(len(columns))
         rows += synthetic_runs.rows([image], figures, labels=labels, predicted=lambda _: predicted)
     return rows
@@ -123,9 +124,16 @@ def test_margins_are_clipped_and_the_share_is_told(factor: float) -> None:
 
 def test_images_with_one_label_do_not_count() -> None:
     rows = rows_of({0: PAIR})
-    single = synthetic_runs.rows([1], {"insertion": lambda *_: 0.5}, labels=[0])
+    figures = {"insertion": lambda *_: 0.5, "alpha": lambda *_: 0.5}
+    single = synthetic_runs.rows([1], figures, labels=[0])
     assert computed(rows + single, "label_specificity").images.tolist() == [0]
     assert computed(single, "label_specificity") == NotAssessed("label_specificity", "one-label")
+
+
+def test_a_protocol_without_completeness_has_no_margins() -> None:
+    bare = synthetic_runs.rows([1], {"insertion": lambda *_: 0.5}, labels=[0])
+    assert computed(bare, "label_specificity") is None
+    assert computed(bare, "other_label_evidence") is None
 
 
 def test_a_missing_map_leaves_the_metric_open() -> None:

@@ -146,7 +146,7 @@ def test_a_new_metric_is_compared(given: Path, tmp_path: Path, command: Command)
     assert (done.code, done.err) == (0, "")
     (difference,) = (one for one in json.loads(done.out)["differences"] if one["name"] == "sureness")
     assert (difference["value"], difference["n"]) == (0, IMAGES)
-    assert "sureness" in command("compare", tmp_path / "before", tmp_path / "after").out
+    assert "how sure" in command("compare", tmp_path / "before", tmp_path / "after").out
 
 
 @pytest.mark.usefixtures("_with_sureness")

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -377,15 +378,15 @@ def attacked(place: Place, attack: str, root: Path) -> tuple[Path, Folders]:
 
 
 class Witness:
-    """What Python opened while it watched, and how often it read by descriptor."""
+    """What a test's own thread opened, and how often it read by descriptor; workers' watchers open files too."""
 
     def __init__(self) -> None:
-        self.watching = False
+        self.thread: int | None = None
         self.opened: list[str] = []
         self.reads = 0
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
-        if self.watching and event == "open":
+        if event == "open" and threading.get_ident() == self.thread:
             self.opened.append(os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else str(args[0]))
 
 
@@ -405,9 +406,9 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Iterator[Witness]:
         return pread(descriptor, length, offset)
 
     monkeypatch.setattr(os, "pread", counted)
-    WITNESS.watching = True
+    WITNESS.thread = threading.get_ident()
     yield WITNESS
-    WITNESS.watching = False
+    WITNESS.thread = None
 
 
 @attacks
