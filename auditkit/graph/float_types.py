@@ -19,6 +19,8 @@ from auditkit.graph import edit
 FLOATS = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE})
 # Operands that are float32 by definition, independently of the data.
 _FLOAT32_OPERANDS = {"Resize": (1, 2), "Upsample": (1,)}
+# Operators that give their mean and deviation in float32 (`stash_type`), whatever the type of their data.
+_FLOAT32_STATISTICS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 # Operators without a float16 form, or whose float inputs are scales and counts rather than data.
 _STAY_FLOAT = frozenset({
     "CumSum", "Range", "NonMaxSuppression", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
@@ -111,8 +113,11 @@ def to_float16(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[on
     exact = _float32_operands(graph, stay)
     stay |= {i for i, node in enumerate(graph.node) if node.op_type == "Constant" and node.output[0] in exact}
     single = {value.name for value in edit.real_inputs(graph)} | {t.name for t in graph.initializer if t.name in exact}
-    for position in stay:
-        single.update(graph.node[position].output)
+    for position, node in enumerate(graph.node):
+        if position in stay:
+            single.update(node.output)
+        elif node.op_type in _FLOAT32_STATISTICS:
+            single.update(node.output[1:])
     halves = floats - single
     nodes = _recast(graph, floats, halves, stay)
     for tensor in graph.initializer:

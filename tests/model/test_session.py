@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import auditkit
 from auditkit.demo.planted import bundled_model
@@ -90,6 +91,26 @@ def test_float16_keeps_inputs_and_outputs_in_float32(device: str) -> None:
     found = Session(session.in_precision(proto, {}, settings)[0], settings).run({"image": rows})[0]
     assert found.dtype == np.float32
     assert 0 < np.abs(found - exact).max() < 1e-2 * np.abs(exact).max()
+
+
+def test_statistics_of_a_float16_layer_norm_stay_in_float32() -> None:
+    """A gradient reads the mean beside the float16 data."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["data"]),
+        helper.make_node("LayerNormalization", ["data", "scale"], ["norm", "mean", "deviation"]),
+        helper.make_node("Sub", ["data", "mean"], ["centred"]),
+        helper.make_node("Mul", ["centred", "deviation"], ["scaled"]),
+        helper.make_node("Sub", ["scaled", "norm"], ["zero"]),
+        helper.make_node("MatMul", ["zero", "w"], ["y"]),
+    ]
+    weights = {"w": np.random.default_rng(0).random((4, 4), np.float32), "scale": np.ones(4, np.float32)}
+    floats = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "norm", floats[:1], floats[1:],
+                              [numpy_helper.from_array(array, name) for name, array in weights.items()])  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    settings = Settings(device="cpu", precision="float16")
+    found = Session(session.in_precision(proto, {}, settings)[0], settings).run({"x": np.eye(4, dtype=np.float32)})[0]
+    assert np.abs(found).max() < 0.02
 
 
 def test_a_graph_that_does_not_load_is_one_line() -> None:
