@@ -25,7 +25,8 @@ from auditkit.graph.hard_masks import Ends
 PICTURES = "auditkit_pictures"  # [P, ...] float32, images and infills in the form the network takes
 IMAGE, LABEL = "auditkit_image", "auditkit_label"  # [M] int32: position in the bank, class
 INFILLS = "auditkit_infills"  # [M, infills] int32, positions in the bank
-INPUTS = (PICTURES, IMAGE, LABEL, INFILLS)
+RATE = "auditkit_rate"  # [M, 1, 1, 1], of learning
+INPUTS = (PICTURES, IMAGE, LABEL, INFILLS, RATE)
 WEIGHTS = "auditkit_weights"  # [M, masks, h, w]
 DATA_LOSS, LOSS = "auditkit_data_loss", "auditkit_loss"  # [M]
 MASK = "auditkit_mask"  # [M, H, W], the sum of disjoint ones
@@ -46,8 +47,6 @@ class Recipe:
     factor: int = 1  # by which masks are upsampled
     tv: float = 0.01
     l1: float = 0.0
-    rate: float = 0.05
-    slowing: float = 1.0  # factor of the rate after every step
     memory: float = 0.999  # Adam's beta2
     code_loss: bool = False  # as in the paper's code: cross-entropy of averaged probabilities, taken for logits
     pairs: int | None = None  # of image and label in a batch; None: any number
@@ -71,6 +70,7 @@ class Recipe:
         shapes: dict[str, list[int | str]] = {
             PICTURES: ["P", *ends.picture], INFILLS: [pairs, self.infills], MASK: [pairs, ends.height, ends.width],
             WEIGHTS: weights, FIRST: weights, SECOND: weights, COUNT: [pairs, 1, 1, 1],
+            RATE: [pairs, 1, 1, 1],
         }  # fmt: skip
         kinds = {IMAGE: int32, LABEL: int32, INFILLS: int32, COUNT: TensorProto.DOUBLE}
         key = name.removesuffix("_next")
@@ -316,9 +316,7 @@ def _add_adam(b: Builder, gradient: str, recipe: Recipe) -> None:
     first = b.node("Add", [b.mul(FIRST, MEMORY), b.mul(gradient, 1 - MEMORY)], STATE[FIRST])
     second = b.node("Add", [b.mul(SECOND, recipe.memory), b.mul(b.square(gradient), 1 - recipe.memory)], STATE[SECOND])
     length = b.add(b.op("Sqrt", corrected(second, recipe.memory)), _EPSILON)
-    move = b.mul(b.div(corrected(first, MEMORY), length), recipe.rate)
-    if recipe.slowing != 1:
-        move = b.op("Mul", move, b.as_float(b.op("Pow", b.constant(recipe.slowing, np.float64), COUNT)))
+    move = b.op("Mul", b.div(corrected(first, MEMORY), length), RATE)
     if recipe.clamped:
         b.node("Clip", [b.sub(WEIGHTS, move), b.array(0.0), b.array(1.0)], STATE[WEIGHTS])
     else:

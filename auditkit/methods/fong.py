@@ -26,7 +26,7 @@ from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import WEIGHTS, upsampled
 from auditkit.methods import option_values
 from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss_scale, prepare_once
-from auditkit.methods.mask.pair import Ending, Pair
+from auditkit.methods.mask.pair import Pace, Pair
 from auditkit.methods.notes import Note
 from auditkit.methods.request import Bank, MethodResult, Request, over_blur
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -108,11 +108,11 @@ def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
     side = min(signature.height, signature.width)
     recipe = DeletionRecipe(
         infills=1, factor=factor_for(model, options.factor, coarse=True), tv=options.tv, l1=options.l1,
-        rate=options.rate, pairs=signature.fixed_batch, scale=loss_scale(model), start=1.0, clamped=True,
+        pairs=signature.fixed_batch, scale=loss_scale(model), start=1.0, clamped=True,
         beta=options.beta, jitter=round(_JITTER_AT_224 * side / 224) if options.jitter is None else options.jitter,
     )  # fmt: skip
-    all_steps = Ending(options.steps, window=options.steps, settled=-1.0, patience=1)
-    return learner_for(model, recipe, all_steps, options.rows, Deletion)
+    pace = Pace(options.steps, options.rate, 1.0, 0.0, window=options.steps, settled=-1.0, patience=1)
+    return learner_for(model, recipe, pace, options.rows, Deletion)
 
 
 def _first_discs(request: Request, learner: Learner, pictures: Bank) -> _FirstDiscs:

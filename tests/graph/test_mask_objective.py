@@ -144,8 +144,12 @@ class Case:
         state[names.WEIGHTS] = self.weights.astype(np.float32)
         return {
             **state, names.PICTURES: self.pictures, names.IMAGE: self.images, names.LABEL: self.labels,
-            names.INFILLS: infills,
+            names.INFILLS: infills, names.RATE: self.rates(0),
         }  # fmt: skip
+
+    def rates(self, step: int) -> Array:
+        """Others for each pair and step."""
+        return np.asarray(0.05 * (1 + np.arange(len(self.images))) * 0.7**step, np.float32)[:, None, None, None]
 
     def losses(self, weights: Array, infills: Array) -> Array:
         """[pairs, 2]."""
@@ -181,7 +185,7 @@ RECIPES = {
     "two masks, the paper's code": replace(BASE, masks=2, code_loss=True),
     "no tv": replace(BASE, tv=0.0),
     "no penalty": replace(BASE, tv=0.0, l1=0.0, infills=1),
-    "a rate that falls, a short memory": replace(BASE, rate=0.2, slowing=0.7, memory=0.9),
+    "a short memory": replace(BASE, memory=0.9),
 }
 
 
@@ -233,14 +237,15 @@ def test_adam_for_several_steps(recipe: Recipe) -> None:
     given = case.feeds(draws[0])
     start = {name: given.pop(name) for name in names.STATE}
     fixed = {name: session.upload(given[name]) for name in (names.PICTURES, names.IMAGE, names.LABEL)}
-    stepper = session.stepper(names.STATE, start, {**fixed, names.INFILLS: draws[0]}, [names.LOSS, names.DATA_LOSS])
+    fed = {names.INFILLS: draws[0], names.RATE: case.rates(0)}
+    stepper = session.stepper(names.STATE, start, {**fixed, **fed}, [names.LOSS, names.DATA_LOSS])
     weights, first, second = start[names.WEIGHTS].astype(float), 0.0, 0.0
     before = weights.copy()
     for count, infills in enumerate(draws, start=1):
-        total, data = stepper.step({names.INFILLS: infills})
+        total, data = stepper.step({names.INFILLS: infills, names.RATE: case.rates(count - 1)})
         np.testing.assert_allclose(np.stack([data, total], axis=1), case.losses(weights, infills), rtol=2e-5)
         slope = case.slopes(weights, infills)
-        keep, rate = recipe.memory, recipe.rate * recipe.slowing ** (count - 1)
+        keep, rate = recipe.memory, case.rates(count - 1)
         first, second = 0.9 * first + 0.1 * slope, keep * second + (1 - keep) * slope**2
         weights = weights - rate * (first / (1 - 0.9**count)) / (np.sqrt(second / (1 - keep**count)) + 1e-8)
     state = stepper.state()

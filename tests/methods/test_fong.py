@@ -32,7 +32,7 @@ from tests.graph.test_mask_objective import HEIGHT, WIDTH, Net, ends_for, probab
 from tests.methods.test_mask import CPU, PATCHES, SIDE, asked, opened, reader
 
 Array = np.ndarray[Any, Any]
-BASE = DeletionRecipe(infills=1, tv=0.3, l1=0.05, rate=0.1, start=1.0, clamped=True)
+BASE = DeletionRecipe(infills=1, tv=0.3, l1=0.05, start=1.0, clamped=True)
 RECIPES = {
     "plain": BASE,
     "upsampled": replace(BASE, factor=2),
@@ -88,7 +88,8 @@ class Case:
         state = names.initial_state(2, self.ends, self.recipe)
         state |= {names.WEIGHTS: self.weights.astype(np.float32), names.COUNT: np.full((2, 1, 1, 1), float(step))}
         places = {names.IMAGE: [0, 1], names.LABEL: self.labels, names.INFILLS: [[2], [3]]}
-        return {**state, names.PICTURES: self.pictures} | {n: np.array(p, np.int32) for n, p in places.items()}
+        state |= {names.PICTURES: self.pictures, names.RATE: np.full((2, 1, 1, 1), 0.1, np.float32)}
+        return state | {n: np.array(p, np.int32) for n, p in places.items()}
 
     def exactly(self, step: int) -> dict[str, Array]:
         """All outputs of the graph in float64."""

@@ -18,17 +18,16 @@ from auditkit.demo.draw import Planted, draw
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import Recipe
+from auditkit.graph.mask_objective import WEIGHTS, Recipe
 from auditkit.methods.mask import pair as mask_pair
 from auditkit.methods.mask.learner import Learner, width
 from auditkit.methods.mask.method import MaskOptions, mask
-from auditkit.methods.mask.pair import Ending
+from auditkit.methods.mask.pair import Pace, Pair
 from auditkit.methods.notes import sentences
 from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.device import PROFILES
-from auditkit.model.runtime import LocalStepper
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
@@ -166,7 +165,7 @@ class Memory:
 
 @pytest.mark.parametrize("saves", [1, 9, 33, 60])
 @pytest.mark.parametrize(
-    "options", [QUICK, replace(QUICK, rows=6), replace(QUICK, settled=0.01, patience=2, keep="best")]
+    "options", [QUICK, replace(QUICK, rows=6), replace(QUICK, settled=0.01, patience=2), replace(QUICK, mean=0.6)]
 )
 def test_an_interrupted_mask_continues_to_the_same_bits(
     model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch, options: MaskOptions, saves: int
@@ -220,31 +219,24 @@ def test_settled_masks_make_room_for_others(model: OnnxClassifier) -> None:
 
 
 def test_the_rule_of_settling() -> None:
-    ending = Ending(steps=100, window=10, settled=0.1, patience=2)
-    assert not ending.has_settled([1.0, 1.0])
-    assert ending.has_settled([1.0, 1.0, 1.0])
-    assert ending.has_settled([1.0, 0.95, 0.91])
-    assert not ending.has_settled([1.0, 0.95, 0.89])
-    assert not ending.has_settled([1.0, 0.89, 0.95])
-    assert ending.has_settled([1.0, 0.5, 0.6, 0.7])
-    assert not replace(ending, settled=-1).has_settled([1.0, 1.0, 1.0])
+    pace = Pace(steps=100, rate=0.1, fall=1.0, mean=0.0, window=10, settled=0.1, patience=2)
+    assert not pace.has_settled([1.0, 1.0])
+    assert pace.has_settled([1.0, 1.0, 1.0])
+    assert pace.has_settled([1.0, 0.95, 0.91])
+    assert not pace.has_settled([1.0, 0.95, 0.89])
+    assert not pace.has_settled([1.0, 0.89, 0.95])
+    assert pace.has_settled([1.0, 0.5, 0.6, 0.7])
+    assert not replace(pace, settled=-1).has_settled([1.0, 1.0, 1.0])
 
 
-def test_the_best_mask_is_that_of_the_best_window(model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At an absurd learning rate from some step on, the last is not the best."""
-    real, seen = LocalStepper.step, []
-
-    def worse_and_worse(self: Any, feeds: Any) -> Any:
-        (losses,) = real(self, feeds)
-        seen.append(1)
-        return [losses + max(0, len(seen) - 20)]
-
-    monkeypatch.setattr(LocalStepper, "step", worse_and_worse)
-    request = asked(model, 1, (1,))
-    best = mask(request, replace(QUICK, keep="best")).maps[0][1]
-    monkeypatch.undo()
-    np.testing.assert_array_equal(best, mask(request, replace(QUICK, steps=20)).maps[0][1])
-    assert np.abs(best - mask(request, QUICK).maps[0][1]).max() > 0.05
+def test_the_mean_is_taken_over_the_weights_after_the_last_windows() -> None:
+    pace = Pace(steps=25, rate=0.1, fall=1.0, mean=0.4, window=5, settled=-1.0, patience=1)
+    pair = Pair(0, 0, "image", 0, np.arange(3), {})
+    for step in range(25):
+        pair.advance(np.ones(1), {WEIGHTS: np.array([step], np.float32)}, pace)
+        if step < 19:
+            assert pair.weights == step
+    assert pair.weights == (19 + 24) / 2
 
 
 def test_blur_hides_nothing_of_a_flat_image(model: OnnxClassifier) -> None:
@@ -320,7 +312,7 @@ def test_the_image_itself_never_hides_its_pixels(model: OnnxClassifier) -> None:
         ({"rate": 0.0}, "rate 0.0 is not a number above 0."),
         ({"infill": "black"}, "infill 'black' is not one of distractors, gray, blur."),
         ({"loss": "mean"}, "loss 'mean' is not one of paper, paper-code."),
-        ({"keep": "first"}, "keep 'first' is not one of last, best."),
+        ({"mean": 1.0}, "mean 1.0 is not a share from 0 up and below 1."),
         ({"fall": 0.0}, "fall 0.0 is not a share above 0 and up to 1."),
         ({"fall": float("nan")}, "fall nan is not a share above 0 and up to 1."),
         ({"memory": 1.0}, "memory 1.0 is not a share from 0 up and below 1."),
@@ -411,5 +403,5 @@ def test_runs_on_cuda_have_one_of_a_few_sizes_and_little_in_vain(room: int) -> N
 def test_pairs_that_end_together_run_alone(device: str, settled: float, own: int | None, expected: int) -> None:
     session: Any = SimpleNamespace(device=PROFILES[device])
     recipe, ends = replace(Recipe(), pairs=own), Ends("x", 1, False, 8, 8, 3, "y", 3, "logits")
-    learner = Learner(session, recipe, Ending(1000, 50, settled, 4), ends, surrogate=False, room=64)
+    learner = Learner(session, recipe, Pace(1000, 0.2, 0.1, 0.0, 50, settled, 4), ends, surrogate=False, room=64)
     assert learner._width(17) == expected

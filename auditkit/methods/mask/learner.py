@@ -26,8 +26,8 @@ from auditkit.errors import BadInput, NoGradient, OutOfMemory
 from auditkit.graph import edit, mask_objective
 from auditkit.graph.gradient import export
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, STATE, WEIGHTS, Objective, Recipe
-from auditkit.methods.mask.pair import Ending, Pair, SavedStates
+from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, RATE, STATE, WEIGHTS, Objective, Recipe
+from auditkit.methods.mask.pair import Pace, Pair, SavedStates
 from auditkit.methods.request import Bank, Request
 from auditkit.model import gradient
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -49,7 +49,7 @@ class Learner:
 
     session: Session
     recipe: Recipe
-    ending: Ending
+    pace: Pace
     ends: Ends
     surrogate: bool  # whether the session is that of a model without its rounding
     room: int  # pairs in a batch; halved if memory runs out
@@ -60,15 +60,15 @@ class Learner:
         Weights [M, masks, h, w] are what to start from.
         """
         pairs = self._pairs(request, bank, weights)
-        saved = SavedStates(request.checkpoint, self._keys(request, bank, pairs), self.ending)
+        saved = SavedStates(request.checkpoint, self._keys(request, bank, pairs), self.pace)
         saved.load()
-        request.expect(sum(self.ending.steps - len(pair.losses) for pair in pairs) * self.recipe.rows)
+        request.expect(sum(self.pace.steps - len(pair.losses) for pair in pairs) * self.recipe.rows)
         unfinished: dict[int, list[Pair]] = {}
         for pair in pairs:
             unfinished.setdefault(pair.image, []).append(pair)
         pictures = self.session.upload(bank.pictures.astype(np.float32))
         for _window in self._take_steps(pairs, pictures, request.tick, saved.is_due):
-            done = [image for image in unfinished if all(pair.is_done(self.ending) for pair in unfinished[image])]
+            done = [image for image in unfinished if all(pair.is_done(self.pace) for pair in unfinished[image])]
             if done:
                 yield list(chain.from_iterable(unfinished.pop(image) for image in done))
             if saved.is_due():
@@ -91,7 +91,7 @@ class Learner:
         """For each pair, a digest of all that can change its mask."""
         settings, keys = self.session.settings, {}
         pictures = [hashlib.sha256(np.ascontiguousarray(picture).data).hexdigest() for picture in bank.pictures]
-        shared = [request.model.identity, settings.device, settings.precision, repr(self.recipe), repr(self.ending)]
+        shared = [request.model.identity, settings.device, settings.precision, repr(self.recipe), repr(self.pace)]
         for pair in pairs:
             infills = [pictures[position] for position in pair.infills.tolist()]
             facts = [*shared, pair.name, pair.label, pair.seed, pictures[pair.image], infills]
@@ -102,7 +102,7 @@ class Learner:
         self, pairs: list[Pair], pictures: Any, tick: _Tick, must_pause: Callable[[], bool]
     ) -> Iterator[None]:
         """Take steps for all pairs until each is done; yields whenever the states are on the host."""
-        waiting, active = deque(pair for pair in pairs if not pair.is_done(self.ending)), list[Pair]()
+        waiting, active = deque(pair for pair in pairs if not pair.is_done(self.pace)), list[Pair]()
         yield  # some may have been done in the checkpoint
         while waiting or active:
             while waiting and len(active) < self.room:
@@ -117,36 +117,38 @@ class Learner:
                 waiting.extendleft(reversed(active[self.room :]))
                 del active[self.room :]
                 continue
-            active = [pair for pair in active if not pair.is_done(self.ending)]
+            active = [pair for pair in active if not pair.is_done(self.pace)]
             yield
 
     def _window(self, pairs: list[Pair], pictures: Any, tick: _Tick, must_pause: Callable[[], bool]) -> None:
         """Take steps until the first window ends, or until a pause is due."""
-        count = min(pair.left(self.ending) for pair in pairs)
+        count = min(pair.left(self.pace) for pair in pairs)
         filled = pairs + pairs[-1:] * (self._width(len(pairs)) - len(pairs))
-        draws = [pair.draws(self.recipe.infills, self.ending.window)[:count].astype(np.int32) for pair in filled]
+        draws = [pair.draws(self.recipe.infills, self.pace.window)[:count].astype(np.int32) for pair in filled]
         infills = np.stack(draws, axis=1)
+        rates = np.stack([self.pace.rates(len(pair.losses), count) for pair in filled], axis=1)[..., None, None, None]
         begin = {name: np.stack([pair.state[name] for pair in filled]) for name in STATE}
         feeds = {
             PICTURES: pictures, IMAGE: self.session.upload(np.array([pair.image for pair in filled], np.int32)),
             LABEL: self.session.upload(np.array([pair.label for pair in filled], np.int32)), INFILLS: infills[0],
+            RATE: rates[0],
         }  # fmt: skip
         stepper = self.session.stepper(STATE, begin, feeds, [LOSS])
         losses: list[Array] = []
-        for step_infills in infills:
-            losses += stepper.step({INFILLS: step_infills})
+        for step_infills, step_rates in zip(infills, rates, strict=True):
+            losses += stepper.step({INFILLS: step_infills, RATE: step_rates})
             tick(len(pairs) * self.recipe.rows)
             if must_pause():
                 break
         states = _split(stepper.state(), len(pairs))
         for pair, state, column in zip(pairs, states, np.array(losses).T[: len(pairs)], strict=True):
-            pair.advance(column, state, self.ending)
+            pair.advance(column, state, self.pace)
 
     def _width(self, pairs: int) -> int:
         """Pairs in a run: the graph's fixed number, else all pairs, padded on CUDA if they end at different steps."""
         if self.recipe.pairs is not None:
             return self.recipe.pairs
-        together = self.ending.settled < 0 or not self.session.device.pads_batches
+        together = self.pace.settled < 0 or not self.session.device.pads_batches
         return pairs if together else width(pairs, self.room)
 
 
@@ -179,13 +181,13 @@ def prepare_once(
 
 
 def learner_for(
-    model: OnnxClassifier, recipe: Recipe, ending: Ending, rows: int | None, objective: type[Objective] = Objective
+    model: OnnxClassifier, recipe: Recipe, pace: Pace, rows: int | None, objective: type[Objective] = Objective
 ) -> Learner:
     """A learner that takes steps down an objective, on at most `rows` images at once."""
     network, weights, ends, surrogate = differentiable(model)
     session = Session(mask_objective.step(network, ends, recipe, objective), model.settings, weights)
     room = recipe.pairs or max(1, (rows or most_rows(model)) // recipe.rows)
-    return Learner(session, recipe, ending, ends, surrogate, room)
+    return Learner(session, recipe, pace, ends, surrogate, room)
 
 
 def differentiable(model: OnnxClassifier) -> tuple[onnx.ModelProto, Mapping[str, Array], Ends, bool]:

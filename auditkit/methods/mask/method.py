@@ -4,17 +4,16 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from auditkit.errors import BadInput, NoGradient
-from auditkit.graph.mask_objective import WEIGHTS, Recipe, masks_of
+from auditkit.graph.mask_objective import Recipe, masks_of
 from auditkit.methods import option_values
 from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss_scale, prepare_once
-from auditkit.methods.mask.pair import Ending, Pair
+from auditkit.methods.mask.pair import Pace, Pair
 from auditkit.methods.notes import Note
 from auditkit.methods.request import MethodResult, Request, bank
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 
 Infill = Literal["distractors", "gray", "blur"]
 Loss = Literal["paper", "paper-code"]
-Keep = Literal["last", "best"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,8 @@ class MaskOptions:
     meanwhile from 0.87 to 0.78, since such masks no longer rank the pixels that they hide.
 
     With `settled`, a mask stops when its loss, averaged over windows of steps, has for `patience` windows not fallen
-    below the lowest average of earlier windows by more than that share of it; use it with a constant rate. `best` keeps
-    the mask after the window with the lowest average; the loss of a single step says little, since every step draws
-    other distractors. On CIFAR-10 even a window's loss is off by 9 %.
+    below the lowest average of earlier windows by more than that share of it; use it with a constant rate. The loss
+    of a single step says little, since every step draws other distractors; on CIFAR-10 even a window's is off by 9 %.
     """
 
     steps: int = 1000  # at most
@@ -44,14 +42,14 @@ class MaskOptions:
     factor: int | None = None  # None: 4 from 128 pixels on the shorter side, 2 from 48, else 1
     loss: Loss = "paper"
     masks: int = 1  # disjoint ones; the map is their sum
-    keep: Keep = "last"
+    mean: float = 0.0  # share of the steps, at the end, whose weights are averaged
     window: int = 50
     settled: float = -1.0  # 0: stop when the loss no longer falls at all; below 0: never
     patience: int = 8
     rows: int | None = None  # most images in a batch; None: by device and size, halved if memory runs out
 
     def __post_init__(self) -> None:
-        for name, kind in (("infill", Infill), ("loss", Loss), ("keep", Keep)):
+        for name, kind in (("infill", Infill), ("loss", Loss)):
             if getattr(self, name) not in get_args(kind):
                 raise BadInput(f"{name} '{getattr(self, name)}' is not one of {', '.join(get_args(kind))}.")
         option_values.require_whole(self, "steps", "distractors", "factor", "masks", "window", "patience", "rows")
@@ -59,6 +57,7 @@ class MaskOptions:
         option_values.require_positive(self, "rate")
         option_values.require(0 < self.fall <= 1, f"fall {self.fall} is not a share above 0 and up to 1.")
         option_values.require(0 <= self.memory < 1, f"memory {self.memory} is not a share from 0 up and below 1.")
+        option_values.require(0 <= self.mean < 1, f"mean {self.mean} is not a share from 0 up and below 1.")
         option_values.require(self.settled < 1, f"settled {self.settled} is not a share below 1.")
 
 
@@ -74,8 +73,7 @@ def _result(request: Request, learner: Learner, pairs: list[Pair], options: Mask
     """The maps of pairs that are done."""
     maps = request.empty_maps()
     for pair in pairs:
-        weights = pair.best if options.keep == "best" and pair.best is not None else pair.state[WEIGHTS]
-        maps[pair.image][pair.label] = masks_of(weights[None], learner.ends, learner.recipe.factor)[0]
+        maps[pair.image][pair.label] = masks_of(pair.weights[None], learner.ends, learner.recipe.factor)[0]
     passes = sum(len(pair.losses) for pair in pairs) * learner.recipe.rows
     notes = (Note("surrogate-masks"),) * learner.surrogate
     if options.settled >= 0:
@@ -98,9 +96,10 @@ def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
         raise NoGradient(f"batches of {batch}, all that the model takes, do not fit {rows}", way_out)
     recipe = Recipe(
         infills, options.masks, factor_for(model, options.factor), options.tv,
-        1 / (signature.height * signature.width) if options.l1 is None else options.l1, options.rate,
-        options.fall ** (1 / options.steps), options.memory, options.loss == "paper-code",
+        1 / (signature.height * signature.width) if options.l1 is None else options.l1,
+        options.memory, options.loss == "paper-code",
         None if batch is None else batch // (infills * options.masks), loss_scale(model),
     )  # fmt: skip
-    ending = Ending(options.steps, options.window, options.settled, options.patience)
-    return learner_for(model, recipe, ending, options.rows)
+    pace = Pace(options.steps, options.rate, options.fall, options.mean, options.window, options.settled,
+                options.patience)  # fmt: skip
+    return learner_for(model, recipe, pace, options.rows)

@@ -12,17 +12,29 @@ from auditkit.graph.mask_objective import STATE, WEIGHTS
 from auditkit.methods.request import Checkpoint
 
 _SAVE_SECONDS = 60.0  # between two checkpoints; about as much work is lost when a run is killed
-_KEYS, _LENGTHS, _LOSSES, _BEST = "keys", "lengths", "losses", "best"  # arrays of a checkpoint, beside STATE
+_KEYS, _LENGTHS, _LOSSES, _MEAN = "keys", "lengths", "losses", "mean"  # arrays of a checkpoint, beside STATE
 
 
 @dataclass(frozen=True)
-class Ending:
-    """When a mask is done."""
+class Pace:
+    """How large the steps of a mask are, when it is done, and which of its states make the mask."""
 
     steps: int  # at most
+    rate: float
+    fall: float  # the rate at the last step, as a share of the first
+    mean: float  # share of the steps, up to the last, after whose windows weights are averaged; 0: the last weights
     window: int  # steps over which losses are averaged
     settled: float  # least decrease of the loss that counts, as a share of it; below 0: masks take all steps
     patience: int  # windows without such a decrease after which a mask has settled
+
+    def rates(self, done: int, count: int) -> Array:
+        """The rates of `count` steps after those that are done."""
+        return np.asarray(self.rate * self.fall ** (np.arange(done, done + count) / self.steps), np.float32)
+
+    def averaged(self, done: int) -> int:
+        """Of the windows that have ended after so many steps, the number whose weights are averaged."""
+        ends = [min(start + self.window, self.steps) for start in range(0, done, self.window)]
+        return sum((1 - self.mean) * self.steps < end <= done for end in ends)
 
     def averages(self, losses: list[float]) -> list[float]:
         """The mean loss of each window that has ended."""
@@ -50,13 +62,13 @@ class Pair:
     state: dict[str, Array]  # without the axis of pairs
     losses: list[float] = field(default_factory=list)
     averages: list[float] = field(default_factory=list)
-    best: Array | None = None  # weights after the window with the lowest average
+    mean: Array | None = None  # of the weights after the last windows
     settled: bool = False
 
-    def left(self, ending: Ending) -> int:
+    def left(self, pace: Pace) -> int:
         """Steps to the end of the current window."""
         done = len(self.losses)
-        return min(ending.window - done % ending.window, ending.steps - done)
+        return min(pace.window - done % pace.window, pace.steps - done)
 
     def draws(self, count: int, window: int) -> Array:
         """Positions [steps, count] of the infills in the rest of the current window, distinct if possible."""
@@ -69,29 +81,35 @@ class Pair:
         chances = rng.random((window, len(self.infills)), np.float32)
         return self.infills[np.sort(np.argpartition(chances, count - 1, axis=1)[:, :count], axis=1)][done:]
 
-    def advance(self, losses: Array, state: dict[str, Array], ending: Ending) -> None:
+    def advance(self, losses: Array, state: dict[str, Array], pace: Pace) -> None:
         """Record the losses of some steps and the state after them."""
         self.state = state
         self.losses.extend(losses.tolist())
         done = len(self.losses)
-        if done % ending.window and done < ending.steps:
+        if done % pace.window and done < pace.steps:
             return
-        self.averages.append(float(np.mean(self.losses[(done - 1) // ending.window * ending.window :])))
+        self.averages.append(float(np.mean(self.losses[(done - 1) // pace.window * pace.window :])))
         if not np.isfinite(self.averages[-1]):
             raise loss_failure(self.name, self.label, done)
-        if self.averages[-1] <= min(self.averages):
-            self.best = state[WEIGHTS]
-        self.settled = ending.has_settled(self.averages)
+        if number := pace.averaged(done):
+            before = state[WEIGHTS] if self.mean is None else self.mean
+            self.mean = before + (state[WEIGHTS] - before) / np.float32(number)
+        self.settled = pace.has_settled(self.averages)
 
-    def is_done(self, ending: Ending) -> bool:
+    @property
+    def weights(self) -> Array:
+        """The weights of the mask."""
+        return self.state[WEIGHTS] if self.mean is None else self.mean
+
+    def is_done(self, pace: Pace) -> bool:
         """Whether the mask takes no more steps."""
-        return self.settled or len(self.losses) >= ending.steps
+        return self.settled or len(self.losses) >= pace.steps
 
-    def continue_from(self, losses: list[float], state: dict[str, Array], best: Array, ending: Ending) -> None:
+    def continue_from(self, losses: list[float], state: dict[str, Array], mean: Array, pace: Pace) -> None:
         """Take over the steps of an earlier run."""
-        self.losses, self.state, self.averages = losses, state, ending.averages(losses)
-        self.best = best if self.averages else None
-        self.settled = ending.has_settled(self.averages)
+        self.losses, self.state, self.averages = losses, state, pace.averages(losses)
+        self.mean = mean if pace.averaged(len(losses)) else None
+        self.settled = pace.has_settled(self.averages)
 
 
 def loss_failure(image: str, label: int, steps: int) -> RuntimeFailure:
@@ -103,14 +121,14 @@ def loss_failure(image: str, label: int, steps: int) -> RuntimeFailure:
 class SavedStates:
     """Pairs in a checkpoint, each under a key that stands for all that can change its mask."""
 
-    def __init__(self, checkpoint: Checkpoint, keys: Mapping[Pair, str], ending: Ending) -> None:
-        self._checkpoint, self._keys, self._ending = checkpoint, keys, ending
+    def __init__(self, checkpoint: Checkpoint, keys: Mapping[Pair, str], pace: Pace) -> None:
+        self._checkpoint, self._keys, self._pace = checkpoint, keys, pace
         self._last_save = time.monotonic()
 
     def load(self) -> None:
         """Let pairs continue from the states that the checkpoint has of them."""
         arrays = self._checkpoint.load()
-        if not {_KEYS, _LENGTHS, _LOSSES, _BEST, *STATE} <= arrays.keys():
+        if not {_KEYS, _LENGTHS, _LOSSES, _MEAN, *STATE} <= arrays.keys():
             return
         positions = {key: position for position, key in enumerate(arrays[_KEYS].tolist())}
         losses = np.split(arrays[_LOSSES], np.cumsum(arrays[_LENGTHS])[:-1])
@@ -118,7 +136,7 @@ class SavedStates:
             if key in positions:
                 position = positions[key]
                 state = {name: arrays[name][position] for name in STATE}
-                pair.continue_from(losses[position].tolist(), state, arrays[_BEST][position], self._ending)
+                pair.continue_from(losses[position].tolist(), state, arrays[_MEAN][position], self._pace)
 
     def is_due(self) -> bool:
         """Whether it is time to save."""
@@ -128,11 +146,11 @@ class SavedStates:
         """Replace the checkpoint by those of the pairs that have taken steps."""
         begun = [pair for pair in pairs if pair.losses]
         if begun:
-            best = [pair.state[WEIGHTS] if pair.best is None else pair.best for pair in begun]
             states = {name: np.stack([pair.state[name] for pair in begun]) for name in STATE}
             self._checkpoint.save({
                 _KEYS: np.array([self._keys[pair] for pair in begun]),
                 _LENGTHS: np.array([len(pair.losses) for pair in begun]),
-                _LOSSES: np.concatenate([pair.losses for pair in begun]), _BEST: np.stack(best), **states,
+                _LOSSES: np.concatenate([pair.losses for pair in begun]),
+                _MEAN: np.stack([pair.weights for pair in begun]), **states,
             })  # fmt: skip
         self._last_save = time.monotonic()
