@@ -23,7 +23,7 @@ import auditkit
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, open_bundle
 from auditkit.data.dataset import Dataset
-from auditkit.graph.mask_objective import masks_of
+from auditkit.graph.mask_objective import WEIGHTS, masks_of
 from auditkit.methods import gradients
 from auditkit.methods.mask.learner import Learner
 from auditkit.methods.mask.method import MaskOptions, prepare
@@ -55,9 +55,7 @@ class Phase:
     rate: float = 0.2
     fall: float = 0.1
     memory: float = 0.9
-    mean: float = 0.0
     coarser: int = 1  # times the usual pixels of a mask's cell
-    settled: float = -1.0
 
     @property
     def rows(self) -> int:
@@ -102,17 +100,15 @@ SCHEDULES: dict[str, Schedule] = {
     "100 x 5": _single(100, 5),
     "1000 x 1, memory 0.99": _single(1000, 1, memory=0.99),
     "500 x 2, memory 0.99": _single(500, 2, memory=0.99),
+    "fast": _single(500, 2, 0.3),
     "500 x 2, rate 0.4": _single(500, 2, 0.4),
     "1000 x 1, rate 0.4": _single(1000, 1, 0.4),
     "300 x 3, rate 0.6": _single(300, 3, 0.6),
     "500 x 4, rate 0.4": _single(500, 4, 0.4),
     "500 x 4": _single(500, 4),
-    "500 x 2, mean": _single(500, 2, fall=0.3, mean=0.3),
-    "1000 x 1, mean": _single(1000, 1, fall=0.3, mean=0.3),
     "growing": Schedule(_growing()),
     "coarse to fine": Schedule((Phase(100, 2, fall=1.0, coarser=4), Phase(100, 2, fall=1.0, coarser=2), Phase(300, 2))),
     "from Grad-CAM": Schedule((Phase(500, 2),), grad_cam=True),
-    "settling": _single(1000, 2, 0.1, fall=1.0, settled=0.01),
 }  # fmt: skip
 
 
@@ -168,8 +164,8 @@ def learned(work: Work, schedule: Schedule) -> tuple[dict[tuple[str, int], Array
         done = {(pair.image, pair.label): pair
                 for part in learner.learn(replace(request, seed=request.seed + 100 * number), bank, weights)
                 for pair in part}  # fmt: skip
-        weights, cells = np.stack([done[pair].weights for pair in pairs]), learner.recipe.factor
-        rows += sum(len(pair.losses) for pair in done.values()) * phase.distractors
+        weights, cells = np.stack([done[pair].state[WEIGHTS] for pair in pairs]), learner.recipe.factor
+        rows += sum(pair.done for pair in done.values()) * phase.distractors
     masks = masks_of(weights, learner.ends, cells)
     cost = {"rows": rows / len(pairs), "seconds": time.perf_counter() - begin, "masks": len(pairs)}
     return {(request.ids[image], label): mask for (image, label), mask in zip(pairs, masks, strict=True)}, cost
@@ -181,8 +177,7 @@ def _learner(model: OnnxClassifier, phase: Phase) -> Learner:
     if phase.coarser > 1:
         cell = usual.recipe.factor * phase.coarser
         usual = prepare(model, MaskOptions(distractors=phase.distractors, memory=phase.memory, factor=cell))
-    pace = Pace(phase.steps, phase.rate, phase.fall, phase.mean, window=25, settled=phase.settled, patience=4)
-    return replace(usual, pace=pace)
+    return replace(usual, pace=Pace(phase.steps, phase.rate, phase.fall))
 
 
 def _from_grad_cam(request: Request, pairs: list[tuple[int, int]]) -> Array:

@@ -25,6 +25,7 @@ def audit(
         help="Bundle of the vendor's heatmaps; repeatable.")] = None,
     method: Annotated[str | None, typer.Option(
         help="Make heatmaps by this method (see auditkit explain); mask if you supply none.")] = None,
+    quality: options.Quality = None,
     option: options.MethodOption = None,
     gradient: options.Gradient = "auto",
     pool: Annotated[Path | None, typer.Option(help="Images to fill in with; by default the audited ones.")] = None,
@@ -45,13 +46,14 @@ def audit(
     from auditkit.verdict.policy_file import read_policy
 
     rules = read_policy(policy)
-    for name, is_set in (("--method", method), ("--option", option), ("--gradient", gradient != "auto")):
+    makers = {"--method": method, "--quality": quality, "--option": option, "--gradient": gradient != "auto"}
+    for name, is_set in makers.items():
         if heatmaps and is_set:
             raise typer.BadParameter(f"give --heatmaps or {name}, not both: supplied maps are not made again")
     explanation = None
     if not heatmaps:
         maker = method or "mask"
-        explanation = Explanation(maker, None, options.method_options(option), rules.evaluation.seed, gradient)
+        explanation = Explanation(maker, None, options.method_options(option, quality), rules.evaluation.seed, gradient)
         explanation.chosen()  # refuses unknown options before the model is opened
     bundles = open_bundles(heatmaps or [])
     request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv), bundles)

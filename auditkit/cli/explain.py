@@ -22,6 +22,7 @@ def explain(
     method: Annotated[str, typer.Option(help=_METHODS)] = "mask",
     labels: Annotated[str | None, typer.Option(
         help="all, topK, f>=p or a list; all for up to 20 classes, otherwise top10.")] = None,
+    quality: options.Quality = None,
     option: options.MethodOption = None,
     gradient: options.Gradient = "auto",
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
@@ -38,7 +39,7 @@ def explain(
     from auditkit.runs import explain as runs
     from auditkit.runs.explain_record import Record
 
-    request = runs.Explanation(method, labels, options.method_options(option), seed, gradient)
+    request = runs.Explanation(method, labels, options.method_options(option, quality), seed, gradient)
     request.chosen()  # refuses unknown options before the model is opened
     if pictures is not None and pictures.exists() and not pictures.is_dir():
         raise BadInput(f"--pictures {pictures} is a file; name a folder.")

@@ -29,6 +29,9 @@ AsResultsJson = Annotated[bool, typer.Option("--json", help="Print results.json 
 MethodOption = Annotated[
     list[str] | None, typer.Option("--option", help="An option of the method, such as steps=300; repeatable.")
 ]
+Quality = Annotated[str | None, typer.Option(
+    help="Of learned masks: fast (1,000 images each, the default), full (10,000) or paper (20,000, its optimiser)."
+)]  # fmt: skip
 Gradient = Annotated[
     str, typer.Option(help="How a mask is learned: graph, differences, or auto (the first that works).")
 ]
@@ -171,10 +174,11 @@ def parse_pairs(texts: list[str] | None, option: str, example: str) -> list[tupl
     return pairs
 
 
-def method_options(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
-    """Name and value of each --option."""
+def method_options(texts: list[str] | None, quality: str | None) -> tuple[tuple[str, str], ...]:
+    """Name and value of each --option, and of --quality."""
     pairs = parse_pairs(texts, "--option", "steps=300")
-    return tuple((name.strip().replace("-", "_"), value.strip()) for name, value in pairs)
+    options = [(name.strip().replace("-", "_"), value.strip()) for name, value in pairs]
+    return tuple(options if quality is None else [("quality", quality), *options])
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:

@@ -85,7 +85,7 @@ class _FirstDiscs:
 
 def _result(request: Request, learner: Learner, pairs: list[Pair], discs: _FirstDiscs | None) -> MethodResult:
     """The maps of pairs that are done."""
-    maps, notes, passes = request.empty_maps(), list[Note](), sum(len(pair.losses) for pair in pairs)
+    maps, notes, passes = request.empty_maps(), list[Note](), sum(pair.done for pair in pairs)
     for pair in pairs:
         maps[pair.image][pair.label] = 1 - upsampled(pair.state[WEIGHTS], learner.ends, learner.recipe.factor)[0]
     first_passes = 0
@@ -111,8 +111,7 @@ def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
         pairs=signature.fixed_batch, scale=loss_scale(model), start=1.0, clamped=True,
         beta=options.beta, jitter=round(_JITTER_AT_224 * side / 224) if options.jitter is None else options.jitter,
     )  # fmt: skip
-    pace = Pace(options.steps, options.rate, 1.0, 0.0, window=options.steps, settled=-1.0, patience=1)
-    return learner_for(model, recipe, pace, options.rows, Deletion)
+    return learner_for(model, recipe, Pace(options.steps, options.rate), options.rows, Deletion)
 
 
 def _first_discs(request: Request, learner: Learner, pictures: Bank) -> _FirstDiscs:

@@ -12,10 +12,10 @@ _SENTENCES = {
     "unused-options": "these options of mask do not apply to differences: {detail}",
     "surrogate-gradient": "the gradient is a surrogate: that of the graph without its rounding",
     "surrogate-masks": "the model rounds; its masks were learned on the same model without rounding",
+    "quality": "masks of quality {detail}",
     "layer": "grad-cam at '{detail}'",
     "one-mask": "the masking network gives one mask an image, used for every label",
     "refined": "masks refined with {detail} passes a label",
-    "unsettled": "masks had not settled after {detail} steps",
     "idle": "masks delete nothing: blur takes nothing that is worth it from their labels",
     "blur-proof": "labels keep more than half their probability when the whole image is blurred, so that little can be "
     "deleted from them; try a larger blur",

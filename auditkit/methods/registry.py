@@ -1,7 +1,7 @@
 """Every saliency method by name."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ class Method:
     uses_pool: bool = False
     learns: bool = False  # by descent on many masks at once: a GPU needs more images per request
     prepare: Callable[[AnyClassifier, Any], object] = gradients.prepare  # where a gradient is needed
+    qualities: Mapping[str, mask.Quality] = field(default_factory=dict)  # by name; the first is the default
 
     def together(self, model: AnyClassifier) -> int:
         """Images per request for this model; methods that learn keep each image's maps as they finish."""
@@ -50,7 +51,7 @@ _CONTROLS = {
 }  # fmt: skip
 METHODS: dict[str, Method] = {
     "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions,
-                   prepare=mask.prepare, images=4, uses_pool=True, learns=True),
+                   prepare=mask.prepare, images=4, uses_pool=True, learns=True, qualities=mask.QUALITIES),
     "differences": Method("regression on random masks; needs no gradient", differences.differences,
                           differences.Differences, "passes", images=4, uses_pool=True),
     "gradient": Method("strongest gradient over the colours", gradients.gradient),

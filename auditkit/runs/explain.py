@@ -25,6 +25,7 @@ from auditkit.runs.folder.results import ExplanationRequest
 from auditkit.runs.summary.wording import flag_text
 
 MOST_POOL = 64  # images behind hidden pixels; more of them change nothing and fill the memory
+QUALITY = "quality"  # the option that stands for several; others given with it take precedence
 GRADIENTS = ("auto", "graph", "differences")
 # Options of a mask, and the same ones of differences.
 _OF_DIFFERENCES = {("infill", "distractors"): ("hide", "random"), ("infill", "gray"): ("hide", "gray")}
@@ -101,11 +102,19 @@ class Explanation:
 def _read_options(method: str, options: tuple[tuple[str, str], ...]) -> Any:
     """The options of a method in its own type."""
     known = {option.name: option for option in fields(METHODS[method].options)}
-    values: dict[str, OptionValue] = {}
+    qualities, quality, values = METHODS[method].qualities, None, dict[str, OptionValue]()
     for name, text in options:
-        if name not in known:
-            raise BadInput(f"{method} has no option '{name}'; it has {', '.join(known) or 'none'}.")
-        values[name] = _parse_option(name, text, str(known[name].type))
+        if name == QUALITY and qualities:
+            quality = qualities.get(text)
+            if quality is None:
+                raise BadInput(f"quality '{text}' is not one of {', '.join(qualities)}.")
+        elif name in known:
+            values[name] = _parse_option(name, text, str(known[name].type))
+        else:
+            names = [*known, *[QUALITY] * bool(qualities)]
+            raise BadInput(f"{method} has no option '{name}'; it has {', '.join(names) or 'none'}.")
+    if quality is not None:
+        values = asdict(quality.options) | values
     for name, option in known.items():
         if name not in values and option.default is MISSING:
             raise BadInput(f"{method} needs the option {name}, as in {name}=VALUE.")

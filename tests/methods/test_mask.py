@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,13 @@ from auditkit.data.ranks import ranks
 from auditkit.demo.draw import Planted, draw
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
-from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import WEIGHTS, Recipe
+from auditkit.methods.mask import learner
 from auditkit.methods.mask import pair as mask_pair
-from auditkit.methods.mask.learner import Learner, width
-from auditkit.methods.mask.method import MaskOptions, mask
-from auditkit.methods.mask.pair import Pace, Pair
+from auditkit.methods.mask.method import QUALITIES, MaskOptions, Quality, mask
 from auditkit.methods.notes import sentences
 from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.device import PROFILES
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
 
@@ -36,7 +31,7 @@ SIDE = 8
 TOLERANCE = 15 * 64 / 224  # pixels, of the pointing game (Zhang et al. 2018: 15 at 224 pixels)
 CPU = Settings(device="cpu")
 PATCHES = (slice(1, 4), slice(1, 4)), (slice(4, 7), slice(3, 6))  # what labels 1 and 2 are read from
-QUICK = MaskOptions(steps=60, rate=0.05, fall=1.0, memory=0.999, distractors=2, tv=0.0, window=20)
+QUICK = MaskOptions(steps=60, rate=0.05, fall=1.0, memory=0.999, distractors=2, tv=0.0)
 
 
 def reader(batch: int | str = "N", kind: int = TensorProto.FLOAT, channels_last: bool = False) -> onnx.ModelProto:
@@ -140,11 +135,21 @@ def test_seeds(model: OnnxClassifier) -> None:
 
 def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     ticks: list[int] = []
-    short = replace(QUICK, steps=50, settled=0.0)  # the last window is a short one
-    found = mask(replace(asked(model), tick=ticks.append), short)
-    assert found.passes == found.gradients == sum(ticks) == 2 * 2 * 50 * 2
-    assert sentences(found.notes) == ("4 of 4 masks had not settled after 50 steps",)
-    assert mask(asked(model), replace(short, settled=-1.0)).notes == ()
+    found = mask(replace(asked(model), tick=ticks.append), QUICK)  # the last window is a short one
+    assert found.passes == found.gradients == sum(ticks) == 2 * 2 * 60 * 2
+    assert found.notes == ()
+
+
+def test_a_quality_is_told_with_what_it_costs(model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(QUALITIES, "quick", Quality(QUICK, "120 images for each mask"))
+    assert sentences(mask(asked(model), QUICK).notes) == ("masks of quality quick: 120 images for each mask",)
+
+
+@pytest.mark.parametrize(("quality", "images"), [("fast", "1,000"), ("full", "10,000"), ("paper", "20,000")])
+def test_what_is_said_of_a_quality_is_true(quality: str, images: str) -> None:
+    options, about = QUALITIES[quality].options, QUALITIES[quality].about
+    assert about.startswith(f"{images} images for each mask")
+    assert f"{options.steps * options.distractors:,}" == images
 
 
 class Memory:
@@ -164,15 +169,15 @@ class Memory:
 
 
 @pytest.mark.parametrize("saves", [1, 9, 33, 60])
-@pytest.mark.parametrize(
-    "options", [QUICK, replace(QUICK, rows=6), replace(QUICK, settled=0.01, patience=2), replace(QUICK, mean=0.6)]
-)
+@pytest.mark.parametrize("options", [QUICK, replace(QUICK, rows=6)])
 def test_an_interrupted_mask_continues_to_the_same_bits(
     model: OnnxClassifier, monkeypatch: pytest.MonkeyPatch, options: MaskOptions, saves: int
 ) -> None:
     """Interrupted in the middle of a window, with two or all of four masks in a batch, and after some of them."""
-    options = replace(options, steps=35, window=10)
+    options = replace(options, steps=35)
     request = asked(model)
+    monkeypatch.setattr(mask_pair, "WINDOW", 10)
+    monkeypatch.setattr(learner, "WINDOW", 10)
     expected = mask(request, options)
     monkeypatch.setattr(mask_pair, "_SAVE_SECONDS", 0.0)  # after every step
     memory, kept = Memory(saves), list[MethodResult]()
@@ -206,37 +211,6 @@ def test_a_checkpoint_of_other_masks_is_not_used(
     found, expected = (mask(replace(request, **change, checkpoint=checkpoint), options)
                        for checkpoint in (memory, Memory(-1)))  # fmt: skip
     np.testing.assert_array_equal(found.maps[1][2], expected.maps[1][2])
-
-
-def test_settled_masks_make_room_for_others(model: OnnxClassifier) -> None:
-    """With one infill the loss falls smoothly, until it does not."""
-    options = replace(QUICK, infill="gray", steps=2000, settled=0.01, patience=4)
-    found = mask(asked(model), options)
-    assert 0 < found.passes < 4 * 600
-    assert sentences(found.notes) == ()
-    assert mask(asked(model), replace(options, rows=1)).passes == found.passes
-    assert mask(asked(model), replace(options, settled=0.001)).passes > found.passes
-
-
-def test_the_rule_of_settling() -> None:
-    pace = Pace(steps=100, rate=0.1, fall=1.0, mean=0.0, window=10, settled=0.1, patience=2)
-    assert not pace.has_settled([1.0, 1.0])
-    assert pace.has_settled([1.0, 1.0, 1.0])
-    assert pace.has_settled([1.0, 0.95, 0.91])
-    assert not pace.has_settled([1.0, 0.95, 0.89])
-    assert not pace.has_settled([1.0, 0.89, 0.95])
-    assert pace.has_settled([1.0, 0.5, 0.6, 0.7])
-    assert not replace(pace, settled=-1).has_settled([1.0, 1.0, 1.0])
-
-
-def test_the_mean_is_taken_over_the_weights_after_the_last_windows() -> None:
-    pace = Pace(steps=25, rate=0.1, fall=1.0, mean=0.4, window=5, settled=-1.0, patience=1)
-    pair = Pair(0, 0, "image", 0, np.arange(3), {})
-    for step in range(25):
-        pair.advance(np.ones(1), {WEIGHTS: np.array([step], np.float32)}, pace)
-        if step < 19:
-            assert pair.weights == step
-    assert pair.weights == (19 + 24) / 2
 
 
 def test_blur_hides_nothing_of_a_flat_image(model: OnnxClassifier) -> None:
@@ -286,7 +260,7 @@ def test_a_batch_that_does_not_fit_is_halved(model: OnnxClassifier, monkeypatch:
 
 def test_a_loss_that_is_no_number_is_told(model: OnnxClassifier) -> None:
     request = asked(model, 1, (1,))
-    with pytest.raises(RuntimeFailure, match="image 'bright0' for label 1 is not a number after 20 steps"):
+    with pytest.raises(RuntimeFailure, match="image 'bright0' for label 1 is not a number after 50 steps"):
         mask(replace(request, inputs=request.inputs * np.inf), QUICK)
 
 
@@ -312,11 +286,9 @@ def test_the_image_itself_never_hides_its_pixels(model: OnnxClassifier) -> None:
         ({"rate": 0.0}, "rate 0.0 is not a number above 0."),
         ({"infill": "black"}, "infill 'black' is not one of distractors, gray, blur."),
         ({"loss": "mean"}, "loss 'mean' is not one of paper, paper-code."),
-        ({"mean": 1.0}, "mean 1.0 is not a share from 0 up and below 1."),
         ({"fall": 0.0}, "fall 0.0 is not a share above 0 and up to 1."),
         ({"fall": float("nan")}, "fall nan is not a share above 0 and up to 1."),
         ({"memory": 1.0}, "memory 1.0 is not a share from 0 up and below 1."),
-        ({"settled": 1.0}, "settled 1.0 is not a share below 1."),
         ({"masks": 0}, "masks 0 is not a whole number from 1 to 1,000,000."),
     ],
 )
@@ -386,22 +358,3 @@ def test_over_other_images_masks_prefer_what_was_planted(name: str, count: int) 
     for maps, there, elsewhere in zip(found.maps, read, other, strict=True):
         (scores,) = maps.values()
         assert density(scores, there) > max(1.0, density(scores, elsewhere))
-
-
-@pytest.mark.parametrize("room", [1, 2, 7, 8, 20, 64, 128])
-def test_runs_on_cuda_have_one_of_a_few_sizes_and_little_in_vain(room: int) -> None:
-    found = {pairs: width(pairs, room) for pairs in range(1, room + 1)}
-    assert all(pairs <= wide <= room for pairs, wide in found.items())
-    assert all(wide - pairs < max(pairs, room / 8) for pairs, wide in found.items())
-    assert found[1] == 1
-    assert len(set(found.values())) <= 8 + room.bit_length()
-
-
-@pytest.mark.parametrize(("device", "settled", "own", "expected"), [
-    ("cuda", -1.0, None, 17), ("cuda", 0.01, None, 24), ("cpu", 0.01, None, 17), ("cuda", -1.0, 4, 4),
-])  # fmt: skip
-def test_pairs_that_end_together_run_alone(device: str, settled: float, own: int | None, expected: int) -> None:
-    session: Any = SimpleNamespace(device=PROFILES[device])
-    recipe, ends = replace(Recipe(), pairs=own), Ends("x", 1, False, 8, 8, 3, "y", 3, "logits")
-    learner = Learner(session, recipe, Pace(1000, 0.2, 0.1, 0.0, 50, settled, 4), ends, surrogate=False, room=64)
-    assert learner._width(17) == expected

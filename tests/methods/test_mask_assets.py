@@ -35,7 +35,7 @@ def test_first_loss_and_the_way_down(assets: Path, name: str, monkeypatch: pytes
     pixels = np.zeros((1, signature.height, signature.width, signature.channels), np.uint8)
     label = int(model.probabilities(noise[:1]).argmax())
     request = Request(model, ("a",), pixels, noise[:1], ((label,),), noise[1:], Pool((), noise[:0]))
-    found = mask(request, MaskOptions(infill="gray", steps=6, window=6, factor=4, tv=0.0, l1=0.0))
+    found = mask(request, MaskOptions(infill="gray", steps=6, factor=4, tv=0.0, l1=0.0))
     assert found.maps[0][label].shape == (signature.height, signature.width)
     halfway = (noise[:1] / 2 + noise[1:] / 2).astype(signature.dtype)
     expected = -np.log(to_probabilities(model.scores(halfway), signature.kind)[0, label])

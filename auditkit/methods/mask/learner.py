@@ -1,7 +1,7 @@
 """Masks learned in batches: as many pairs of an image and a label as fit take steps together.
 
-Between windows of steps the state is on the host, so that a pair that has settled makes room for the next one, and a
-batch that did not fit into memory is repeated at half its size. The random draws of a pair do not depend on the others.
+Between windows of steps the state is on the host, so that a batch that did not fit into memory is repeated at half its
+size. The random draws of a pair do not depend on the others.
 Every minute the states go into the request's checkpoint; a learner that continues from it takes the same steps in the
 same batches.
 The second half prepares a classifier for the methods mask, fong and igos++: its graph and how many rows fit.
@@ -27,7 +27,7 @@ from auditkit.graph import edit, mask_objective
 from auditkit.graph.gradient import export
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, RATE, STATE, WEIGHTS, Objective, Recipe
-from auditkit.methods.mask.pair import Pace, Pair, SavedStates
+from auditkit.methods.mask.pair import WINDOW, Pace, Pair, SavedStates
 from auditkit.methods.request import Bank, Request
 from auditkit.model import gradient
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
@@ -40,7 +40,6 @@ _PREPARED: "WeakKeyDictionary[OnnxClassifier, dict[Any, Any]]" = WeakKeyDictiona
 _HALF_SCALE = 1024.0  # for float16: gradients of -log f are at most 1 at the logits and far smaller at the pixels
 _FACTORS = ((128, 4), (48, 2), (0, 1))  # (least pixels on the shorter side, pixels per cell of a mask)
 _COARSE_FACTORS = ((128, 8), (0, 4))  # the same for masks of 28 x 28 at 224 pixels
-_SIZES = 8  # batch sizes on CUDA, as parts of the largest: each new size is set up again, each unused row is wasted
 
 
 @dataclass
@@ -60,19 +59,22 @@ class Learner:
         Weights [M, masks, h, w] are what to start from.
         """
         pairs = self._pairs(request, bank, weights)
-        saved = SavedStates(request.checkpoint, self._keys(request, bank, pairs), self.pace)
+        saved = SavedStates(request.checkpoint, self._keys(request, bank, pairs))
         saved.load()
-        request.expect(sum(self.pace.steps - len(pair.losses) for pair in pairs) * self.recipe.rows)
+        request.expect(sum(self.pace.steps - pair.done for pair in pairs) * self.recipe.rows)
         unfinished: dict[int, list[Pair]] = {}
         for pair in pairs:
             unfinished.setdefault(pair.image, []).append(pair)
         pictures = self.session.upload(bank.pictures.astype(np.float32))
         for _window in self._take_steps(pairs, pictures, request.tick, saved.is_due):
-            done = [image for image in unfinished if all(pair.is_done(self.pace) for pair in unfinished[image])]
+            done = [image for image in unfinished if all(map(self._is_done, unfinished[image]))]
             if done:
                 yield list(chain.from_iterable(unfinished.pop(image) for image in done))
             if saved.is_due():
                 saved.save(chain.from_iterable(unfinished.values()))
+
+    def _is_done(self, pair: Pair) -> bool:
+        return pair.done >= self.pace.steps
 
     def _pairs(self, request: Request, bank: Bank, weights: Array | None) -> list[Pair]:
         """Every image and label of a request before the first step."""
@@ -102,7 +104,7 @@ class Learner:
         self, pairs: list[Pair], pictures: Any, tick: _Tick, must_pause: Callable[[], bool]
     ) -> Iterator[None]:
         """Take steps for all pairs until each is done; yields whenever the states are on the host."""
-        waiting, active = deque(pair for pair in pairs if not pair.is_done(self.pace)), list[Pair]()
+        waiting, active = deque(pair for pair in pairs if not self._is_done(pair)), list[Pair]()
         yield  # some may have been done in the checkpoint
         while waiting or active:
             while waiting and len(active) < self.room:
@@ -117,16 +119,16 @@ class Learner:
                 waiting.extendleft(reversed(active[self.room :]))
                 del active[self.room :]
                 continue
-            active = [pair for pair in active if not pair.is_done(self.pace)]
+            active = [pair for pair in active if not self._is_done(pair)]
             yield
 
     def _window(self, pairs: list[Pair], pictures: Any, tick: _Tick, must_pause: Callable[[], bool]) -> None:
         """Take steps until the first window ends, or until a pause is due."""
-        count = min(pair.left(self.pace) for pair in pairs)
-        filled = pairs + pairs[-1:] * (self._width(len(pairs)) - len(pairs))
-        draws = [pair.draws(self.recipe.infills, self.pace.window)[:count].astype(np.int32) for pair in filled]
+        count = min(min(WINDOW - pair.done % WINDOW, self.pace.steps - pair.done) for pair in pairs)
+        filled = pairs + pairs[-1:] * ((self.recipe.pairs or len(pairs)) - len(pairs))
+        draws = [pair.draws(self.recipe.infills)[:count].astype(np.int32) for pair in filled]
         infills = np.stack(draws, axis=1)
-        rates = np.stack([self.pace.rates(len(pair.losses), count) for pair in filled], axis=1)[..., None, None, None]
+        rates = np.stack([self.pace.rates(pair.done, count) for pair in filled], axis=1)[..., None, None, None]
         begin = {name: np.stack([pair.state[name] for pair in filled]) for name in STATE}
         feeds = {
             PICTURES: pictures, IMAGE: self.session.upload(np.array([pair.image for pair in filled], np.int32)),
@@ -142,24 +144,7 @@ class Learner:
                 break
         states = _split(stepper.state(), len(pairs))
         for pair, state, column in zip(pairs, states, np.array(losses).T[: len(pairs)], strict=True):
-            pair.advance(column, state, self.pace)
-
-    def _width(self, pairs: int) -> int:
-        """Pairs in a run: the graph's fixed number, else all pairs, padded on CUDA if they end at different steps."""
-        if self.recipe.pairs is not None:
-            return self.recipe.pairs
-        together = self.pace.settled < 0 or not self.session.device.pads_batches
-        return pairs if together else width(pairs, self.room)
-
-
-def width(pairs: int, room: int) -> int:
-    """Pairs in a run on CUDA, rounded up to one of a few sizes: eighths of the room, or halves of the first eighth."""
-    size = max(1, room // _SIZES)
-    if pairs > size:
-        return min(-(-pairs // size) * size, room)
-    while size // 2 >= pairs:
-        size //= 2
-    return size
+            pair.advance(column, state)
 
 
 def _split(state: dict[str, Array], count: int) -> list[dict[str, Array]]:

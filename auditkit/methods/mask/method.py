@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from auditkit.errors import BadInput, NoGradient
-from auditkit.graph.mask_objective import Recipe, masks_of
+from auditkit.graph.mask_objective import WEIGHTS, Recipe, masks_of
 from auditkit.methods import option_values
 from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss_scale, prepare_once
 from auditkit.methods.mask.pair import Pace, Pair
@@ -18,67 +18,67 @@ Loss = Literal["paper", "paper-code"]
 
 @dataclass(frozen=True)
 class MaskOptions:
-    """How masks are learned. The default objective is the paper's, the default optimiser is not.
+    """How masks are learned. The default objective is the paper's, the default optimiser is not; see QUALITIES."""
 
-    The paper takes 2,000 steps of Adam at rate=0.05, fall=1, memory=0.999. The defaults were chosen among some twenty
-    on CIFAR-10 and reach a lower loss in half the steps: 0.37 instead of 0.45, area 0.25 instead of 0.31 (ResNet-20,
-    12 masks, one seed). On photographs, too, masks are smaller, with more soundness and less completeness. On CIFAR-10
-    the loss settles after 4,000 steps, 13 % lower (7 % with tv=0, 2 % with 0.1). With tv=0, completeness falls
-    meanwhile from 0.87 to 0.78, since such masks no longer rank the pixels that they hide.
-
-    With `settled`, a mask stops when its loss, averaged over windows of steps, has for `patience` windows not fallen
-    below the lowest average of earlier windows by more than that share of it; use it with a constant rate. The loss
-    of a single step says little, since every step draws other distractors; on CIFAR-10 even a window's is off by 9 %.
-    """
-
-    steps: int = 1000  # at most
-    rate: float = 0.2
+    steps: int = 500
+    rate: float = 0.3
     fall: float = 0.1  # the rate at the last step, as a share of the first
     memory: float = 0.9  # Adam's decay of squared gradients (beta2)
-    distractors: int = 10  # per step; gray and blur need one
+    distractors: int = 2  # per step; gray and blur need one
     infill: Infill = "distractors"
     tv: float = 0.01
     l1: float | None = None  # None: 1 / pixels
     factor: int | None = None  # None: 4 from 128 pixels on the shorter side, 2 from 48, else 1
     loss: Loss = "paper"
     masks: int = 1  # disjoint ones; the map is their sum
-    mean: float = 0.0  # share of the steps, at the end, whose weights are averaged
-    window: int = 50
-    settled: float = -1.0  # 0: stop when the loss no longer falls at all; below 0: never
-    patience: int = 8
     rows: int | None = None  # most images in a batch; None: by device and size, halved if memory runs out
 
     def __post_init__(self) -> None:
         for name, kind in (("infill", Infill), ("loss", Loss)):
             if getattr(self, name) not in get_args(kind):
                 raise BadInput(f"{name} '{getattr(self, name)}' is not one of {', '.join(get_args(kind))}.")
-        option_values.require_whole(self, "steps", "distractors", "factor", "masks", "window", "patience", "rows")
+        option_values.require_whole(self, "steps", "distractors", "factor", "masks", "rows")
         option_values.require_not_negative(self, "tv", "l1")
         option_values.require_positive(self, "rate")
         option_values.require(0 < self.fall <= 1, f"fall {self.fall} is not a share above 0 and up to 1.")
         option_values.require(0 <= self.memory < 1, f"memory {self.memory} is not a share from 0 up and below 1.")
-        option_values.require(0 <= self.mean < 1, f"mean {self.mean} is not a share from 0 up and below 1.")
-        option_values.require(self.settled < 1, f"settled {self.settled} is not a share below 1.")
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Options by one name, and what they cost and give in words."""
+
+    options: MaskOptions
+    about: str
+
+
+QUALITIES = {
+    "fast": Quality(MaskOptions(), "1,000 images for each mask"),
+    "full": Quality(MaskOptions(steps=1000, distractors=10, rate=0.2), "10,000 images for each mask"),
+    "paper": Quality(
+        MaskOptions(steps=2000, distractors=10, rate=0.05, fall=1.0, memory=0.999),
+        "20,000 images for each mask, by the paper's optimiser",
+    ),
+}
 
 
 def mask(request: Request, options: MaskOptions = MaskOptions()) -> MethodResult:
     """A learned mask [height, width] for every image and label: the share of each pixel that is kept, in [0, 1]."""
     learner = prepare(request.model, options)
+    notes = tuple(Note("quality", f"{name}: {quality.about}")
+                  for name, quality in QUALITIES.items() if quality.options == options)  # fmt: skip
+    notes += (Note("surrogate-masks"),) * learner.surrogate
     return request.in_parts(
-        _result(request, learner, pairs, options) for pairs in learner.learn(request, bank(request, options.infill))
+        _result(request, learner, pairs, notes) for pairs in learner.learn(request, bank(request, options.infill))
     )
 
 
-def _result(request: Request, learner: Learner, pairs: list[Pair], options: MaskOptions) -> MethodResult:
+def _result(request: Request, learner: Learner, pairs: list[Pair], notes: tuple[Note, ...]) -> MethodResult:
     """The maps of pairs that are done."""
     maps = request.empty_maps()
     for pair in pairs:
-        maps[pair.image][pair.label] = masks_of(pair.weights[None], learner.ends, learner.recipe.factor)[0]
-    passes = sum(len(pair.losses) for pair in pairs) * learner.recipe.rows
-    notes = (Note("surrogate-masks"),) * learner.surrogate
-    if options.settled >= 0:
-        unsettled = sum(not pair.settled for pair in pairs)
-        notes = (Note("unsettled", str(options.steps), unsettled, len(pairs)), *notes)
+        maps[pair.image][pair.label] = masks_of(pair.state[WEIGHTS][None], learner.ends, learner.recipe.factor)[0]
+    passes = sum(pair.done for pair in pairs) * learner.recipe.rows
     return MethodResult(maps, passes, passes, notes)
 
 
@@ -100,6 +100,4 @@ def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
         options.memory, options.loss == "paper-code",
         None if batch is None else batch // (infills * options.masks), loss_scale(model),
     )  # fmt: skip
-    pace = Pace(options.steps, options.rate, options.fall, options.mean, options.window, options.settled,
-                options.patience)  # fmt: skip
-    return learner_for(model, recipe, pace, options.rows)
+    return learner_for(model, recipe, Pace(options.steps, options.rate, options.fall), options.rows)
