@@ -33,11 +33,14 @@ from auditkit.metrics.faithfulness import choose_labels
 from auditkit.metrics.statistics import paired_difference
 from auditkit.model import preprocessing
 from auditkit.model.classifier import OnnxClassifier
+from auditkit.report.markdown import table
+from auditkit.report.svg import Axis
 from auditkit.runs.evaluation.batch import prepare as prepare_unit
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.evaluation.measure import measure
 from auditkit.runs.evaluation.plan import plan_evaluation
 from auditkit.runs.evaluation.settings import Evaluation
+from benchmarks.drawing import MARKS, Chart, Series, page
 from benchmarks.reporting import log, origin
 
 FOLDS, SEED, UNIT = 5, 2022, 16
@@ -231,7 +234,8 @@ def measured(asked: argparse.Namespace) -> None:
             begin = time.perf_counter()
             rows = evaluated(work, masks, Path(scratch) / "maps")
         cost["evaluated_seconds"] = time.perf_counter() - begin
-        record = {"schedule": name, "model": asked.model.name, "labels": asked.labels, **cost, "results": rows}
+        record = {**origin("benchmarks.frontier"), "schedule": name, "model": asked.model.name,
+                  "labels": asked.labels, **cost, "results": rows}  # fmt: skip
         kept.write_text(json.dumps(record))
         log({name: {key: round(value, 1) for key, value in cost.items()}})
 
@@ -256,28 +260,87 @@ def per_image(record: Figures, infill: str) -> dict[str, dict[str, float]]:
     return figures
 
 
-def compared(records: dict[str, Figures], against: str = "full") -> list[Figures]:
-    """Each schedule's figures, and their paired differences to those of `full`, by infill and over both."""
-    found = []
+def both_infills(record: Figures) -> dict[str, dict[str, float]]:
+    """Each metric of each image, the mean over the infills."""
+    gray, random = (per_image(record, infill) for infill in INFILLS)
+    return {metric: {image: (value + random[metric][image]) / 2 for image, value in gray[metric].items()}
+            for metric in METRICS}  # fmt: skip
+
+
+def compared(records: dict[str, Figures]) -> list[Figures]:
+    """The figures of each schedule on one model, and their paired differences to those of `full`."""
+    full, found = both_infills(records["full"]), []
     for record in records.values():
-        one: Figures = {key: record[key] for key in ("schedule", "model", "rows", "seconds", "masks")}
-        own, full = ({infill: per_image(entry, infill) for infill in INFILLS} for entry in (record, records[against]))
+        own = both_infills(record)
+        one: Figures = {key: record[key] for key in ("schedule", "model", "labels", "rows", "masks")}
         for metric in METRICS:
-            values = {infill: (own[infill][metric], full[infill][metric]) for infill in INFILLS}
-            for infill, (mine, theirs) in values.items():
-                one[f"{metric}, {infill}"] = _difference(mine, theirs)
-            both = [{image: float(np.mean([values[infill][side][image] for infill in INFILLS]))
-                     for image in values[INFILLS[0]][side]} for side in (0, 1)]  # fmt: skip
-            one[metric] = _difference(*both)
+            mine, theirs = (np.array([figures[metric][image] for image in full[metric]]) for figures in (own, full))
+            difference = paired_difference(mine, theirs)
+            one[metric] = {
+                "mean": float(mine.mean()), "difference": difference.value, "low": difference.low,
+                "high": difference.high, "n": difference.n,
+                "standard_error": float((mine - theirs).std(ddof=1) / np.sqrt(len(mine))),
+            }  # fmt: skip
         found.append(one)
     return found
 
 
-def _difference(mine: dict[str, float], theirs: dict[str, float]) -> Figures:
-    images = [image for image in theirs if image in mine]
-    difference = paired_difference([mine[image] for image in images], [theirs[image] for image in images])
-    return {"mean": float(np.mean(list(mine.values()))), "difference": difference.value, "low": difference.low,
-            "high": difference.high, "n": difference.n}  # fmt: skip
+def pooled(found: list[Figures]) -> list[Figures]:
+    """The mean difference over models of each schedule that was measured on all of them, with its 95 % interval."""
+    models = {one["model"] for one in found}
+    by_schedule = {one["schedule"]: [other for other in found if other["schedule"] == one["schedule"]] for one in found}
+    rows = []
+    for schedule, several in by_schedule.items():
+        if {one["model"] for one in several} != models:
+            continue
+        row: Figures = {"schedule": schedule, "rows": float(np.mean([one["rows"] for one in several]))}
+        for metric in METRICS:
+            value = float(np.mean([one[metric]["difference"] for one in several]))
+            error = 1.96 * float(np.sqrt(sum(one[metric]["standard_error"] ** 2 for one in several))) / len(several)
+            row[metric] = {"difference": value, "low": value - error, "high": value + error}
+        rows.append(row)
+    return rows
+
+
+def frontier_table(results: Figures) -> str:
+    """Differences to `full` over all models, then on each."""
+    parts = [f"{results['about']} Each figure is the mean of gray infill and of other images as infill; in brackets, "
+             "95 % intervals of paired differences. Label specificity is in log-odds, not clipped.",
+             "Over all models:", _table(results["pooled"])]  # fmt: skip
+    for model in dict.fromkeys(one["model"] for one in results["schedules"]):
+        own = [one for one in results["schedules"] if one["model"] == model]
+        full = next(one for one in own if one["schedule"] == "full")
+        means = ", ".join(f"{metric} {full[metric]['mean']:.3f}" for metric in METRICS)
+        images = f"{full['completeness']['n']} images, labels {full['labels']}"
+        parts += [f"{model}, {images}; quality full has {means}:", _table(own)]
+    return "\n\n".join(parts)
+
+
+def _table(rows: list[Figures]) -> str:
+    """One line for each schedule, the cheapest last."""
+
+    def text(figure: Figures) -> str:
+        return f"{figure['difference']:+.3f} ({figure['low']:+.3f} to {figure['high']:+.3f})"
+
+    ordered = sorted(rows, key=lambda one: -one["rows"])
+    lines = [[one["schedule"], f"{one['rows']:,.0f}", *(text(one[metric]) for metric in METRICS)]
+             for one in ordered if one["schedule"] != "full"]  # fmt: skip
+    return table(["schedule", "images a mask", *METRICS], lines)
+
+
+def plot(found: list[Figures]) -> str:
+    """For each metric, the differences to `full` against what a mask costs, of all schedules and models."""
+    charts: list[Chart] = []
+    for metric in METRICS:
+        series: list[Series] = []
+        for model, (tone, shape) in zip(dict.fromkeys(one["model"] for one in found), MARKS, strict=False):
+            points = [(float(np.log10(one["rows"])), one[metric]) for one in found if one["model"] == model]
+            rows = [[x, value["difference"], value["low"], value["high"], x, x] for x, value in points]
+            series.append((model, tone, shape, np.array(rows)))
+        ends = [one[metric][end] for one in found for end in ("low", "high")]
+        charts.append((metric.capitalize(), Axis(2.5, 4.1, "images a mask, powers of ten"),
+                       Axis(min(*ends, -0.02), max(*ends, 0.02), "difference to full"), series))  # fmt: skip
+    return page(charts)
 
 
 def main() -> None:
@@ -299,6 +362,8 @@ def main() -> None:
     measure_verb.set_defaults(run=measured)
     table_verb = verbs.add_parser("table")
     table_verb.add_argument("folders", type=Path, nargs="+")
+    table_verb.add_argument("--about", default="", help="a sentence above the table")
+    table_verb.add_argument("--plot", type=Path)
     table_verb.set_defaults(run=printed)
     asked = parser.parse_args()
     asked.run(asked)
@@ -306,10 +371,14 @@ def main() -> None:
 
 def printed(asked: argparse.Namespace) -> None:
     """The comparisons of all folders as one JSON object."""
-    found: Figures = {**origin("benchmarks.frontier"), "schedules": []}
+    found: Figures = {"about": asked.about, "schedules": []}
     for folder in asked.folders:
         records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        found |= {key: records[0][key] for key in origin("benchmarks.frontier")}
         found["schedules"] += compared({record["schedule"]: record for record in records})
+    found["pooled"] = pooled(found["schedules"])
+    if asked.plot:
+        asked.plot.write_text(plot(found["schedules"]))
     print(json.dumps(found, indent=1))
 
 

@@ -53,7 +53,11 @@ class Quality:
 
 
 QUALITIES = {
-    "fast": Quality(MaskOptions(), "1,000 images for each mask"),
+    "fast": Quality(
+        MaskOptions(),
+        "1,000 images for each mask; on three models, completeness, soundness and insertion "
+        "differ from those of quality full by less than 0.02 on average",
+    ),
     "full": Quality(MaskOptions(steps=1000, distractors=10, rate=0.2), "10,000 images for each mask"),
     "paper": Quality(
         MaskOptions(steps=2000, distractors=10, rate=0.05, fall=1.0, memory=0.999),
