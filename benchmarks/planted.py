@@ -50,7 +50,7 @@ DRAWN_SEED = 20220
 def learned(model: OnnxClassifier, images: Dataset, pool: Dataset, out: Path, **options: Any) -> Figures:
     """The bundle's own account of what it took, made if it is not there."""
     begin = time.perf_counter()
-    maps = auditkit.explain(model, images, out, "mask", pool=pool, **options)
+    maps = auditkit.explain(model, images, out, "mask", pool=pool, quality="full", **options)
     record = Record.of(out)
     count = sum(len(labels) for labels in maps.labels.values())
     rows = 10 if options["infill"] == "distractors" else 1

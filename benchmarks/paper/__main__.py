@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import auditkit
+from auditkit.methods.mask.method import QUALITIES
 from auditkit.model.classifier import OnnxClassifier
 from benchmarks.paper import (
     cifar10,
@@ -55,7 +56,9 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
 }
 SMALL = ("cifar10", "settling", "order", "upsampling", "networks")  # parts on small images
 IMAGES = {"settling": 25, "order": 100, "upsampling": 100, "corners": 80, "ten": 5}  # where it is not the usual number
-STEPS = dict.fromkeys(("cifar10", "settling", "order", "upsampling"), 4000)  # of every mask, where it is not 1,000
+STEPS = dict.fromkeys(
+    ("cifar10", "settling", "order", "upsampling"), 4000
+)  # of every mask, where it is not the usual number
 
 
 def study_of(asked: argparse.Namespace) -> work.Study:
@@ -68,7 +71,9 @@ def study_of(asked: argparse.Namespace) -> work.Study:
     model = auditkit.load(asked.assets / "models" / f"{name}.onnx", preset=preset, settings=settings)
     assert isinstance(model, OnnxClassifier)
     chosen, pool = choose(model, images, asked.images or IMAGES.get(asked.part, 300 if small else 20))
-    return work.Study(model, chosen, pool, asked.out, asked.steps or STEPS.get(asked.part, 1000))
+    quality = asked.quality or ("full" if asked.part in STEPS else "fast")
+    steps = asked.steps or STEPS.get(asked.part, QUALITIES[quality].options.steps)
+    return work.Study(model, chosen, pool, asked.out, steps, quality)
 
 
 def main() -> None:
@@ -80,7 +85,10 @@ def main() -> None:
     parser.add_argument("--model", help="name of another model in it")
     parser.add_argument("--preset", default="caffe", help="how photographs are prepared for it")
     parser.add_argument("--images", type=int)
-    parser.add_argument("--steps", type=int, help="of every mask; 1000, or 4000 where they are to settle")
+    parser.add_argument("--quality", choices=QUALITIES, help="of every mask; fast, or full where they are to settle")
+    parser.add_argument(
+        "--steps", type=int, help="of every mask; those of the quality, or 4000 where they are to settle"
+    )
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
     parser.add_argument("--mapped", type=int, default=20, help="photographs whose corners get maps")
     parser.add_argument("--few", type=int, default=8, help="images for forgotten, ensembles, masks in half")

@@ -83,7 +83,7 @@ def forgotten(study: Study, count: int, stages: int) -> dict[str, Any]:
     """How alike our maps stay when the model's layers are re-initialised, from the last on."""
     some = first(study.images, count)
     maps = study.made("ours", "mask", "top2")
-    what = Explanation("mask", "top2", (("steps", str(study.steps)),))
+    what = Explanation("mask", "top2", (("quality", study.quality), ("steps", str(study.steps))))
     found = randomisation(study.model, some, what, study.pool, maps, images_wanted=count, stages=stages,
                           out=study.out / "forgotten")  # fmt: skip
     record = to_json(found)

@@ -40,7 +40,8 @@ class Study:
     images: Dataset
     pool: Dataset
     out: Path
-    steps: int  # that a mask may take
+    steps: int  # of a mask
+    quality: str = "fast"  # of the masks, but for their steps
     account: dict[str, Figure] = field(default_factory=dict)  # what making each kind of maps took
 
     def beside(self, folder: str, **changed: Any) -> "Study":
@@ -51,7 +52,7 @@ class Study:
         """The maps of that name; those that are there already are kept."""
         images, place, begin = images or self.images, self.out / "maps" / name.replace(" ", "-"), time.perf_counter()
         if method == "mask":
-            options = {"steps": self.steps, **options}
+            options = {"quality": self.quality, "steps": self.steps, **options}
         kept = sum(map(len, Record.of(place).maps.values()))
         maps = auditkit.explain(self.model, images, place, method, labels=labels, pool=self.pool, **options)
         record = Record.of(place)
