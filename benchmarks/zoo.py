@@ -17,6 +17,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,11 @@ OPTIMISED = (
     "timm/pvt_v2_b0",
 )  # fmt: skip
 LARGE = ("torchvision/alexnet", "torchvision/vgg11")  # of small images, they pool less than a pixel
-EXTRA = {"torchvision/googlenet": {"aux_logits": False, "init_weights": False}}
-FAINT = 1e-3  # new networks scale their residual branches by so little, or less
+EXTRA = {
+    "torchvision/googlenet": {"aux_logits": False, "init_weights": False},
+    "torchvision/vit_b_32": {"image_size": SIDE},
+}
+FAINT = 1e-3  # new networks scale residual branches, and some their last layer, by so little or by 0
 Record = dict[str, Any]
 
 
@@ -87,10 +91,14 @@ def network(name: str) -> tuple[Any, int]:
 
 
 def _settle(made: Any, images: Any) -> None:
-    """Make the scores depend on the image, as training does: statistics of noise, and residual branches that count."""
-    for parameter in made.parameters():
-        if 0 < parameter.abs().max() < FAINT:
+    """Make the scores depend on the image, as training does: statistics of noise, and no part that new weights mute."""
+    for name, parameter in made.named_parameters():
+        if name.endswith("bias") or parameter.abs().max() >= FAINT:
+            continue
+        if parameter.numel() == max(parameter.shape):  # a scale
             parameter.fill_(0.5)
+        else:  # not one number throughout: the sum of normalised features is 0
+            parameter.normal_(std=parameter[0].numel() ** -0.5)
     for module in made.modules():
         if hasattr(module, "running_mean"):
             module.momentum = None  # plain averages
@@ -157,11 +165,18 @@ def files(name: str, folder: Path) -> Iterator[tuple[str, Path | str]]:
         try:
             exported(made, side, path, dynamo)
         except Exception as error:  # any kind: an exporter of torch does not know the network
-            yield exporter, f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+            yield exporter, _first_cause(error)
             continue
         yield exporter, path
         for level in LEVELS if name in OPTIMISED else ():
             yield f"{exporter}, {level}", optimised(path, level)
+
+
+def _first_cause(error: BaseException) -> str:
+    """The first line of the error that all others came from."""
+    while error.__cause__:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
 
 
 def measured(name: str, folder: Path) -> Record:
@@ -189,9 +204,10 @@ def zoo_table(results: Record) -> str:
             [record["name"], source, _reason(file)] for source, file in record["files"].items() if _reason(file)
         ]
     total = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    packages = ", ".join(f"{package} {version}" for package, version in results["packages"].items())
     return "\n\n".join([
-        f"{len(networks)} networks with random weights, {counts.total()} files: {total}. The percentage is by how much "
-        "the gradient differs from the change of scores on noise images.",
+        f"{len(networks)} networks with random weights ({packages}), {counts.total()} files: {total}. The percentage "
+        "is by how much the gradient differs from the change of scores on noise images.",
         table(["network", *EXPORTERS], plain),
         f"Optimised by onnxruntime, exported by {' / '.join(EXPORTERS)}:",
         table(["network", *LEVELS], by_level),
@@ -234,7 +250,8 @@ def main(folder: Path, names: list[str]) -> None:
             outcomes = {source: _outcome(file) for source, file in record["files"].items()}
             log({"name": name, "seconds": record["seconds"], **outcomes})
         records.append(json.loads(kept.read_text()))
-    print(json.dumps({**origin("benchmarks.zoo"), "networks": records}, indent=1))
+    packages = {package: metadata.version(package) for package in ("torch", "torchvision", "timm")}
+    print(json.dumps({**origin("benchmarks.zoo"), "packages": packages, "networks": records}, indent=1))
 
 
 if __name__ == "__main__":

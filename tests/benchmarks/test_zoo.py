@@ -13,8 +13,9 @@ def test_every_file_has_its_outcome() -> None:
             "dynamo": {"not_exported": "TypeError: no"},
         }},
     ]  # fmt: skip
-    text = zoo.zoo_table({"networks": records})
-    assert "2 networks with random weights, 4 files: 1 mask, 1 refused, 1 differences, 1 not exported." in text
+    text = zoo.zoo_table({"packages": {"torch": "2.9", "timm": "1.0"}, "networks": records})
+    assert "2 networks with random weights (torch 2.9, timm 1.0), 4 files: 1 mask, 1 refused, " in text
+    assert "1 differences, 1 not exported." in text
     for row in (
         "| mask, 0.01 % |  |", "| / | / | refused / |", "| torchscript, all | refused so. |",
         "| timm/other | differences | not exported |", "| timm/other | torchscript | no gradient rule for LSTM |",
