@@ -50,8 +50,7 @@ TIMM = (
 )  # fmt: skip
 TORCHVISION = (
     "mnasnet0_5", "mobilenet_v2", "mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5",
-    "squeezenet1_1", "efficientnet_b0", "googlenet", "efficientnet_v2_s", "convnext_tiny", "swin_t", "vit_b_32",
-    "densenet121", "vgg11", "alexnet",
+    "squeezenet1_1", "efficientnet_b0", "googlenet", "swin_t", "vit_b_32", "vgg11", "alexnet",
 )  # fmt: skip
 OPTIMISED = (
     "torchvision/mobilenet_v3_small", "torchvision/resnet18", "torchvision/shufflenet_v2_x0_5", "timm/convnextv2_atto",
