@@ -18,6 +18,7 @@ FLOORS = (
     "errors",
     "arrays",
     "regular_files",
+    "user_cache",
     "records",
     "toml_tables",
     "graph",

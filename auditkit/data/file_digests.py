@@ -6,18 +6,17 @@ same. The cache is the user's own; if it cannot be used, files are read.
 
 import hashlib
 import os
-import sqlite3
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
 from pathlib import Path
 
 from auditkit.regular_files import open_regular
+from auditkit.user_cache import opened_table, unusable
 
 UNREADABLE = b"unreadable"  # in place of a digest
 _SETTLED_NS = 2 * 10**9  # a file that changed later than this may change again within the same tick of its clock
-_BUSY_SECONDS = 5  # to wait for another process that writes
+_TABLE = "digests (path BLOB PRIMARY KEY, version TEXT, sha256 BLOB)"
 
 FileVersion = tuple[str, int, int, int]  # path, size, time of change and of status change in nanoseconds
 _digests: dict[FileVersion, bytes] = {}  # that this process knows
@@ -55,19 +54,11 @@ def file_digests(paths: Sequence[Path]) -> list[bytes]:
     return digests
 
 
-def _database() -> sqlite3.Connection:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "auditkit"
-    folder.mkdir(parents=True, exist_ok=True)
-    database = sqlite3.connect(folder / "digests.sqlite", timeout=_BUSY_SECONDS)
-    database.execute("CREATE TABLE IF NOT EXISTS digests (path BLOB PRIMARY KEY, version TEXT, sha256 BLOB)")
-    return database
-
-
 def _load(versions: Sequence[FileVersion]) -> dict[FileVersion, bytes]:
     known: dict[FileVersion, bytes] = {}
     if not versions:
         return known
-    with suppress(sqlite3.Error, OSError, RuntimeError), closing(_database()) as database:
+    with unusable(), opened_table(_TABLE) as database:
         for version in versions:
             query = "SELECT sha256 FROM digests WHERE path = ? AND version = ?"
             row = database.execute(query, (os.fsencode(version[0]), str(version[1:]))).fetchone()
@@ -82,5 +73,5 @@ def _save(digests: dict[FileVersion, bytes]) -> None:
     settled = time.time_ns() - _SETTLED_NS
     rows = [(os.fsencode(version[0]), str(version[1:]), digest) for version, digest in digests.items()
             if max(version[2:]) < settled]  # fmt: skip
-    with suppress(sqlite3.Error, OSError, RuntimeError), closing(_database()) as database, database:
+    with unusable(), opened_table(_TABLE) as database:
         database.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", rows)

@@ -16,7 +16,7 @@ from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput, LoadFailure, ModelFailure, NoGradient, OutOfMemory, RuntimeFailure
 from auditkit.graph import canonical, dequantise, edit, float_types, fused
 from auditkit.graph.gradient import Facts, export, unreached
-from auditkit.model import preprocessing
+from auditkit.model import kept_checks, preprocessing
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check, check, line_error
 from auditkit.model.session import Session, Settings, folded, on_cpu
@@ -219,7 +219,11 @@ def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> tuple[Ready, 
     parts = [(node.op_type, list(node.input), list(node.output)) for node in joined.graph.node]
     nodes = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     if nodes not in checks:
-        checks[nodes] = _checked(classifier, base, joined, target)
+        key = kept_checks.check_key(classifier, joined)
+        kept = kept_checks.load(key)
+        checks[nodes] = kept or _checked(classifier, base, joined, target)
+        if kept is None:
+            kept_checks.save(key, checks[nodes])
     return base, joined, checks[nodes]
 
 

@@ -408,7 +408,7 @@ def test_a_rule_that_is_wrong_by_a_thousandth_is_found(
         return [None if grad is None else b.mul(grad, 1.001) for grad in right(b, *rest)]
 
     classifier = opened(onnx_models.convnet(size=16), tmp_path)
-    assert gradient.differentiate(classifier).check.error < 2e-4
+    assert gradient.differentiate(classifier).check.error < gradient_check.LIMIT / 2
     monkeypatch.setitem(RULES, operator, wrong)
     with pytest.raises(NoGradient, match=r"differs from the change of scores by 0\.(09|1)"):
         gradient.differentiate(classifier)
@@ -452,6 +452,30 @@ def test_the_verdict_forgives_a_few_kinks_but_no_shared_error() -> None:
 
 
 # The command
+
+
+def test_a_check_is_kept_for_the_same_model_and_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    checked: list[str] = []
+    real = gradient._checked
+    monkeypatch.setattr(gradient, "_checked", lambda *given: (checked.append(given[3]), real(*given))[1])
+
+    def check(name: str) -> gradient_check.Check:
+        return gradient.trusted(auditkit.load(tmp_path / name, settings=CPU))[2]
+
+    onnx_models.save(onnx_models.convnet(), tmp_path, "one.onnx")
+    other = onnx_models.convnet()
+    weight = other.graph.initializer[0]
+    weight.CopyFrom(numpy_helper.from_array(2 * numpy_helper.to_array(weight), weight.name))
+    onnx_models.save(other, tmp_path, "other.onnx")
+    first = check("one.onnx")
+    assert check("one.onnx") == first
+    assert len(checked) == 1
+    check("other.onnx")
+    assert len(checked) == 2
+    (tmp_path / "cache" / "auditkit" / "cache.sqlite").write_bytes(b"no database")
+    assert check("one.onnx") == first
+    assert len(checked) == 3
 
 
 def test_the_command_writes_and_tells(tmp_path: Path) -> None:

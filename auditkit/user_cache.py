@@ -1,0 +1,24 @@
+"""The user's own cache: a database of what takes long to find out and can be found out again."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+_BUSY_SECONDS = 5  # to wait for another process that writes
+
+
+@contextmanager
+def opened_table(declaration: str) -> Iterator[sqlite3.Connection]:
+    """The database with a table as declared, such as `name (key TEXT PRIMARY KEY, value TEXT)`; changes are kept."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "auditkit"
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(folder / "cache.sqlite", timeout=_BUSY_SECONDS)) as database, database:
+        database.execute(f"CREATE TABLE IF NOT EXISTS {declaration}")
+        yield database
+
+
+def unusable() -> suppress:
+    """What may be wrong with the cache, suppressed: everything in it can be found out again."""
+    return suppress(sqlite3.Error, OSError, RuntimeError)
