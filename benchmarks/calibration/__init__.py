@@ -1,0 +1,1 @@
+"""How well the verdict tells honest heatmaps from fakes and from damaged ones."""

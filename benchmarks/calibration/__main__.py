@@ -1,0 +1,173 @@
+"""Measure honest heatmaps, fakes and damaged ones on a model.
+
+    python -m benchmarks.calibration MODEL.onnx IMAGES -o FOLDER [--preset imagenet] [--images 100] [--labels top3]
+        [--other MODEL.onnx] [--wrong-preset unit]
+
+Maps of every method are made; fakes and damaged maps are made from some of them; `--other` adds the maps of another
+model, `--wrong-preset` those of the same model fed wrongly. FOLDER/values.json then has every metric of every set of
+maps and of every control for each image; rules are chosen and judged from these numbers alone. The command goes on
+where it was cut short.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import auditkit
+from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
+from auditkit.data.dataset import Dataset
+from auditkit.metrics.values import NotAssessed
+from auditkit.model.classifier import OnnxClassifier
+from auditkit.runs.comparison.finished_run import FinishedRun, read_run
+from auditkit.runs.evaluation.images import load_images, probabilities
+from benchmarks.calibration.fakes import BLIND, DAMAGES, FAKES, Case, Fake, LabelMaps, damaged
+from benchmarks.reporting import log, origin
+
+SEED = 2022
+HONEST: dict[str, dict[str, Any]] = {
+    "mask": {}, "differences": {}, "rise": {}, "occlusion": {}, "grad-cam": {}, "integrated-gradients": {},
+    "smoothgrad": {}, "gradient-input": {},
+}  # fmt: skip
+COPIED = ("mask", "rise")  # methods whose maps are faked and damaged
+TOGETHER = 6  # sets in one evaluation
+Values = dict[str, dict[str, list[float | None]]]  # by source and metric, one number for each image
+
+
+def opened(path: Path, preset: str, device: str) -> OnnxClassifier:
+    """A model."""
+    model = auditkit.load(path, preset=preset, settings=auditkit.Settings(device=device))
+    assert isinstance(model, OnnxClassifier)
+    return model
+
+
+def chosen_images(model: OnnxClassifier, path: Path, count: int) -> Dataset:
+    """Some images in an order of chance: the first of them do not depend on how many there are."""
+    every = Dataset.open(path, model.signature.classes)
+    order = np.random.default_rng(SEED).permutation(len(every))[:count]
+    return every.select(order.tolist())
+
+
+def predictions(model: OnnxClassifier, images: Dataset) -> dict[str, tuple[int, Any]]:
+    """The predicted label and the pixels of every image."""
+    unit = load_images(range(len(images)), images, model.card, model.signature)
+    best = probabilities(model, unit.inputs).argmax(axis=1).tolist()
+    return {image: (label, pixels) for image, label, pixels in zip(unit.ids, best, unit.pixels, strict=True)}
+
+
+def faked(honest: HeatmapSet, seen: Mapping[str, tuple[int, Any]], fake: Fake, folder: Path) -> HeatmapSet:
+    """The maps of a fake in a bundle of their own, made if it is not there."""
+    if (folder / "done").exists():
+        return open_bundle(folder / "maps")
+    names, bundle = list(honest.labels), Bundle(folder / "maps")
+    for number, image in enumerate(names):
+        rng = np.random.default_rng([SEED, number])
+        before = names[number - 1]
+        case = Case(seen[image][1], _maps(honest, image, seen[image][0]), _maps(honest, before, seen[before][0]), rng)
+        made = fake(case)
+        bundle.add([image] * len(made), list(made), np.stack(list(made.values())).astype(np.float32))
+    (folder / "done").touch()
+    return open_bundle(folder / "maps")
+
+
+def _maps(honest: HeatmapSet, image: str, predicted: int) -> LabelMaps:
+    ordered = sorted(honest.labels[image], key=lambda label: label != predicted)
+    return {label: honest.get(image, label) for label in ordered}
+
+
+def every_set(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace) -> dict[str, HeatmapSet]:
+    """All sets of maps by name; the name says the family before a slash."""
+    sets = {}
+    for method, options in HONEST.items():
+        if method in (asked.without or ()):
+            continue
+        out = asked.out / "honest" / method
+        sets[f"honest/{method}"] = auditkit.explain(model, images, out, method, labels=asked.labels, **options)
+        log({"made": method})
+    seen = predictions(model, images)
+    fakes: dict[str, tuple[str, Fake]] = {f"blind/{name}": (COPIED[0], fake) for name, fake in BLIND.items()}
+    for method in COPIED:
+        fakes |= {f"fake/{name}, of {method}": (method, fake) for name, fake in FAKES.items()}
+        fakes |= {f"damaged/{name}, of {method}": (method, lambda case, damage=damage: damaged(case, damage))
+                  for name, damage in DAMAGES.items()}  # fmt: skip
+    for number, (name, (method, fake)) in enumerate(fakes.items()):
+        sets[name] = faked(sets[f"honest/{method}"], seen, fake, asked.out / "fakes" / str(number))
+    borrowed = {"another model's": (asked.other, asked.preset), "of wrong pixels": (asked.model, asked.wrong_preset)}
+    for name, (path, preset) in borrowed.items():
+        if path is None or preset is None:
+            continue
+        lender = opened(path, preset, asked.device)
+        for method in COPIED:
+            out = asked.out / "borrowed" / f"{name} {method}".replace(" ", "-")
+            labels = {image: tuple(labels) for image, labels in sets[f"honest/{method}"].labels.items()}
+            lent = _for_labels(lender, images, labels, method, out / "lent")
+            sets[f"borrowed/{name}, {method}"] = faked(lent, seen, lambda case: case.maps, out)  # as if they were ours
+    return sets
+
+
+def _for_labels(
+    model: OnnxClassifier, images: Dataset, labels: Mapping[str, tuple[int, ...]], method: str, out: Path
+) -> HeatmapSet:
+    """Maps of another model for the labels that the audited one is asked about."""
+    for place, image in enumerate(images.ids):
+        one, rule = images.select([place]), ",".join(map(str, sorted(labels[image])))
+        auditkit.explain(model, one, out, method, labels=rule, pool=images, **HONEST[method])
+    return open_bundle(out)
+
+
+def values_of(run: FinishedRun, source: str) -> dict[str, list[float | None]]:
+    """Every metric of a source on every image, None where it has none."""
+    found = {}
+    for name, metric in run.metrics(source, run.table.infills[0]).items():
+        if not isinstance(metric, NotAssessed):
+            means = metric.image_means(len(run.table.images))
+            found[name] = [None if np.isnan(value) else round(float(value), 5) for value in means]
+    return found
+
+
+def measured(model: OnnxClassifier, images: Dataset, sets: Mapping[str, HeatmapSet], asked: argparse.Namespace) -> Any:
+    """The values of all sets and controls."""
+    names, values = list(sets), Values()
+    ids: list[str] = []
+    for start in range(0, len(names), TOGETHER):
+        some = names[start : start + TOGETHER]
+        out = asked.out / "runs" / str(start // TOGETHER)
+        auditkit.evaluate(model, images, {f"set{names.index(name)}": sets[name] for name in some}, out=out,
+                          labels=asked.labels, deletion=False, saliency="none", infill=asked.infill)  # fmt: skip
+        run = read_run(out)
+        ids = run.table.images
+        for source in run.table.sources:
+            number = source.rpartition("set")[2]
+            known = names[int(number)] if number.isdecimal() else ""
+            values[source.replace(f"set{number}", known) if known else source] = values_of(run, source)
+        log({"measured": some})
+    return {"images": ids, "values": values}
+
+
+def main() -> None:
+    """Make, measure and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--preset", default="imagenet")
+    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--labels", default="top3")
+    parser.add_argument("--infill", default="gray")
+    parser.add_argument("--other", type=Path, help="another model, whose maps are borrowed")
+    parser.add_argument("--wrong-preset", help="a way to prepare images that is not the model's")
+    parser.add_argument("--without", action="append", choices=HONEST, help="a method to leave out; repeatable")
+    asked = parser.parse_args()
+    model = opened(asked.model, asked.preset, asked.device)
+    images = chosen_images(model, asked.data, asked.images)
+    found = measured(model, images, every_set(model, images, asked), asked)
+    record = {**origin("benchmarks.calibration"), "model": asked.model.name, "labels": asked.labels, **found}
+    (asked.out / "values.json").write_text(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
