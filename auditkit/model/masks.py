@@ -29,6 +29,7 @@ from auditkit.model.signature import to_probabilities
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
 Row = tuple[int, int, int]  # top, bottom, map
+FEWEST_ROWS = 2  # of a batch: some CPUs split a single image over their cores, which rounds otherwise
 _FEW = 8  # one pixel in so many: where more change, all are looked at
 _REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again
 
@@ -62,7 +63,8 @@ class OnnxOverBanks:
         """Rows run at once: the graph's own number, the one in the settings, or measured with these banks."""
         if self._batch is None:
             row, largest = np.zeros((1, self._columns), np.int32), self.device.largest_batch
-            self._batch = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), largest)
+            measured = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), largest)
+            self._batch = max(measured, FEWEST_ROWS)
         return self._batch
 
     def upload(self, pictures: Array) -> Banks:
@@ -88,7 +90,8 @@ class OnnxOverBanks:
             while start < len(rows) or waiting:
                 while start < len(rows) and len(waiting) < self.device.batches_in_flight:
                     part = slice(start, min(start + self.batch(banks), len(rows)))
-                    feeds = self._feeds(filled(rows[part], self.batch(banks)) if fixed else rows[part], banks)
+                    least = self.batch(banks) if fixed else min(self.batch(banks), FEWEST_ROWS)
+                    feeds = self._feeds(filled(rows[part], least), banks)
                     waiting.append((part, self._pool.submit(self._scored, feeds, part.stop - part.start)))
                     start = part.stop
                 part, future = waiting.popleft()

@@ -542,7 +542,7 @@ def test_float16_masks_as_the_float16_model_does(tmp_path: Path) -> None:
     found = _all(over, rows)
     np.testing.assert_allclose(found, _expected(half, rows, pictures, ranks), atol=1e-6)
     exact = _expected(_opened(proto, tmp_path), rows, pictures, ranks)
-    assert 0 < np.abs(found - exact).max() < 5e-3
+    assert 0 < np.abs(found - exact).max() < (1e-2 if onnx_models.ARM else 5e-3)
 
 
 def test_a_planted_shift_by_one_pixel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Small ONNX models for tests, built by hand so that their answers can be worked out."""
 
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ def convnet(
     return model(
         nodes, [value("image", [batch, 3, size, size])], [value("logits", [batch, classes])], weights, **kwargs
     )
+
+
+ARM = platform.machine() in ("aarch64", "arm64")  # whose CPUs sum float16 in float16, and split single images otherwise
 
 
 def save(proto: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
