@@ -15,7 +15,6 @@ from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.values import NotAssessed, Values
 
 SHARE: Bounds = (0.0, 1.0)
-_ANY_NUMBER: Bounds = (-1e3, 1e3)  # limits of a policy on what has no bounds of its own
 _CORRELATION: Bounds = (-1.0, 1.0)
 _KINDS_OF_CHEAT: Bounds = (0.0, 3.0)  # one map for all labels, one map for all images, constant maps
 
@@ -30,8 +29,7 @@ class Metric:
     compute: Callable[[MetricRows, str], Result] | None = None  # None: measured on the model or the run, not on maps
     formula: str = ""
     direction: Literal["higher", "lower"] = "higher"  # which is better
-    bounds: Bounds | None = SHARE  # None: any number
-    limits: Bounds = SHARE  # between which a policy's limit may lie
+    bounds: Bounds | None = SHARE  # None: any number, which no test of a policy can decide about
     needs: Literal["one label", "all labels", "regions", "given labels", "nothing"] = "one label"
     of_other_labels: bool = False  # whether other labels than the predicted one decide it
     curve: str = ""  # the column of rows that it is taken from, where the points of curves decide how far it may be off
@@ -40,6 +38,13 @@ class Metric:
     depends_on_infill: bool = True  # False: no pixel is replaced for it
     key_figure: bool = False  # whether the first screen of the report shows it, and verify recomputes its extremes
     in_policies: bool = True  # whether a policy may set a limit
+
+    @property
+    def limits(self) -> Bounds:
+        """The values between which the limit of a policy may lie."""
+        if self.bounds is None:
+            raise ValueError(f"{self.name} has no bounds")
+        return self.bounds
 
     @property
     def of_every_label(self) -> bool:
@@ -74,14 +79,14 @@ _ENTRIES = (
            per_image.tie_spread, direction="lower", compared="never", in_policies=False),
     Metric("saliency_metric", "saliency metric", "How small a box around the map's largest bright component still "
            "lets the model see the label.", per_image.saliency_metric,
-           "SM = log max(area fraction, 0.05) − log p(label on the crop)", "lower", None, _ANY_NUMBER,
+           "SM = log max(area fraction, 0.05) − log p(label on the crop)", "lower", None, in_policies=False,
            depends_on_infill=False),
     Metric("degenerate_boxes", "degenerate boxes", "Share of the saliency metric's boxes that are empty or smaller "
            "than 5 % of the image.", per_image.degenerate_boxes, direction="lower", compared="never",
            in_policies=False, depends_on_infill=False),
     Metric("saliency_metric_tuned", "saliency metric, tuned", "The saliency metric with a threshold tuned on one half "
            "of the images and reported on the other.", per_image.saliency_metric_tuned, direction="lower", bounds=None,
-           limits=_ANY_NUMBER, compared="between runs", in_policies=False, depends_on_infill=False),
+           compared="between runs", in_policies=False, depends_on_infill=False),
     Metric("degenerate_boxes_tuned", "degenerate boxes, tuned", "Share of degenerate boxes with the tuned threshold.",
            per_image.degenerate_boxes_tuned, direction="lower", compared="never", in_policies=False,
            depends_on_infill=False),
@@ -106,13 +111,13 @@ _ENTRIES = (
            "image's other labels do, in log-odds: the mean over labels, then over images, clipped at ±6 for an image. "
            "One map for all labels scores 0.", label_specificity.label_specificity,
            "S[a, a] − mean of S[a, b] over b ≠ a;  S[a, b] = mean of log p(a) ∕ p(not a) over the curve of b’s map",
-           bounds=label_specificity.CLIPPED, limits=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
+           bounds=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
            curve="log_odds", key_figure=True, in_policies=False),
     Metric("other_label_evidence", "other-label evidence", "How much more the maps of labels that are not predicted "
            "show them than the predicted label's map does, in log-odds, clipped at ±6 for an image. Against a control: "
            "how much more than the control's map does.", label_specificity.other_label_evidence,
            "S[a, a] − S[a, map of the prediction];  against a control: S[a, a] − S[a, control]",
-           bounds=label_specificity.CLIPPED, limits=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
+           bounds=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
            curve="log_odds", in_policies=False),
     Metric("pointing_game", "pointing game", "Share of images whose most important pixel lies in the given region.",
            partial(per_image.localised, column="pointing_hit"), needs="regions", key_figure=True,
@@ -120,11 +125,11 @@ _ENTRIES = (
     Metric("iou", "overlap (IoU)", "Overlap of the given region with as many of the map's most important pixels.",
            partial(per_image.localised, column="iou"), needs="regions", key_figure=True, depends_on_infill=False),
     Metric("flags", "flags", "How many known ways of faking the maps show.", needs="nothing", direction="lower",
-           bounds=_KINDS_OF_CHEAT, limits=_KINDS_OF_CHEAT, compared="never"),
+           bounds=_KINDS_OF_CHEAT, compared="never"),
     Metric("runtime_error", "runtime error", "The largest mean change of a figure against strict float32 on the CPU.",
            needs="nothing", direction="lower", compared="never"),
     Metric("randomisation", "randomisation", "Rank correlation of the maps with those of the re-initialised model at "
-           "the last stage.", needs="nothing", direction="lower", bounds=_CORRELATION, limits=_CORRELATION,
+           "the last stage.", needs="nothing", direction="lower", bounds=_CORRELATION,
            compared="never"),
 )  # fmt: skip
 METRICS = {metric.name: metric for metric in _ENTRIES}
