@@ -15,6 +15,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import TAG_SIDE_PX, Planted, draw
 from auditkit.errors import AuditError, BadInput
+from auditkit.metrics.betting import DECISIVE, Sample
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.metrics.statistics import Interval, mean_interval
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
@@ -48,6 +49,11 @@ class Evidence:
     share: Interval  # of the most important pixels
     pointing_game: Interval  # share of the images whose most important pixel lies in the region
 
+    @classmethod
+    def of(cls, shares: Array, hits: Array) -> "Evidence":
+        """The means over the images."""
+        return cls(mean_interval(shares, bounds=(0.0, 1.0)), mean_interval(hits, bounds=(0.0, 1.0)))
+
     def to_json(self) -> dict[str, dict[str, float | int | None]]:
         """Plain object for --json."""
         return {name: {"value": i.value, "low": i.low, "high": i.high, "n": i.n} for name, i in vars(self).items()}
@@ -64,12 +70,7 @@ class Vendor:
     followed_tag: float  # share of the disagreeing images for which the answer is the class that the tag names
     on_object: Evidence
     on_tag: Evidence
-
-    @property
-    def reads_the_tag(self) -> bool:
-        """Whether significantly more of its evidence lies on the tag than on the object."""
-        low, high = self.on_tag.share.low, self.on_object.share.high
-        return low is not None and high is not None and low > high
+    reads_the_tag: bool  # whether more of its evidence lies on the tag than on the object, by a test
 
     def sentence(self) -> str:
         """The results in words."""
@@ -83,7 +84,7 @@ class Vendor:
         """Plain object for --json."""
         evidence = {"object": self.on_object.to_json(), "tag": self.on_tag.to_json()}
         figures = {name: value for name, value in vars(self).items() if not isinstance(value, Evidence)}
-        return figures | {"reads_the_tag": self.reads_the_tag, "evidence": evidence}
+        return figures | {"evidence": evidence}
 
 
 @dataclass(frozen=True)
@@ -138,13 +139,15 @@ def _audit(
     maps = open_bundle(folder / "maps")
     agreeing, disagreeing = test_sets
     misled = _answers(model, disagreeing)
+    object_shares, object_hits = _inside(maps, audited, audited.objects)
+    tag_shares, tag_hits = _inside(maps, audited, audited.tag_regions)
     return Vendor(
         model=name, verdict=results.verdict or "measured",
         correct_when_agree=float(np.mean(_answers(model, agreeing) == agreeing.labels)),
         correct_when_disagree=float(np.mean(misled == disagreeing.labels)),
         followed_tag=float(np.mean(misled == disagreeing.tags)),
-        on_object=_evidence(maps, audited, audited.objects),
-        on_tag=_evidence(maps, audited, audited.tag_regions),
+        on_object=Evidence.of(object_shares, object_hits), on_tag=Evidence.of(tag_shares, tag_hits),
+        reads_the_tag=Sample(tag_shares - object_shares, (-1.0, 1.0)).e_above(0.0) >= DECISIVE,
     )  # fmt: skip
 
 
@@ -188,10 +191,9 @@ def _answers(model: OnnxClassifier, planted: Planted) -> Array:
     return np.concatenate([model.predict(planted.images[start : start + _BATCH]).argmax(axis=1) for start in starts])
 
 
-def _evidence(maps: HeatmapSet, planted: Planted, regions: Array) -> Evidence:
-    """How much of the evidence for the true label lies in a region of each image."""
+def _inside(maps: HeatmapSet, planted: Planted, regions: Array) -> tuple[Array, Array]:
+    """For each image, the share of the evidence for the true label in a region, and whether the region has the most."""
     heatmaps = [maps.get(str(index), int(label)) for index, label in enumerate(planted.labels)]
     order = np.stack([ranks(heatmap, "random", seed=index) for index, heatmap in enumerate(heatmaps)])
     hits = np.array([float(pointing_hit(*pair)) for pair in zip(heatmaps, regions, strict=True)])
-    shares = share_inside(order, regions, TOP_PIXELS)
-    return Evidence(mean_interval(shares, bounds=(0.0, 1.0)), mean_interval(hits, bounds=(0.0, 1.0)))
+    return share_inside(order, regions, TOP_PIXELS), hits
