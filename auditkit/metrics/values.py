@@ -69,9 +69,9 @@ class Note:
         require(self, self.kind, _NEEDS.get(self.kind, ()))
 
     @property
-    def all_equal(self) -> bool:
-        """Whether every image has the same value."""
-        return self.kind in ("no-spread", "equal-values")
+    def about_interval(self) -> bool:
+        """Whether it is about the interval, not about the figure itself."""
+        return self.kind in ("one-image", "no-spread", "equal-values", "few-images")
 
 
 @dataclass(frozen=True)

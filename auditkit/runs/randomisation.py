@@ -256,7 +256,7 @@ def stage_result(
     mean = mean_interval(correlations, confidence=confidence, bounds=(-1.0, 1.0))
     absolute = float(np.mean([_correlation(abs(first), abs(second)) for first, second in pairs]))
     return RandomisationStage(stage, layers, share, mean.value, mean.low, mean.high, mean.n, absolute,
-                              sum(map(_is_constant, maps)))  # fmt: skip
+                              sum(map(_is_constant, maps)), tuple(correlations))  # fmt: skip
 
 
 def _correlation(first: Array, second: Array) -> float:

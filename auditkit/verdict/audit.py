@@ -33,6 +33,7 @@ from auditkit.runs.pictures.gallery import showcase
 from auditkit.runs.randomisation import randomisation
 from auditkit.runs.summary.results import results as run_results
 from auditkit.runs.summary.results import without_figures
+from auditkit.runs.summary.samples import Samples
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import Policy, deciding
 
@@ -78,13 +79,13 @@ def audit(
     with Store.open(out, without_paths(about)) as store:
         started = _log_start(out, request.command)
         write_whole(out / POLICY, request.policy.text.encode())
-        results = _measure(model, images, request, store, phase)
+        results, samples = _measure(model, images, request, store, phase)
         run = replace(
             results.run, started=started, ended=provenance.now(), command=request.command,
             git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on,
         )  # fmt: skip
         results = replace(results, run=run, software=provenance.facts(model), policy=request.policy.to_record())
-        results = judge(request.policy, results, datetime.now(UTC).date(), request.fail_on)
+        results = judge(request.policy, results, samples, datetime.now(UTC).date(), request.fail_on)
         store.finish(results)
         baseline, problem = _changes_since(request.baseline, out)
         store.finish(replace(results, baseline=baseline))
@@ -156,9 +157,10 @@ def _log_start(out: Path, command: tuple[str, ...]) -> str:
 
 def _measure(
     model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, phase: Phase
-) -> Results:  # fmt: skip
-    """The results without a verdict; a supplied bundle that cannot be used becomes a finding."""
-    settings, pool, bundles, explained = request.policy.evaluation, request.pool, request.bundles, None
+) -> tuple[Results, Samples | None]:  # fmt: skip
+    """The results without a verdict, and the values of each image; a bundle that cannot be used becomes a finding."""
+    settings, pool, bundles = request.policy.evaluation, request.pool, request.bundles
+    explained, samples = None, None
     refused = refusals(model, bundles)
     if request.explanation is not None:
         explanation = replace(request.explanation, labels=request.explanation.labels or settings.labels).fitting(model)
@@ -175,7 +177,7 @@ def _measure(
         infill_pool = pool if "random" in settings.infills else None
         with phase("evaluating") as progress:
             summary = evaluate(model, images, usable, settings, store, progress, infill_pool)
-        results = run_results(summary)
+        results, samples = run_results(summary), summary.samples
         showcase(model, images, usable, summary, store.folder / GALLERY)
     run = replace(
         results.run, refused_bundles=refused,
@@ -184,8 +186,8 @@ def _measure(
         bundle_paths={name: str(bundle.path) for name, bundle in request.bundles.items()},  # of supplied ones
         pool_path=None if pool is None else str(pool.source),
     )  # fmt: skip
-    return replace(results, run=run, explained=explained,
-                   randomisation=_randomise(model, images, request, store, usable, phase))  # fmt: skip
+    randomisation = _randomise(model, images, request, store, usable, phase)
+    return replace(results, run=run, explained=explained, randomisation=randomisation), samples
 
 
 def refusals(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> dict[str, tuple[Refusal, ...]]:

@@ -3,18 +3,21 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import chain
+from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
+
+from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import STATUSES, Severity, Status
-from auditkit.runs.folder.results import CheckResult
+from auditkit.runs.folder.results import CheckResult, Evidence
 from auditkit.runs.summary.wording import why_not_randomised
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression
 
-FEWEST_IMAGES = 30  # that an interval needs to be worth its name, see metrics.statistics
 HEADROOM = 0.05  # between a control and the largest value; with less, no map can be shown to be better
 NO_FIGURE = Figure("")
 
@@ -26,6 +29,8 @@ class Outcome(NamedTuple):
     reason: str = ""
     by_nature: bool = False  # the model's probabilities, not the supplied maps, prevent an assessment
     no_room: bool = False  # no map could have failed
+    e_holds: float = 0.0  # the e-value for a limit that is kept; 0 where there was no test
+    e_fails: float = 0.0  # and for one that is missed
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Finding:
     limit: float | None = None
     rule: str = ""
     required: bool = True  # False: the verdict does not wait for it if it is not assessed
+    evidence: Evidence | None = None  # None: chance does not affect it
     left_out: tuple[str, ...] = ()  # controls that the model's probabilities make useless
     part_of: str = ""  # the policy's check that includes it in the verdict
     suppression: Suppression | None = None
@@ -52,35 +58,50 @@ class Finding:
         """The result in words."""
         return " ".join(self.sentences)
 
+    @property
+    def certain(self) -> bool:
+        """Whether it is a fact about this run, which chance does not affect."""
+        return self.evidence is None or self.figure.same_curves
+
     def to_record(self, *, counts: bool) -> CheckResult:
         """The entry of results.json; `counts` says whether it affects the verdict."""
         figure, suppression = self.figure, self.suppression
+        low, high = figure.interval or (None, None)
         return CheckResult(
-            self.id, self.title, self.metric, self.status, figure.value, figure.low, figure.high, figure.n, self.limit,
-            self.rule, self.severity, self.required, self.reason, counts, self.part_of or None,
+            self.id, self.title, self.metric, self.status, figure.value, low, high, figure.n, self.limit,
+            self.rule, self.severity, self.required, self.reason, counts, self.evidence, self.part_of or None,
             None if suppression is None else suppression.to_record(), self.would_be,
         )  # fmt: skip
 
 
-def judge_check(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str] = ()) -> Finding:
+def judge_check(
+    check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str] = (), curve_error: float = 0.0
+) -> Finding:
     """The worst finding of a check over every bundle and infill.
 
     A margin "over the control" must hold over every control that the policy has. The best one is among them, and none
-    was picked by looking at the figures, so the intervals keep their meaning. `allowed` are the cheats that are
-    suppressed by name.
+    was picked by looking at the figures, so the tests keep their meaning. `allowed` are the cheats that are suppressed
+    by name; `curve_error` is how far figures of curves may be off.
     """
-    outcomes = [(figure, _outcome(check, policy, figure)) for figure in _figures(check, policy, measurements, allowed)]
-    assessable = [(figure, outcome) for figure, outcome in outcomes if not outcome.by_nature]
+    figures = _figures(check, policy, measurements, allowed)
+    outcomes = [(figure, _outcome(check, policy, figure, curve_error)) for figure in figures]
+    judged = assessable = [(figure, outcome) for figure, outcome in outcomes if not outcome.by_nature]
     left_out: dict[str, str] = {}
     if len(check.over) > 1 and assessable:
         left_out = {figure.against: outcome.reason for figure, outcome in outcomes if outcome.by_nature}
+    if not left_out:
+        judged = outcomes
     sign = -1 if check.rule == "max" else 1
-    findings = [_finding(check, figure, outcome) for figure, outcome in (assessable if left_out else outcomes)]
-    worst = min(findings, key=lambda finding: (
-        STATUSES.index(finding.status), not finding.required, sign * (finding.figure.value or 0)
+    worst = min(judged, key=lambda pair: (
+        STATUSES.index(pair[1].status), not _required(check, pair[1]), sign * (pair[0].value or 0)
     ))  # fmt: skip
+    evidence = None
+    if check.metric not in ("flags", "runtime_error"):
+        least = min(outcome.e_holds for _, outcome in judged)
+        evidence = Evidence(least, fmean(outcome.e_fails for _, outcome in outcomes), len(outcomes))
     notes = (f"{control} is left out: {reason}." for control, reason in left_out.items())
-    return replace(worst, sentences=(*worst.sentences, *notes), left_out=tuple(left_out))
+    finding = _finding(check, *worst)
+    return replace(finding, sentences=(*finding.sentences, *notes), evidence=evidence, left_out=tuple(left_out))
 
 
 def _figures(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str]) -> list[Figure]:
@@ -127,10 +148,9 @@ def _randomised(measurements: Measurements, policy: Policy) -> Figure:
         reason = why_not_randomised(missing) if missing else "the model was not randomised"
         return Figure(of, reason=reason.removesuffix("."))
     last = randomisation.series[-1]
-    figure = Figure(of, last.spearman, n=last.n)
-    if last.spearman is not None and last.low != last.high:
-        figure = replace(figure, low=last.low, high=last.high)
-    needed = min(settings.images, policy.minimum_images)
+    bounds, correlations = METRICS["randomisation"].limits, np.array(last.correlations)
+    figure = Figure(of, last.spearman, last.n, sample=Sample(correlations, bounds) if last.n else None)
+    needed = max(min(settings.images, policy.minimum_images), FEWEST_IMAGES)
     if figure.n < needed:
         return replace(figure, short=f"{needed} images are needed")
     stages = len(randomisation.series)
@@ -140,45 +160,72 @@ def _randomised(measurements: Measurements, policy: Policy) -> Figure:
 
 
 def _finding(check: Check, figure: Figure, outcome: Outcome) -> Finding:
-    # Completeness and soundness lack maps, unless the model's probabilities are the reason.
-    for_want_of_maps = METRICS[check.metric].of_every_label and not outcome.by_nature
-    required = not outcome.no_room and (check.required or for_want_of_maps)
     return Finding(check.id, check.title, check.metric, outcome.status, check.severity,
                    _explain(check, figure, outcome.reason), figure, check.limit, check.rule_text,
-                   required or outcome.status != "not assessed")  # fmt: skip
+                   _required(check, outcome))  # fmt: skip
 
 
-def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
+def _required(check: Check, outcome: Outcome) -> bool:
+    """Whether the verdict waits for the check if it is not assessed."""
+    # Completeness and soundness lack maps, unless the model's probabilities are the reason.
+    for_want_of_maps = METRICS[check.metric].of_every_label and not outcome.by_nature
+    return outcome.status != "not assessed" or (not outcome.no_room and (check.required or for_want_of_maps))
+
+
+def _outcome(check: Check, policy: Policy, figure: Figure, curve_error: float) -> Outcome:
     if figure.value is None:
         return Outcome("not assessed", figure.reason, figure.by_nature)
     if figure.short:
         return Outcome("inconclusive", figure.short)
+    if figure.exact:
+        return Outcome("pass" if figure.value <= check.limit else "fail", figure.reason)
     few = _too_few(check, policy, figure)
     if few:
         # There are enough images, but the model's probabilities leave few that count.
-        by_nature = bool(figure.resting_on) and figure.images >= policy.minimum_images
+        by_nature = bool(figure.resting_on) and figure.images >= policy.images_needed
         return Outcome("not assessed" if by_nature else "inconclusive", few, by_nature)
-    if not figure.exact and (figure.low is None or figure.high is None):
-        return Outcome("inconclusive", figure.reason or "there is no interval")
-    side, no_room = _side(check, figure), _no_room(check, figure)
-    if no_room and side == "pass" and check.limit < 0:
-        return Outcome("not assessed", no_room, by_nature=True, no_room=True)
-    if no_room and side != "pass" and check.limit >= 0:
-        return Outcome("inconclusive" if check.required else "not assessed", no_room, by_nature=not check.required)
-    if figure.equal and side == "fail" and check.over:
-        return Outcome(side, "on every image it equals the control's")
-    return Outcome(side, figure.reason)
+    if figure.sample is None:
+        return Outcome("inconclusive", figure.reason or "the values of its images are not known")
+    outcome, no_room = _tested(check, figure, figure.sample, curve_error), _no_room(check, figure)
+    if no_room and outcome.status == "pass" and check.limit < 0:
+        return outcome._replace(status="not assessed", reason=no_room, by_nature=True, no_room=True)
+    if no_room and outcome.status != "pass" and check.limit >= 0:
+        status: Status = "inconclusive" if check.required else "not assessed"
+        return outcome._replace(status=status, reason=no_room, by_nature=not check.required, e_fails=0.0)
+    return outcome
 
 
 def _too_few(check: Check, policy: Policy, figure: Figure) -> str:
     """Why the images are too few; empty if they are not."""
-    if figure.exact or check.metric == "randomisation":
+    if check.metric == "randomisation":
         return ""
-    needed, reason = policy.minimum_images, f"the policy needs {policy.minimum_images} images"
-    if figure.resting_on and figure.images >= policy.minimum_images:
-        needed = min(FEWEST_IMAGES, policy.minimum_images)
+    needed, reason = policy.images_needed, f"a verdict by this policy needs {policy.images_needed} images"
+    if figure.resting_on and figure.images >= policy.images_needed:
+        needed = FEWEST_IMAGES
         reason = f"{figure.n} of {figure.images} images {figure.resting_on}, {needed} are needed"
     return reason if figure.n < needed else ""
+
+
+def _tested(check: Check, figure: Figure, sample: Sample, curve_error: float) -> Outcome:
+    """On which side of the limit the mean over all images lies, if the test of one side or the other decides.
+
+    A limit that is missed by less than the curves may be off is not missed for certain.
+    """
+    limit, error = check.limit, curve_error if METRICS[check.metric].curve else 0.0
+    if check.rule == "max":
+        holds, fails, beyond = sample.e_below(limit), sample.e_above(limit), sample.e_above(limit + error)
+    else:
+        least = limit + ROUNDING if check.over else limit
+        holds, fails, beyond = sample.e_above(least), sample.e_below(limit), sample.e_below(limit - error)
+    if figure.same_curves and limit >= 0:
+        return Outcome("fail", "on every image its curves are the control's", e_holds=holds, e_fails=beyond)
+    outcome = Outcome("inconclusive", figure.reason, e_holds=holds, e_fails=beyond)
+    if holds >= DECISIVE:
+        return outcome._replace(status="pass")
+    if beyond >= DECISIVE:
+        return outcome._replace(status="fail")
+    too_few_points = "its curves have too few points to tell"
+    return outcome._replace(reason=too_few_points) if fails >= DECISIVE else outcome
 
 
 def _no_room(check: Check, figure: Figure) -> str:
@@ -188,10 +235,11 @@ def _no_room(check: Check, figure: Figure) -> str:
     control's own interval is that far above it. If maps and control are both near the largest value, the margin shows
     nothing.
     """
-    if figure.control is None or figure.control.value is None or figure.control.low is None:
+    control = figure.control
+    if control is None or control.value is None:
         return ""
-    (least, most), of, at = METRICS[check.metric].limits, figure.control.of, figure.control.value
-    if check.limit < 0 and figure.control.low + check.limit < least:
+    (least, most), of, at = METRICS[check.metric].limits, control.of, control.value
+    if check.limit < 0 and control.interval is not None and control.interval[0] + check.limit < least:
         return f"{of} is itself at {at:.3g}, so nothing can be shown to lie {-check.limit:g} below it"
     near = most - max(check.limit, HEADROOM) - ROUNDING
     if check.limit >= 0 and at >= near and at + (figure.value or 0) >= near:
@@ -199,27 +247,11 @@ def _no_room(check: Check, figure: Figure) -> str:
     return ""
 
 
-def _side(check: Check, figure: Figure) -> Status:
-    """On which side of the limit the whole interval lies."""
-    low, high, limit = figure.low, figure.high, check.limit
-    if figure.exact or low is None or high is None:
-        low = high = figure.value or 0.0
-    if check.rule == "max":
-        good, bad = high <= limit, low > limit
-    elif check.rule == "min":
-        good, bad = low >= limit, high < limit
-    else:
-        good, bad = low > limit + ROUNDING, high <= limit or (figure.equal and limit >= 0)
-    if good:
-        return "pass"
-    return "fail" if bad else "inconclusive"
-
-
 def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
     """The figure and its limit, and a remark; or why there is none."""
     if figure.value is None:
         return (f"{figure.of}: {reason}.",)
-    ends = "" if figure.low is None or figure.high is None else f" ({_decimal(figure.low)} to {_decimal(figure.high)})"
+    ends = "" if figure.interval is None else " ({} to {})".format(*map(_decimal, figure.interval))
     value = f"{figure.value:.3g}" if figure.exact else _decimal(figure.value)
     counted = "rows" if check.metric == "runtime_error" else "images"
     on = f" on {figure.n} {counted}" if figure.n else ""

@@ -1,5 +1,9 @@
 """Decides the verdict: compares results with a policy. Pure: results in, findings out.
 
+A pass needs every check to pass. It is wrong only if a check passes whose limit is not kept, which is as improbable as
+for that check alone: at most 5 %. A fail needs more than one failed check out of many: the mean of the e-values of all
+tests must reach 20, which keeps its error at 5 % too.
+
 An expired suppression is not applied: its check counts again, as in other audit tools, and a finding for information
 says so. The expiry alone does not fail the verdict.
 """
@@ -8,14 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import Severity, Verdict
 from auditkit.runs.folder.results import Results
-from auditkit.verdict.checks import FEWEST_IMAGES, Finding, judge_check
+from auditkit.runs.summary.samples import Samples
+from auditkit.verdict.checks import Finding, judge_check
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression, at_least, deciding
 from auditkit.verdict.preconditions import preconditions
+
+_AT_MOST = "The probability of a wrong {} is at most 5 %, whenever you look."
 
 
 @dataclass(frozen=True)
@@ -28,17 +36,20 @@ class Decision:
     passed: tuple[Finding, ...] = ()
     passed_of_policy: int = 0  # how many of them are checks of the policy
     no_other_labels: bool = False  # no label other than the prediction could be assessed
+    tested: bool = False  # it rests on tests, which chance affects
 
 
-def judge(policy: Policy, results: Results, today: date, fail_on: str | None = None) -> Results:
-    """The results with checks, verdict and reason; `fail_on` overrides the policy's."""
+def judge(
+    policy: Policy, results: Results, samples: Samples | None, today: date, fail_on: str | None = None
+) -> Results:
+    """The results with checks, verdict and reason; `samples` are the values of each image, `fail_on` overrides."""
     level = deciding(fail_on or policy.fail_on)
-    measurements = Measurements(results)
+    measurements = Measurements(results, samples)
     active = {suppression.check: suppression for suppression in policy.suppressions if today <= suppression.expires}
     required = preconditions(policy, measurements)
     points = next(finding for finding in required if finding.id == "points")
     curve_error = (points.figure.value or 0.0) if points.status == "inconclusive" else 0.0
-    judged = [_weighed(judge_check(check, policy, measurements, active), curve_error) for check in policy.checks]
+    judged = [judge_check(check, policy, measurements, active, curve_error) for check in policy.checks]
     of_policy = [_suppressed(finding, active) for finding in judged]
     named = _odd(policy, measurements, active) + _not_above(policy, measurements, active, curve_error)
     findings = required + of_policy + named + _expired(policy, today)
@@ -51,19 +62,6 @@ def judge(policy: Policy, results: Results, today: date, fail_on: str | None = N
 def _counts(finding: Finding, level: Severity) -> bool:
     """Whether a finding affects the verdict: it is severe enough, and no other finding includes it."""
     return at_least(finding.severity, level) and not finding.part_of
-
-
-def _weighed(finding: Finding, curve_error: float) -> Finding:
-    """The finding; inconclusive if it failed by less than the sampling error of its curves."""
-    figure, limit = finding.figure, finding.limit
-    if finding.status != "fail" or not METRICS[finding.metric].curve or figure.equal or figure.value is None:
-        return finding
-    low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
-    beyond = low - (limit or 0.0) if finding.rule == "max" else (limit or 0.0) - high
-    if beyond >= curve_error:
-        return finding
-    sentences = (*finding.sentences, "Its curves have too few points to tell.")
-    return replace(finding, status="inconclusive", sentences=sentences)
 
 
 def _suppressed(finding: Finding, active: Mapping[str, Suppression]) -> Finding:
@@ -93,8 +91,7 @@ def _not_above(
     policy: Policy, measurements: Measurements, active: Mapping[str, Suppression], curve_error: float
 ) -> list[Finding]:
     """Findings about controls that the maps do not beat, by the policy's margin or for information."""
-    any_count = replace(policy, minimum_images=1)  # few images are no sign of anything
-    few = min(FEWEST_IMAGES, policy.minimum_images)
+    any_count = replace(policy, minimum_images=FEWEST_IMAGES)
     margins = [check for check in policy.checks
                if check.rule == "min_margin_over" and check.limit >= 0 and check.metric != "best_effort"]  # fmt: skip
     findings: dict[str, Finding] = {}
@@ -103,9 +100,9 @@ def _not_above(
             name = f"not-above-{control}"
             title = f"{check.metric.replace('_', ' ')} above control:{control}"
             over_control = replace(check, id=name, title=title, limit=0.0, over=(control,))
-            finding = _weighed(judge_check(over_control, any_count, measurements), curve_error)
-            scarce = bool(finding.figure.resting_on) and finding.figure.n < few
-            if finding.status in ("fail", "inconclusive") and not scarce:
+            finding = judge_check(over_control, any_count, measurements, curve_error=curve_error)
+            few = finding.figure.n < FEWEST_IMAGES  # they are no sign of anything
+            if finding.status in ("fail", "inconclusive") and not few:
                 finding = replace(finding, part_of=check.id if margins else "")
                 findings.setdefault(name, _suppressed(finding, active))
     return list(findings.values())
@@ -138,14 +135,15 @@ def decide(findings: Sequence[Finding], of_policy: Sequence[Finding], level: Sev
         return Decision("measured")
     counted = [finding for finding in findings if _counts(finding, level)]
     failed = tuple(finding for finding in counted if finding.status == "fail")
-    if failed:
-        return Decision("fail", failed, len(counted))
+    certain = any(finding.certain for finding in failed)
+    if certain or (failed and _mean_e_value(severe) >= DECISIVE):
+        return Decision("fail", failed, len(counted), tested=not certain)
     undecided = tuple(
         finding for finding in counted
         if finding.status in ("inconclusive", "error") or (finding.status == "not assessed" and finding.required)
     )  # fmt: skip
-    if undecided:
-        return Decision("inconclusive", undecided, len(counted))
+    if failed or undecided:
+        return Decision("inconclusive", (*failed, *undecided), len(counted))
     aside = _set_aside(findings, severe)
     passed_of_policy = sum(finding.status == "pass" for finding in severe)
     if not passed_of_policy:
@@ -154,7 +152,18 @@ def decide(findings: Sequence[Finding], of_policy: Sequence[Finding], level: Sev
     if of_other_labels and all(finding.status == "not assessed" for finding in of_other_labels):
         return Decision("inconclusive", of_other_labels, no_other_labels=True)
     passed = tuple(finding for finding in counted if finding.status == "pass")
-    return Decision("pass", aside, len(counted), passed, passed_of_policy)
+    tested = any(finding.evidence for finding in passed)
+    return Decision("pass", aside, len(counted), passed, passed_of_policy, tested=tested)
+
+
+def _mean_e_value(of_policy: Sequence[Finding]) -> float:
+    """The mean, over all tests that can fail the verdict, of the e-values for a limit that is missed.
+
+    If all limits are kept, it ever reaches 20 with a probability of at most 5 %, however many tests there are.
+    """
+    evidence = [finding.evidence for finding in of_policy if finding.evidence and finding.suppression is None]
+    tests = sum(entry.tests for entry in evidence)
+    return sum(entry.fails * entry.tests for entry in evidence) / tests if tests else 0.0
 
 
 def _set_aside(findings: Sequence[Finding], severe: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -171,7 +180,8 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
         severity = f" of severity {level} or above" if policy.checks else ""
         return f"The policy {policy.name} sets no limits{severity}, so there is no verdict."
     if decision.verdict == "fail":
-        return _because(f"{len(because)} of {counted} checks failed", because)
+        reason = _because(f"{len(because)} of {counted} checks failed", because)
+        return f"{reason} {_AT_MOST.format('fail')}" if decision.tested else reason
     if decision.verdict == "pass":
         return _explain_pass(decision, of_policy, level)
     if decision.no_other_labels:
@@ -179,6 +189,9 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
                         "less sure. Not assessed", because)  # fmt: skip
     if not counted:
         return _because("No check of the policy could be judged", because)
+    if any(finding.status == "fail" for finding in because):
+        reason = _because(f"{len(because)} of {counted} checks failed or are open", because)
+        return f"{reason} With so many tests, a failure may still be chance; add images to settle it."
     return _because(f"{len(because)} of {counted} checks are open", because)
 
 
@@ -191,6 +204,8 @@ def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Sever
         sentences.append(f"Failed, but below the severity {level} that decides: {', '.join(below)}.")
     sentences += [f"In {finding.id}, {', '.join(finding.left_out)} was left out, not beaten."
                   for finding in passed if finding.left_out]  # fmt: skip
+    if decision.tested:
+        sentences.append(_AT_MOST.format("pass"))
     return " ".join(sentences)
 
 

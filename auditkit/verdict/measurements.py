@@ -4,10 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain, product
 
+from auditkit.metrics.betting import Sample
 from auditkit.metrics.faithfulness import FLOOR
+from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import CONTROL, MetricResult
 from auditkit.runs.folder.results import Results
+from auditkit.runs.summary.samples import Samples
 from auditkit.runs.summary.wording import remark
 from auditkit.verdict.policy import ONE_MAP_CONTROL
 
@@ -20,27 +23,32 @@ class Figure:
 
     of: str  # whose it is, in words
     value: float | None = None
-    low: float | None = None
-    high: float | None = None
     n: int = 0
     reason: str = ""  # why there is none, or what it rests on
-    exact: bool = False  # a count or a measurement that has no interval
+    sample: Sample | None = None  # the values of its images, which a test takes
+    exact: bool = False  # a count or a measurement that no chance affects
     by_nature: bool = False  # missing because of the model's probabilities, not of the supplied maps
-    equal: bool = False  # on every image it is that of the control
+    same_curves: bool = False  # of a margin: the maps rank pixels as the control's do, on every image
     images: int = 0  # that could have had the figure
     resting_on: str = ""  # what images must have to count, where not all of them do
     short: str = ""  # why too little was measured
     control: "Figure | None" = None  # of a margin: the control's own figure
     against: str = ""  # of a margin: the control's name
 
+    @property
+    def interval(self) -> Bounds | None:
+        """The limits between which the tests do not decide."""
+        return None if self.sample is None else self.sample.interval
+
 
 NO_HEATMAPS = Figure("the run", reason="no heatmaps were measured")
 
 
 class Measurements:
-    """The figures of a run, by bundle and infill."""
+    """The figures of a run, by bundle and infill; without samples, no test can decide about them."""
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: Results, samples: Samples | None) -> None:
+        self._samples = samples
         self.results, self.bundles, self.infills = results, results.bundles, results.infills
         self.sources = list(product(results.bundles, results.infills))
         self._metrics = _by_source(results.metrics)
@@ -54,8 +62,8 @@ class Measurements:
         return figures or [NO_HEATMAPS]
 
     def _figures(self, metric: str, bundle: str, infill: str) -> list[Figure]:
-        of = self._of(bundle, infill)
-        figures = [_figure(entry, of) for entry in self._metrics.get((metric, bundle, infill, ""), [])]
+        of, sample = self._of(bundle, infill), self._sample(metric, bundle, infill)
+        figures = [_figure(entry, of, sample) for entry in self._metrics.get((metric, bundle, infill, ""), [])]
         if metric == "best_effort":
             figures = [self._of_unsure(figure, f"{FLOOR:g} or more", bundle, infill) for figure in figures]
         return figures or [Figure(of, reason=f"{metric.replace('_', ' ')} was not measured")]
@@ -69,7 +77,9 @@ class Measurements:
         name = f"{CONTROL}{control}"
         against = f"{name}:{bundle}" if control == ONE_MAP_CONTROL else name
         of = f"{self._of(bundle, infill)} over {name}"
-        margins = [_figure(entry, of) for entry in self._comparisons.get((metric, bundle, infill, against), [])]
+        sample = None if self._samples is None else self._samples.of_margin(metric, bundle, infill, against)
+        margins = [_figure(entry, of, sample)
+                   for entry in self._comparisons.get((metric, bundle, infill, against), [])]  # fmt: skip
         if not margins:
             missing = [figure for figure in self._figures(metric, bundle, infill) if figure.value is None]
             figure = missing[0] if missing else Figure(of, reason=f"it was not compared with {name}")
@@ -79,10 +89,19 @@ class Measurements:
         if unsure or metric == "best_effort":
             margins = [self._of_unsure(margin, least, bundle, infill) for margin in margins]
         # Only images on which another label counts tell of the one map; its best effort is about just them.
-        entries = self._controls.get(("best_effort" if unsure else metric, against, infill, ""), [])
-        figure_of_control = _figure(entries[0], name) if len(entries) == 1 else Figure(name)
-        short = "" if unsure or figure_of_control.low is not None else f"the results lack the figure of {name} itself"
-        return [replace(margin, control=figure_of_control, short=short, against=name) for margin in margins]
+        of_control = self._of_control("best_effort" if unsure else metric, against, infill)
+        short = "" if unsure or of_control.sample is not None else f"the results lack the figure of {name} itself"
+        same_curves = self._samples is not None and self._samples.same_curves(bundle, infill, against)
+        return [replace(margin, control=replace(of_control, of=name), short=short, against=name,
+                        same_curves=same_curves) for margin in margins]  # fmt: skip
+
+    def _of_control(self, metric: str, control: str, infill: str) -> Figure:
+        entries = self._controls.get((metric, control, infill, ""), [])
+        sample = self._sample(metric, control, infill)
+        return _figure(entries[0], control, sample) if len(entries) == 1 else Figure(control)
+
+    def _sample(self, metric: str, source: str, infill: str) -> Sample | None:
+        return None if self._samples is None else self._samples.of_metric(metric, source, infill)
 
     def _of_unsure(self, figure: Figure, least: str, bundle: str, infill: str) -> Figure:
         """A figure that rests on the images with a second label that counts."""
@@ -115,13 +134,10 @@ def _by_source(entries: Iterable[MetricResult]) -> dict[_Key, list[MetricResult]
     return by_source
 
 
-def _figure(entry: MetricResult, of: str) -> Figure:
-    """A figure with its interval; an interval of width 0 shows nothing and is left out."""
-    reason = remark(entry)
+def _figure(entry: MetricResult, of: str, sample: Sample | None) -> Figure:
+    """A figure with the values of its images; notes on the entry's interval are dropped, since a check has its own."""
     if entry.value is None:
         by_nature = entry.not_assessed is not None and entry.not_assessed.by_nature
-        return Figure(of, reason=reason or "it was not measured", by_nature=by_nature)
-    if entry.low == entry.high:  # of a single image, or of equal values of a metric without bounds
-        return Figure(of, entry.value, n=entry.n, reason=reason)
-    equal = entry.value == 0 and entry.note is not None and entry.note.all_equal
-    return Figure(of, entry.value, entry.low, entry.high, entry.n, reason, equal=equal)
+        return Figure(of, reason=remark(entry) or "it was not measured", by_nature=by_nature)
+    reason = "" if entry.note is not None and entry.note.about_interval else remark(entry)
+    return Figure(of, entry.value, entry.n, reason, sample)

@@ -7,6 +7,7 @@ from importlib import resources
 
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS as DRAWN
+from auditkit.metrics.betting import FEWEST_IMAGES
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import Severity
 from auditkit.runs.folder.results import SHIPPED, RecordedPolicy, RecordedSuppression
@@ -89,6 +90,11 @@ class Policy:
     checks: tuple[Check, ...]
     suppressions: tuple[Suppression, ...]
     text: str  # as it was given
+
+    @property
+    def images_needed(self) -> int:
+        """Images without which nothing is decided."""
+        return max(self.minimum_images, FEWEST_IMAGES)
 
     @property
     def sha256(self) -> str:

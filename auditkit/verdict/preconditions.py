@@ -55,7 +55,7 @@ def _settings(policy: Policy, measurements: Measurements) -> Finding:
 
 def _images(policy: Policy, measurements: Measurements) -> Finding:
     """Whether enough images have figures, and no more were lost than the policy allows."""
-    title, minimum = f"at least {policy.minimum_images} images", float(policy.minimum_images)
+    title, minimum = f"at least {policy.images_needed} images", float(policy.images_needed)
     results, failed = measurements.results, len(measurements.results.failed_images)
     if not measurements.bundles:
         return _finding("images", title, "not assessed", "No image has a figure.", limit=minimum, rule="min")
@@ -66,7 +66,7 @@ def _images(policy: Policy, measurements: Measurements) -> Finding:
     total = max(results.subject.images.count, evaluated + left_out + failed)
     lost = total - evaluated - left_out
     too_many_lost = lost > policy.max_failed_images * total
-    sentences = [f"{evaluated} of {total} images have figures, {policy.minimum_images} are needed."]
+    sentences = [f"{evaluated} of {total} images have figures, {policy.images_needed} are needed."]
     if copies:
         sentences.append(f"{copies} of them are copies of others and do not count.")
     if failed:
@@ -75,7 +75,7 @@ def _images(policy: Policy, measurements: Measurements) -> Finding:
         sentences.append(f"{left_out} have no label in the label set.")
     if too_many_lost:
         sentences.append(f"{lost} have no figures; the policy allows {policy.max_failed_images:.1%}.")
-    enough = different >= policy.minimum_images and different > LEAST_DIFFERENT * evaluated and not too_many_lost
+    enough = different >= policy.images_needed and different > LEAST_DIFFERENT * evaluated and not too_many_lost
     figure = Figure("", float(different), n=evaluated, exact=True)
     status: Status = "pass" if enough else "inconclusive"
     return Finding("images", title, "images", status, "critical", tuple(sentences), figure, minimum, "min")

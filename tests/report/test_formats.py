@@ -453,9 +453,9 @@ def test_markdown_has_the_figures_by_class_and_the_randomisation(made: Callable[
     by_class = [figure("insertion", "maps", 0.25) | {"class": 0},
                 figure("insertion", "maps", 0.75) | {"class": 1, "low": None, "high": None, "n": 2}]  # fmt: skip
     stages = [{"stage": 1, "layers": ["fc_1"], "share": 0.3, "spearman": 0.6, "low": 0.5, "high": 0.7, "n": 8,
-               "absolute": None, "constant": 0},
+               "absolute": None, "constant": 0, "correlations": [0.6] * 8},
               {"stage": 2, "layers": ["fc_1", *"abcdef"], "share": 1.0, "spearman": -0.1, "low": None, "high": None,
-               "n": 8, "absolute": None, "constant": 0}]  # fmt: skip
+               "n": 8, "absolute": None, "constant": 0, "correlations": [-0.1] * 8}]  # fmt: skip
     text = render(load(made(**AUDIT, classes=by_class, randomisation={"series": stages})), "md")
     assert "## By class\n\nmaps, images by given class, infill gray\n\n| Class | Images | insertion" in text
     assert "| class 0 | 40 | 0.250 (0.150 to 0.350) |" in text

@@ -151,9 +151,9 @@ AUDIT: dict[str, Any] = {
     ],
     "randomisation": {"method": "gradient", "images": 8, "label": "predicted", "seed": 0, "series": [
         {"stage": 1, "layers": ["fc.weight"], "share": 0.3, "spearman": 0.6, "low": 0.5, "high": 0.7, "n": 8,
-         "absolute": 0.6, "constant": 0},
+         "absolute": 0.6, "constant": 0, "correlations": [0.6] * 8},
         {"stage": 2, "layers": ["fc.weight", "conv.weight"], "share": 1.0, "spearman": 0.1, "low": -0.1, "high": 0.3,
-         "n": 8, "absolute": 0.1, "constant": 0}]},
+         "n": 8, "absolute": 0.1, "constant": 0, "correlations": [0.1] * 8}]},
     "failed_images": [{"image": "torn.png", "reason": "it is cut short"}],
     "flags": [{"kind": "ties", "bundle": "maps", "count": 3, "total": 36}],
     "explained": {"method": "gradient(seed=0)", "passes": 36, "gradients": 36, "notes": ["slow"],

@@ -124,9 +124,10 @@ def test_a_close_up_of_one_label_is_drawn(prob: float) -> None:
 
 
 def test_randomisation_is_drawn_by_stage_and_a_stage_without_a_figure_leaves_a_gap() -> None:
-    series = [RandomisationStage(stage, (), share, 0.5, 0.4, 0.6, n=8, absolute=0.5, constant=0)
+    series = [RandomisationStage(stage, (), share, 0.5, 0.4, 0.6, 8, absolute=0.5, constant=0, correlations=(0.5,) * 8)
               for stage, share in ((1, 0.0024), (2, 0.9), (4, 1.0))]  # fmt: skip
-    series.insert(2, RandomisationStage(3, (), 0.95, None, None, None, n=0, absolute=None, constant=8))
+    no_figure = RandomisationStage(3, (), 0.95, None, None, None, n=0, absolute=None, constant=8, correlations=())
+    series.insert(2, no_figure)
     svg = plots.randomisation(series, 0.5).panels[0][1]
     left, right = 40, 426
     places = [float(x) for x in re.findall(r'class="mark b0 disc" transform="translate\(([\d.]+) ', svg)]

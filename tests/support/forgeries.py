@@ -21,10 +21,12 @@ from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.evaluation.plan import RunRecord, without_paths
 from auditkit.runs.folder import checksums, parquet
+from auditkit.runs.folder.figures import Runtime
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import Store, digest
 from auditkit.runs.pictures.gallery import encoded_index, gallery_index, showcase
 from auditkit.runs.summary.results import results
+from auditkit.runs.summary.samples import Samples
 from auditkit.runs.summary.summarise import Summary, summarise
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy_file import parse_policy
@@ -74,17 +76,19 @@ class Forger:
         found = Results.parse(json.loads((self.run / "results.json").read_text()), self.run / "results.json")
         self._rekey(found, settings)
         if rows and found.runtime is not None:
-            with np.errstate(all="ignore"):
-                summary = summarise(lambda: iter(self.tables.values()), self.recorded.settings, found.runtime,
-                                    RunRecord.of(found))  # fmt: skip
+            summary = self._summary(found, found.runtime)
             new = results(summary)
             kept = ("run", "software", "explained", "randomisation", "baseline", "policy")
             run = replace(found.run, rows=new.run.rows, copies=new.run.copies)
             found = replace(new, **{name: getattr(found, name) for name in kept} | {"run": run})
             if found.policy is not None:
                 self._draw(summary, found)
-                found = _judged(found)
+                found = _judged(found, summary.samples)
             _write(self.run / "results.json", found.to_json())
+
+    def _summary(self, found: Results, runtime: Runtime) -> Summary:
+        with np.errstate(all="ignore"):
+            return summarise(lambda: iter(self.tables.values()), self.recorded.settings, runtime, RunRecord.of(found))
 
     def _draw(self, summary: Summary, found: Results) -> None:
         """The gallery that the rows give."""
@@ -102,7 +106,7 @@ class Forger:
     def judged(self) -> "Forger":
         """Checks and verdict as policy and results give them."""
         found = Results.parse(json.loads((self.run / "results.json").read_text()), self.run / "results.json")
-        found = _judged(found)
+        found = _judged(found, self._summary(found, found.runtime).samples if found.runtime else None)
         assert found.policy is not None
         (self.run / "policy.toml").write_bytes(found.policy.text.encode())
         _write(self.run / "results.json", found.to_json())
@@ -157,11 +161,11 @@ def _opened(model: Path) -> AnyClassifier:
     return auditkit.load(model, settings=auditkit.Settings(device="cpu"))
 
 
-def _judged(found: Results) -> Results:
+def _judged(found: Results, samples: Samples | None) -> Results:
     assert found.policy is not None
     policy = parse_policy(found.policy.text, "policy.toml")
     day = date.fromisoformat((found.run.ended or "")[:10])
-    return judge(policy, replace(found, policy=policy.to_record()), day, found.run.fail_on)
+    return judge(policy, replace(found, policy=policy.to_record()), samples, day, found.run.fail_on)
 
 
 def _write(path: Path, plain: Any) -> None:

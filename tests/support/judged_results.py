@@ -1,13 +1,23 @@
 """Results of evaluations that were made up, complete to the last key, for a policy to judge."""
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from auditkit.metrics.betting import DECISIVE, Sample
+from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.table import METRICS
 from auditkit.records import to_json
 from auditkit.runs.evaluation.settings import resolved
-from auditkit.runs.folder.figures import FlagKind
+from auditkit.runs.folder.figures import FlagKind, MetricResult
 from auditkit.runs.folder.results import Results
+from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import CONTROLS, Policy
 from tests.support import synthetic_runs
 
@@ -57,13 +67,70 @@ def results(policy: Policy, bundles: tuple[str, ...] = ("maps",), n: int = 1000)
                     "insertion": 1e-8, "alpha": 2e-4, "beta": 0.0, "note": None},
         "randomisation": {"layers": 20, "series": [
             {"stage": stage, "layers": ["fc"], "share": stage / 5, "spearman": 0.1, "low": 0.0, "high": 0.2, "n": 100,
-             "absolute": 0.1, "constant": 0} for stage in range(1, 6)]},
+             "absolute": 0.1, "constant": 0, "correlations": [0.1] * 100} for stage in range(1, 6)]},
     }  # fmt: skip
 
 
 def parsed(plain: Plain) -> Results:
     """The results as a command reads them."""
     return Results.parse(plain, Path("results.json"))
+
+
+@dataclass(frozen=True)
+class KnownInterval(Sample):
+    """Values of which only the interval of the tests is known; beyond its ends, e-values grow steeply."""
+
+    low: float = 0.0
+    high: float = 0.0
+
+    @cached_property
+    def interval(self) -> Bounds:
+        return self.low, self.high
+
+    def e_above(self, limit: float) -> float:
+        return DECISIVE * _steep(self.low - limit)
+
+    def e_below(self, limit: float) -> float:
+        return DECISIVE * _steep(limit - self.high)
+
+
+def _steep(distance: float) -> float:
+    return math.exp(min(max(1e4 * distance, -500.0), 500.0))
+
+
+@dataclass(frozen=True)
+class KnownIntervals:
+    """Samples of made-up results, whose intervals are taken for those of the tests."""
+
+    results: Results
+
+    def of_metric(self, name: str, bundle: str, infill: str) -> Sample | None:
+        return _known((*self.results.metrics, *self.results.controls), name, bundle, infill)
+
+    def of_margin(self, name: str, bundle: str, infill: str, control: str) -> Sample | None:
+        return _known(self.results.comparisons, name, bundle, infill, control)
+
+    def same_curves(self, bundle: str, infill: str, control: str) -> bool:
+        return any(_is(entry, entry.name, bundle, infill, control) and entry.value == 0 and entry.note is not None
+                   and entry.note.kind == "no-spread" for entry in self.results.comparisons)  # fmt: skip
+
+
+def _known(
+    entries: Iterable[MetricResult], name: str, bundle: str, infill: str, against: str | None = None
+) -> Sample | None:
+    for entry in entries:
+        if _is(entry, name, bundle, infill, against) and entry.low is not None and entry.high is not None:
+            return KnownInterval(np.zeros(1), (-1.0, 1.0), entry.low, entry.high)
+    return None
+
+
+def _is(entry: MetricResult, name: str, bundle: str, infill: str, against: str | None) -> bool:
+    return (entry.name, entry.bundle or "", entry.infill, entry.against) == (name, bundle, infill, against)
+
+
+def judged_by_intervals(policy: Policy, results: Results, today: date, fail_on: str | None = None) -> Results:
+    """The judged results, where the intervals of the figures are those of the tests."""
+    return judge(policy, results, KnownIntervals(results), today, fail_on)  # type: ignore[arg-type]
 
 
 def flag(kind: FlagKind, count: int, total: int = 1000, bundle: str = "maps") -> Plain:

@@ -28,7 +28,8 @@ from tests.support.commands import auditkit as command
 from tests.support.commands import auditkit_process, refused
 
 CPU = auditkit.Settings(device="cpu")
-IMAGES = 4  # enough for every check of the policy below to be decided; each costs two seconds
+IMAGES = 4  # of most audits, to which each adds two seconds; too few for a pass or a fail
+ENOUGH = 20  # the fewest that decide anything
 POLICY = f"""
 schema_version = 1
 name = "small"
@@ -63,6 +64,9 @@ severity = "high"
 """
 
 
+NOT_RANDOMISED = POLICY.replace("[randomisation]\nimages = 2\nstages = 2", "")
+
+
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Drawn images and a policy."""
@@ -70,6 +74,21 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     drawn = draw(IMAGES, seed=3, tags="random")
     np.savez(folder / "images.npz", images=drawn.images, labels=drawn.labels, masks=drawn.objects)
     (folder / "policy.toml").write_text(POLICY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As many images as a verdict needs, a policy, their maps, and an audit of these."""
+    folder = tmp_path_factory.mktemp("decided")
+    drawn = draw(ENOUGH, seed=3, tags="random")
+    np.savez(folder / "images.npz", images=drawn.images, labels=drawn.labels, masks=drawn.objects)
+    (folder / "policy.toml").write_text(NOT_RANDOMISED)
+    model = auditkit.load(bundled_model("honest"), settings=CPU)
+    auditkit.explain(model, folder / "images.npz", folder / "maps", "gradient-input", labels="top2")
+    done = command(*_words(folder, folder / "run", "--heatmaps", folder / "maps"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "PASS" in done.stdout
     return folder
 
 
@@ -94,7 +113,7 @@ def _timeless(run: Path) -> str:
 def whole(planted: Path) -> Path:
     """An audit that nobody disturbed."""
     done = auditkit_process(*_words(planted, planted / "whole"))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (3, "")
     return planted / "whole"
 
 
@@ -114,7 +133,7 @@ def test_a_run_holds_all_that_is_filed(whole: Path) -> None:
     assert {"results.json", "run.json", "items", "maps", "gallery", "policy.toml", "report.html", "SHA256SUMS"} <= names
     results = _results(whole)
     run, model = results.run, results.subject.model
-    assert results.verdict == "pass"
+    assert results.verdict == "inconclusive"
     assert {"complete", "above-controls", "honest-maps"} <= set(_status(results))
     assert results.policy is not None
     assert results.policy.name == "small"
@@ -173,7 +192,7 @@ def test_every_result_says_where_it_comes_from(whole: Path, planted: Path) -> No
 
 def test_the_same_command_again_changes_nothing(whole: Path, planted: Path) -> None:
     before = _timeless(whole)
-    assert command(*_words(planted, whole)).returncode == 0
+    assert command(*_words(planted, whole)).returncode == 3
     assert _timeless(whole) == before
 
 
@@ -188,21 +207,21 @@ def test_python_gives_the_same(whole: Path, planted: Path, tmp_path: Path) -> No
     model = auditkit.load(bundled_model("honest"), settings=CPU)
     results = auditkit.audit(model, planted / "images.npz", tmp_path / "run", method="gradient-input",
                              policy=planted / "policy.toml")  # fmt: skip
-    assert results.verdict == "pass"
+    assert results.verdict == "inconclusive"
     assert results == _results(tmp_path / "run")
     assert _timeless(tmp_path / "run") == _timeless(whole)
 
 
 @pytest.mark.parametrize(("change", "code", "verdict"), [
     (("min = 0.1", "min = 0.999"), 1, "fail"),
-    ((f"minimum_images = {IMAGES}", f"minimum_images = {IMAGES + 1}"), 3, "inconclusive"),
+    ((f"minimum_images = {IMAGES}", f"minimum_images = {ENOUGH + 1}"), 3, "inconclusive"),
 ])  # fmt: skip
 def test_verdicts_have_their_exit_codes(
-    planted: Path, whole: Path, tmp_path: Path, change: tuple[str, str], code: int, verdict: str
+    decided: Path, tmp_path: Path, change: tuple[str, str], code: int, verdict: str
 ) -> None:
     policy = tmp_path / "policy.toml"
-    policy.write_text(POLICY.replace(*change).replace("[randomisation]\nimages = 2\nstages = 2", ""))
-    words = _words(planted, tmp_path / "run", "--heatmaps", whole / "maps", "--policy", policy)
+    policy.write_text(NOT_RANDOMISED.replace(*change))
+    words = _words(decided, tmp_path / "run", "--heatmaps", decided / "maps", "--policy", policy)
     done = command(*words)
     assert done.returncode == code, done.stdout + done.stderr
     assert verdict.upper() in done.stdout
@@ -211,11 +230,11 @@ def test_verdicts_have_their_exit_codes(
     assert json.loads(told.stdout)["verdict"] == _results(tmp_path / "run").verdict == verdict
 
 
-def test_what_fails_may_be_told_by_severity(planted: Path, whole: Path, tmp_path: Path) -> None:
+def test_what_fails_may_be_told_by_severity(decided: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
-    policy.write_text(POLICY.replace("min = 0.1", "min = 0.999").replace("[randomisation]\nimages = 2\nstages = 2", ""))
-    results = auditkit.audit(auditkit.load(bundled_model("honest"), settings=CPU), planted / "images.npz",
-                             tmp_path / "run", whole / "maps", policy=policy, fail_on="critical")  # fmt: skip
+    policy.write_text(NOT_RANDOMISED.replace("min = 0.1", "min = 0.999"))
+    results = auditkit.audit(auditkit.load(bundled_model("honest"), settings=CPU), decided / "images.npz",
+                             tmp_path / "run", decided / "maps", policy=policy, fail_on="critical")  # fmt: skip
     assert results.verdict == "measured"  # nothing is asked that is critical
     assert _status(results)["complete"] == "fail"
     assert results.run.fail_on == "critical"
@@ -249,11 +268,12 @@ def test_nor_are_they_in_python(planted: Path, tmp_path: Path, making: dict[str,
     assert not (tmp_path / "run").exists()
 
 
-def test_what_changed_since_the_baseline_is_shown(planted: Path, whole: Path, tmp_path: Path) -> None:
+def test_what_changed_since_the_baseline_is_shown(planted: Path, decided: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     policy = tmp_path / "policy.toml"
-    policy.write_text(POLICY.replace("min = 0.1", "min = 0.999"))
-    done = command(*_words(planted, out, "--policy", policy, "--baseline", whole))
+    policy.write_text(NOT_RANDOMISED.replace("min = 0.1", "min = 0.999"))
+    maps = ("--heatmaps", decided / "maps")
+    done = command(*_words(decided, out, *maps, "--policy", policy, "--baseline", decided / "run"))
     assert done.returncode == 1
     baseline = _results(out).baseline
     assert baseline is not None
@@ -282,8 +302,8 @@ def test_an_interrupt_is_one_line(planted: Path, tmp_path: Path) -> None:
         time.sleep(0.01)
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
-    assert child.returncode in (0, 130)
-    assert child.returncode == 0 or said == "auditkit: interrupted.\n"
+    assert child.returncode in (3, 130)
+    assert child.returncode == 3 or said == "auditkit: interrupted.\n"
 
 
 def test_two_at_once_are_not(planted: Path, whole: Path) -> None:
@@ -303,7 +323,7 @@ def test_a_damaged_part_is_measured_again(planted: Path, whole: Path, tmp_path: 
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
-    assert command(*_words(planted, out)).returncode == 0
+    assert command(*_words(planted, out)).returncode == 3
     assert _timeless(out) == _timeless(whole)
 
 
@@ -327,7 +347,7 @@ def test_maps_swapped_between_two_sittings_are_refused(planted: Path, whole: Pat
     assert f"{out / where}/maps/000000.npy was changed since it was made" in line
     assert not (out / "results.json").exists()
     shutil.rmtree(out / where)  # as the sentence says
-    assert command(*_words(planted, out)).returncode == 0
+    assert command(*_words(planted, out)).returncode == 3
     assert _timeless(out) == _timeless(whole)
 
 

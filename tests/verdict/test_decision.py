@@ -13,31 +13,43 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from scipy import ndimage
+from scipy import ndimage, stats
 
 import auditkit
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput
 from auditkit.methods.controls import blurred_edges, centred_gaussian, edges
-from auditkit.metrics.statistics import mean_interval, paired_difference
+from auditkit.metrics.betting import Sample
+from auditkit.metrics.statistics import paired_difference
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import NotAssessed
 from auditkit.records import to_json
 from auditkit.runs.folder.figures import Flag, FlagKind, NotRandomised, Verdict
 from auditkit.runs.folder.results import CheckResult, RecordedSuppression, Results
 from auditkit.runs.folder.store import Store
+from auditkit.runs.summary.samples import Samples
 from auditkit.runs.summary.wording import flag_text, why_not_assessed, why_not_randomised
 from auditkit.verdict.decision import judge
 from auditkit.verdict.flags import KINDS, is_named
 from auditkit.verdict.policy import CONTROLS, Policy, shipped_text
 from auditkit.verdict.policy_file import parse_policy, read_policy
-from tests.support.judged_results import MISSING, Plain, entry, flag, not_assessed, parsed, results
+from tests.support.judged_results import (
+    MISSING,
+    Plain,
+    entry,
+    flag,
+    judged_by_intervals,
+    not_assessed,
+    parsed,
+    results,
+)
 
 TODAY = date(2026, 6, 1)
 OF_EVERY_LABEL = [name for name, metric in METRICS.items() if metric.of_every_label]
 EVIDENCE = ("record", "settings", "images", "labels", "controls", "points", "identity")
 STRICT, STANDARD = read_policy("strict"), read_policy("standard")
+AT_MOST = "The probability of a wrong pass is at most 5 %, whenever you look."
 
 
 @pytest.fixture
@@ -49,7 +61,7 @@ def good() -> Plain:
 def judged(
     policy: Policy, plain: Plain, today: date = TODAY, fail_on: str | None = None
 ) -> tuple[tuple[CheckResult, ...], Verdict | None, str]:
-    results = judge(policy, parsed(plain), today, fail_on)
+    results = judged_by_intervals(policy, parsed(plain), today, fail_on)
     return results.checks, results.verdict, results.verdict_reason
 
 
@@ -103,11 +115,14 @@ def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "")
 def test_all_that_is_asked_holds(good: Plain) -> None:
     checks, said, reason = judged(STRICT, good, TODAY)
     assert said == "pass"
-    assert reason == "All 14 checks hold, 7 of the policy and 7 of the measurement itself."
+    assert reason == f"All 14 checks hold, 7 of the policy and 7 of the measurement itself. {AT_MOST}"
     assert all(one.counts for one in checks)
     assert {one.status for one in checks} == {"pass"}
     assert [one.id for one in checks][:7] == [*EVIDENCE]
     record = to_json(check(STRICT, good, "completeness-above-controls"))
+    evidence = record.pop("evidence")
+    assert evidence["holds"] >= 20 > 1e-9 > evidence["fails"]
+    assert evidence["tests"] == 2 * len(CONTROLS)  # under two infills
     assert record == {
         "id": "completeness-above-controls", "metric": "worst_completeness", "status": "pass", "observed": 0.2,
         "title": "The maps show clearly more evidence than maps that ignore the model",
@@ -121,7 +136,7 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
 
 def test_judging_changes_nothing_and_says_the_same_again(good: Plain) -> None:
     measured, before = parsed(good), copy.deepcopy(parsed(good))
-    assert judge(STRICT, measured, TODAY) == judge(STRICT, measured, TODAY)
+    assert judged_by_intervals(STRICT, measured, TODAY) == judged_by_intervals(STRICT, measured, TODAY)
     assert measured == before
 
 
@@ -210,25 +225,21 @@ def test_too_few_images_decide_nothing() -> None:
 
 def test_a_figure_without_an_interval_decides_nothing() -> None:
     asked = policy("complete; worst_completeness; min = 0.4", "minimum_images = 1")
-    found = results(asked, n=1)
+    found = results(asked, n=20)
     for one in found["metrics"]:
-        one.update({"low": None, "high": None, "note": {"kind": "one-image"}})
+        one.update({"low": None, "high": None, "note": {"kind": "few-images"}})
     assert check(asked, found, "complete").status == "inconclusive"
-    assert "One image shows no spread" in check(asked, found, "complete").reason
+    assert "The values of its images are not known" in check(asked, found, "complete").reason
 
 
-def test_an_interval_without_width_is_no_certainty() -> None:
-    """Figures come with intervals that allow for images that were not seen; one that does not shows nothing."""
-    asked = policy("complete; worst_completeness; min = 0.4")
-    found = results(asked)
-    (one,) = pick(found, "metrics", name="worst_completeness")
-    one |= {"value": 1.0, "low": 1.0, "high": 1.0}
-    assert check(asked, found, "complete").status == "inconclusive"
-    alike = mean_interval(np.ones(1000), bounds=(0.0, 1.0))
-    one |= {"low": alike.low, "high": alike.high, "note": to_json(alike.note)}
-    said = check(asked, found, "complete")
-    assert (said.status, said.low, said.high) == ("pass", alike.low, 1.0)
-    assert "All images have the same value" in said.reason
+@pytest.mark.parametrize(("n", "expected"), [(1, "inconclusive"), (19, "inconclusive"), (20, "pass")])
+def test_nothing_is_decided_below_20_images(n: int, expected: str) -> None:
+    """However few a policy asks for."""
+    asked = policy("complete; worst_completeness; min = 0.4", "minimum_images = 1")
+    assert verdict(asked, results(asked, n=n)) == expected
+    found = results(asked, n=n)
+    pick(found, "metrics", name="worst_completeness")[0].update(entry("worst_completeness", "maps", 0.1, n))
+    assert verdict(asked, found) == ("fail" if expected == "pass" else "inconclusive")
 
 
 EQUAL: Plain = {
@@ -243,7 +254,7 @@ def test_maps_that_equal_a_control_on_every_image_are_not_above_it() -> None:
     assert check(STANDARD, found, "completeness-above-controls").status == "fail"
     said = check(STANDARD, found, "not-above-edges")
     assert (said.status, said.severity, said.part_of) == ("fail", "high", "completeness-above-controls")
-    assert "On every image it equals the control's" in said.reason
+    assert "On every image its curves are the control's" in said.reason
 
 
 def test_a_margin_that_float32_cannot_resolve_is_none() -> None:
@@ -266,10 +277,11 @@ def test_runtime_and_flags_have_no_interval(good: Plain) -> None:
 
 def test_randomised_models_must_have_other_maps(good: Plain) -> None:
     last = good["randomisation"]["series"][-1]
-    for high, expected in ((0.49, "pass"), (0.55, "inconclusive")):
-        last["high"] = high
+    for mean, expected in ((0.3, "pass"), (0.47, "inconclusive")):
+        correlations = np.random.default_rng(0).uniform(mean - 0.3, mean + 0.3, 100)
+        last |= {"correlations": correlations.tolist(), "spearman": float(correlations.mean())}
         assert check(STRICT, good, "depends-on-the-model").status == expected
-    last |= {"spearman": 0.9, "low": 0.85, "high": 0.95}
+    last |= {"correlations": [0.9] * 100, "spearman": 0.9, "low": 0.85, "high": 0.95}
     assert verdict(STRICT, good) == "fail"
     good["randomisation"] = {"not_assessed": {"cause": "supplied"}}
     assert check(STRICT, good, "depends-on-the-model").reason.endswith(
@@ -286,7 +298,7 @@ def test_stages_and_images_of_the_randomisation_cannot_be_saved(good: Plain) -> 
     good["randomisation"]["layers"] = 3
     series[1]["layers"] = ["fc", "conv2", "conv1"]  # two stages, but there was nothing left
     assert verdict(STRICT, good) == "pass"
-    series[1]["n"] = 99
+    series[1] |= {"n": 99, "correlations": [0.1] * 99}
     assert verdict(STRICT, good) == "inconclusive"
 
 
@@ -317,7 +329,8 @@ def test_a_check_that_cannot_fail_is_not_passed(good: Plain) -> None:
         "13 checks hold, 6 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: "
         "soundness-near-random. Check soundness-near-random: "
     )
-    assert reason.endswith("so nothing can be shown to lie 0.05 below it.")  # why it is not known, not just the figure
+    # Why it is not known, not just the figure.
+    assert reason.endswith(f"so nothing can be shown to lie 0.05 below it. {AT_MOST}")
 
 
 def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Plain) -> None:
@@ -533,7 +546,7 @@ def test_one_map_counts_where_a_second_label_does(good: Plain) -> None:
     assert "not-above-one-map" in statuses(STRICT, good)
 
 
-@pytest.mark.parametrize(("n", "expected"), [(1, "pass"), (29, "pass"), (30, "fail")])
+@pytest.mark.parametrize(("n", "expected"), [(1, "pass"), (19, "pass"), (20, "fail")])
 def test_one_map_needs_images_that_can_tell_it_from_others(n: int, expected: str, good: Plain) -> None:
     """On the few images where the model is unsure, maps that are no better than one map prove nothing."""
     for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
@@ -541,7 +554,7 @@ def test_one_map_needs_images_that_can_tell_it_from_others(n: int, expected: str
     checks, said, reason = judged(STRICT, good, TODAY)
     assert said == expected
     names = {one.id: one for one in checks}
-    left_out = f"{n} of 1000 images have a second label with probability above 0.01, 30 are needed"
+    left_out = f"{n} of 1000 images have a second label with probability above 0.01, 20 are needed"
     assert (left_out in names["completeness-above-controls"].reason) == (expected == "pass")
     assert ("control:one-map was left out, not beaten" in reason) == (expected == "pass")
     assert ("not-above-one-map" in names) == (expected == "fail")
@@ -569,16 +582,16 @@ def test_best_effort_rests_on_the_images_that_have_a_second_label(good: Plain) -
     (one,) = pick(good, "metrics", name="best_effort", infill="gray")
     one["n"] = 60
     assert verdict(STRICT, good) == "pass"
-    one["n"] = 29
+    one["n"] = 19
     said = check(STRICT, good, "best-effort")
     assert (said.status, said.required) == ("not assessed", False)
-    assert "29 of 1000 images have a second label with probability 0.01 or more" in said.reason
+    assert "19 of 1000 images have a second label with probability 0.01 or more" in said.reason
     assert verdict(STRICT, good) == "pass"
 
 
 def test_few_second_labels_among_too_few_images_leave_the_verdict_open(good: Plain) -> None:
     pick(good, "metrics", name="worst_completeness")[0]["n"] = 999
-    for n in (29, 60):
+    for n in (19, 60):
         pick(good, "metrics", name="best_effort")[0]["n"] = n
         assert check(STRICT, good, "best-effort").status == "inconclusive"
 
@@ -617,7 +630,8 @@ def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
     assert reason.startswith(
         "12 checks hold, 5 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
     )
-    assert reason.endswith("Check runtime-error would have failed, but is suppressed until 2026-06-01 by A. Person.")
+    suppression = "Check runtime-error would have failed, but is suppressed until 2026-06-01 by A. Person."
+    assert reason.endswith(f"{suppression} {AT_MOST}")
 
 
 def test_who_answers_for_what_would_have_failed_comes_first() -> None:
@@ -635,7 +649,7 @@ def test_who_answers_for_what_would_have_failed_comes_first() -> None:
     assert reason == (
         "8 checks hold, 1 of the policy and 7 of the measurement itself; 4 suppressed or not assessed: device, honest, "
         "other, open. Check device would have failed, but is suppressed until 2026-06-01 by Second. Check honest would "
-        "have failed, but is suppressed until 2026-06-01 by Third."
+        f"have failed, but is suppressed until 2026-06-01 by Third. {AT_MOST}"
     )
 
 
@@ -647,7 +661,7 @@ def test_what_was_open_and_is_suppressed_is_not_said_to_have_failed() -> None:
     found["metrics"] = [one for one in found["metrics"] if one["name"] != "iou"]
     assert judged(allowed, found, TODAY)[1:] == (
         "pass", "8 checks hold, 1 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: other. "
-        "Check other is suppressed until 2026-06-01 by First."
+        f"Check other is suppressed until 2026-06-01 by First. {AT_MOST}"
     )  # fmt: skip
 
 
@@ -1176,9 +1190,92 @@ def test_points_cannot_be_suppressed() -> None:
         suppressed("points")
 
 
+# Tests that decide ----------------------------------------------------------------------------------------------------
+
+MARGINS = policy('above; insertion; min_margin_over = "control:0"\nshown; insertion; min = 0.5')
+
+
+class Drawn:
+    """Samples of figures that were drawn: the insertion of the maps, and its margin over each control."""
+
+    def __init__(self, shown: np.ndarray, margins: dict[str, np.ndarray]) -> None:
+        self.shown, self.margins = shown, margins
+
+    def of_metric(self, _name: str, _bundle: str, _infill: str) -> Sample:
+        return Sample(self.shown, (0.0, 1.0))
+
+    def of_margin(self, _name: str, _bundle: str, _infill: str, control: str) -> Sample:
+        return Sample(self.margins[control], (-1.0, 1.0))
+
+    def same_curves(self, _bundle: str, _infill: str, _control: str) -> bool:
+        return False
+
+
+def drawn_verdict(rng: np.random.Generator, shown: float, margins: list[float], n: int) -> Results:
+    """The verdict on n images with these means; the values of a control are correlated with those of the others."""
+    shared, names = rng.standard_normal(n), [f"control:{name}" for name in CONTROLS if name != "one-map"]
+    values = {name: mean + np.clip(0.1 * shared + 0.1 * rng.standard_normal(n), -0.3, 0.3)
+              for name, mean in zip(names, margins, strict=True)}  # fmt: skip
+    drawn = Drawn(shown + np.clip(0.1 * shared, -0.3, 0.3), values)
+    return judge(MARGINS, complete_results(n), drawn, TODAY)  # type: ignore[arg-type]
+
+
+@functools.cache
+def complete_results(n: int) -> Results:
+    return parsed(results(MARGINS, n=n))
+
+
+def test_a_false_verdict_is_rare_however_many_checks_there_are() -> None:
+    """On the limits themselves, where both a pass and a fail would be wrong."""
+    rng, runs = np.random.default_rng(8), 60
+    verdicts = [drawn_verdict(rng, 0.5, [0.0] * 7, 50).verdict for _ in range(runs)]
+    most = stats.binom.ppf(0.999, runs, 0.05)
+    assert verdicts.count("pass") <= most
+    assert verdicts.count("fail") <= most
+    one_misses = [drawn_verdict(rng, 0.65, [0.2] * 6 + [0.0], 50).verdict for _ in range(runs)]
+    assert one_misses.count("pass") <= most
+    assert drawn_verdict(rng, 0.65, [0.2] * 7, 60).verdict == "pass"
+    assert drawn_verdict(rng, 0.65, [0.2] * 6 + [-0.2], 60).verdict == "fail"
+
+
+def test_one_failure_among_many_tests_must_be_clear() -> None:
+    """The mean of the e-values decides: a check can fail on its own and leave the verdict open."""
+    rng, n = np.random.default_rng(0), 60
+    high, low = np.full(n, 0.3), rng.permutation(np.repeat([-0.3, 0.1], n // 2))
+    names = [f"control:{name}" for name in CONTROLS if name != "one-map"]
+    drawn = Drawn(np.full(n, 0.9), dict.fromkeys(names, high) | {"control:edges": low})
+    found = judge(MARGINS, complete_results(n), drawn, TODAY)  # type: ignore[arg-type]
+    failed = next(result for result in found.checks if result.id == "above")
+    assert (failed.status, failed.evidence.tests) == ("fail", len(names))
+    e_value = Sample(low, (-1.0, 1.0)).e_below(0.0)
+    others = (len(names) - 1) * Sample(high, (-1.0, 1.0)).e_below(0.0)
+    assert failed.evidence.fails == pytest.approx((e_value + others) / len(names))
+    assert 20 <= e_value < 20 * (len(names) + 1)  # one more test is that of `shown`
+    assert found.verdict == "inconclusive"
+    assert found.verdict_reason.startswith(
+        "1 of 8 checks failed or are open: above. Check above: maps over control:edges"
+    )
+    assert found.verdict_reason.endswith("With so many tests, a failure may still be chance; add images to settle it.")
+    drawn.margins["control:edges"] = low - 0.1
+    found = judge(MARGINS, complete_results(n), drawn, TODAY)  # type: ignore[arg-type]
+    assert found.verdict == "fail"
+    assert found.verdict_reason.endswith("The probability of a wrong fail is at most 5 %, whenever you look.")
+
+
+def test_the_interval_beside_a_decision_is_that_of_the_test() -> None:
+    n = 60
+    names = [f"control:{name}" for name in CONTROLS if name != "one-map"]
+    drawn = Drawn(np.ones(n), dict.fromkeys(names, np.full(n, 0.3)))
+    found = judge(MARGINS, complete_results(n), drawn, TODAY)  # type: ignore[arg-type]
+    shown = next(result for result in found.checks if result.id == "shown")
+    assert (shown.low, shown.high) == Sample(np.ones(n), (0.0, 1.0)).interval
+    assert (shown.status, shown.high) == ("pass", 1.0)
+    assert 0.9 < shown.low < 0.95  # equal values leave room for images that were not seen
+
+
 # Planted cheats, measured ---------------------------------------------------------------------------------------------
 
-SIZE, COUNT, LABELS = 64, 12, 10
+SIZE, COUNT, LABELS = 64, 20, 10
 PLANTED = policy('above; worst_completeness; min_margin_over = "control:0"\nhonest; flags; max = 0',
                  f'minimum_images = {COUNT}\nlabels = "top2"\nsteps = 6')  # fmt: skip
 
@@ -1236,16 +1333,19 @@ CHEATS: dict[str, tuple[Callable[..., np.ndarray], set[str]]] = {
 }
 
 
+Measured = tuple[Plain, Samples]
+
+
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Plain]:
-    """Plain of maps for the images of the planted truth, by the policy's own settings."""
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Measured]:
+    """Results of maps for the images of the planted truth, by the policy's own settings, and their samples."""
     folder = tmp_path_factory.mktemp("planted")
     images = draw(COUNT, seed=3, tags="random").images
     model = auditkit.load(bundled_model("honest"), settings=auditkit.Settings(device="cpu"))
     settings = PLANTED.evaluation
 
     @functools.cache
-    def measured(make: Any) -> Plain:
+    def measured(make: Any) -> Measured:
         name = make if isinstance(make, str) else make.__name__
         if isinstance(make, str):
             auditkit.explain(model, images, folder / name, make, labels=settings.labels)
@@ -1254,43 +1354,62 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Plain]:
             for index, pixels in enumerate(images):
                 bundle.add([str(index)] * LABELS, list(range(LABELS)), make(rng, pixels).astype(np.float32))
         out = folder / f"run {name}"
-        auditkit.evaluate(model, images, folder / name, out=out, steps=6, labels=settings.labels)
+        summary = auditkit.evaluate(model, images, folder / name, out=out, steps=6, labels=settings.labels)
         found: Plain = json.loads((out / "results.json").read_text())
         found["run"]["bundle_models"] = {name: found["subject"]["model"]["identity"]}
-        return found | {"randomisation": None}
+        return found | {"randomisation": None}, summary.samples
 
     return measured
 
 
+def judged_as_planted(measured: Measured) -> Results:
+    plain, samples = measured
+    return judge(PLANTED, parsed(plain), samples, TODAY)
+
+
 @pytest.mark.parametrize("name", CHEATS)
-def test_planted_cheats_are_named(name: str, planted: Callable[[Any], Plain]) -> None:
+def test_planted_cheats_are_named(name: str, planted: Callable[[Any], Measured]) -> None:
     make, names = CHEATS[name]
-    found = planted(make)
-    said = statuses(PLANTED, found)
+    found = judged_as_planted(planted(make))
+    said = {result.id: result.status for result in found.checks}
     assert names <= set(said)
-    assert verdict(PLANTED, found) != "pass"
+    assert found.verdict != "pass"
     assert [said[one] for one in ("record", "settings", "images", "labels", "controls", "identity")] == ["pass"] * 6
 
 
+@pytest.mark.parametrize(("make", "control"), [(outlines, "edges"), (gaussian, "centred-gaussian")])
+def test_a_control_that_poses_as_maps_fails(
+    make: Callable[..., np.ndarray], control: str, planted: Callable[[Any], Measured]
+) -> None:
+    """Its figures equal the control's on every image, which no test of means could tell from a small margin."""
+    checks = {result.id: result for result in judged_as_planted(planted(make)).checks}
+    assert checks[f"not-above-{control}"].status == "fail"
+    assert "On every image its curves are the control's." in checks[f"not-above-{control}"].reason
+    assert checks["above"].status == "fail"
+
+
 @pytest.mark.parametrize("method", ["gradient-input", "grad-cam"])
-def test_honest_maps_are_not_called_cheats(method: str, planted: Callable[[Any], Plain]) -> None:
-    said = statuses(PLANTED, planted(method))
+def test_honest_maps_are_not_called_cheats(method: str, planted: Callable[[Any], Measured]) -> None:
+    said = {result.id: result.status for result in judged_as_planted(planted(method)).checks}
     assert not [name for name in said if name.startswith("cheat")]
     assert said["honest"] == "pass"
 
 
-def test_the_reason_that_lies_with_the_model_is_the_evaluations_own(planted: Callable[[Any], Plain]) -> None:
+def test_the_reason_that_lies_with_the_model_is_the_evaluations_own(planted: Callable[[Any], Measured]) -> None:
     """Findings know it by its cause: the planted model is that sure of its images."""
-    (best_effort,) = (entry for entry in parsed(planted(noise)).metrics if entry.name == "best_effort")
+    (best_effort,) = (entry for entry in parsed(planted(noise)[0]).metrics if entry.name == "best_effort")
     assert best_effort.not_assessed == NotAssessed("best_effort", "no-second-label", value=0.01)
     assert best_effort.not_assessed.by_nature
 
 
-def test_a_stored_run_is_judged_like_one_in_memory(planted: Callable[[Any], Plain], tmp_path: Path) -> None:
-    measured = parsed(planted(noise))
+def test_a_stored_run_is_judged_like_one_in_memory(planted: Callable[[Any], Measured], tmp_path: Path) -> None:
+    plain, samples = planted(noise)
+    measured = parsed(plain)
     with Store.open(tmp_path / "run", {}) as store:
         store.finish(measured)
-    stored, expected = (judge(PLANTED, source, TODAY) for source in (Store(tmp_path / "run").results(), measured))
+    stored, expected = (
+        judge(PLANTED, source, samples, TODAY) for source in (Store(tmp_path / "run").results(), measured)
+    )
     assert (stored.checks, stored.verdict, stored.verdict_reason) == (
         expected.checks, expected.verdict, expected.verdict_reason
     )  # fmt: skip

@@ -16,11 +16,10 @@ from auditkit.metrics.values import Cause, NotAssessed, Note, NoteKind
 from auditkit.runs.folder.figures import STATUSES, Flag, FlagKind, NotRandomised, Randomisation, Verdict
 from auditkit.runs.folder.results import CheckResult, Refusal, Results
 from auditkit.runs.summary.wording import flag_text, note_text, why_not_assessed
-from auditkit.verdict.decision import judge
 from auditkit.verdict.flags import KINDS
 from auditkit.verdict.policy import deciding
 from auditkit.verdict.policy_file import parse_policy
-from tests.support.judged_results import MISSING, Plain, flag, not_assessed, parsed, results
+from tests.support.judged_results import MISSING, Plain, flag, judged_by_intervals, not_assessed, parsed, results
 
 TODAY = date(2026, 6, 1)
 CONTROLS = ("random", "edges", "one-map")
@@ -215,7 +214,9 @@ def judged(scenario: str, names: Names) -> Results:
     base, policy = measured(scenario, names.bundle), replace(POLICY, name=names.policy)
     subject = replace(base.subject, class_names=(names.class_name,) * base.subject.classes)
     failed = (FailedImage(names.image, names.image),) * 3
-    return judge(policy, replace(base, subject=subject, failed_images=failed, policy=policy.to_record()), TODAY)
+    return judged_by_intervals(
+        policy, replace(base, subject=subject, failed_images=failed, policy=policy.to_record()), TODAY
+    )
 
 
 def facts(results: Results) -> tuple[Verdict | None, list[CheckResult]]:
@@ -312,5 +313,5 @@ def test_texts_of_others_change_nothing() -> None:
         run = replace(base.run, refused_bundles={"theirs": (Refusal("other", text),)})
         worded = replace(base, run=run, randomisation=Randomisation(NotRandomised("no-maps", text)))
         plain = replace(base, run=replace(run, refused_bundles={"theirs": (Refusal("other", "torn"),)}))
-        expected = facts(judge(POLICY, plain, TODAY))
-        assert facts(judge(replace(POLICY, suppressions=suppressions), worded, TODAY)) == expected, text
+        expected = facts(judged_by_intervals(POLICY, plain, TODAY))
+        assert facts(judged_by_intervals(replace(POLICY, suppressions=suppressions), worded, TODAY)) == expected, text

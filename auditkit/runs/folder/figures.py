@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from auditkit.metrics.faithfulness import ROUNDING
 from auditkit.metrics.values import NotAssessed, Note, require
 from auditkit.records import optional
 
@@ -157,9 +158,14 @@ class RandomisationStage:
     n: int
     absolute: float | None
     constant: int
+    correlations: tuple[float, ...]  # of each image, whose mean is `spearman`
 
     def __post_init__(self) -> None:
         _check_interval(self.spearman, self.low, self.high, self.n)
+        if len(self.correlations) != self.n:
+            raise ValueError(f"has {len(self.correlations)} correlations on {self.n} images.")
+        if any(abs(correlation) > 1 + ROUNDING for correlation in self.correlations):
+            raise ValueError("has a correlation that is not between -1 and 1.")
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,15 @@ class RecordedSuppression:
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """The e-values of a check that is tested; 20 or more decides (see metrics.betting)."""
+
+    holds: float  # the least of its tests, for a limit that is kept
+    fails: float  # the mean of its tests, for a limit that is missed; 0 where a test lacks images
+    tests: int  # one for every bundle, infill and control
+
+
+@dataclass(frozen=True)
 class CheckResult:
     """What became of one check."""
 
@@ -143,6 +152,7 @@ class CheckResult:
     required: bool
     reason: str
     counts: bool = True
+    evidence: Evidence | None = optional()  # None: chance does not affect it
     part_of: str | None = optional()
     suppression: RecordedSuppression | None = optional()
     would_be: Status | None = optional()

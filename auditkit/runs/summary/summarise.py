@@ -15,11 +15,12 @@ from auditkit.metrics.protocols import infill_of
 from auditkit.metrics.reliability import LEAST_METHODS, inter_rater, internal_consistency, mean_off_diagonal, spearman
 from auditkit.metrics.statistics import Interval, mean_interval, share_interval
 from auditkit.metrics.table import METRICS, compute_all, title
-from auditkit.metrics.values import NotAssessed, Note, Values, paired
+from auditkit.metrics.values import NotAssessed, Note, Values
 from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.evaluation.settings import NO_LABEL, Evaluation
-from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, Agreement, Flag, MetricResult, Runtime, SamplingError
+from auditkit.runs.folder.figures import CONTROL, Agreement, Flag, MetricResult, Runtime, SamplingError
 from auditkit.runs.summary.row_table import RowTable
+from auditkit.runs.summary.samples import Assessed, Samples, paired_difference
 from auditkit.runs.summary.sampling_error import sampling_errors
 from auditkit.runs.summary.source_rows import Source, map_flags, sources
 from auditkit.runs.summary.wording import figure_text, flag_text, remarks, sampling_remarks
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 FEWEST_OF_A_CLASS = 5  # images; of fewer, an interval would end at the worst and the best of them
 SPREAD_THAT_MATTERS = 0.05  # of insertion, by the order in ties
-Assessed = Mapping[Source, Mapping[str, Values]]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Summary:
     points: tuple[SamplingError, ...]  # how far figures may be off by the number of points
     flags: tuple[Flag, ...]
     table: RowTable
+    samples: Samples  # the values of each image, for the tests that decide
     settings: Evaluation
     runtime: Runtime
     tables: "Callable[[], Iterable[pa.Table]]"  # the rows, from memory or from the folder of the run
@@ -134,7 +135,7 @@ def summarise(
     return Summary(
         tuple(metrics), tuple(_comparisons(assessed, rows, settings)), tuple(_by_class(table, assessed, settings)),
         tuple(_reliability(table, assessed)), tuple(sampling_errors(rows, figures, table, settings)), tuple(flags),
-        table, settings, runtime, tables, table.failed_images, record,
+        table, Samples(assessed, rows, table, settings), settings, runtime, tables, table.failed_images, record,
     )  # fmt: skip
 
 
@@ -219,24 +220,15 @@ def _comparisons(assessed: Assessed, rows: Mapping[Source, MetricRows], settings
 def _difference(
     values: Values, other: Values, source: Source, against: str, rows: MetricRows, settings: Evaluation
 ) -> Iterator[MetricResult]:
-    """A paired difference, over the bundle's own map of one label on the images where another label counts."""
-    name, one_map = values.name, against == f"{ONE_MAP_PREFIX}{source[0]}"
-    if one_map and METRICS[name].rests_on_predicted_label and settings.eps1 is not None:
-        values = values.on_images(rows.unsure_images(settings.eps1))
-        if not len(values.keys):
-            missing = NotAssessed(name, "no-second-label-above", value=settings.eps1)
-            yield _result(name, source, settings, None, missing=missing, against=against)
-    same_map = one_map and METRICS[name].needs == "one label" and not settings.targets_listed_labels
-    low, high = METRICS[name].bounds or (None, None)
-    bounds = None if same_map or low is None or high is None else (low - high, high - low)
-    if against.startswith(CONTROL) and values.over_controls is not None and other.over_controls is not None:
-        bounds = METRICS[name].bounds
-        values, other = replace(values, values=values.over_controls), replace(other, values=other.over_controls)
-    interval = paired(values, other, lambda mine, theirs, images: mean_interval(
-        mine - theirs if bounds is None else np.clip(mine - theirs, *bounds), images, confidence=settings.confidence,
-        method=settings.interval, seed=settings.seed, bounds=bounds,
-    ))  # fmt: skip
-    if interval is not None:
+    """The mean of a paired difference with its interval, or why there is none."""
+    name, difference = values.name, paired_difference(values, other, source[0], against, rows, settings)
+    if isinstance(difference, NotAssessed):
+        yield _result(name, source, settings, None, missing=difference, against=against)
+    elif difference is not None:
+        interval = mean_interval(
+            difference.values, difference.images, confidence=settings.confidence, method=settings.interval,
+            seed=settings.seed, bounds=difference.bounds,
+        )  # fmt: skip
         yield _result(name, source, settings, interval, against=against)
 
 

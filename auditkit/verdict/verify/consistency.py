@@ -227,7 +227,7 @@ def check_summary(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     return Outcome(f"{figures:,} figures follow from the rows", problems)
 
 
-def check_verdict(recorded: RecordedRun) -> Outcome:
+def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     """Checks, verdict and policy that do not follow from the results."""
     results, unchecked = recorded.results, list[str]()
     if results.policy is None:
@@ -250,7 +250,8 @@ def check_verdict(recorded: RecordedRun) -> Outcome:
     unchecked += [f"whether {entry.check} was judged before its suppression expired, on {entry.expires}: that rests on "
                   f"the recorded time; run the audit again" for entry in policy.suppressions
                   if day <= entry.expires < datetime.now(UTC).date()]  # fmt: skip
-    judged = judge(policy, results, day, results.run.fail_on).to_json()
+    samples = None if summary is None else summary.samples
+    judged = judge(policy, results, samples, day, results.run.fail_on).to_json()
     names = ("checks", "verdict", "verdict_reason")
     wrong = differences({name: recorded.plain.get(name) for name in names}, {name: judged[name] for name in names})
     about = f"follows from results and policy, {len(results.checks)} checks"

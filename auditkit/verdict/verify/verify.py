@@ -187,7 +187,7 @@ def _check_folder(result: Verification, recorded: RecordedRun) -> bool:
         return False
     result.check("results", lambda: consistency.check_summary(recorded, summary))
     if policy is not None:
-        result.check("verdict", lambda: consistency.check_verdict(recorded))
+        result.check("verdict", lambda: consistency.check_verdict(recorded, summary))
         if consistency.stages(recorded):
             result.check("stages", lambda: consistency.check_stages(recorded))
         result.check("report", lambda: _check_shown(result, recorded, summary))

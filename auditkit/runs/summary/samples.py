@@ -1,0 +1,107 @@
+"""One value per image of a metric or of a margin over a control: what the tests of a verdict take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from auditkit.arrays import Array
+from auditkit.metrics.betting import FEWEST_IMAGES, Sample
+from auditkit.metrics.faithfulness import ROUNDING
+from auditkit.metrics.per_image import MetricRows
+from auditkit.metrics.statistics import Bounds
+from auditkit.metrics.table import METRICS, SHARE
+from auditkit.metrics.values import NotAssessed, Values, paired
+from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX
+from auditkit.runs.summary.row_table import RowTable
+from auditkit.runs.summary.source_rows import Source
+
+Assessed = Mapping[Source, Mapping[str, Values]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A metric of one source less that of another, on what both have."""
+
+    values: Array  # [pairs]
+    images: Array  # [pairs] image of each value
+    bounds: Bounds | None  # None: any number
+
+
+def paired_difference(
+    values: Values, other: Values, bundle: str, against: str, rows: MetricRows, settings: Evaluation
+) -> Difference | NotAssessed | None:
+    """A paired difference, over the bundle's own map of one label on the images where another label counts."""
+    name, one_map = values.name, against == f"{ONE_MAP_PREFIX}{bundle}"
+    if one_map and METRICS[name].rests_on_predicted_label and settings.eps1 is not None:
+        values = values.on_images(rows.unsure_images(settings.eps1))
+        if not len(values.keys):
+            return NotAssessed(name, "no-second-label-above", value=settings.eps1)
+    same_map = one_map and METRICS[name].needs == "one label" and not settings.targets_listed_labels
+    low, high = METRICS[name].bounds or (None, None)
+    bounds = None if same_map or low is None or high is None else (low - high, high - low)
+    if against.startswith(CONTROL) and values.over_controls is not None and other.over_controls is not None:
+        bounds = METRICS[name].bounds
+        values, other = replace(values, values=values.over_controls), replace(other, values=other.over_controls)
+    return paired(values, other, lambda mine, theirs, images: Difference(
+        mine - theirs if bounds is None else np.clip(mine - theirs, *bounds), images, bounds
+    ))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The values of each image of a run, by metric and source."""
+
+    assessed: Assessed
+    rows: Mapping[Source, MetricRows]
+    table: RowTable
+    settings: Evaluation
+
+    def of_metric(self, name: str, bundle: str, infill: str) -> Sample | None:
+        """A metric of a bundle or control; None where it has no values, or no bounds."""
+        if name == "accuracy":
+            return self._accuracy()
+        values, bounds = self.assessed.get((bundle, infill), {}).get(name), METRICS[name].bounds
+        return None if values is None or bounds is None else _sample(values.values, values.images, bounds)
+
+    def of_margin(self, name: str, bundle: str, infill: str, control: str) -> Sample | None:
+        """How far a metric of a bundle lies above that of a control; None where it has no values, or no bounds."""
+        values, other = (self.assessed.get((source, infill), {}).get(name) for source in (bundle, control))
+        if values is None or other is None:
+            return None
+        difference = paired_difference(values, other, bundle, control, self.rows[bundle, infill], self.settings)
+        if not isinstance(difference, Difference) or difference.bounds is None:
+            return None
+        return _sample(difference.values, difference.images, difference.bounds)
+
+    def same_curves(self, bundle: str, infill: str, control: str) -> bool:
+        """Whether every insertion curve of a bundle has the area of the control's: the maps rank pixels alike.
+
+        Areas near 0 and 1 show nothing, since most maps have them on images without evidence or without doubt.
+        """
+        if (bundle, infill) not in self.rows or (control, infill) not in self.rows:
+            return False
+        mine, theirs = (_areas(self.rows[source, infill]) for source in (bundle, control))
+        return bool(paired(mine, theirs, _all_equal))
+
+    def _accuracy(self) -> Sample | None:
+        labelled = np.isfinite(self.table.truth)
+        hits = (self.table.truth == self.table.prediction)[labelled]
+        return Sample(hits.astype(np.float64), SHARE) if len(hits) else None
+
+
+def _areas(rows: MetricRows) -> Values:
+    return rows.per_pair("insertion", rows.measured, rows.column("insertion")[rows.measured])
+
+
+def _all_equal(areas: Array, others: Array, images: Array) -> bool:
+    """Whether all areas are equal, and enough images have one that is neither near 0 nor near 1."""
+    telling = images[(areas > ROUNDING) & (areas < 1 - ROUNDING)]
+    return len(np.unique(telling)) >= FEWEST_IMAGES and bool(np.all(np.abs(areas - others) <= ROUNDING))
+
+
+def _sample(values: Array, images: Array, bounds: Bounds) -> Sample:
+    """The mean over the values of each image."""
+    _, position = np.unique(images, return_inverse=True)
+    return Sample(np.bincount(position, weights=values) / np.bincount(position), bounds)
