@@ -74,15 +74,15 @@ def _write_and_exit(folder: Path, report: int) -> None:
         os._exit(1)
 
 
-def _killed(folder: Path, delay: float, wait: bool) -> set[int]:
-    """Units that a writer said were finished before it was killed, some time after its start or after opening."""
+def _killed(folder: Path, delay: float, reports: int) -> set[int]:
+    """Units that a writer said were finished before it was killed, some time after so many reports."""
     out, report = os.pipe()
     pid = os.fork()
     if not pid:
         _write_and_exit(folder, report)
     os.close(report)
     with os.fdopen(out, "rb", buffering=0) as stream:
-        said = stream.read(1) if wait else b""
+        said = b"".join(stream.read(1) for _ in range(reports))
         time.sleep(delay)
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
@@ -96,7 +96,8 @@ def kill_often(folder: Path, rounds: int) -> tuple[int, int]:
     held = set[int]()
     struck = 0
     for turn in range(rounds):
-        said = _killed(folder, chance.uniform(0.0, 0.05), wait=turn % 3 > 0)
+        reports = chance.randrange(1, UNITS // 2) if turn % 3 else 0  # the first is that the folder is open
+        said = _killed(folder, chance.uniform(0.0, 0.05), reports)
         store = Store(folder)
         before, held = held, {number for number in range(UNITS) if store.has(key(number))}
         if store.notes:
