@@ -14,7 +14,8 @@ from auditkit.model.session import Settings
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
-nets = pytest.importorskip("nets")
+from tests.peers import nets  # noqa: E402 - it needs torch
+
 F = torch.nn.functional
 
 Array = np.ndarray[Any, Any]

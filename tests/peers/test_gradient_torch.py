@@ -19,7 +19,7 @@ from auditkit.model.session import Session, Settings
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
-nets = pytest.importorskip("nets")
+from tests.peers import nets  # noqa: E402 - it needs torch
 
 Array = np.ndarray[Any, Any]
 # What torch's exporters warn of is not ours to mend.

@@ -13,7 +13,8 @@ from auditkit.model.session import Settings
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
-nets = pytest.importorskip("nets")
+from tests.peers import nets  # noqa: E402 - it needs torch
+
 F = torch.nn.functional
 
 Array = np.ndarray[Any, Any]
@@ -72,14 +73,16 @@ def test_twenty_steps(network: tuple[Any, Any], options: MaskOptions) -> None:
     session, start = learner.session, names.initial_state(PAIRS, learner.ends, learner.recipe)
     fixed = {names.PICTURES: pictures, names.IMAGE: np.arange(PAIRS, dtype=np.int32), names.LABEL: labels}
     feeds = {name: session.upload(array) for name, array in fixed.items()}
-    stepper = session.stepper(names.STATE, start, {**feeds, names.INFILLS: draws[0]}, [names.LOSS])
+    rates = learner.pace.rates(0, STEPS)[:, None, None, None, None].repeat(PAIRS, axis=1)
+    fed = {names.INFILLS: draws[0], names.RATE: rates[0]}
+    stepper = session.stepper(names.STATE, start, {**feeds, **fed}, [names.LOSS])
 
     bank = torch.from_numpy(pictures)
     weights = torch.zeros(start[names.WEIGHTS].shape, requires_grad=True)
     adam = torch.optim.Adam([weights], lr=options.rate, betas=(0.9, options.memory))
     falling = torch.optim.lr_scheduler.ExponentialLR(adam, options.fall ** (1 / options.steps))
-    for drawn in draws:
-        (ours,) = stepper.step({names.INFILLS: drawn})
+    for drawn, rate in zip(draws, rates, strict=True):
+        (ours,) = stepper.step({names.INFILLS: drawn, names.RATE: rate})
         adam.zero_grad()
         chosen = bank[torch.from_numpy(drawn).long()]
         loss = torch_loss(net, weights, bank[:PAIRS], chosen, torch.from_numpy(labels).long(), options)
