@@ -91,7 +91,7 @@ def network(name: str) -> tuple[Any, int]:
 
 
 def _settle(made: Any, images: Any) -> None:
-    """Make the scores depend on the image, as training does: statistics of noise, nothing muted, nothing saturated."""
+    """Make the scores depend on the image, as training does: statistics of noise, nothing muted or loud."""
     import torch  # noqa: PLC0415
 
     for name, parameter in made.named_parameters():
@@ -212,8 +212,8 @@ def zoo_table(results: Record) -> str:
     total = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     packages = ", ".join(f"{package} {version}" for package, version in results["packages"].items())
     return "\n\n".join([
-        f"{len(networks)} networks with random weights ({packages}), {counts.total()} files: {total}. The percentage "
-        "is by how much the gradient differs from the change of scores on noise images.",
+        f"{len(networks)} networks with random weights ({packages}), {counts.total()} exports and optimised files: "
+        f"{total}. The percentage is by how much the gradient differs from the change of scores on noise images.",
         table(["network", *EXPORTERS], plain),
         f"Optimised by onnxruntime, exported by {' / '.join(EXPORTERS)}:",
         table(["network", *LEVELS], by_level),

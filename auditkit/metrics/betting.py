@@ -50,8 +50,8 @@ class Sample:
     def __post_init__(self) -> None:
         values, (least, most) = finite_rows(self.values, "values"), self.bounds
         if values.min() < least - ROUNDING or values.max() > most + ROUNDING:
-            found = f"{values.min():g} to {values.max():g}"
-            raise BadInput(f"all values must lie between {least:g} and {most:g}, found {found}.")
+            extent = f"{values.min():g} to {values.max():g}"
+            raise BadInput(f"all values must lie between {least:g} and {most:g}, found {extent}.")
         # In ascending order, since sums of floats depend on the order.
         object.__setattr__(self, "values", np.sort(values.clip(least, most)))
 

@@ -5,6 +5,7 @@ A check is used again for the same graphs, weights, device and versions only.
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import asdict
 
 import onnx
@@ -30,7 +31,7 @@ def check_key(classifier: OnnxClassifier, joined: onnx.ModelProto) -> str:
 
 def load(key: str) -> Check | None:
     """The check that was kept under this key."""
-    with unusable(), opened_table(_TABLE) as database:
+    with unusable(), suppress(ValueError, TypeError), opened_table(_TABLE) as database:  # an entry may be damaged
         row = database.execute("SELECT result FROM gradient_checks WHERE key = ?", (key,)).fetchone()
         return None if row is None else Check(**json.loads(row[0]))
     return None

@@ -14,7 +14,10 @@ def test_every_file_has_its_outcome() -> None:
         }},
     ]  # fmt: skip
     text = zoo.zoo_table({"packages": {"torch": "2.9", "timm": "1.0"}, "networks": records})
-    assert "2 networks with random weights (torch 2.9, timm 1.0), 4 files: 1 mask, 1 refused, " in text
+    assert (
+        "2 networks with random weights (torch 2.9, timm 1.0), 4 exports and optimised files: 1 mask, 1 refused, "
+        in text
+    )
     assert "1 differences, 1 not exported." in text
     for row in (
         "| mask, 0.01 % |  |", "| / | / | refused / |", "| torchscript, all | refused so. |",

@@ -122,7 +122,7 @@ def test_detached_weights_change_nothing(tmp_path: Path) -> None:
     assert np.array_equal(model.predict(_images(3, 32)), expected)
     half = auditkit.load(path, preset="imagenet", limits=auditkit.Limits(inline_bytes=1),
                          settings=auditkit.Settings(device="cpu", precision="float16"))  # fmt: skip
-    np.testing.assert_allclose(half.predict(_images(3, 32)), expected, atol=2e-1 if onnx_models.ARM else 2e-2)
+    np.testing.assert_allclose(half.predict(_images(3, 32)), expected, atol=1.5e-1 if onnx_models.ARM else 2e-2)
 
 
 def test_the_cards_class_names_choose_between_two_heads(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Differentiation as a whole: the walk, the forms of files it takes, the file it writes, the check that guards it."""
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -408,7 +410,7 @@ def test_a_rule_that_is_wrong_by_a_thousandth_is_found(
         return [None if grad is None else b.mul(grad, 1.001) for grad in right(b, *rest)]
 
     classifier = opened(onnx_models.convnet(size=16), tmp_path)
-    assert gradient.differentiate(classifier).check.error < gradient_check.LIMIT / 2
+    assert gradient.differentiate(classifier).check.error < (2.5e-4 if onnx_models.ARM else 2e-4)
     monkeypatch.setitem(RULES, operator, wrong)
     with pytest.raises(NoGradient, match=r"differs from the change of scores by 0\.(09|1)"):
         gradient.differentiate(classifier)
@@ -473,9 +475,14 @@ def test_a_check_is_kept_for_the_same_model_and_device(tmp_path: Path, monkeypat
     assert len(checked) == 1
     check("other.onnx")
     assert len(checked) == 2
-    (tmp_path / "cache" / "auditkit" / "cache.sqlite").write_bytes(b"no database")
+    cache = tmp_path / "cache" / "auditkit" / "cache.sqlite"
+    with closing(sqlite3.connect(cache)) as database, database:
+        database.execute("UPDATE gradient_checks SET result = '{'")
     assert check("one.onnx") == first
     assert len(checked) == 3
+    cache.write_bytes(b"no database")
+    assert check("one.onnx") == first
+    assert len(checked) == 4
 
 
 def test_the_command_writes_and_tells(tmp_path: Path) -> None:
