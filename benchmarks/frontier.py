@@ -1,6 +1,6 @@
 """What a learned mask loses when it costs less.
 
-    python -m benchmarks.frontier measure MODEL.onnx IMAGES -o FOLDER [--images 150] [--labels top2] [--only NAME ...]
+    python -m benchmarks.frontier measure MODEL.onnx IMAGES -o FOLDER [--images 150] [--skip 0] [--only NAME ...]
     python -m benchmarks.frontier table FOLDER [FOLDER ...] [--plot FILE.svg]
 
 `measure` learns the masks of every schedule and evaluates them; it goes on where it was cut short. Images are cut into
@@ -121,7 +121,8 @@ class Work:
 
     model: OnnxClassifier
     every: Dataset
-    unit: UnitImages  # those that get masks
+    mapped: range  # places of those that get masks
+    unit: UnitImages  # these
     fold: Array  # [every]
     labels: list[tuple[int, ...]]
     rule: str  # by which the labels were chosen
@@ -149,9 +150,10 @@ def opened(asked: argparse.Namespace) -> Work:
     order = np.random.default_rng(SEED).permutation(len(every))[: asked.pictures]
     every = every.select(order.tolist())
     fold = np.arange(len(every)) % FOLDS
-    unit = load_images(range(min(asked.images, len(every))), every, model.card, model.signature)
+    mapped = range(min(asked.skip, len(every)), min(asked.skip + asked.images, len(every)))
+    unit = load_images(mapped, every, model.card, model.signature)
     chosen = choose_labels(probabilities(model, unit.inputs), asked.labels)
-    return Work(model, every, unit, fold, [tuple(labels.tolist()) for labels in chosen], asked.labels)
+    return Work(model, every, mapped, unit, fold, [tuple(labels.tolist()) for labels in chosen], asked.labels)
 
 
 def learned(work: Work, schedule: Schedule) -> tuple[dict[tuple[str, int], Array], Figures]:
@@ -209,7 +211,7 @@ def evaluated(work: Work, masks: dict[tuple[str, int], Array], folder: Path) -> 
     rows = []
     for fold in range(FOLDS):
         own = [place for place in range(len(work.every)) if work.fold[place] == fold]
-        images = work.every.select([place for place in own if place < len(work.unit.ids)])
+        images = work.every.select([place for place in own if place in work.mapped])
         plan = plan_evaluation(work.model, images, {"mask": open_bundle(folder)}, settings, work.every.select(own))
         for start in range(0, len(images), UNIT):
             positions = range(start, min(start + UNIT, len(images)))
@@ -274,7 +276,8 @@ def compared(records: dict[str, Figures]) -> list[Figures]:
         own = both_infills(record)
         one: Figures = {key: record[key] for key in ("schedule", "model", "labels", "rows", "masks")}
         for metric in METRICS:
-            mine, theirs = (np.array([figures[metric][image] for image in full[metric]]) for figures in (own, full))
+            both = [image for image in full[metric] if image in own[metric]]
+            mine, theirs = (np.array([figures[metric][image] for image in both]) for figures in (own, full))
             difference = paired_difference(mine, theirs)
             one[metric] = {
                 "mean": float(mine.mean()), "difference": difference.value, "low": difference.low,
@@ -357,6 +360,7 @@ def main() -> None:
     measure_verb.add_argument("--preset")
     measure_verb.add_argument("--labels", default="top2")
     measure_verb.add_argument("--images", type=int, default=150, help="that get masks")
+    measure_verb.add_argument("--skip", type=int, default=0, help="images before those: a schedule was chosen on them")
     measure_verb.add_argument("--pictures", type=int, default=150, help="of the data that are used at all")
     measure_verb.add_argument("--only", action="append", choices=SCHEDULES)
     measure_verb.set_defaults(run=measured)

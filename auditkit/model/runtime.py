@@ -230,6 +230,7 @@ def folded(graph: bytes) -> bytes:
     """The serialised graph with constants folded and normalisations merged by the runtime."""
     onnxruntime, options = library(), _options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "folded.onnx"
         options.optimized_model_filepath = str(target)

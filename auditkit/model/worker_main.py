@@ -21,6 +21,8 @@ from auditkit.model.signature import Overrides
 from auditkit.records import from_json, to_json
 
 _UNCOUNTED = 192 * 2**20  # bytes that the limit does not see: the main process, and the code of the libraries
+_STACK = 8 * 2**20  # bytes that a thread reserves where the system has no limit for its stack
+_GROWING = threading.Lock()  # held while the limit is raised
 
 
 class _Objects:
@@ -98,11 +100,28 @@ class _Lane:
 
 def limit_memory(limit: int) -> None:
     """Cap the private writable memory of this process; the runtime reserves much more address space than it uses."""
+    _limit_data(limit - _UNCOUNTED)
+
+
+def _limit_data(limit: int) -> None:
     _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-    limit -= _UNCOUNTED
     if hard_limit != resource.RLIM_INFINITY:
         limit = min(limit, hard_limit)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))
+
+
+def session(graph: bytes, weights: dict[str, Array], threads: int, *options: Value) -> runtime.LocalSession:
+    """A session of the runtime; the limit on memory grows by what the stacks of its threads reserve.
+
+    If there were no room for them, the runtime would wait for threads that never start.
+    """
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    stacks = (threads or os.cpu_count() or 1) * (_STACK if stack == resource.RLIM_INFINITY else stack)
+    with _GROWING:
+        limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        if limit != resource.RLIM_INFINITY:
+            _limit_data(limit + stacks)
+    return runtime.LocalSession(graph, weights, threads, *options)
 
 
 def examine(path: str, size: int, examiner: str, expected: Value, plain_limits: Value) -> dict[str, Value]:
@@ -120,7 +139,7 @@ def examine(path: str, size: int, examiner: str, expected: Value, plain_limits: 
 
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "examine": examine, "LocalSession": runtime.LocalSession, "folded": runtime.folded,
+    "examine": examine, "LocalSession": session, "folded": runtime.folded,
     "cuda_problem": runtime.cuda_problem,
 }  # fmt: skip
 

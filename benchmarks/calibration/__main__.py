@@ -11,6 +11,7 @@ where it was cut short.
 
 import argparse
 import json
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,17 @@ from typing import Any
 import numpy as np
 
 import auditkit
+from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
+from auditkit.metrics.label_specificity import Matrices
 from auditkit.metrics.values import NotAssessed
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.runs.comparison.finished_run import FinishedRun, read_run
 from auditkit.runs.evaluation.images import load_images, probabilities
-from benchmarks.calibration.fakes import BLIND, DAMAGES, FAKES, Case, Fake, LabelMaps, damaged
+from auditkit.runs.summary.source_rows import metric_rows
+from benchmarks.calibration.fakes import BLIND, DAMAGES, FAKES, Case, Fake, LabelMaps, damaged, rivals_inverted
+from benchmarks.calibration.search import searched
 from benchmarks.reporting import log, origin
 
 SEED = 2022
@@ -37,7 +42,7 @@ TOGETHER = 6  # sets in one evaluation
 Values = dict[str, dict[str, list[float | None]]]  # by source and metric, one number for each image
 
 
-def opened(path: Path, preset: str, device: str) -> OnnxClassifier:
+def opened(path: Path, preset: str | None, device: str) -> OnnxClassifier:
     """A model."""
     model = auditkit.load(path, preset=preset, settings=auditkit.Settings(device=device))
     assert isinstance(model, OnnxClassifier)
@@ -93,6 +98,7 @@ def every_set(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace)
         fakes |= {f"fake/{name}, of {method}": (method, fake) for name, fake in FAKES.items()}
         fakes |= {f"damaged/{name}, of {method}": (method, lambda case, damage=damage: damaged(case, damage))
                   for name, damage in DAMAGES.items()}  # fmt: skip
+        fakes[f"damaged/the rival's, inverted, of {method}"] = method, rivals_inverted
     for number, (name, (method, fake)) in enumerate(fakes.items()):
         sets[name] = faked(sets[f"honest/{method}"], seen, fake, asked.out / "fakes" / str(number))
     borrowed = {"another model's": (asked.other, asked.preset), "of wrong pixels": (asked.model, asked.wrong_preset)}
@@ -105,6 +111,7 @@ def every_set(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace)
             labels = {image: tuple(labels) for image, labels in sets[f"honest/{method}"].labels.items()}
             lent = _for_labels(lender, images, labels, method, out / "lent")
             sets[f"borrowed/{name}, {method}"] = faked(lent, seen, lambda case: case.maps, out)  # as if they were ours
+    sets["damaged/found by search"] = searched(model, images, sets["honest/rise"], asked.out / "search")
     return sets
 
 
@@ -125,7 +132,18 @@ def values_of(run: FinishedRun, source: str) -> dict[str, list[float | None]]:
         if not isinstance(metric, NotAssessed):
             means = metric.image_means(len(run.table.images))
             found[name] = [None if np.isnan(value) else round(float(value), 5) for value in means]
+    matrices = Matrices.of(metric_rows(run.table, run.table.positions(source)))
+    for name, chosen in (("predicted_log_odds", matrices.predicted), ("other_log_odds", ~matrices.predicted)):
+        own = np.where(chosen & np.isfinite(matrices.own), matrices.own, np.nan)
+        levels = dict(zip(matrices.images.tolist(), own, strict=True))
+        found[name] = [_mean(levels.get(image)) for image in range(len(run.table.images))]
     return found
+
+
+def _mean(levels: Array | None) -> float | None:
+    """The mean of the numbers that there are."""
+    known = [] if levels is None else levels[np.isfinite(levels)].tolist()
+    return round(statistics.fmean(known), 5) if known else None
 
 
 def measured(model: OnnxClassifier, images: Dataset, sets: Mapping[str, HeatmapSet], asked: argparse.Namespace) -> Any:
@@ -136,7 +154,8 @@ def measured(model: OnnxClassifier, images: Dataset, sets: Mapping[str, HeatmapS
         some = names[start : start + TOGETHER]
         out = asked.out / "runs" / str(start // TOGETHER)
         auditkit.evaluate(model, images, {f"set{names.index(name)}": sets[name] for name in some}, out=out,
-                          labels=asked.labels, deletion=False, saliency="none", infill=asked.infill)  # fmt: skip
+                          labels=asked.labels, deletion=False, saliency="none", infill=asked.infill,
+                          controls=not start)  # fmt: skip
         run = read_run(out)
         ids = run.table.images
         for source in run.table.sources:
@@ -154,7 +173,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--preset", default="imagenet")
+    parser.add_argument("--preset", help="how images are prepared; else as the card beside the model says")
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--labels", default="top3")
     parser.add_argument("--infill", default="gray")

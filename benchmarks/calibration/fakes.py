@@ -173,6 +173,12 @@ DAMAGES: dict[str, Callable[[Array], Array]] = {
 }  # of every map in the same way
 
 
+def rivals_inverted(case: Case) -> LabelMaps:
+    """For each label what the map of its strongest rival leaves out."""
+    labels = list(case.maps)
+    return {label: -case.maps[labels[1] if number == 0 else labels[0]] for number, label in enumerate(labels)}
+
+
 def damaged(case: Case, damage: Callable[[Array], Array]) -> LabelMaps:
     """The maps of an image, all damaged in the same way."""
     return {label: damage(values) for label, values in case.maps.items()}

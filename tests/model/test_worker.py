@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -223,3 +224,9 @@ def test_what_is_no_longer_used_is_forgotten(model: auditkit.OnnxClassifier) -> 
 def test_a_session_without_a_worker_is_refused(path: Path) -> None:
     with pytest.raises(RuntimeError, match="in_process"):
         Session(onnx_models.convnet(size=8, classes=4), Settings(device="cpu"))
+
+
+def test_the_stacks_of_many_threads_do_not_count_as_memory_of_the_model(model: auditkit.OnnxClassifier) -> None:
+    settings = replace(model.settings, threads=128)  # whose stacks reserve 1 GiB in each session
+    sessions = [Session(model.graph, settings, model.weights) for _ in range(6)]
+    assert len(sessions) == 6

@@ -37,6 +37,7 @@ _Tick = Callable[[int], None]
 Options = TypeVar("Options")
 Prepared = TypeVar("Prepared")
 _PREPARED: "WeakKeyDictionary[OnnxClassifier, dict[Any, Any]]" = WeakKeyDictionary()
+_MOST_PREPARED = 4  # of a classifier: each holds a session, with memory of the device
 _HALF_SCALE = 1024.0  # for float16: gradients of -log f are at most 1 at the logits and far smaller at the pixels
 _FACTORS = ((128, 4), (48, 2), (0, 1))  # (least pixels on the shorter side, pixels per cell of a mask)
 _COARSE_FACTORS = ((128, 8), (0, 4))  # the same for masks of 28 x 28 at 224 pixels
@@ -155,13 +156,14 @@ def _split(state: dict[str, Array], count: int) -> list[dict[str, Array]]:
 def prepare_once(
     model: AnyClassifier, options: Options, prepare: Callable[[OnnxClassifier, Options], Prepared]
 ) -> Prepared:
-    """The result of `prepare`, computed once for a classifier and its options."""
+    """The result of `prepare`, computed once for a classifier and its options; the last few are kept."""
     if not model.can_differentiate:
         raise NoGradient("a function has no gradient to follow")
     cache = _PREPARED.setdefault(model, {})
-    if options not in cache:
-        cache[options] = prepare(model, options)
-    prepared: Prepared = cache[options]
+    prepared: Prepared = cache.pop(options) if options in cache else prepare(model, options)
+    cache[options] = prepared
+    if len(cache) > _MOST_PREPARED:
+        del cache[next(iter(cache))]
     return prepared
 
 

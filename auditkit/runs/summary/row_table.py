@@ -1,6 +1,6 @@
 """All rows of a run as columns of numbers: thousands of images in some megabytes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import copy
 from functools import cached_property
 from typing import Any, Final
@@ -27,6 +27,7 @@ DIGEST = "map_digest"  # of which 60 bits tell maps apart
 SAME_MAP_FLAG: Final = "same-map-for-all-labels"  # flags of a map
 CONSTANT: Final = "constant"
 TIES: Final = "ties"
+_ROWS_AT_ONCE = 2000  # of the tables that are read
 TOP = "map_top"  # fingerprints, kept of the bundles' maps and of edges
 
 
@@ -39,8 +40,7 @@ class RowTable:
         codes: dict[str, dict[Any, int]] = {name: {} for name in CODED}
         parts: dict[str, list[Array]] = {name: [] for name in (*CODED, *SMALL, *NUMBERS, *LISTS, DIGEST)}
         tops, failed = list[tuple[Array, Array]](), list[FailedImage]()
-        for table in tables:
-            failed += failed_images(table)
+        for table in _joined_tables(tables, failed):
             for name in CODED:
                 parts[name].append(_codes(table.column(name), codes[name]))
             for name in (*SMALL, *NUMBERS):
@@ -144,6 +144,22 @@ class RowTable:
         values = np.full(len(self.images), np.nan)
         values[self.image] = self.column(name)
         return values
+
+
+def _joined_tables(tables: Iterable[Any], failed: list[FailedImage]) -> Iterator[Any]:
+    """The tables of many units joined into fewer ones; the images that cannot be used are appended to `failed`."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    waiting, rows = list[Any](), 0
+    for table in tables:
+        failed += failed_images(table)
+        waiting.append(table)
+        rows += len(table)
+        if rows >= _ROWS_AT_ONCE:
+            yield pa.concat_tables(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def _codes(column: Any, codes: dict[Any, int]) -> Array:
