@@ -86,6 +86,13 @@ def deletion(rows: MetricRows, name: str) -> Result:
     return rows.finite(name, "deletion", rows.target_rows) or missing
 
 
+def relevance_gain(rows: MetricRows, name: str) -> Result:
+    """Insertion less deletion: 0 in expectation for a random map, whatever the model and the infill."""
+    gains = (rows.column("insertion") - rows.column("deletion"))[rows.target_rows]
+    known = np.isfinite(gains)
+    return rows.per_pair(name, rows.target_rows[known], gains[known]) if known.any() else deletion(rows, name)
+
+
 def _no_map(rows: MetricRows, name: str) -> NotAssessed:
     return NotAssessed(name, "no-map-for-named-label" if rows.targets_listed_labels else "no-map-for-predicted-label")
 

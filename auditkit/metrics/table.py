@@ -75,6 +75,10 @@ _ENTRIES = (
            curve="insertion", by_class=True, key_figure=True),
     Metric("deletion", "deletion", "The mean of the label's probability while pixels are hidden from the whole image "
            "on, the most important first.", per_image.deletion, direction="lower", curve="deletion"),
+    Metric("relevance_gain", "relevance gain", "Insertion less deletion: how much sooner the label appears than it "
+           "disappears, the most important pixels first. 0 for random maps, whatever the model and the infill.",
+           per_image.relevance_gain, "AUC of insertion − AUC of deletion", bounds=_CORRELATION, curve="insertion",
+           key_figure=True),
     Metric("tie_spread", "spread by tie order", "How much insertion depends on the order of tied pixels.",
            per_image.tie_spread, direction="lower", compared="never", in_policies=False),
     Metric("saliency_metric", "saliency metric", "How small a box around the map's largest bright component still "
@@ -112,13 +116,13 @@ _ENTRIES = (
            "One map for all labels scores 0.", label_specificity.label_specificity,
            "S[a, a] − mean of S[a, b] over b ≠ a;  S[a, b] = mean of log p(a) ∕ p(not a) over the curve of b’s map",
            bounds=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
-           curve="log_odds", key_figure=True, in_policies=False),
+           curve="log_odds", key_figure=True),
     Metric("other_label_evidence", "other-label evidence", "How much more the maps of labels that are not predicted "
            "show them than the predicted label's map does, in log-odds, clipped at ±6 for an image. Against a control: "
            "how much more than the control's map does.", label_specificity.other_label_evidence,
            "S[a, a] − S[a, map of the prediction];  against a control: S[a, a] − S[a, control]",
            bounds=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
-           curve="log_odds", in_policies=False),
+           curve="log_odds"),
     Metric("pointing_game", "pointing game", "Share of images whose most important pixel lies in the given region.",
            partial(per_image.localised, column="pointing_hit"), needs="regions", key_figure=True,
            depends_on_infill=False),

@@ -44,6 +44,7 @@ def _head(results: Results) -> list[str]:
     return [
         f"# {'Audit' if results.policy else 'Evaluation'} of {plain(sections.subject_name(results))}",
         f"**{headline.symbol} {plain(headline.word)}.** {plain(results.verdict_reason or headline.means)}",
+        *(f"Hint: {plain(hint.text)}" for hint in results.hints),
         _earlier_run(results.baseline) if results.baseline else "",
         table(("Of", "Which"), sections.subject_line(results)),
     ]
@@ -179,7 +180,8 @@ def _provenance(loaded: Loaded) -> list[str]:
 
 def _limits(results: Results) -> list[str]:
     claims = [f"It may not be claimed: {claim}" for claim in wording.MAY_NOT_CLAIM]
-    return ["## What the figures may not be used to claim", _bullets([*results.limitations, *claims])]
+    of_policy = () if results.policy is None else results.policy.cannot_tell
+    return ["## What the figures may not be used to claim", _bullets([*results.limitations, *of_policy, *claims])]
 
 
 def _bullets(lines: Iterable[str]) -> str:

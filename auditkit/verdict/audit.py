@@ -35,6 +35,7 @@ from auditkit.runs.summary.results import results as run_results
 from auditkit.runs.summary.results import without_figures
 from auditkit.runs.summary.samples import Samples
 from auditkit.verdict.decision import judge
+from auditkit.verdict.hints import find_hints, wanted
 from auditkit.verdict.policy import Policy, deciding
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
@@ -86,6 +87,9 @@ def audit(
         )  # fmt: skip
         results = replace(results, run=run, software=provenance.facts(model), policy=request.policy.to_record())
         results = judge(request.policy, results, samples, datetime.now(UTC).date(), request.fail_on)
+        if wanted(request.policy, results):
+            usable = {name: maps for name, maps in request.bundles.items() if name in results.bundles}
+            results = replace(results, hints=find_hints(model, images, usable, request.policy.evaluation))
         store.finish(results)
         baseline, problem = _changes_since(request.baseline, out)
         store.finish(replace(results, baseline=baseline))

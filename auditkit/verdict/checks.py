@@ -74,17 +74,15 @@ class Finding:
         )  # fmt: skip
 
 
-def judge_check(
-    check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str] = (), curve_error: float = 0.0
-) -> Finding:
+def judge_check(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str] = ()) -> Finding:
     """The worst finding of a check over every bundle and infill.
 
     A margin "over the control" must hold over every control that the policy has. The best one is among them, and none
     was picked by looking at the figures, so the tests keep their meaning. `allowed` are the cheats that are suppressed
-    by name; `curve_error` is how far figures of curves may be off.
+    by name.
     """
     figures = _figures(check, policy, measurements, allowed)
-    outcomes = [(figure, _outcome(check, policy, figure, curve_error)) for figure in figures]
+    outcomes = [(figure, _outcome(check, policy, figure)) for figure in figures]
     judged = assessable = [(figure, outcome) for figure, outcome in outcomes if not outcome.by_nature]
     left_out: dict[str, str] = {}
     if len(check.over) > 1 and assessable:
@@ -172,7 +170,7 @@ def _required(check: Check, outcome: Outcome) -> bool:
     return outcome.status != "not assessed" or (not outcome.no_room and (check.required or for_want_of_maps))
 
 
-def _outcome(check: Check, policy: Policy, figure: Figure, curve_error: float) -> Outcome:
+def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
     if figure.value is None:
         return Outcome("not assessed", figure.reason, figure.by_nature)
     if figure.short:
@@ -186,7 +184,9 @@ def _outcome(check: Check, policy: Policy, figure: Figure, curve_error: float) -
         return Outcome("not assessed" if by_nature else "inconclusive", few, by_nature)
     if figure.sample is None:
         return Outcome("inconclusive", figure.reason or "the values of its images are not known")
-    outcome, no_room = _tested(check, figure, figure.sample, curve_error), _no_room(check, figure)
+    if figure.error is None:
+        return Outcome("inconclusive", "how far it may be off for want of points is not known")
+    outcome, no_room = _tested(check, figure, figure.sample, figure.error), _no_room(check, figure)
     if no_room and outcome.status == "pass" and check.limit < 0:
         return outcome._replace(status="not assessed", reason=no_room, by_nature=True, no_room=True)
     if no_room and outcome.status != "pass" and check.limit >= 0:
@@ -206,26 +206,31 @@ def _too_few(check: Check, policy: Policy, figure: Figure) -> str:
     return reason if figure.n < needed else ""
 
 
-def _tested(check: Check, figure: Figure, sample: Sample, curve_error: float) -> Outcome:
+def _tested(check: Check, figure: Figure, sample: Sample, error: float) -> Outcome:
     """On which side of the limit the mean over all images lies, if the test of one side or the other decides.
 
-    A limit that is missed by less than the curves may be off is not missed for certain.
+    A limit that is kept or missed by no more than the `error` of the curves is not kept or missed for certain.
     """
-    limit, error = check.limit, curve_error if METRICS[check.metric].curve else 0.0
-    if check.rule == "max":
-        holds, fails, beyond = sample.e_below(limit), sample.e_above(limit), sample.e_above(limit + error)
-    else:
-        least = limit + ROUNDING if check.over else limit
-        holds, fails, beyond = sample.e_above(least), sample.e_below(limit), sample.e_below(limit - error)
-    if figure.same_curves and limit >= 0:
-        return Outcome("fail", "on every image its curves are the control's", e_holds=holds, e_fails=beyond)
-    outcome = Outcome("inconclusive", figure.reason, e_holds=holds, e_fails=beyond)
+    holds, fails = _e_values(check, sample, error)
+    if figure.same_curves and check.limit >= 0:
+        return Outcome("fail", "on every image its curves are the control's", e_holds=holds, e_fails=fails)
+    outcome = Outcome("inconclusive", figure.reason, e_holds=holds, e_fails=fails)
     if holds >= DECISIVE:
         return outcome._replace(status="pass")
-    if beyond >= DECISIVE:
+    if fails >= DECISIVE:
         return outcome._replace(status="fail")
-    too_few_points = "its curves have too few points to tell"
-    return outcome._replace(reason=too_few_points) if fails >= DECISIVE else outcome
+    if max(_e_values(check, sample, 0.0)) >= DECISIVE:
+        return outcome._replace(reason=f"its curves have too few points to tell: it may be off by {error:.2g}")
+    return outcome
+
+
+def _e_values(check: Check, sample: Sample, error: float) -> tuple[float, float]:
+    """The e-values for a limit that is kept by more than `error`, and for one that is missed by more."""
+    limit = check.limit
+    if check.rule == "max":
+        return sample.e_below(limit - error), sample.e_above(limit + error)
+    least = limit + ROUNDING if check.over else limit
+    return sample.e_above(least + error), sample.e_below(limit - error)
 
 
 def _no_room(check: Check, figure: Figure) -> str:

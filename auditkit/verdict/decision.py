@@ -47,11 +47,9 @@ def judge(
     measurements = Measurements(results, samples)
     active = {suppression.check: suppression for suppression in policy.suppressions if today <= suppression.expires}
     required = preconditions(policy, measurements)
-    points = next(finding for finding in required if finding.id == "points")
-    curve_error = (points.figure.value or 0.0) if points.status == "inconclusive" else 0.0
-    judged = [judge_check(check, policy, measurements, active, curve_error) for check in policy.checks]
+    judged = [judge_check(check, policy, measurements, active) for check in policy.checks]
     of_policy = [_suppressed(finding, active) for finding in judged]
-    named = _odd(policy, measurements, active) + _not_above(policy, measurements, active, curve_error)
+    named = _odd(policy, measurements, active) + _not_above(policy, measurements, active)
     findings = required + of_policy + named + _expired(policy, today)
     decision = decide(findings, of_policy, level)
     checks = tuple(finding.to_record(counts=_counts(finding, level)) for finding in findings)
@@ -87,9 +85,7 @@ def _odd(policy: Policy, measurements: Measurements, active: Mapping[str, Suppre
     return findings
 
 
-def _not_above(
-    policy: Policy, measurements: Measurements, active: Mapping[str, Suppression], curve_error: float
-) -> list[Finding]:
+def _not_above(policy: Policy, measurements: Measurements, active: Mapping[str, Suppression]) -> list[Finding]:
     """Findings about controls that the maps do not beat, by the policy's margin or for information."""
     any_count = replace(policy, minimum_images=FEWEST_IMAGES)
     margins = [check for check in policy.checks
@@ -100,7 +96,7 @@ def _not_above(
             name = f"not-above-{control}"
             title = f"{check.metric.replace('_', ' ')} above control:{control}"
             over_control = replace(check, id=name, title=title, limit=0.0, over=(control,))
-            finding = judge_check(over_control, any_count, measurements, curve_error=curve_error)
+            finding = judge_check(over_control, any_count, measurements)
             few = finding.figure.n < FEWEST_IMAGES  # they are no sign of anything
             if finding.status in ("fail", "inconclusive") and not few:
                 finding = replace(finding, part_of=check.id if margins else "")
@@ -183,7 +179,7 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
         reason = _because(f"{len(because)} of {counted} checks failed", because)
         return f"{reason} {_AT_MOST.format('fail')}" if decision.tested else reason
     if decision.verdict == "pass":
-        return _explain_pass(decision, of_policy, level)
+        return " ".join(filter(None, (_explain_pass(decision, of_policy, level), policy.pass_means)))
     if decision.no_other_labels:
         return _because("Nothing is known about labels other than the prediction; add images on which the model is "
                         "less sure. Not assessed", because)  # fmt: skip

@@ -26,6 +26,7 @@ class Figure:
     n: int = 0
     reason: str = ""  # why there is none, or what it rests on
     sample: Sample | None = None  # the values of its images, which a test takes
+    error: float | None = 0.0  # how far it may be off because its curves are known at some points only; None: unknown
     exact: bool = False  # a count or a measurement that no chance affects
     by_nature: bool = False  # missing because of the model's probabilities, not of the supplied maps
     same_curves: bool = False  # of a margin: the maps rank pixels as the control's do, on every image
@@ -54,6 +55,7 @@ class Measurements:
         self._metrics = _by_source(results.metrics)
         self._controls = _by_source(results.controls)
         self._comparisons = _by_source(results.comparisons)
+        self._errors = {(entry.bundle, entry.infill): entry for entry in results.points}
 
     def figures(self, metric: str) -> list[Figure]:
         """A metric of every bundle under every infill; of the model itself, where it is about no map."""
@@ -63,7 +65,8 @@ class Measurements:
 
     def _figures(self, metric: str, bundle: str, infill: str) -> list[Figure]:
         of, sample = self._of(bundle, infill), self._sample(metric, bundle, infill)
-        figures = [_figure(entry, of, sample) for entry in self._metrics.get((metric, bundle, infill, ""), [])]
+        error = self._error(metric, bundle, infill)
+        figures = [_figure(entry, of, sample, error) for entry in self._metrics.get((metric, bundle, infill, ""), [])]
         if metric == "best_effort":
             figures = [self._of_unsure(figure, f"{FLOOR:g} or more", bundle, infill) for figure in figures]
         return figures or [Figure(of, reason=f"{metric.replace('_', ' ')} was not measured")]
@@ -78,7 +81,9 @@ class Measurements:
         against = f"{name}:{bundle}" if control == ONE_MAP_CONTROL else name
         of = f"{self._of(bundle, infill)} over {name}"
         sample = None if self._samples is None else self._samples.of_margin(metric, bundle, infill, against)
-        margins = [_figure(entry, of, sample)
+        errors = [self._error(metric, source, infill) for source in (bundle, against)]
+        error = None if None in errors else sum(filter(None, errors))
+        margins = [_figure(entry, of, sample, error)
                    for entry in self._comparisons.get((metric, bundle, infill, against), [])]  # fmt: skip
         if not margins:
             missing = [figure for figure in self._figures(metric, bundle, infill) if figure.value is None]
@@ -102,6 +107,15 @@ class Measurements:
 
     def _sample(self, metric: str, source: str, infill: str) -> Sample | None:
         return None if self._samples is None else self._samples.of_metric(metric, source, infill)
+
+    def _error(self, metric: str, source: str, infill: str) -> float | None:
+        """How far a figure may be off because of the points of its curves; None if the results do not say."""
+        if not METRICS[metric].curve:
+            return 0.0
+        entry = self._errors.get((source, infill))
+        if entry is None:
+            return None
+        return entry.errors.get(metric, entry.error)
 
     def _of_unsure(self, figure: Figure, least: str, bundle: str, infill: str) -> Figure:
         """A figure that rests on the images with a second label that counts."""
@@ -134,10 +148,10 @@ def _by_source(entries: Iterable[MetricResult]) -> dict[_Key, list[MetricResult]
     return by_source
 
 
-def _figure(entry: MetricResult, of: str, sample: Sample | None) -> Figure:
+def _figure(entry: MetricResult, of: str, sample: Sample | None, error: float | None = 0.0) -> Figure:
     """A figure with the values of its images; notes on the entry's interval are dropped, since a check has its own."""
     if entry.value is None:
         by_nature = entry.not_assessed is not None and entry.not_assessed.by_nature
         return Figure(of, reason=remark(entry) or "it was not measured", by_nature=by_nature)
     reason = "" if entry.note is not None and entry.note.about_interval else remark(entry)
-    return Figure(of, entry.value, entry.n, reason, sample)
+    return Figure(of, entry.value, entry.n, reason, sample, error)

@@ -18,7 +18,7 @@ ONE_MAP_CONTROL = "one-map"  # the bundle's own map of the predicted label, posi
 CONTROLS = (*DRAWN, ONE_MAP_CONTROL)
 
 RULES = ("min", "max", "min_margin_over")
-BUILT_IN = ("record", "settings", "images", "labels", "controls", "points", "identity", "maps-usable")
+BUILT_IN = ("record", "settings", "images", "labels", "controls", "identity", "maps-usable")
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,9 @@ class Policy:
     checks: tuple[Check, ...]
     suppressions: tuple[Suppression, ...]
     text: str  # as it was given
+    pass_means: str = ""  # in a sentence
+    cannot_tell: tuple[str, ...] = ()  # sentences about maps that it cannot tell from good ones
+    hints: bool = False  # whether to look for the mistake where supplied maps fail
 
     @property
     def images_needed(self) -> int:
@@ -109,7 +112,7 @@ class Policy:
     def to_record(self) -> RecordedPolicy:
         """The entry of results.json."""
         return RecordedPolicy(self.name, self.description, self.sha256, self.shipped, self.text, self.minimum_images,
-                              self.fail_on)  # fmt: skip
+                              self.fail_on, self.cannot_tell)  # fmt: skip
 
 
 def deciding(severity: str) -> Severity:

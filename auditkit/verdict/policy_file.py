@@ -75,7 +75,8 @@ def parse_policy(text: str, where: str) -> Policy:
     if type(data.get("schema_version")) is not int or data["schema_version"] != SCHEMA_VERSION:
         version = f"is {shown(data['schema_version'])}" if "schema_version" in data else "is missing"
         raise BadInput(f"{where}: schema_version {version}, expected {SCHEMA_VERSION}.")
-    keys = ("schema_version", "name", "description", "fail_on", "evaluation", "randomisation", "check", "suppression")
+    keys = ("schema_version", "name", "description", "pass_means", "cannot_tell", "hints", "fail_on",
+            "evaluation", "randomisation", "check", "suppression")  # fmt: skip
     top = Table(data, where, keys)
     settings_keys = ("labels", "infill", "eps1", "eps2", "steps", "range", "confidence", "seed", "controls",
                      "minimum_images", "max_failed_images")  # fmt: skip
@@ -93,8 +94,16 @@ def parse_policy(text: str, where: str) -> Policy:
     return Policy(
         _name(top), top.text("description", ""), settings,
         evaluation.whole("minimum_images", 1, 1), failed, controls, randomisation,
-        top.choice("fail_on", FAIL_ON, "low"), checks, _suppressions(top, checks), text,
+        top.choice("fail_on", FAIL_ON, "low"), checks, _suppressions(top, checks), text, top.text("pass_means", ""),
+        _cannot_tell(top), top.truth("hints", default=False),
     )  # fmt: skip
+
+
+def _cannot_tell(top: Table) -> tuple[str, ...]:
+    sentences = top.data.get("cannot_tell", [])
+    if not isinstance(sentences, list) or not all(isinstance(each, str) and each.strip() for each in sentences):
+        raise top.refuse("cannot_tell", "a list of texts in quotes, not blank")
+    return tuple(sentences)
 
 
 def _name(top: Table) -> str:

@@ -4,24 +4,22 @@ A policy neither states nor suppresses them. Without them, a verdict could be ob
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import resolved
-from auditkit.runs.folder.figures import CONTROL, Severity, Status
+from auditkit.runs.folder.figures import Severity, Status
 from auditkit.runs.folder.results import ModelFile, Refusal
-from auditkit.runs.summary.sampling_error import MOST_SAMPLING_ERROR
 from auditkit.verdict.checks import NO_FIGURE, Finding
 from auditkit.verdict.measurements import Figure, Measurements
-from auditkit.verdict.policy import ONE_MAP_CONTROL, Check, Policy
+from auditkit.verdict.policy import ONE_MAP_CONTROL, Policy
 
 LEAST_DIFFERENT = 0.9  # share of the images; with more copies, intervals would be too narrow
 
 
 def preconditions(policy: Policy, measurements: Measurements) -> list[Finding]:
     """Findings about what the checks of the policy rest on."""
-    checks = [_record, _settings, _images, _labels, _controls, _points, _identity]
+    checks = [_record, _settings, _images, _labels, _controls, _identity]
     return [check(policy, measurements) for check in checks] + list(_refused(measurements))
 
 
@@ -105,47 +103,6 @@ def _controls(policy: Policy, measurements: Measurements) -> Finding:
     if missing or not measurements.infills:
         return _finding("controls", title, "not assessed", f"No figures of {', '.join(missing) or 'any control'}.")
     return _finding("controls", title, "pass", f"{len(expected)} controls were measured.")
-
-
-def _points(policy: Policy, measurements: Measurements) -> Finding:
-    """Whether curves have enough points; more images do not make up for too few."""
-    title = "curves have enough points"
-    of_curves = [check for check in policy.checks if METRICS[check.metric].curve]
-    if not of_curves:
-        reason = "The policy has no checks of curves."
-        return _finding("points", title, "not assessed", reason, severity="info", required=False)
-    errors = list(chain.from_iterable(_errors(check, measurements) for check in of_curves))
-    unknown = [source for source, error in errors if error is None]
-    if unknown or not errors:
-        reason = f"How far the figures of {unknown[0] if unknown else 'the run'} may be off is not known."
-        return _finding("points", title, "not assessed", reason, limit=MOST_SAMPLING_ERROR, rule="max")
-    source, error = max(((source, error or 0.0) for source, error in errors), key=lambda pair: pair[1])
-    steps = measurements.results.settings.steps
-    points = f"{steps} points" if steps.isdecimal() else f"steps = '{steps}'"
-    reason = (
-        f"With {points}, a figure of {source} may be off by {error:.2g}; at most {MOST_SAMPLING_ERROR:g} is allowed."
-    )
-    if error > MOST_SAMPLING_ERROR:
-        remedy = "a smaller tolerance, such as steps = 'auto:0.001'" if steps.startswith("auto") else "steps = 'auto'"
-        reason += f" Use {remedy}."
-    status: Status = "pass" if error <= MOST_SAMPLING_ERROR else "inconclusive"
-    return _finding(
-        "points", title, status, reason, Figure("", error, exact=True), limit=MOST_SAMPLING_ERROR, rule="max"
-    )
-
-
-def _errors(check: Check, measurements: Measurements) -> Iterator[tuple[str, float | None]]:
-    """Whose figures a check judges, and how far each may be off; None where the results do not say."""
-    by_source = {(entry.bundle, entry.infill): entry for entry in measurements.results.points}
-    metric = "insertion" if check.metric == "deletion" else check.metric  # both have the same steps
-    for bundle, infill in measurements.sources:
-        controls = (f"{CONTROL}{name}{f':{bundle}' if name == ONE_MAP_CONTROL else ''}" for name in check.over)
-        for source in (bundle, *controls):
-            entry = by_source.get((source, infill))
-            if entry is None or not entry.errors:
-                yield source, None if entry is None else entry.error
-            elif metric in entry.errors:  # else it has no such figure
-                yield source, entry.errors[metric]
 
 
 def _identity(_policy: Policy, measurements: Measurements) -> Finding:

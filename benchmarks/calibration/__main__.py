@@ -111,7 +111,8 @@ def every_set(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace)
             labels = {image: tuple(labels) for image, labels in sets[f"honest/{method}"].labels.items()}
             lent = _for_labels(lender, images, labels, method, out / "lent")
             sets[f"borrowed/{name}, {method}"] = faked(lent, seen, lambda case: case.maps, out)  # as if they were ours
-    sets["damaged/found by search"] = searched(model, images, sets["honest/rise"], asked.out / "search")
+    if "search" not in (asked.without or ()):
+        sets["damaged/found by search"] = searched(model, images, sets["honest/rise"], asked.out / "search")
     return sets
 
 
@@ -154,7 +155,7 @@ def measured(model: OnnxClassifier, images: Dataset, sets: Mapping[str, HeatmapS
         some = names[start : start + TOGETHER]
         out = asked.out / "runs" / str(start // TOGETHER)
         auditkit.evaluate(model, images, {f"set{names.index(name)}": sets[name] for name in some}, out=out,
-                          labels=asked.labels, deletion=False, saliency="none", infill=asked.infill,
+                          labels=asked.labels, saliency="none", infill=asked.infill,
                           controls=not start)  # fmt: skip
         run = read_run(out)
         ids = run.table.images
@@ -179,7 +180,7 @@ def main() -> None:
     parser.add_argument("--infill", default="gray")
     parser.add_argument("--other", type=Path, help="another model, whose maps are borrowed")
     parser.add_argument("--wrong-preset", help="a way to prepare images that is not the model's")
-    parser.add_argument("--without", action="append", choices=HONEST, help="a method to leave out; repeatable")
+    parser.add_argument("--without", action="append", choices=[*HONEST, "search"], help="to leave out; repeatable")
     asked = parser.parse_args()
     model = opened(asked.model, asked.preset, asked.device)
     images = chosen_images(model, asked.data, asked.images)

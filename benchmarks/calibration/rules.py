@@ -52,6 +52,7 @@ def _values(record: Record, source: str, figure: str, images: slice) -> Array | 
 
 RULES: dict[str, tuple[Test, ...]] = {
     "prediction": (Test("insertion", True, 1.0),),
+    "relevance gain": (Test("relevance_gain", True, 1.0),),
     "prediction, log-odds 2": (Test("predicted_log_odds", True, 2.0),),
     "prediction, log-odds 6": (Test("predicted_log_odds", True, 6.0),),
     "other labels 2": (Test("other_log_odds", True, 2.0),),

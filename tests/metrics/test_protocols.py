@@ -164,7 +164,7 @@ def test_rise(tmp_path: Path, toy: Toy, model: Any, images: Array, kind: str, st
         assert (row["insertion"], row["deletion"]) == pytest.approx((shown, hidden), abs=CLOSE)
         assert (row["alpha"], row["beta"]) == (None, None)
     assert found.value("deletion", "maps") == pytest.approx(np.mean([row["deletion"] for row in rows.values()]))
-    assert {metric.name for metric in found.metrics} == {"insertion", "deletion"}
+    assert {metric.name for metric in found.metrics} == {"insertion", "deletion", "relevance_gain"}
 
 
 # --- the paper's code ------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from auditkit.runs.summary.samples import Samples
 from auditkit.runs.summary.wording import flag_text, why_not_assessed, why_not_randomised
 from auditkit.verdict.decision import judge
 from auditkit.verdict.flags import KINDS, is_named
-from auditkit.verdict.policy import CONTROLS, Policy, shipped_text
+from auditkit.verdict.policy import CONTROLS, Policy
 from auditkit.verdict.policy_file import parse_policy, read_policy
 from tests.support.judged_results import (
     MISSING,
@@ -47,15 +47,20 @@ from tests.support.judged_results import (
 
 TODAY = date(2026, 6, 1)
 OF_EVERY_LABEL = [name for name, metric in METRICS.items() if metric.of_every_label]
-EVIDENCE = ("record", "settings", "images", "labels", "controls", "points", "identity")
-STRICT, STANDARD = read_policy("strict"), read_policy("standard")
+EVIDENCE = ("record", "settings", "images", "labels", "controls", "identity")
+_TEXT = (Path(__file__).parents[1] / "support" / "detailed_policy.toml").read_text()
+DETAILED = parse_policy(_TEXT, "detailed.toml")
+PLAIN = parse_policy(
+    _TEXT.partition("# Maps of a model that has forgotten")[0].replace("control:0.05", "control:0")
+    .replace("minimum_images = 1000", "minimum_images = 200").replace('["gray", "blur"]', '"gray"'), "plain.toml"
+)  # fmt: skip
 AT_MOST = "The probability of a wrong pass is at most 5 %, whenever you look."
 
 
 @pytest.fixture
 def good() -> Plain:
     """Plain that strict passes."""
-    return results(STRICT)
+    return results(DETAILED)
 
 
 def judged(
@@ -113,13 +118,13 @@ def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "")
 
 
 def test_all_that_is_asked_holds(good: Plain) -> None:
-    checks, said, reason = judged(STRICT, good, TODAY)
+    checks, said, reason = judged(DETAILED, good, TODAY)
     assert said == "pass"
-    assert reason == f"All 14 checks hold, 7 of the policy and 7 of the measurement itself. {AT_MOST}"
+    assert reason == f"All 13 checks hold, 7 of the policy and 6 of the measurement itself. {AT_MOST}"
     assert all(one.counts for one in checks)
     assert {one.status for one in checks} == {"pass"}
-    assert [one.id for one in checks][:7] == [*EVIDENCE]
-    record = to_json(check(STRICT, good, "completeness-above-controls"))
+    assert [one.id for one in checks][:6] == [*EVIDENCE]
+    record = to_json(check(DETAILED, good, "completeness-above-controls"))
     evidence = record.pop("evidence")
     assert evidence["holds"] >= 20 > 1e-9 > evidence["fails"]
     assert evidence["tests"] == 2 * len(CONTROLS)  # under two infills
@@ -136,7 +141,7 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
 
 def test_judging_changes_nothing_and_says_the_same_again(good: Plain) -> None:
     measured, before = parsed(good), copy.deepcopy(parsed(good))
-    assert judged_by_intervals(STRICT, measured, TODAY) == judged_by_intervals(STRICT, measured, TODAY)
+    assert judged_by_intervals(DETAILED, measured, TODAY) == judged_by_intervals(DETAILED, measured, TODAY)
     assert measured == before
 
 
@@ -174,17 +179,17 @@ def test_a_margin_must_hold_over_the_best_control(good: Plain, value: float, exp
     """Which control is best is not chosen: the check is as good as over the worst of them for the maps."""
     (one,) = pick(good, "comparisons", name="worst_completeness", against="control:edges", infill="gray")
     one |= {"value": value, "low": value - 0.01, "high": value + 0.01}
-    found = check(STRICT, good, "completeness-above-controls")
+    found = check(DETAILED, good, "completeness-above-controls")
     assert (found.status, found.observed) == (expected, value)
     assert found.reason.startswith("maps (gray) over control:edges: ")
-    assert verdict(STRICT, good) == expected
+    assert verdict(DETAILED, good) == expected
 
 
 def test_a_wide_interval_counts_before_a_small_margin(good: Plain) -> None:
     for control, value, low in (("edges", 0.1, 0.09), ("constant", 0.15, -0.01)):
         (one,) = pick(good, "comparisons", name="worst_completeness", against=f"control:{control}", infill="gray")
         one.update({"value": value, "low": low, "high": 0.3})
-    said = check(STRICT, good, "completeness-above-controls")
+    said = check(DETAILED, good, "completeness-above-controls")
     assert (said.status, said.observed) == ("inconclusive", 0.15)
     assert said.reason.startswith("maps (gray) over control:constant: ")
 
@@ -193,10 +198,10 @@ def test_a_margin_over_one_control_asks_nothing_of_the_others(good: Plain) -> No
     for one in pick(good, "comparisons", name="worst_soundness"):
         value = -0.03 if one["against"] == "control:random" else -0.5
         one.update({"value": value, "low": value - 0.01, "high": value + 0.01})
-    assert verdict(STRICT, good) == "pass"
+    assert verdict(DETAILED, good) == "pass"
     (one,) = pick(good, "comparisons", name="worst_soundness", against="control:random", infill="gray")
     one |= {"value": -0.08, "low": -0.09, "high": -0.07}
-    assert verdict(STRICT, good) == "fail"
+    assert verdict(DETAILED, good) == "fail"
 
 
 def test_the_worst_bundle_under_the_worst_infill_counts() -> None:
@@ -248,31 +253,31 @@ EQUAL: Plain = {
 
 
 def test_maps_that_equal_a_control_on_every_image_are_not_above_it() -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     (one,) = pick(found, "comparisons", name="worst_completeness", against="control:edges")
     one |= EQUAL
-    assert check(STANDARD, found, "completeness-above-controls").status == "fail"
-    said = check(STANDARD, found, "not-above-edges")
+    assert check(PLAIN, found, "completeness-above-controls").status == "fail"
+    said = check(PLAIN, found, "not-above-edges")
     assert (said.status, said.severity, said.part_of) == ("fail", "high", "completeness-above-controls")
     assert "On every image its curves are the control's" in said.reason
 
 
 def test_a_margin_that_float32_cannot_resolve_is_none() -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     (one,) = pick(found, "comparisons", name="worst_completeness", against="control:random")
     one |= {"value": 0.01, "low": 4e-8, "high": 0.04}
-    assert verdict(STANDARD, found) == "inconclusive"
+    assert verdict(PLAIN, found) == "inconclusive"
     one["low"] = 1e-4
-    assert verdict(STANDARD, found) == "pass"
+    assert verdict(PLAIN, found) == "pass"
 
 
 def test_runtime_and_flags_have_no_interval(good: Plain) -> None:
-    assert check(STRICT, good, "runtime-error").observed == 2e-4
+    assert check(DETAILED, good, "runtime-error").observed == 2e-4
     good["runtime"]["beta"] = 1.1e-3
-    assert check(STRICT, good, "runtime-error").status == "fail"
+    assert check(DETAILED, good, "runtime-error").status == "fail"
     good["runtime"] |= {"reference": None, "insertion": None, "alpha": None, "beta": None}
-    assert check(STRICT, good, "runtime-error").status == "not assessed"
-    assert verdict(STRICT, good) == "inconclusive"
+    assert check(DETAILED, good, "runtime-error").status == "not assessed"
+    assert verdict(DETAILED, good) == "inconclusive"
 
 
 def test_randomised_models_must_have_other_maps(good: Plain) -> None:
@@ -280,26 +285,26 @@ def test_randomised_models_must_have_other_maps(good: Plain) -> None:
     for mean, expected in ((0.3, "pass"), (0.47, "inconclusive")):
         correlations = np.random.default_rng(0).uniform(mean - 0.3, mean + 0.3, 100)
         last |= {"correlations": correlations.tolist(), "spearman": float(correlations.mean())}
-        assert check(STRICT, good, "depends-on-the-model").status == expected
+        assert check(DETAILED, good, "depends-on-the-model").status == expected
     last |= {"correlations": [0.9] * 100, "spearman": 0.9, "low": 0.85, "high": 0.95}
-    assert verdict(STRICT, good) == "fail"
+    assert verdict(DETAILED, good) == "fail"
     good["randomisation"] = {"not_assessed": {"cause": "supplied"}}
-    assert check(STRICT, good, "depends-on-the-model").reason.endswith(
+    assert check(DETAILED, good, "depends-on-the-model").reason.endswith(
         f"{why_not_randomised(NotRandomised('supplied'))}."
     )
-    assert verdict(STRICT, good) == "inconclusive"
+    assert verdict(DETAILED, good) == "inconclusive"
 
 
 def test_stages_and_images_of_the_randomisation_cannot_be_saved(good: Plain) -> None:
     series = good["randomisation"]["series"]
     good["randomisation"]["series"] = series[:2]
-    assert "The policy asks for 5 stages, 2 were run" in check(STRICT, good, "depends-on-the-model").reason
-    assert verdict(STRICT, good) == "inconclusive"
+    assert "The policy asks for 5 stages, 2 were run" in check(DETAILED, good, "depends-on-the-model").reason
+    assert verdict(DETAILED, good) == "inconclusive"
     good["randomisation"]["layers"] = 3
     series[1]["layers"] = ["fc", "conv2", "conv1"]  # two stages, but there was nothing left
-    assert verdict(STRICT, good) == "pass"
+    assert verdict(DETAILED, good) == "pass"
     series[1] |= {"n": 99, "correlations": [0.1] * 99}
-    assert verdict(STRICT, good) == "inconclusive"
+    assert verdict(DETAILED, good) == "inconclusive"
 
 
 # Margins that could not be missed, or not be met ----------------------------------------------------------------------
@@ -321,12 +326,12 @@ def test_a_check_that_cannot_fail_is_not_passed(good: Plain) -> None:
     """Nothing lies 0.05 below 0.02; the verdict names the check, and the others decide."""
     at(good, "worst_soundness", "random", 0.02, 0.015)
     apart(good, "worst_soundness", "random", -0.02)  # maps as unsound as can be
-    checks, said, reason = judged(STRICT, good, TODAY)
+    checks, said, reason = judged(DETAILED, good, TODAY)
     found = next(one for one in checks if one.id == "soundness-near-random")
     assert (found.status, found.required, said) == ("not assessed", False, "pass")
     assert "Control:random is itself at 0.02, so nothing can be shown to lie 0.05 below it." in found.reason
     assert reason.startswith(
-        "13 checks hold, 6 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: "
+        "12 checks hold, 6 of the policy and 6 of the measurement itself; 1 suppressed or not assessed: "
         "soundness-near-random. Check soundness-near-random: "
     )
     # Why it is not known, not just the figure.
@@ -339,7 +344,7 @@ def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Pla
     apart(good, "worst_soundness", "random", -0.02)
     for one in [*pick(good, "metrics", name="best_effort"), *pick(good, "comparisons", name="best_effort")]:
         one.update(not_assessed("no-second-label-above", value=0.01))
-    checks, said, reason = judged(STRICT, good, TODAY)
+    checks, said, reason = judged(DETAILED, good, TODAY)
     of = {one.id: one.status for one in checks}
     gone = ("soundness-near-random", "best-effort", "best-effort-above-random")
     assert {of[name] for name in gone} == {"not assessed"}
@@ -352,7 +357,7 @@ def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Pla
 def test_findings_that_come_and_go_are_told_from_a_policys_checks() -> None:
     named = ("not-above-random", "cheat-constant", "heavy-ties", "some-images-share-a-map", "maps-missing")
     assert all(map(is_named, named))
-    assert not any(map(is_named, (*EVIDENCE, *(one.id for one in STRICT.checks))))
+    assert not any(map(is_named, (*EVIDENCE, *(one.id for one in DETAILED.checks))))
 
 
 def test_what_too_few_points_may_have_caused_is_no_failure() -> None:
@@ -364,7 +369,9 @@ def test_what_too_few_points_may_have_caused_is_no_failure() -> None:
     for one in found["points"]:
         one["errors"]["worst_completeness"] = 0.02
     result = check(asked, found, "complete")
-    assert (result.status, result.reason.endswith("Its curves have too few points to tell.")) == ("inconclusive", True)
+    assert (result.status, result.reason.endswith("too few points to tell: it may be off by 0.02.")) == (
+        "inconclusive", True,
+    )  # fmt: skip
     for one in pick(found, "metrics", name="worst_completeness"):
         one.update({"value": 0.3, "low": 0.28, "high": 0.32})
     assert check(asked, found, "complete").status == "fail"
@@ -373,9 +380,9 @@ def test_what_too_few_points_may_have_caused_is_no_failure() -> None:
 @pytest.mark.parametrize(("low", "expected"), [(0.049, "not assessed"), (0.051, "pass")])
 def test_there_is_room_where_the_worst_maps_would_fail(low: float, expected: str, good: Plain) -> None:
     at(good, "worst_soundness", "random", 0.06, low)
-    assert check(STRICT, good, "soundness-near-random").status == expected
+    assert check(DETAILED, good, "soundness-near-random").status == expected
     apart(good, "worst_soundness", "random", -0.06, 0.06 - low)
-    assert check(STRICT, good, "soundness-near-random").status == ("fail" if low >= 0.05 else "inconclusive")
+    assert check(DETAILED, good, "soundness-near-random").status == ("fail" if low >= 0.05 else "inconclusive")
 
 
 def test_what_fails_without_room_still_fails() -> None:
@@ -399,16 +406,16 @@ def test_a_policy_of_checks_that_cannot_fail_judges_nothing() -> None:
 
 def test_one_infill_without_room_is_enough_not_to_pass(good: Plain) -> None:
     pick(good, "controls", name="worst_soundness", bundle="control:random", infill="blur")[0].update(value=0.01, low=0)
-    assert check(STRICT, good, "soundness-near-random").reason.startswith("maps (blur) over control:random")
-    assert check(STRICT, good, "soundness-near-random").status == "not assessed"
+    assert check(DETAILED, good, "soundness-near-random").reason.startswith("maps (blur) over control:random")
+    assert check(DETAILED, good, "soundness-near-random").status == "not assessed"
 
 
 def test_room_that_is_not_known_is_none(good: Plain) -> None:
     drop("controls", name="worst_soundness", bundle="control:random")(good)
-    said = check(STRICT, good, "soundness-near-random")
+    said = check(DETAILED, good, "soundness-near-random")
     assert (said.status, said.required) == ("inconclusive", True)
     assert "The results lack the figure of control:random itself" in said.reason
-    assert verdict(STRICT, good) == "inconclusive"
+    assert verdict(DETAILED, good) == "inconclusive"
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(0.03, "inconclusive"), (0.0, "inconclusive"), (-0.1, "fail")])
@@ -416,18 +423,18 @@ def test_a_margin_that_cannot_be_met_stays_open(margin: float, expected: str, go
     """Nothing lies 0.05 above 0.97. What is far below the control itself needs no room to fail."""
     at(good, "worst_completeness", "edges", 0.97, 0.965)
     apart(good, "worst_completeness", "edges", margin)
-    said = check(STRICT, good, "completeness-above-controls")
-    assert (said.status, verdict(STRICT, good)) == (expected, expected)
+    said = check(DETAILED, good, "completeness-above-controls")
+    assert (said.status, verdict(DETAILED, good)) == (expected, expected)
     told = "Control:edges is itself at 0.97, so nothing can be shown to lie 0.05 above it." in said.reason
     assert told == (expected == "inconclusive")
 
 
 def test_maps_that_equal_a_perfect_control_leave_the_verdict_open() -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     at(found, "worst_completeness", "edges", 1.0, 0.99)
     for one in pick(found, "comparisons", name="worst_completeness", against="control:edges"):
         one.update(EQUAL)
-    said = check(STANDARD, found, "completeness-above-controls")
+    said = check(PLAIN, found, "completeness-above-controls")
     assert said.status == "inconclusive"
     assert "so nothing can be shown to lie 0.05 above it" in said.reason
 
@@ -435,12 +442,12 @@ def test_maps_that_equal_a_perfect_control_leave_the_verdict_open() -> None:
 @pytest.mark.parametrize(("margin", "expected"), [(0.005, "pass"), (0.0, "not assessed"), (-0.02, "not assessed"),
                                                   (-0.4, "fail")])  # fmt: skip
 def test_best_effort_beside_chance_is_told_only_where_chance_leaves_room(margin: float, expected: str) -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     at(found, "best_effort", "random", 0.994, 0.99)
     apart(found, "best_effort", "random", margin)
-    said = check(STANDARD, found, "best-effort-above-random")
+    said = check(PLAIN, found, "best-effort-above-random")
     assert (said.status, said.required) == (expected, expected != "not assessed")
-    assert verdict(STANDARD, found) == ("fail" if expected == "fail" else "pass")
+    assert verdict(PLAIN, found) == ("fail" if expected == "fail" else "pass")
 
 
 def test_controls_without_room_are_left_out_where_others_have_it() -> None:
@@ -458,12 +465,12 @@ def test_controls_without_room_are_left_out_where_others_have_it() -> None:
 
 def test_severities_below_the_level_do_not_decide(good: Plain) -> None:
     good["runtime"]["alpha"] = 0.1  # of medium severity
-    assert verdict(STRICT, good) == "fail"
-    assert verdict(STRICT, good, "medium") == "fail"
-    assert verdict(STRICT, good, "high") == "pass"
-    assert check(STRICT, good, "runtime-error").status == "fail"
+    assert verdict(DETAILED, good) == "fail"
+    assert verdict(DETAILED, good, "medium") == "fail"
+    assert verdict(DETAILED, good, "high") == "pass"
+    assert check(DETAILED, good, "runtime-error").status == "fail"
     with pytest.raises(BadInput, match="cannot fail on 'info'; the severities are low, medium, high, critical"):
-        verdict(STRICT, good, "info")
+        verdict(DETAILED, good, "info")
 
 
 def test_a_level_above_all_checks_asks_nothing() -> None:
@@ -486,9 +493,9 @@ def test_evidence_counts_at_every_level() -> None:
 def test_a_failure_goes_before_what_is_open(good: Plain) -> None:
     good["randomisation"] = None
     good["runtime"]["alpha"] = 0.1
-    assert judged(STRICT, good, TODAY)[1:] == (
+    assert judged(DETAILED, good, TODAY)[1:] == (
         "fail",
-        "1 of 14 checks failed: runtime-error. Check runtime-error: the runtime: 0.1 on 18 rows; the policy asks for "
+        "1 of 13 checks failed: runtime-error. Check runtime-error: the runtime: 0.1 on 18 rows; the policy asks for "
         "at most 0.001.",
     )
 
@@ -508,7 +515,7 @@ def sure(found: Plain) -> Plain:
 
 
 def test_a_sure_model_can_pass_and_the_reason_is_told(good: Plain) -> None:
-    checks, said, reason = judged(STRICT, sure(good), TODAY)
+    checks, said, reason = judged(DETAILED, sure(good), TODAY)
     assert said == "pass"
     assert "best-effort" in reason
     assert why_not_assessed(NotAssessed("best_effort", "no-second-label", value=0.01)) in reason
@@ -523,27 +530,27 @@ def test_the_model_must_be_the_reason(good: Plain) -> None:
     """Best effort that is missing for want of maps, or missing altogether, leaves the verdict open."""
     (one,) = pick(good, "metrics", name="best_effort", infill="gray")
     one |= not_assessed("maps-missing", count=3, total=9)
-    assert check(STRICT, good, "best-effort").required
-    assert verdict(STRICT, good) == "inconclusive"
+    assert check(DETAILED, good, "best-effort").required
+    assert verdict(DETAILED, good) == "inconclusive"
     good["metrics"].remove(one)
-    assert verdict(STRICT, good) == "inconclusive"
+    assert verdict(DETAILED, good) == "inconclusive"
 
 
 def test_one_bundle_cannot_hide_what_another_lacks() -> None:
-    found = sure(results(STANDARD, ("ours", "theirs")))
-    assert verdict(STANDARD, found) == "pass"
+    found = sure(results(PLAIN, ("ours", "theirs")))
+    assert verdict(PLAIN, found) == "pass"
     (one,) = pick(found, "metrics", name="best_effort", bundle="theirs")
     one |= not_assessed("maps-missing", count=3, total=9)
-    assert check(STANDARD, found, "best-effort").reason.startswith("theirs: 3 of 9 maps are missing")
-    assert check(STANDARD, found, "best-effort").required
-    assert verdict(STANDARD, found) != "pass"
+    assert check(PLAIN, found, "best-effort").reason.startswith("theirs: 3 of 9 maps are missing")
+    assert check(PLAIN, found, "best-effort").required
+    assert verdict(PLAIN, found) != "pass"
 
 
 def test_one_map_counts_where_a_second_label_does(good: Plain) -> None:
     for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
         one.update(EQUAL)
-    assert check(STRICT, good, "completeness-above-controls").status == "fail"
-    assert "not-above-one-map" in statuses(STRICT, good)
+    assert check(DETAILED, good, "completeness-above-controls").status == "fail"
+    assert "not-above-one-map" in statuses(DETAILED, good)
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1, "pass"), (19, "pass"), (20, "fail")])
@@ -551,7 +558,7 @@ def test_one_map_needs_images_that_can_tell_it_from_others(n: int, expected: str
     """On the few images where the model is unsure, maps that are no better than one map prove nothing."""
     for one in pick(good, "comparisons", name="worst_completeness", against="control:one-map:maps"):
         one.update(EQUAL | {"n": n})
-    checks, said, reason = judged(STRICT, good, TODAY)
+    checks, said, reason = judged(DETAILED, good, TODAY)
     assert said == expected
     names = {one.id: one for one in checks}
     left_out = f"{n} of 1000 images have a second label with probability above 0.01, 20 are needed"
@@ -565,35 +572,35 @@ def test_one_map_is_not_left_out_where_images_are_missing(good: Plain) -> None:
         one["n"] = 5
     for one in pick(good, "metrics", name="worst_completeness"):
         one["n"] = 999
-    assert check(STRICT, good, "completeness-above-controls").status == "inconclusive"
+    assert check(DETAILED, good, "completeness-above-controls").status == "inconclusive"
 
 
 def test_best_effort_must_beat_chance() -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     apart(found, "best_effort", "random", -0.1)
-    said = check(STANDARD, found, "best-effort-above-random")
+    said = check(PLAIN, found, "best-effort-above-random")
     assert (said.status, said.severity) == ("fail", "medium")
-    assert not [name for name in statuses(STANDARD, found) if name.startswith("not-above")]
-    assert check(STANDARD, sure(found), "best-effort-above-random").status == "not assessed"
-    assert verdict(STANDARD, found) == "pass"
+    assert not [name for name in statuses(PLAIN, found) if name.startswith("not-above")]
+    assert check(PLAIN, sure(found), "best-effort-above-random").status == "not assessed"
+    assert verdict(PLAIN, found) == "pass"
 
 
 def test_best_effort_rests_on_the_images_that_have_a_second_label(good: Plain) -> None:
     (one,) = pick(good, "metrics", name="best_effort", infill="gray")
     one["n"] = 60
-    assert verdict(STRICT, good) == "pass"
+    assert verdict(DETAILED, good) == "pass"
     one["n"] = 19
-    said = check(STRICT, good, "best-effort")
+    said = check(DETAILED, good, "best-effort")
     assert (said.status, said.required) == ("not assessed", False)
     assert "19 of 1000 images have a second label with probability 0.01 or more" in said.reason
-    assert verdict(STRICT, good) == "pass"
+    assert verdict(DETAILED, good) == "pass"
 
 
 def test_few_second_labels_among_too_few_images_leave_the_verdict_open(good: Plain) -> None:
     pick(good, "metrics", name="worst_completeness")[0]["n"] = 999
     for n in (19, 60):
         pick(good, "metrics", name="best_effort")[0]["n"] = n
-        assert check(STRICT, good, "best-effort").status == "inconclusive"
+        assert check(DETAILED, good, "best-effort").status == "inconclusive"
 
 
 def test_a_check_that_is_not_required_may_be_missing() -> None:
@@ -613,13 +620,13 @@ def test_a_check_that_is_not_required_may_be_missing() -> None:
 
 def suppressed(name: str, expires: str = "2026-06-01") -> Policy:
     return parse_policy(
-        f'{shipped_text("standard")}\n[[suppression]]\ncheck = "{name}"\nreason = "Ticket 7."\napprover = "A. Person"\n'
+        f'{PLAIN.text}\n[[suppression]]\ncheck = "{name}"\nreason = "Ticket 7."\napprover = "A. Person"\n'
         f"expires = {expires}\n", "p.toml",
     )  # fmt: skip
 
 
 def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     found["runtime"]["alpha"] = 0.1
     allowed = suppressed("runtime-error")
     checks, said, reason = judged(allowed, found, TODAY)
@@ -628,7 +635,7 @@ def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
     assert one.suppression == RecordedSuppression("Ticket 7.", "A. Person", "2026-06-01")
     assert said == "pass"
     assert reason.startswith(
-        "12 checks hold, 5 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
+        "11 checks hold, 5 of the policy and 6 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
     )
     suppression = "Check runtime-error would have failed, but is suppressed until 2026-06-01 by A. Person."
     assert reason.endswith(f"{suppression} {AT_MOST}")
@@ -647,7 +654,7 @@ def test_who_answers_for_what_would_have_failed_comes_first() -> None:
     _, said, reason = judged(allowed, found, TODAY)
     assert said == "pass"
     assert reason == (
-        "8 checks hold, 1 of the policy and 7 of the measurement itself; 4 suppressed or not assessed: device, honest, "
+        "7 checks hold, 1 of the policy and 6 of the measurement itself; 4 suppressed or not assessed: device, honest, "
         "other, open. Check device would have failed, but is suppressed until 2026-06-01 by Second. Check honest would "
         f"have failed, but is suppressed until 2026-06-01 by Third. {AT_MOST}"
     )
@@ -660,13 +667,13 @@ def test_what_was_open_and_is_suppressed_is_not_said_to_have_failed() -> None:
     found = results(allowed)
     found["metrics"] = [one for one in found["metrics"] if one["name"] != "iou"]
     assert judged(allowed, found, TODAY)[1:] == (
-        "pass", "8 checks hold, 1 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: other. "
+        "pass", "7 checks hold, 1 of the policy and 6 of the measurement itself; 1 suppressed or not assessed: other. "
         f"Check other is suppressed until 2026-06-01 by First. {AT_MOST}"
     )  # fmt: skip
 
 
 def test_an_expired_suppression_counts_no_more_and_is_seen() -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     found["runtime"]["alpha"] = 0.1
     allowed = suppressed("runtime-error")
     assert judged(allowed, found, date(2026, 6, 2))[1] == "fail"
@@ -679,15 +686,15 @@ def test_an_expired_suppression_counts_no_more_and_is_seen() -> None:
 
 
 def test_a_suppression_of_what_holds_is_said_to_be_idle() -> None:
-    said = check(suppressed("runtime-error"), results(STANDARD), "runtime-error")
+    said = check(suppressed("runtime-error"), results(PLAIN), "runtime-error")
     assert said.status == "pass"
     assert said.reason.endswith("Its suppression is not needed.")
 
 
 def test_a_single_cheat_is_suppressed_and_the_others_count() -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     found["flags"] = [flag("constant", 900)]
-    assert verdict(STANDARD, found) == "fail"
+    assert verdict(PLAIN, found) == "fail"
     allowed = suppressed("cheat-constant")
     assert verdict(allowed, found) == "pass"
     assert statuses(allowed, found)["cheat-constant"] == "suppressed"
@@ -722,13 +729,13 @@ FLAGS = [
 
 @pytest.mark.parametrize(("raised", "name", "expected"), FLAGS)
 def test_every_flag_has_a_finding_of_its_own(raised: Flag, name: str, expected: str) -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     found["flags"] = [to_json(raised)]
-    said = check(STANDARD, found, name)
+    said = check(PLAIN, found, name)
     assert flag_text(raised) in said.reason
-    assert verdict(STANDARD, found) == expected
+    assert verdict(PLAIN, found) == expected
     assert said.severity == ("critical" if expected == "fail" else "info")
-    counted = check(STANDARD, found, "no-cheat-flag")
+    counted = check(PLAIN, found, "no-cheat-flag")
     assert (counted.observed, counted.status) == (expected == "fail", expected)
 
 
@@ -738,7 +745,7 @@ def test_every_kind_of_flag_about_maps_is_tried() -> None:
 
 def binary(*flags: Plain) -> Plain:
     """Plain of a model with two classes."""
-    found = results(STANDARD)
+    found = results(PLAIN)
     found["subject"]["classes"] = 2
     return found | {"flags": list(flags)}
 
@@ -748,45 +755,45 @@ SHARED = flag("same-map-for-all-labels", 1000)
 
 def test_two_classes_may_share_a_map_and_be_honest_which_leaves_the_verdict_open() -> None:
     found = binary(SHARED)
-    said, asked = check(STANDARD, found, "labels-share-a-map"), check(STANDARD, found, "no-cheat-flag")
+    said, asked = check(PLAIN, found, "labels-share-a-map"), check(PLAIN, found, "no-cheat-flag")
     assert (said.status, said.severity, said.part_of) == ("inconclusive", "critical", "no-cheat-flag")
     assert "maps: 1000 of 1000 maps on images with several labels are the same for all of them" in said.reason
     assert "signed maps, or another method, would tell them apart" in said.reason
     assert (asked.status, asked.observed) == ("inconclusive", 0)
     assert "labels-share-a-map" in asked.reason
-    assert verdict(STANDARD, found) == "inconclusive"
-    assert not [name for name in statuses(STANDARD, found) if name.startswith("cheat")]
+    assert verdict(PLAIN, found) == "inconclusive"
+    assert not [name for name in statuses(PLAIN, found) if name.startswith("cheat")]
 
 
 def test_two_classes_do_not_excuse_another_cheat() -> None:
     found = binary(SHARED, POSITION_ONLY)
-    assert statuses(STANDARD, found)["cheat-position-only"] == "fail"
-    assert verdict(STANDARD, found) == "fail"
+    assert statuses(PLAIN, found)["cheat-position-only"] == "fail"
+    assert verdict(PLAIN, found) == "fail"
 
 
 def test_two_classes_with_a_stray_shared_map_pass() -> None:
     found = binary(flag("same-map-for-all-labels", 50))
-    assert statuses(STANDARD, found)["some-labels-share-a-map"] == "inconclusive"
-    assert verdict(STANDARD, found) == "pass"
+    assert statuses(PLAIN, found)["some-labels-share-a-map"] == "inconclusive"
+    assert verdict(PLAIN, found) == "pass"
 
 
 @pytest.mark.parametrize("name", ["labels-share-a-map", "no-cheat-flag"])
 def test_somebody_may_answer_for_two_classes_that_share_a_map(name: str) -> None:
     said = f'[[suppression]]\ncheck = "{name}"\nreason = "x"\napprover = "y"\nexpires = 2030-01-01\n'
-    asked = parse_policy(f"{shipped_text('standard')}\n{said}", "p.toml")
+    asked = parse_policy(f"{PLAIN.text}\n{said}", "p.toml")
     assert statuses(asked, binary(SHARED))["labels-share-a-map"] == "suppressed"
     assert verdict(asked, binary(SHARED)) == "pass"
 
 
 def test_flags_about_the_runtime_and_the_images_are_no_cheats() -> None:
-    found = results(STANDARD)
+    found = results(PLAIN)
     found["runtime"]["note"] = "tf32 changes insertion by 0.0031 on average, so strict float32 is used"
     found["flags"] = [
         {"kind": "strict-precision-used"}, {"kind": "runtime-off"}, {"kind": "unusable-images", "count": 0, "total": 9},
         {"kind": "copies", "count": 900, "total": 1000},
     ]  # fmt: skip
-    assert verdict(STANDARD, found) == "pass"
-    assert not [name for name in statuses(STANDARD, found) if name.startswith(("cheat", "not-above"))]
+    assert verdict(PLAIN, found) == "pass"
+    assert not [name for name in statuses(PLAIN, found) if name.startswith(("cheat", "not-above"))]
 
 
 def test_a_policy_may_bear_a_kind_of_cheat() -> None:
@@ -800,38 +807,38 @@ def test_a_policy_may_bear_a_kind_of_cheat() -> None:
 
 
 def test_kinds_are_counted_once() -> None:
-    found = results(STANDARD, ("a", "b"))
+    found = results(PLAIN, ("a", "b"))
     found["flags"] = [flag("position-only", 40, 40, name) for name in "ab"]
-    assert check(STANDARD, found, "no-cheat-flag").observed == 1
-    assert check(STANDARD, found, "cheat-position-only").reason.count("maps are those of other images") == 2
+    assert check(PLAIN, found, "no-cheat-flag").observed == 1
+    assert check(PLAIN, found, "cheat-position-only").reason.count("maps are those of other images") == 2
 
 
 def test_maps_of_another_model_fail(good: Plain) -> None:
     good["run"]["bundle_models"] = {"maps": "12" * 32}
-    said = check(STRICT, good, "identity")
+    said = check(DETAILED, good, "identity")
     assert (said.status, said.severity) == ("fail", "critical")
     assert "made for the model 121212121212" in said.reason
-    assert verdict(STRICT, good) == "fail"
+    assert verdict(DETAILED, good) == "fail"
     good["run"]["bundle_models"] = {"maps": ""}  # which is no model's
-    assert check(STRICT, good, "identity").status == "fail"
+    assert check(DETAILED, good, "identity").status == "fail"
     good["run"]["bundle_models"] = {"maps": None}
-    said = check(STRICT, good, "identity")
+    said = check(DETAILED, good, "identity")
     assert (said.status, said.severity) == ("not assessed", "critical")
     assert "maps: the bundle does not say" in said.reason
-    assert verdict(STRICT, good) == "inconclusive"  # else taking the digest out would be the way round it
+    assert verdict(DETAILED, good) == "inconclusive"  # else taking the digest out would be the way round it
 
 
 def test_copies_of_an_image_do_not_count(good: Plain) -> None:
     good["run"]["copies"] = 1
-    assert "1 of them are copies" in check(STRICT, good, "images").reason
-    assert verdict(STRICT, good) == "inconclusive"
+    assert "1 of them are copies" in check(DETAILED, good, "images").reason
+    assert verdict(DETAILED, good) == "inconclusive"
 
 
 def test_what_failed_below_the_level_is_said() -> None:
-    good = results(STANDARD)
+    good = results(PLAIN)
     for one in pick(good, "metrics", name="best_effort"):
         one.update(value=0.1, low=0.05, high=0.15)
-    _, found, reason = judged(STANDARD, good, TODAY, "high")
+    _, found, reason = judged(PLAIN, good, TODAY, "high")
     assert found == "pass"
     assert "below the severity high that decides: best-effort" in reason
 
@@ -839,19 +846,19 @@ def test_what_failed_below_the_level_is_said() -> None:
 def test_bundles_that_could_not_be_used_are_findings(good: Plain) -> None:
     message = "image 'a', label 3: a picture in colours, not a map: give the scores."
     good["run"]["refused_bundles"] = {"theirs": [{"kind": "colour-picture", "message": message}]}
-    assert statuses(STRICT, good)["cheat-colour-pictures"] == "fail"
-    assert verdict(STRICT, good) == "fail"
+    assert statuses(DETAILED, good)["cheat-colour-pictures"] == "fail"
+    assert verdict(DETAILED, good) == "fail"
     message = "the map of image 'a colour picture' has NaN"  # the kind decides, whatever the words
     good["run"]["refused_bundles"] = {"theirs": [{"kind": "not-finite", "message": message}]}
-    assert "cheat-colour-pictures" not in statuses(STRICT, good)
-    assert message in check(STRICT, good, "maps-usable").reason
-    assert statuses(STRICT, good)["maps-usable"] == "error"
-    assert verdict(STRICT, good) == "inconclusive"
+    assert "cheat-colour-pictures" not in statuses(DETAILED, good)
+    assert message in check(DETAILED, good, "maps-usable").reason
+    assert statuses(DETAILED, good)["maps-usable"] == "error"
+    assert verdict(DETAILED, good) == "inconclusive"
 
 
 def test_few_images_alone_raise_no_suspicion() -> None:
-    found = results(STANDARD, n=10)
-    assert not [name for name in statuses(STANDARD, found) if name.startswith("not-above")]
+    found = results(PLAIN, n=10)
+    assert not [name for name in statuses(PLAIN, found) if name.startswith("not-above")]
 
 
 def test_controls_that_are_not_beaten_are_named_even_when_nobody_asks() -> None:
@@ -943,7 +950,7 @@ LEFT_OUT: dict[str, Callable[[Plain], None]] = {
 @pytest.mark.parametrize("what", LEFT_OUT)
 def test_leaving_out(what: str, good: Plain) -> None:
     LEFT_OUT[what](good)
-    checks, said, reason = judged(STRICT, good, TODAY)
+    checks, said, reason = judged(DETAILED, good, TODAY)
     assert said in ("inconclusive", "fail")
     assert reason
     assert any(one.status not in ("pass", "suppressed") for one in checks)
@@ -984,7 +991,7 @@ def holder(plain: Plain, path: tuple[str | int, ...]) -> Any:
 def outcome(plain: Plain) -> str:
     """The verdict of strict; "refused" where the results are not read, in a sentence that names the file."""
     try:
-        return verdict(STRICT, plain)
+        return verdict(DETAILED, plain)
     except BadInput as error:
         return "refused" if str(error).startswith("results.json") else str(error)
 
@@ -1089,10 +1096,10 @@ def test_every_setting_of_the_policy_is_held_to(name: str, good: Plain) -> None:
     assert set(good["settings"]) == set(OTHER_SETTINGS)
     good["settings"][name] = OTHER_SETTINGS[name]
     was = getattr(parsed(good).settings, name)
-    said = check(STRICT, good, "settings")
+    said = check(DETAILED, good, "settings")
     assert said.status == "error"
     assert said.reason.startswith(f"{name} was {was!r}, the policy asks for ")
-    assert verdict(STRICT, good) != "pass"
+    assert verdict(DETAILED, good) != "pass"
     del good["settings"][name]
     assert refusal(good) == f"results.json.settings lacks '{name}'; it is not what auditkit wrote."
 
@@ -1137,17 +1144,14 @@ def test_a_policy_that_asks_nothing_of_other_labels_does_not_need_them() -> None
 # Points of curves -----------------------------------------------------------------------------------------------------
 
 
-def test_figures_that_few_points_may_have_moved_decide_nothing(good: Plain) -> None:
-    assert check(STRICT, good, "points").observed == 0.001
-    pick(good, "points", bundle="control:one-map:maps")[0]["errors"]["worst_completeness"] = 0.013
-    good["settings"]["steps"] = "16"
-    said = check(STRICT, good, "points")
-    assert (said.status, said.severity, said.observed) == ("inconclusive", "critical", 0.013)
-    assert said.reason == (
-        "With 16 points, a figure of control:one-map:maps may be off by 0.013; at most 0.005 is allowed. Use steps = "
-        "'auto'."
-    )
-    assert verdict(STRICT, good) == "inconclusive"
+def test_a_limit_that_is_kept_by_less_than_the_curves_may_be_off_is_not_kept_for_certain() -> None:
+    asked = policy('above; worst_completeness; min_margin_over = "control:0.1"')
+    found = results(asked)  # the margin is 0.2 over every control
+    assert verdict(asked, found) == "pass"
+    pick(found, "points", bundle="control:one-map:maps")[0]["errors"]["worst_completeness"] = 0.11
+    result = check(asked, found, "above")
+    assert (result.status, result.reason.endswith("it may be off by 0.11.")) == ("inconclusive", True)
+    assert verdict(asked, found) == "inconclusive"
 
 
 def test_only_what_is_judged_needs_points() -> None:
@@ -1157,24 +1161,21 @@ def test_only_what_is_judged_needs_points() -> None:
     assert verdict(asked, found) == "pass"
     pick(found, "points", bundle="control:random")[0]["errors"]["worst_completeness"] = 0.5
     assert verdict(asked, found) == "inconclusive"
-    located = policy("pointed; pointing_game; min = 0.5")
-    said = check(located, found, "points")
-    assert (said.status, said.severity, said.required) == ("not assessed", "info", False)
-    assert verdict(located, found) == "pass"
+    assert verdict(policy("pointed; pointing_game; min = 0.5"), found) == "pass"
 
 
-def test_points_are_not_known_better_than_the_results_say(good: Plain) -> None:
-    good["points"][0]["errors"] = {}
-    assert check(STRICT, good, "points").observed == 0.02  # the largest of all figures
+def test_points_are_not_known_better_than_the_results_say() -> None:
+    asked = policy("complete; worst_completeness; min = 0.5")
+    found = results(asked)
+    found["points"][0] |= {"errors": {}, "error": 0.4}  # the largest of all figures
+    assert check(asked, found, "complete").status == "inconclusive"
 
 
 def test_errors_that_nobody_knows_are_no_pass(good: Plain) -> None:
     good["points"][0] |= {"errors": {}, "error": None}
-    assert check(STRICT, good, "points").status == "not assessed"
-    assert verdict(STRICT, good) == "inconclusive"
+    assert verdict(DETAILED, good) == "inconclusive"
     good["points"] = good["points"][1:]
-    assert check(STRICT, good, "points").status == "not assessed"
-    assert verdict(STRICT, good) == "inconclusive"
+    assert verdict(DETAILED, good) == "inconclusive"
 
 
 @pytest.mark.parametrize("error", ["0.1", float("nan")])
@@ -1183,11 +1184,6 @@ def test_errors_that_are_no_numbers_are_refused(error: Any, good: Plain) -> None
     assert refusal(good).startswith("results.json.points[0].errors.worst_completeness is ")
     good["points"][0] |= {"errors": {}, "error": error}
     assert refusal(good).startswith("results.json.points[0].error is ")
-
-
-def test_points_cannot_be_suppressed() -> None:
-    with pytest.raises(BadInput, match="cannot be suppressed"):
-        suppressed("points")
 
 
 # Tests that decide ----------------------------------------------------------------------------------------------------
@@ -1253,7 +1249,7 @@ def test_one_failure_among_many_tests_must_be_clear() -> None:
     assert 20 <= e_value < 20 * (len(names) + 1)  # one more test is that of `shown`
     assert found.verdict == "inconclusive"
     assert found.verdict_reason.startswith(
-        "1 of 8 checks failed or are open: above. Check above: maps over control:edges"
+        "1 of 7 checks failed or are open: above. Check above: maps over control:edges"
     )
     assert found.verdict_reason.endswith("With so many tests, a failure may still be chance; add images to settle it.")
     drawn.margins["control:edges"] = low - 0.1

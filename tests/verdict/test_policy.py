@@ -32,7 +32,6 @@ min = 0.4
 severity = "high"
 """
 CHECK = '\n[[check]]\nid = "more"\nmetric = "{}"\n{}\nseverity = "low"\n'
-ABOVE_CHANCE = "best-effort-above-random"
 SUPPRESSION = '\n[[suppression]]\ncheck = "complete"\nreason = "known"\napprover = "A. Person"\nexpires = 2030-01-31\n'
 
 
@@ -70,24 +69,18 @@ def test_explore_cannot_fail_and_the_others_can() -> None:
 
 
 def test_standard_and_strict_ask_what_they_promise() -> None:
-    standard, strict = ({check.metric: check for check in read_policy(name).checks if check.id != ABOVE_CHANCE}
-                        for name in ("standard", "strict"))  # fmt: skip
-    assert (read_policy("standard").minimum_images, read_policy("strict").minimum_images) == (200, 1000)
-    assert read_policy("standard").evaluation.confidence == 0.95
-    for policy, margin in ((standard, 0.0), (strict, 0.05)):
-        assert (policy["worst_completeness"].over, policy["worst_completeness"].limit) == (CONTROLS, margin)
-        assert (policy["worst_soundness"].over, policy["worst_soundness"].limit) == (("random",), -0.05)
-        assert (policy["best_effort"].rule, policy["best_effort"].limit) == ("min", 0.4)
+    standard, strict = ({check.metric: check for check in read_policy(name).checks} for name in ("standard", "strict"))
+    assert (read_policy("standard").minimum_images, read_policy("strict").minimum_images) == (20, 100)
+    assert read_policy("standard").evaluation.labels == read_policy("strict").evaluation.labels == "top3"
+    blind = tuple(control for control in CONTROLS if control != "one-map")
+    for policy, of_prediction, of_others, apart in ((standard, 0.0, 0.0, 0.25), (strict, 0.05, 0.25, 0.5)):
+        assert (policy["relevance_gain"].over, policy["relevance_gain"].limit) == (blind, of_prediction)
+        assert (policy["other_label_evidence"].over, policy["other_label_evidence"].limit) == (CONTROLS, of_others)
+        assert (policy["label_specificity"].rule, policy["label_specificity"].limit) == ("min", apart)
         assert (policy["flags"].limit, policy["runtime_error"].limit) == (0, 1e-3)
     assert (strict["randomisation"].rule, strict["randomisation"].limit) == ("max", 0.5)
     assert read_policy("standard").randomisation is None
     assert [read_policy(name).evaluation.infills for name in ("standard", "strict")] == [("gray",), ("gray", "blur")]
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_best_effort_is_also_set_beside_chance(name: str) -> None:
-    (check,) = (check for check in read_policy(name).checks if check.id == ABOVE_CHANCE)
-    assert (check.metric, check.over, check.limit, check.required) == ("best_effort", ("random",), 0, False)
 
 
 def test_the_text_and_its_digest_are_those_of_the_file(tmp_path: Path) -> None:
@@ -408,7 +401,7 @@ def test_init_writes_over_nothing_unless_told(command: Command, tmp_path: Path) 
     assert said == "auditkit: policy.toml exists already; name another file with -o, or overwrite it with --force.\n"
     assert (tmp_path / "policy.toml").read_text() == "years of work"
     assert command("init", "--force")[0] == 0
-    assert read_policy("policy.toml").minimum_images == 200
+    assert read_policy("policy.toml").minimum_images == 20
 
 
 def test_init_has_its_limits(command: Command, tmp_path: Path) -> None:
@@ -422,8 +415,8 @@ def test_check_says_what_is_asked(command: Command, tmp_path: Path) -> None:
     code, out, said = command("check", "strict")
     assert (code, said) == (0, "")
     flat = " ".join(out.split())
-    for words in ("1000 or more", "worst completeness above every control by more than 0.05", "100 images in 5 stages",
-                  "worst soundness less than 0.05 below control:random", "randomisation at most 0.5"):  # fmt: skip
+    for words in ("100 or more", "relevance gain above every control by more than 0.05", "100 images in 5 stages",
+                  "label specificity at least 0.5", "randomisation at most 0.5"):  # fmt: skip
         assert words in flat
     assert "the verdict will be 'measured'" in command("check", "explore")[1]
     (tmp_path / "p.toml").write_text(SMALL.format(evaluation="") + SUPPRESSION.replace("2030", "2001"))
@@ -437,7 +430,7 @@ def test_check_as_json(command: Command) -> None:
     found = json.loads(out)
     assert (code, found["schema_version"], found["name"], found["shipped"]) == (0, 1, "standard", True)
     assert found["checks"][0] | {"title": ""} == {
-        "id": "completeness-above-controls", "title": "", "metric": "worst_completeness",
+        "id": "prediction-above-controls", "title": "", "metric": "relevance_gain",
         "rule": "margin over every control", "limit": 0.0, "severity": "high", "required": True,
     }  # fmt: skip
 

@@ -22,7 +22,7 @@ from auditkit.runs.summary.source_rows import Source, metric_rows
 # of those by auto 96; the figure that is off most is off by a half to an eighth of it.
 USUAL, COMMON = 0.4, 0.25
 MOST_SAMPLING_ERROR = 0.005  # a figure that may be off by more than this leaves a verdict open
-_MOVED_COLUMNS = ("insertion", "alpha", "beta", "log_odds")
+_MOVED_COLUMNS = ("insertion", "deletion", "alpha", "beta", "log_odds")
 
 
 def moves(metric: str) -> bool:
@@ -56,7 +56,9 @@ def sampling_errors(
 def _moved(table: RowTable, errors: float, settings: Evaluation) -> RowTable:
     """The rows with their areas moved by so many errors, and what follows from the areas."""
     areas = table.column("insertion") + errors * np.nan_to_num(table.column("insertion_error"))
-    columns = {"insertion": np.clip(areas, 0, 1)}
+    # The curves of deletion have as many points. Both areas move apart, which changes relevance gain most.
+    lost = table.column("deletion") - errors * np.nan_to_num(table.column("insertion_error"))
+    columns = {"insertion": np.clip(areas, 0, 1), "deletion": np.clip(lost, 0, 1)}
     rows = np.flatnonzero(np.isfinite(areas))
     for name, ratio, eps in (("alpha", completeness, settings.eps1), ("beta", soundness, settings.eps2)):
         if eps is not None:

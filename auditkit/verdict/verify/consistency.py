@@ -36,8 +36,10 @@ _MOST_CHARACTERS = 100  # of a fact about the machine
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,39}")
 OTHERWISE = "is not written as auditkit writes it"
 _DIGEST = re.compile("[0-9a-f]{32}")
-NOT_SUMMED_UP = ("tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained",
-                 "randomisation", "baseline")  # entries of results.json that do not follow from rows  # fmt: skip
+NOT_SUMMED_UP = (
+    "tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained", "randomisation",
+    "baseline", "hints",
+)  # entries of results.json that do not follow from rows  # fmt: skip
 SUMMED_UP = tuple(field.name for field in fields(RunFacts) if field.name in
                   ("rows", "bundles", "pool", "infill_images", "copies"))  # entries of its `run` that do  # fmt: skip
 

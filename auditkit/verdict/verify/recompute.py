@@ -19,6 +19,9 @@ from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.evaluation.settings import NO_LABEL
 from auditkit.runs.executor import Progress, ended
 from auditkit.runs.folder.figures import CONTROL, Runtime
+from auditkit.runs.folder.store import RESULTS
+from auditkit.verdict.hints import find_hints, wanted
+from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
 
 Name = tuple[int, str, str]  # label, bundle, infill
@@ -265,6 +268,20 @@ def _on_curve(stored: StoredRow, recomputed: StoredRow) -> tuple[bool, float]:
         return False, float(np.abs(curve - other).max(initial=0.0))
     _, first, second = np.intersect1d(counts, others, return_indices=True)
     return True, float(np.abs(curve[first] - other[second]).max(initial=0.0))
+
+
+def check_hints(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
+    """Hints that do not come out again."""
+    results = recorded.results
+    policy = None if results.policy is None else parse_policy(results.policy.text, "policy.toml")
+    now = find_hints(plan.model, plan.images, plan.bundles, plan.settings) if policy and wanted(policy, results) else ()
+    then = results.hints
+    same = [(hint.bundle, hint.change, hint.n) for hint in then] == [(hint.bundle, hint.change, hint.n) for hint in now]
+    near = same and all(abs(getattr(first, name) - getattr(second, name)) <= OTHER
+                        for first, second in zip(then, now, strict=True) for name in ("before", "after"))  # fmt: skip
+    problems = [] if near else [f"{RESULTS}: the hints are {[hint.text for hint in then]}, expected "
+                                f"{[hint.text for hint in now]}"]  # fmt: skip
+    return Outcome(f"{len(now)} come out again", problems)
 
 
 def check_runtime(recorded: RecordedRun, then: Runtime, plan: EvaluationPlan) -> Outcome:

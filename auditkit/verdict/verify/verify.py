@@ -249,6 +249,7 @@ def _recompute(
     _check_rows(result, recorded, plan, deciding, sampling, tolerance, progress)
     if recorded.results.policy is not None:
         result.check("pictures", lambda: pictures.check_pictures(recorded, plan))
+        result.check("hints", lambda: recompute.check_hints(recorded, plan))
     explained = recorded.results.explained
     if explained is None:
         return
