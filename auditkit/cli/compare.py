@@ -72,11 +72,12 @@ def _row(difference: "DifferenceResult", by_infill: bool) -> list[str]:
     maps = difference.bundle_b
     if difference.bundle_a != difference.bundle_b:
         maps = f"{difference.bundle_a} → {difference.bundle_b}"
-    reading = "no difference shown"  # the interval includes 0
+    reading, ends = "too few images", ""
+    if difference.low is not None and difference.high is not None:
+        reading = "no difference shown"  # the interval includes 0
+        ends = f" ({difference.low:+.4f} to {difference.high:+.4f})"
     if difference.better is not None:
         reading = f"{'↑' if difference.value > 0 else '↓'} {'better' if difference.better else 'worse'}"
-    low, high = difference.low, difference.high
-    ends = "" if low is None or high is None else f" ({low:+.4f} to {high:+.4f})"
     figures = [f"{difference.value_a:.4f}", f"{difference.value_b:.4f}", f"{difference.value:+.4f}{ends}"]
     names = [title(difference.name), maps or "", *([difference.infill] if by_infill else [])]
     return [*names, *figures, str(difference.n), reading]

@@ -19,11 +19,10 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import ROUNDING
-from auditkit.metrics.statistics import Bounds, finite_rows
+from auditkit.metrics.statistics import FEWEST_VALUES, Bounds, finite_rows
 
 DECISIVE = 20.0  # the e-value that decides: the error is at most 1 in 20
 FEWEST_IMAGES = 20  # with fewer, nothing is decided
-FEWEST_VALUES = 5  # with fewer, there is no interval
 # Shares of the largest bet. With values in [-1, 1], a mean of 0.1 above the limit and a standard deviation of 0.2, half
 # of the samples are decided within 54 images; with 0.15 and 0.3 within 39 (tests/metrics/test_betting.py).
 _BETS = np.arange(1, 34) * 0.03

@@ -29,6 +29,7 @@ Method = Literal["percentile", "bca", "expanded"]
 METHODS: tuple[Method, ...] = ("percentile", "bca", "expanded")
 _DRAWS = 2000  # resamples; the coverage above was measured with as many
 _LEAST_DRAWS = 100  # fewer do not determine the 2.5 % quantiles
+FEWEST_VALUES = 5  # of images; of fewer, an interval would end at the worst and the best of them
 _CHUNK = 1 << 17  # resampled images in memory at once
 _NEAR = 1e-12  # relative difference that rounding makes between equal means
 Bounds = tuple[float, float]  # the least and the greatest possible value
@@ -55,7 +56,7 @@ def mean_interval(
 
     "percentile" takes quantiles of the resampled means; "bca" corrects their bias and skew (Efron 1987); "expanded"
     widens the percentiles as Student's t widens the normal quantiles (Hesterberg 2015). If all values are equal, the
-    interval has no width, unless `bounds` give the range of possible values.
+    interval has no width, unless `bounds` give the range of possible values. Fewer than five images have no interval.
     """
     _check_settings(confidence, method, draws)
     rows = finite_rows(values, "values")
@@ -64,8 +65,8 @@ def mean_interval(
         _, position = grouped(image_index, len(rows))
         sums, counts = np.bincount(position, weights=rows), np.bincount(position).astype(np.float64)
     value = float(rows[0]) if np.ptp(rows) == 0 else float(rows.mean())
-    if len(sums) == 1:
-        return Interval(value, None, None, confidence, 1, method, Note("one-image"))
+    if len(sums) < FEWEST_VALUES:
+        return Interval(value, None, None, confidence, len(sums), method, Note("few-images"))
     image_means = sums / counts
     near = _NEAR * max(abs(value), float(np.abs(image_means).max()))
     if np.all(np.abs(image_means - value) <= near):
@@ -91,12 +92,17 @@ def paired_difference(
 
 
 def share_interval(hits: int, n: int, confidence: float = 0.95) -> Interval:
-    """The share of hits in n images with Wilson's interval, which has a width even if all or none are hits."""
+    """The share of hits in n images with Wilson's interval, which has a width even if all or none are hits.
+
+    Fewer than five images have no interval.
+    """
     from scipy.special import ndtri  # noqa: PLC0415  # slow to import
 
     _check_settings(confidence, "percentile", _DRAWS)
     if not 0 <= hits <= n or n < 1:
         raise BadInput(f"a share needs at least one image and no more hits than images, found {hits} of {n}.")
+    if n < FEWEST_VALUES:
+        return Interval(hits / n, None, None, confidence, n, "wilson", Note("few-images"))
     share, z2 = hits / n, float(ndtri((1 + confidence) / 2)) ** 2
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = float(np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n)))) / (1 + z2 / n)

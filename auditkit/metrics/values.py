@@ -13,8 +13,8 @@ Cause = Literal[
     "no-second-label", "no-second-label-above", "one-image-has-no-halves", "one-label", "too-many-labels",
 ]  # fmt: skip
 NoteKind = Literal[
-    "one-image", "no-spread", "equal-values", "few-images", "tuned-delta", "images-with-second-label",
-    "images-with-region", "clipped",
+    "no-spread", "equal-values", "few-images", "tuned-delta", "images-with-second-label", "images-with-region",
+    "clipped",
 ]  # fmt: skip
 _NEEDS: dict[Cause | NoteKind, tuple[str, ...]] = {
     "maps-missing": ("count", "total"), "no-second-label": ("value",), "no-second-label-above": ("value",),
@@ -71,7 +71,7 @@ class Note:
     @property
     def about_interval(self) -> bool:
         """Whether it is about the interval, not about the figure itself."""
-        return self.kind in ("one-image", "no-spread", "equal-values", "few-images")
+        return self.kind in ("no-spread", "equal-values", "few-images")
 
 
 @dataclass(frozen=True)

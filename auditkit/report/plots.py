@@ -75,13 +75,13 @@ def plane(metrics: Iterable[MetricResult], rows: Rows | None, infill: str) -> Dr
     about = "Mean worst completeness against mean worst soundness of the maps and of every control"
     labels = f"worst soundness → {UP}", f"worst completeness ↑ {UP}"
     whole = Panel("plane", f"{about}, on axes from 0 to 1", Axis(0, 1, labels[0]), Axis(0, 1, labels[1]))
-    across, up = (Axis(*nice_range(chain.from_iterable(map(_ends, column))), label)
+    across, up = (Axis(*nice_range(chain.from_iterable(map(_extent, column))), label)
                   for column, label in zip(zip(*pairs.values(), strict=True), labels, strict=True))  # fmt: skip
     close = Panel("plane-close", f"{about}, axes narrowed to the means", across, up)
     drawn, images = _images(whole, rows, bundles)
     for panel, (bundle, (sound, complete)) in product((whole, close), reversed(pairs.items())):
-        means, ends = (sound.value or 0.0, complete.value or 0.0), (_ends(sound), _ends(complete))
-        panel.marker(*means, *tone_of(bundle, bundles), across=ends[0], up=ends[1])
+        means = sound.value or 0.0, complete.value or 0.0
+        panel.marker(*means, *tone_of(bundle, bundles), across=_interval(sound), up=_interval(complete))
     keys = [(source(bundle), *tone_of(bundle, bundles)) for bundle in pairs]
     if drawn:
         keys.append(("one image", "b0", "dots"))
@@ -105,9 +105,12 @@ def _images(panel: Panel, rows: Rows | None, bundles: Sequence[str]) -> tuple[in
     return drawn, total
 
 
-def _ends(metric: MetricResult) -> tuple[float, float]:
-    value = metric.value or 0.0
-    return value if metric.low is None else metric.low, value if metric.high is None else metric.high
+def _interval(figure: MetricResult | RandomisationStage) -> tuple[float, float] | None:
+    return None if figure.low is None or figure.high is None else (figure.low, figure.high)
+
+
+def _extent(metric: MetricResult) -> tuple[float, ...]:
+    return _interval(metric) or (metric.value or 0.0,)
 
 
 def curves(rows: Rows, bundle: str, key: str) -> Drawn:
@@ -277,7 +280,8 @@ def _below(probability: Array, axis: Axis) -> str:
 
 def randomisation(series: Sequence[RandomisationStage], limit: float | None) -> Drawn:
     """Rank correlation with the original maps while more and more of the model is re-initialised."""
-    low = min([0.0, *(stage.low for stage in series if stage.low is not None)])
+    measured = [(stage, stage.spearman) for stage in series if stage.spearman is not None]
+    low = min([0.0, *(value if stage.low is None else stage.low for stage, value in measured)])
     about = "Spearman correlation of maps with the original maps by stage of re-initialisation"
     last = max(stage.stage for stage in series)
     stages = Axis(0, last, "stage of re-initialisation", whole=True)
@@ -285,12 +289,10 @@ def randomisation(series: Sequence[RandomisationStage], limit: float | None) -> 
     if limit is not None:
         panel.line((0, last), (limit, limit), "guide")
         panel.note(0.99 * last, limit + 0.03, f"limit {exact(limit)}", "end")
-    measured = [(stage, stage.spearman) for stage in series if stage.spearman is not None]
     panel.line([0, *(stage.stage for stage, _ in measured)], [1.0, *(value for _, value in measured)], "b0")
     panel.marker(0, 1, "b0", "disc")
     for stage, value in measured:
-        ends = value if stage.low is None else stage.low, value if stage.high is None else stage.high
-        panel.marker(stage.stage, value, "b0", "disc", up=ends)
+        panel.marker(stage.stage, value, "b0", "disc", up=_interval(stage))
     caption = ("At stage 0 the maps are the originals and the correlation is 1. The table says what each stage"
                " re-initialises; the stages differ in size.")  # fmt: skip
     return Drawn((("", panel.svg()),), Markup(""), caption)

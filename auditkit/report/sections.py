@@ -96,7 +96,9 @@ def change(pair: MetricResult | DifferenceResult) -> wording.Word:
     """What a paired difference shows."""
     low, high = pair.low, pair.high
     from_runtimes = isinstance(pair, DifferenceResult) and pair.better is None  # they may have caused it
-    if low is None or high is None or low <= 0 <= high or from_runtimes:
+    if low is None or high is None:
+        return wording.Word("too few images", "?", "open")
+    if low <= 0 <= high or from_runtimes:
         return wording.Word("no clear difference", "≈", "open")
     tone = "pass" if (low > 0) != METRICS[pair.name].lower_is_better else "fail"
     return wording.Word("higher", "▲", tone) if low > 0 else wording.Word("lower", "▼", tone)

@@ -74,8 +74,8 @@ _METHODS = (
      "the limits that its test leaves open.", "e = mean over bets of ∏ (1 + bet · (x − limit)),  one x per image"),
     ("Interval", "Describes a figure and decides nothing. Bootstrap over images, at the stated confidence; "
      "Wilson's for accuracy; where all images have the same value, what so many equal images leave possible. Of "
-     "fewer than 5 images of a class none is given. Differences are paired: both maps on the same images. An "
-     "interval of a difference that holds 0 shows no difference.", ""),
+     "fewer than 5 images none is given. Differences are paired: both maps on the same images. An interval of a "
+     "difference that holds 0 shows no difference.", ""),
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from auditkit.arrays import Array
 from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import Missing, missing_rules
+from auditkit.metrics.statistics import FEWEST_VALUES
 from auditkit.model import card as cards
 from auditkit.model.card import Card, to_toml
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening, open_file
@@ -139,7 +140,9 @@ def accuracy_on_sample(
     accuracy = _accuracy_with_card(model, model.card, images, positions, tick)
     if not accuracy.n:
         raise none_usable(len(positions), accuracy.failed)
-    chance = 2 * np.sqrt(max(accuracy.top1 * (1 - accuracy.top1), 1 / accuracy.n) / accuracy.n)
+    chance = 1.0  # few images show no difference
+    if accuracy.n >= FEWEST_VALUES:
+        chance = 2 * np.sqrt(max(accuracy.top1 * (1 - accuracy.top1), 1 / accuracy.n) / accuracy.n)
     bar = accuracy.top1 + max(FAR_BETTER, chance)
     least = sum(count / accuracy.n <= bar for count in range(accuracy.n + 1))  # images a better preset gets right
     better_preset: tuple[str, Accuracy] | None = None

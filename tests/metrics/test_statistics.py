@@ -103,11 +103,9 @@ def test_rows_of_one_image_are_resampled_together() -> None:
 def test_resampled_means_agree_with_a_plain_loop(seed: int) -> None:
     """Drawing images by hand, with all of their rows, gives the same means."""
     chance = np.random.default_rng(seed)
-    index = chance.integers(0, 5, size=12)
-    values = chance.random(12)
+    index = chance.permutation(np.concatenate([np.arange(5), chance.integers(0, 7, size=9)]))
+    values = chance.random(14)
     rows = [values[index == image] for image in np.unique(index)]
-    if len(rows) < 2:
-        return
     drawn = np.random.default_rng(seed).integers(0, len(rows), size=(100, len(rows)))
     means = [float(np.mean(np.concatenate([rows[image] for image in draw]))) for draw in drawn]
     found = mean_interval(values, index, method="percentile", draws=100, seed=seed)
@@ -137,7 +135,7 @@ def test_the_same_seed_gives_the_same_ends_whatever_fits_in_memory(monkeypatch: 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_spread_no_width_no_warning(method: statistics.Method) -> None:
-    for values, index in (([0.1] * 7, None), ([0.0, 1.0, 0.0, 1.0], [3, 3, 8, 8]), ([0.0] * 3, None)):
+    for values, index in (([0.1] * 7, None), ([0.0, 1.0] * 5, [3, 3, 8, 8, 9, 9, 1, 1, 4, 4]), ([0.0] * 5, None)):
         found = mean_interval(values, index, method=method)
         assert found.low == found.value == found.high
         assert found.note == Note("no-spread")
@@ -166,15 +164,50 @@ def test_an_interval_of_equal_images_holds_as_often_as_it_says() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_image_has_a_mean_and_no_interval(method: statistics.Method) -> None:
-    for found in (mean_interval([0.4], method=method), mean_interval([0.2, 0.6], [5, 5], method=method)):
-        assert (found.value, found.low, found.high, found.n) == (pytest.approx(0.4), None, None, 1)
-        assert found.note == Note("one-image")
+def test_four_images_have_a_mean_and_no_interval(method: statistics.Method) -> None:
+    rows, index = [0.1, 0.3, 0.2, 0.6, 0.6, 0.6], [5, 5, 1, 2, 9, 9]
+    for values, images, n in (([0.4], None, 1), ([0.2, 0.6], [5, 5], 1), (rows, index, 4), ([0.4] * 4, None, 4)):
+        found = mean_interval(values, images, method=method, bounds=(0.0, 1.0))
+        assert (found.value, found.low, found.high, found.n) == (pytest.approx(0.4), None, None, n)
+        assert found.note == Note("few-images")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_five_images_have_an_interval(method: statistics.Method) -> None:
+    rows, index = [0.1, 0.3, 0.2, 0.6, 0.6, 0.7], [5, 5, 1, 2, 9, 8]
+    for values, images in ((rows[1:], None), (rows, index)):
+        found = mean_interval(values, images, method=method)
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < found.value < found.high
+        assert (found.n, found.note) == (5, None)
+
+
+def test_a_difference_of_four_pairs_has_no_interval() -> None:
+    first, second = [0.9, 0.8, 0.9, 0.7, 0.8], [0.1, 0.2, 0.1, 0.1, 0.2]
+    few, enough = paired_difference(first[:4], second[:4]), paired_difference(first, second)
+    assert (few.value, few.low, few.high) == (pytest.approx(0.7), None, None)
+    assert few.note == Note("few-images")
+    assert enough.low is not None
+    assert enough.low > 0
+
+
+@pytest.mark.parametrize("hits", range(5))
+def test_a_share_of_four_images_has_no_interval(hits: int) -> None:
+    few, enough = share_interval(hits, 4), share_interval(hits, 5)
+    assert (few.value, few.low, few.high, few.n) == (hits / 4, None, None, 4)
+    assert few.note == Note("few-images")
+    theirs = stats.binomtest(hits, 5).proportion_ci(method="wilson")
+    assert (enough.low, enough.high) == pytest.approx(tuple(theirs), abs=1e-12)
+    assert enough.note is None
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_extreme_samples_have_ordered_ends(method: statistics.Method) -> None:
-    for values in ([0.0, 1.0], [0.0] * 999 + [1.0], [1e-200, 2e-200, 9e-200], [1e300, -1e300, 0.0]):
+    for values in (
+        [0.0] * 4 + [1.0], [0.0] * 999 + [1.0], [1e-200, 2e-200, 3e-200, 5e-200, 9e-200],
+        [1e300, -1e300, 0.0, 1e300, -1e300],
+    ):  # fmt: skip
         found = mean_interval(values, method=method, confidence=0.999)
         assert found.low is not None
         assert found.high is not None

@@ -20,6 +20,7 @@ from auditkit.metrics.table import METRICS, title
 from auditkit.metrics.values import Note
 from auditkit.records import from_json, to_json
 from auditkit.report import tables, wording
+from auditkit.report.formats import render
 from auditkit.report.formatting import exact, interval, measured, name, number, signed, source, visible
 from auditkit.report.html import SECTIONS, render_html
 from auditkit.report.load_run import Loaded, load
@@ -387,6 +388,17 @@ def test_a_class_of_too_few_images_says_so_where_its_interval_would_be(audited: 
     part = page[page.index('id="classes"') : page.index('id="gallery"')]
     assert part.count(f'<span class="inline">{tables.TOO_FEW}</span>') == len(classes)
     assert '<span class="inline"></span>' not in part
+
+
+def test_fewer_than_five_images_have_neither_an_interval_nor_a_direction(tmp_path: Path) -> None:
+    for images, few in ((4, True), (5, False)):
+        loaded = load(made_run(tmp_path / str(images), images=images))
+        html, text = render_html(loaded), render(loaded, "md")
+        key_figures = Page(html[: html.index("<nav")]).text
+        assert ("? too few images" in key_figures, bool(re.search("[▲▼≈]", key_figures))) == (few, not few)
+        drawn = [attributes.get("class") or "" for tag, attributes in Page(html).tags if tag == "path"]
+        assert any("whisker" in look or look == "span" for look in drawn) is not few
+        assert any(re.search(r"\.\d{3} to ", part) for part in (key_figures, text)) is not few
 
 
 def test_randomisation_that_was_not_assessed_says_why(tmp_path: Path) -> None:

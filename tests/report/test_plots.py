@@ -135,6 +135,15 @@ def test_randomisation_is_drawn_by_stage_and_a_stage_without_a_figure_leaves_a_g
     assert re.findall(r'text-anchor="middle">(.*?)<', svg) == ["0", "1", "2", "3", "4"]
 
 
+def test_a_stage_of_few_images_is_drawn_without_an_interval_within_the_axes() -> None:
+    few = RandomisationStage(1, (), 1.0, -0.5, None, None, n=4, absolute=0.5, constant=0, correlations=(-0.5,) * 4)
+    many = RandomisationStage(1, (), 1.0, -0.5, -0.5, -0.5, n=8, absolute=0.5, constant=0, correlations=(-0.5,) * 8)
+    alone, beside = (plots.randomisation([stage], None).panels[0][1] for stage in (few, many))
+    assert ("whisker" in alone, "whisker" in beside) == (False, True)
+    marks = [re.findall(r'class="mark b0 disc" transform="(.*?)"', svg) for svg in (alone, beside)]
+    assert marks[0] == marks[1]
+
+
 def test_the_key_of_a_histogram_is_drawn_as_its_bars_are(tmp_path: Path) -> None:
     made = rows_of(load(made_run(tmp_path / "run", **AUDIT)))
     assert isinstance(made, Rows)

@@ -11,6 +11,7 @@ import pytest
 
 from auditkit.errors import BadInput
 from auditkit.metrics.statistics import paired_difference
+from auditkit.metrics.values import Note
 from auditkit.records import to_json
 from auditkit.runs.comparison.compare import compare
 from auditkit.runs.folder.results import Comparison, DifferenceResult
@@ -110,9 +111,22 @@ def test_log_odds_have_a_runtime_error_of_their_own(
         assert found.better is better
 
 
-def test_one_image_has_no_interval_and_shows_nothing(made: Callable[..., Path]) -> None:
-    found = of(compare(made(rows([3], plus(0.0))), made(rows([3], plus(0.3)))), "insertion")
-    assert (found.low, found.better, found.n) == (None, None, 1)
+@pytest.mark.parametrize("count", [1, 4])
+def test_fewer_than_five_images_have_neither_an_interval_nor_a_direction(made: Callable[..., Path], count: int) -> None:
+    found = compare(made(rows(range(count), plus(0.0))), made(rows(range(count), plus(0.3, spread=0.1))))
+    assert of(found, "insertion").value == pytest.approx(0.34, abs=0.04)
+    for one in found.differences:
+        assert (one.low, one.high, one.better, one.n) == (None, None, None, count)
+        assert one.note == Note("few-images")
+
+
+def test_five_images_have_an_interval_and_a_direction(made: Callable[..., Path]) -> None:
+    a, b = made(rows(range(5), plus(0.0))), made(rows(range(5), plus(0.3, spread=0.1)))
+    found = of(compare(a, b), "insertion")
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.3 < found.low < found.value < found.high
+    assert (found.better, found.n, found.note) == (True, 5, None)
 
 
 # Which images are the same --------------------------------------------------------------------------------------------
@@ -328,6 +342,16 @@ def test_the_command_prints_a_table_and_keeps_the_object(
     )
     assert str(tmp_path) not in json.dumps(held)
     assert "no difference shown" in command("compare", a, a).out
+
+
+def test_the_command_shows_no_direction_for_few_images(made: Callable[..., Path], command: Command) -> None:
+    a, b = made(rows(range(4), plus(0.0))), made(rows(range(4), plus(0.3, spread=0.1)))
+    lines = [line for line in command("compare", a, b).out.splitlines() if "too few images" in line]
+    assert len(lines) == len(compare(a, b).differences)
+    for words in ("↑", "↓", "better", "worse", " to "):
+        assert words not in "".join(lines)
+    held = json.loads(command("compare", a, b, "--json").out)["differences"]
+    assert {(one["low"], one["high"], one["better"]) for one in held} == {(None, None, None)}
 
 
 def test_the_command_refuses_in_one_line(made: Callable[..., Path], tmp_path: Path, command: Command) -> None:

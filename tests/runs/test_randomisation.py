@@ -288,10 +288,10 @@ def planted(method: str, folder: Path) -> dict[str, Any]:
     assert isinstance(model, OnnxClassifier)
     side = model.signature.height
     np.savez(
-        folder / "images.npz", images=np.random.default_rng(1).integers(0, 256, (3, side, side, 3), dtype=np.uint8)
+        folder / "images.npz", images=np.random.default_rng(1).integers(0, 256, (5, side, side, 3), dtype=np.uint8)
     )
     given = model, Dataset.open(folder / "images.npz", model.signature.classes)
-    return measured(given, made(given, folder, method), images=3, what=asked(method))
+    return measured(given, made(given, folder, method), images=5, what=asked(method))
 
 
 def test_a_map_that_ignores_the_model_stays_and_one_that_does_not_goes(tmp_path: Path) -> None:

@@ -370,13 +370,16 @@ def test_accuracy_among_the_labels_that_are_renormalised_over(model: Any, folder
     assert found.value("accuracy") == pytest.approx(hits)
 
 
-def test_one_image_has_figures_without_intervals(model: Any, folder: Path) -> None:
-    one = image_set()
-    alone = Dataset(one.source, one.ids[:1], one.images[:1])
-    found = auditkit.evaluate(model, alone, folder / "a", steps=2, out=None)
-    for metric in found.metrics:
+@pytest.mark.parametrize("count", [1, 4])
+def test_few_images_have_figures_without_intervals(model: Any, folder: Path, count: int) -> None:
+    every = image_set()
+    few = Dataset(every.source, every.ids[:count], every.images[:count], TRUTH[:count])
+    found = auditkit.evaluate(model, few, folder / "a", steps=2, out=None)
+    assert {"accuracy", "insertion"} <= {metric.name for metric in found.metrics if metric.n == count}
+    assert found.comparisons
+    for metric in (*found.metrics, *found.comparisons):
         if metric.value is not None:
-            assert (metric.low, metric.high, metric.n) == (None, None, 1)
+            assert (metric.low, metric.high) == (None, None)
             assert metric.note
     assert "insertion" in str(found)
 

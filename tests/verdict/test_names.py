@@ -117,7 +117,7 @@ def without_room(plain: Plain, _bundle: str) -> None:
 
 def one_image(plain: Plain, _bundle: str) -> None:
     for entry in (*plain["metrics"], *plain["comparisons"]):
-        entry.update({"low": None, "high": None, "n": 1, "note": {"kind": "one-image"}})
+        entry.update({"low": None, "high": None, "n": 1, "note": {"kind": "few-images"}})
 
 
 def below(plain: Plain, _bundle: str) -> None:

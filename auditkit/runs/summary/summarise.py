@@ -28,7 +28,6 @@ from auditkit.runs.summary.wording import figure_text, flag_text, remarks, sampl
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FEWEST_OF_A_CLASS = 5  # images; of fewer, an interval would end at the worst and the best of them
 SPREAD_THAT_MATTERS = 0.05  # of insertion, by the order in ties
 
 
@@ -247,8 +246,6 @@ def _of_each_class(metric: Values, classes: Array, source: Source, settings: Eva
     for class_index in np.unique(classes[np.isfinite(classes)]):
         chosen = classes == class_index
         interval = _interval(metric.name, metric.values[chosen], metric.images[chosen], settings)
-        if interval.n < FEWEST_OF_A_CLASS:
-            interval = replace(interval, low=None, high=None, note=Note("few-images"))
         yield _result(metric.name, source, settings, interval, class_index=int(class_index))
 
 

@@ -34,7 +34,6 @@ _WHY_NOT_RANDOMISED = {
     "no-stage": "{0.detail}",
 }
 _NOTES: dict[NoteKind, str] = {
-    "one-image": "one image shows no spread, so there is no interval",
     "no-spread": "all images have the same value, so the bootstrap sees no spread",
     "equal-values": "all images have the same value; the interval allows for {0.value:.1%} of images that differ",
     "few-images": "too few images for an interval",
