@@ -112,13 +112,13 @@ _ENTRIES = (
            "over the labels with f ≥ 0.01 that are not the prediction. One map for all labels scores badly here.",
            per_image.best_effort, needs="all labels", of_other_labels=True, curve="alpha", key_figure=True),
     Metric("label_specificity", "label specificity", "How much more a label's own map shows it than the maps of the "
-           "image's other labels do, in log-odds: the mean over labels, then over images, clipped at ±6 for an image. "
+           "image's other labels do, in log-odds: the mean over labels, then over images, clipped at ±3 for an image. "
            "One map for all labels scores 0.", label_specificity.label_specificity,
            "S[a, a] − mean of S[a, b] over b ≠ a;  S[a, b] = mean of log p(a) ∕ p(not a) over the curve of b’s map",
            bounds=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
            curve="log_odds", key_figure=True),
     Metric("other_label_evidence", "other-label evidence", "How much more the maps of labels that are not predicted "
-           "show them than the predicted label's map does, in log-odds, clipped at ±6 for an image. Against a control: "
+           "show them than the predicted label's map does, in log-odds, clipped at ±3 for an image. Against a control: "
            "how much more than the control's map does.", label_specificity.other_label_evidence,
            "S[a, a] − S[a, map of the prediction];  against a control: S[a, a] − S[a, control]",
            bounds=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,

@@ -189,7 +189,7 @@ def specificity(rows: Rows, bundle: str, key: str) -> Drawn:
         finite = values[np.isfinite(values)], other[np.isfinite(other)]
         if len(finite[0]):
             panels.append(_histogram(f"{key}-{metric}", f"{title(metric)}, log-odds", _MARGINS, rows, bundle, finite))
-    caption = "Margins of images, clipped at ±6. A map that poses for all labels has a margin of 0 on every image."
+    caption = "Margins of images, clipped at ±3. A map that poses for all labels has a margin of 0 on every image."
     return Drawn(panels, _histogram_legend(rows, bundle), caption)
 
 

@@ -14,7 +14,7 @@ from datetime import date
 
 from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES
 from auditkit.metrics.table import METRICS
-from auditkit.runs.folder.figures import Severity, Verdict
+from auditkit.runs.folder.figures import CONTROL, Severity, Verdict
 from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.samples import Samples
 from auditkit.verdict.checks import Finding, judge_check
@@ -176,7 +176,7 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
         severity = f" of severity {level} or above" if policy.checks else ""
         return f"The policy {policy.name} sets no limits{severity}, so there is no verdict."
     if decision.verdict == "fail":
-        reason = _because(f"{len(because)} of {counted} checks failed", because)
+        reason = _weak(of_policy) + _because(f"{len(because)} of {counted} checks failed", because)
         return f"{reason} {_AT_MOST.format('fail')}" if decision.tested else reason
     if decision.verdict == "pass":
         return " ".join(filter(None, (_explain_pass(decision, of_policy, level), policy.pass_means)))
@@ -189,6 +189,14 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
         reason = _because(f"{len(because)} of {counted} checks failed or are open", because)
         return f"{reason} With so many tests, a failure may still be chance; add images to settle it."
     return _because(f"{len(because)} of {counted} checks are open", because)
+
+
+def _weak(of_policy: Sequence[Finding]) -> str:
+    """Says so where maps differ from label to label as they should, but are no better than one without the model."""
+    specific = any(finding.metric == "label_specificity" and finding.status == "pass" for finding in of_policy)
+    beaten = [finding.figure.against.removeprefix(CONTROL) for finding in of_policy
+              if finding.metric == "relevance_gain" and finding.status == "fail"]  # fmt: skip
+    return f"The maps are faithful but weak: no better than {beaten[0]}. " if specific and any(beaten) else ""
 
 
 def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Severity) -> str:

@@ -4,18 +4,16 @@ Such mistakes are common when maps are made elsewhere, and easy to mend once the
 sample of the images; of those that fit clearly better the best is named.
 """
 
-import tempfile
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from statistics import fmean
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
+from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
-from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample
+from auditkit.metrics.betting import FEWEST_IMAGES
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.table import METRICS
 from auditkit.model.classifier import AnyClassifier
@@ -28,9 +26,10 @@ from auditkit.verdict.policy import Policy
 SAMPLE = 24  # images
 METRIC = "relevance_gain"
 CLEARLY = 0.05  # of relevance gain
+_ERROR = 0.05  # that a hint is chance, over all changes
 _STEPS = "16"
 _SHIFTS = (1 / 32, 1 / 8)  # of the side
-_AS_THEY_ARE = ""
+_AS_THEY_ARE = "as they are"
 
 LabelMaps = Mapping[int, Array]
 Change = Callable[[LabelMaps], LabelMaps]
@@ -99,32 +98,39 @@ def find_hints(
 
 def _hint(model: AnyClassifier, sample: Dataset, bundle: str, maps: HeatmapSet, settings: Evaluation) -> Hint | None:
     gains = _gains(model, sample, maps, settings)
-    before, low_high = gains.pop(_AS_THEY_ARE), METRICS[METRIC].limits
-    bounds = (low_high[0] - low_high[1], low_high[1] - low_high[0])
-    samples = {change: Sample((after - before)[np.isfinite(after - before)], bounds) for change, after in gains.items()
-               if np.isfinite(after - before).sum() >= FEWEST_IMAGES}  # fmt: skip
-    if not samples or fmean(one.e_above(CLEARLY) for one in samples.values()) < DECISIVE:
+    before = gains.pop(_AS_THEY_ARE)
+    differences = {change: (after - before)[np.isfinite(after - before)] for change, after in gains.items()}
+    better = [change for change, values in differences.items() if _clearly_positive(values)]
+    if not better:
         return None
-    change = max(samples, key=lambda name: samples[name].e_above(CLEARLY))
-    count = len(samples[change].values)
-    return Hint(bundle, change, float(np.nanmean(before)), float(np.nanmean(gains[change])), count)
+    change = max(better, key=lambda name: float(differences[name].mean()))
+    return Hint(bundle, change, float(np.nanmean(before)), float(np.nanmean(gains[change])), len(differences[change]))
+
+
+def _clearly_positive(differences: Array) -> bool:
+    """Whether a difference matters, and is positive on so many images that chance does not explain it (sign test)."""
+    positive, count = int((differences > 0).sum()), int((differences != 0).sum())
+    chance = sum(math.comb(count, number) for number in range(positive, count + 1)) / 2**count
+    enough = len(differences) >= FEWEST_IMAGES and float(differences.mean()) >= CLEARLY
+    return enough and chance < _ERROR / len(CHANGES)
 
 
 def _gains(model: AnyClassifier, sample: Dataset, maps: HeatmapSet, settings: Evaluation) -> dict[str, Array]:
     """Relevance gain by image, of the maps as they are and after each change."""
-    with tempfile.TemporaryDirectory() as folder:
-        changed = {str(number): _changed(maps, sample, change, Path(folder) / str(number))
-                   for number, change in enumerate((dict, *CHANGES.values()))}  # fmt: skip
-        table = evaluate(model, sample, changed, settings).samples.table
-    means = (image_means(table, str(number)).get(METRIC) for number in range(len(changed)))
-    names = (_AS_THEY_ARE, *CHANGES)
-    return {name: gains for name, gains in zip(names, means, strict=True) if gains is not None}
+    changed = {name: _Changed(maps.path, maps.header, maps.entries, maps.notes, change)
+               for name, change in {_AS_THEY_ARE: dict, **CHANGES}.items()}  # fmt: skip
+    table = evaluate(model, sample, changed, settings).table
+    means = {name: image_means(table, name).get(METRIC) for name in changed}
+    return {name: gains for name, gains in means.items() if gains is not None}
 
 
-def _changed(maps: HeatmapSet, sample: Dataset, change: Change, folder: Path) -> HeatmapSet:
-    bundle = Bundle(folder)
-    for image in sample.ids:
-        if labels := maps.labels.get(image, ()):
-            made = change({label: maps.get(image, label) for label in labels})
-            bundle.add([image] * len(made), list(made), np.stack(list(made.values())))
-    return open_bundle(folder)
+@dataclass(frozen=True, repr=False)
+class _Changed(HeatmapSet):
+    """The maps of a bundle, changed as they are read."""
+
+    change: Change = dict
+
+    def get(self, image: str, label: int) -> Array:
+        """The map of one image and label, after the change."""
+        read = super().get
+        return self.change({each: read(image, each) for each in self.labels.get(image, ())})[label]

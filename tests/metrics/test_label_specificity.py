@@ -95,18 +95,18 @@ PAIR = [[2.0, 1.0], [0.0, 0.5]]
 
 def test_margins_by_hand() -> None:
     """Images with other numbers of labels stand beside each other."""
-    rows = rows_of({0: HONEST, 1: PAIR})
+    rows = rows_of({0: np.array(HONEST) / 2, 1: PAIR})
     own = computed(rows, "label_specificity")
-    assert own.values.tolist() == pytest.approx([(3.5 + 4.5 + 5.5) / 3, (1 + 0.5) / 2])
+    assert own.values.tolist() == pytest.approx([(3.5 + 4.5 + 5.5) / 6, (1 + 0.5) / 2])
     other = computed(rows, "other_label_evidence")
-    assert other.values.tolist() == pytest.approx([(5 + 6) / 2, 0.5])
-    assert other.over_controls.tolist() == pytest.approx([(3 + 1) / 2, 0.5])
+    assert other.values.tolist() == pytest.approx([(5 + 6) / 4, 0.5])
+    assert other.over_controls.tolist() == pytest.approx([(3 + 1) / 4, 0.5])
     assert own.images.tolist() == other.images.tolist() == [0, 1]
 
 
 def test_the_prediction_decides_what_other_labels_are() -> None:
-    other = computed(rows_of({0: HONEST}, predicted=2), "other_label_evidence")
-    assert other.values.tolist() == pytest.approx([(4 - 0 + 3 + 1) / 2])
+    other = computed(rows_of({0: np.array(HONEST) / 2}, predicted=2), "other_label_evidence")
+    assert other.values.tolist() == pytest.approx([(4 - 0 + 3 + 1) / 4])
 
 
 def test_one_map_for_all_labels_has_no_margin() -> None:
@@ -118,8 +118,8 @@ def test_one_map_for_all_labels_has_no_margin() -> None:
 @pytest.mark.parametrize("factor", [10, -10])
 def test_margins_are_clipped_and_the_share_is_told(factor: float) -> None:
     found = computed(rows_of({0: PAIR, 1: np.array(PAIR) * factor}), "label_specificity")
-    assert found.values.tolist() == pytest.approx([0.75, 6 * np.sign(factor)])
-    assert found.note == Note("clipped", 1, 2, 6.0)
+    assert found.values.tolist() == pytest.approx([0.75, 3 * np.sign(factor)])
+    assert found.note == Note("clipped", 1, 2, 3.0)
 
 
 def test_images_with_one_label_do_not_count() -> None:
