@@ -14,8 +14,8 @@ from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.values import LABELS_PER_IMAGE, NotAssessed, Note, Values
 
 MOST_LABELS = 100  # of an image whose matrix is kept: its size grows with their square
-# Of an image's margin. With a limit of 0.25, half the range halves the images that show that one map serves all labels: 52
-# are enough, 105 with 6; and no single image decides.
+# Of an image's margin, so that no single image decides. Half the range halves the images that it takes to show that one
+# map serves all labels: with a limit of 0.25, 52 instead of 105.
 CLIPPED: Bounds = (-3.0, 3.0)
 
 
