@@ -1,4 +1,4 @@
-"""Tries whether maps that fail would fit the model if they were turned, moved or labelled otherwise.
+"""Tries whether maps that do not pass would fit the model if they were turned, moved or labelled otherwise.
 
 Such mistakes are common when maps are made elsewhere, and easy to mend once they are known. Each change is tried on a
 sample of the images; of those that fit clearly better the best is named.
@@ -75,11 +75,10 @@ CHANGES = _changes()
 
 
 def wanted(policy: Policy, results: Results) -> bool:
-    """Whether hints are looked for: the maps were supplied, and what they show fails a check."""
-    failed = [check.metric for check in results.checks if check.status == "fail" and check.counts]
-    return policy.hints and results.explained is None and any(
-        metric in METRICS and METRICS[metric].curve for metric in failed
-    )  # fmt: skip
+    """Whether hints are looked for: the maps were supplied, and what they show fails a check or leaves it open."""
+    not_passed = {check.metric for check in results.checks if check.status in ("fail", "inconclusive") and check.counts}
+    of_curves = any(metric in METRICS and METRICS[metric].curve for metric in not_passed)
+    return policy.hints and results.explained is None and of_curves
 
 
 def find_hints(

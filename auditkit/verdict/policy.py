@@ -92,7 +92,7 @@ class Policy:
     text: str  # as it was given
     pass_means: str = ""  # in a sentence
     cannot_tell: tuple[str, ...] = ()  # sentences about maps that it cannot tell from good ones
-    hints: bool = False  # whether to look for the mistake where supplied maps fail
+    hints: bool = False  # whether to look for a mistake where supplied maps do not pass
 
     @property
     def images_needed(self) -> int:
