@@ -30,6 +30,7 @@ class Metric:
     formula: str = ""
     direction: Literal["higher", "lower"] = "higher"  # which is better
     bounds: Bounds | None = SHARE  # None: any number, which no test of a policy can decide about
+    margin_bounds: Bounds | None = None  # to which margins over a control are clipped; None: those that bounds allow
     needs: Literal["one label", "all labels", "regions", "given labels", "nothing"] = "one label"
     of_other_labels: bool = False  # whether other labels than the predicted one decide it
     curve: str = ""  # the column of rows that it is taken from, where the points of curves decide how far it may be off
@@ -77,8 +78,8 @@ _ENTRIES = (
            "on, the most important first.", per_image.deletion, direction="lower", curve="deletion"),
     Metric("relevance_gain", "relevance gain", "Insertion less deletion: how much sooner the label appears than it "
            "disappears, the most important pixels first. 0 for random maps, whatever the model and the infill.",
-           per_image.relevance_gain, "AUC of insertion − AUC of deletion", bounds=_CORRELATION, curve="insertion",
-           key_figure=True),
+           per_image.relevance_gain, "AUC of insertion − AUC of deletion", bounds=_CORRELATION,
+           margin_bounds=(-1.0, 1.0), curve="insertion", key_figure=True),
     Metric("tie_spread", "spread by tie order", "How much insertion depends on the order of tied pixels.",
            per_image.tie_spread, direction="lower", compared="never", in_policies=False),
     Metric("saliency_metric", "saliency metric", "How small a box around the map's largest bright component still "

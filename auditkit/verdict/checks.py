@@ -10,7 +10,7 @@ import numpy as np
 
 from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
-from auditkit.metrics.table import METRICS
+from auditkit.metrics.table import METRICS, title
 from auditkit.runs.folder.figures import STATUSES, Severity, Status
 from auditkit.runs.folder.results import CheckResult, Evidence
 from auditkit.runs.summary.wording import why_not_randomised
@@ -256,13 +256,28 @@ def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
     """The figure and its limit, and a remark; or why there is none."""
     if figure.value is None:
         return (f"{figure.of}: {reason}.",)
-    ends = "" if figure.interval is None else " ({} to {})".format(*map(_decimal, figure.interval))
-    value = f"{figure.value:.3g}" if figure.exact else _decimal(figure.value)
     counted = "rows" if check.metric == "runtime_error" else "images"
     on = f" on {figure.n} {counted}" if figure.n else ""
-    bound = {"min": "at least", "max": "at most"}.get(check.rule, "more than")
-    observed = f"{figure.of}: {value}{ends}{on}; the policy asks for {bound} {check.limit:g}."
+    ends = "" if figure.interval is None else " ({} to {})".format(*map(_decimal, figure.interval))
+    if figure.exact:
+        of = f"{figure.of[:1].upper()}{figure.of[1:]}"
+        observed = f"{of}: {figure.value:.3g}{on}; at most {check.limit:g} is allowed."
+    elif figure.against:
+        side = "below" if figure.value < 0 else "above"
+        distance = f"{_decimal(abs(figure.value))} {side} that of {figure.against}{on}{ends}"
+        asked = f"more than {check.limit:g} above it" if check.limit >= 0 else f"at most {-check.limit:g} below it"
+        observed = f"{_of_metric(check, figure)} is {distance}; {asked} is asked."
+    else:
+        asked = "at most" if check.rule == "max" else "at least"
+        observed = (
+            f"{_of_metric(check, figure)} is {_decimal(figure.value)}{on}{ends}; {asked} {check.limit:g} is asked."
+        )
     return (observed, f"{reason[:1].upper()}{reason[1:]}.") if reason else (observed,)
+
+
+def _of_metric(check: Check, figure: Figure) -> str:
+    name = title(check.metric)
+    return f"{name[:1].upper()}{name[1:]} of {figure.of}"
 
 
 def _decimal(value: float) -> str:

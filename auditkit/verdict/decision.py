@@ -23,6 +23,8 @@ from auditkit.verdict.measurements import Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression, at_least, deciding
 from auditkit.verdict.preconditions import preconditions
 
+_MOST_EXPLAINED = 3  # findings
+_NOT_KEPT = {"fail": "Failed", "inconclusive": "Open", "error": "Error"}
 _AT_MOST = "The probability of a wrong {} is at most 5 %, whenever you look."
 
 
@@ -202,7 +204,9 @@ def _weak(of_policy: Sequence[Finding]) -> str:
 def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Severity) -> str:
     passed, aside, count = decision.passed, decision.because, decision.passed_of_policy
     which = f"{len(passed)} checks hold, {count} of the policy and {len(passed) - count} of the measurement itself"
-    sentences = [_because(f"{which}; {len(aside)} suppressed or not assessed", aside) if aside else f"All {which}."]
+    ids = ", ".join(finding.id for finding in aside)
+    several = f"{which}; {len(aside)} suppressed or not assessed: {ids}"
+    sentences = [_because(several, aside) if aside else f"All {which}."]
     below = [finding.id for finding in of_policy if finding.status == "fail" and not at_least(finding.severity, level)]
     if below:
         sentences.append(f"Failed, but below the severity {level} that decides: {', '.join(below)}.")
@@ -214,14 +218,15 @@ def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Sever
 
 
 def _because(what: str, findings: Sequence[Finding]) -> str:
-    """The count, the ids, and the reason of the first; or the suppression of each that would have failed."""
-    first = [finding for finding in findings if finding.would_be == "fail"] or findings[:1]
-    return " ".join([f"{what}: {', '.join(finding.id for finding in findings)}.", *map(_why, first)])
+    """The count, and what the first few ask and why they are not kept; every suppression of what would have failed."""
+    first = [finding for finding in findings if finding.would_be == "fail"] or findings[:_MOST_EXPLAINED]
+    return " ".join([f"{what}.", *map(_why, first)])
 
 
 def _why(finding: Finding) -> str:
     if finding.suppression is None:
-        return f"Check {finding.id}: {finding.reason if finding.status == 'not assessed' else finding.sentences[0]}"
+        word = f"{_NOT_KEPT.get(finding.status, 'Not assessed')}: “{finding.title or finding.id}”."
+        return f"{word} {finding.reason if finding.status == 'not assessed' else finding.sentences[0]}"
     would_fail = "would have failed, but " if finding.would_be == "fail" else ""
     until = f"until {finding.suppression.expires} by {finding.suppression.approver}"
     return f"Check {finding.id} {would_fail}is suppressed {until}."

@@ -7,6 +7,7 @@ sample of the images; of those that fit clearly better the best is named.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from auditkit.metrics.table import METRICS
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.results import Hint, Results
+from auditkit.runs.folder.figures import Hint
+from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.source_rows import image_means
 from auditkit.verdict.policy import Policy
 
@@ -63,7 +65,7 @@ def _transposed(values: Array) -> Array:
 def _changes() -> dict[str, Change]:
     directions = {"down": (0, 1), "up": (0, -1), "to the right": (1, 1), "to the left": (1, -1)}
     moved = {f"moved {where} by {share:.0%} of the side": _moved(sign * share, axis)
-             for share in _SHIFTS for where, (axis, sign) in directions.items()}  # fmt: skip
+             for share, (where, (axis, sign)) in product(_SHIFTS, directions.items())}  # fmt: skip
     return {
         "flipped left to right": _each(np.fliplr), "flipped upside down": _each(np.flipud),
         "transposed": _each(_transposed), "inverted": _each(np.negative), **moved,

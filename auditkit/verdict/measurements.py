@@ -79,7 +79,7 @@ class Measurements:
     def _margins(self, metric: str, control: str, bundle: str, infill: str) -> list[Figure]:
         name = f"{CONTROL}{control}"
         against = f"{name}:{bundle}" if control == ONE_MAP_CONTROL else name
-        of = f"{self._of(bundle, infill)} over {name}"
+        of = self._of(bundle, infill)
         sample = None if self._samples is None else self._samples.of_margin(metric, bundle, infill, against)
         errors = [self._error(metric, source, infill) for source in (bundle, against)]
         error = None if None in errors else sum(filter(None, errors))

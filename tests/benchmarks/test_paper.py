@@ -71,10 +71,10 @@ def run(assets: Path, out: Path, part: str, *words: str) -> dict[str, Any]:
 
 
 def test_cifar10(assets: Path, tmp_path: Path) -> None:
-    found = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "2")
+    found = run(assets, tmp_path, "cifar10", "--images", "5", "--all-labels", "2")
     by = {(one["infill"], one["name"], one["tv"]): one for one in found["top_two"]}
     assert len(by) == 4 * len(published.TV)
-    assert all(one["n"] == 3 for one in by.values())
+    assert all(one["n"] == 5 for one in by.values())
     change = by["gray", "worst_soundness", 0.1]["less_tv0"]
     difference = by["gray", "worst_soundness", 0.1]["value"] - by["gray", "worst_soundness", 0.0]["value"]
     assert change["value"] == pytest.approx(difference)

@@ -54,7 +54,7 @@ def test_the_figures_on_the_front_page_are_those_of_the_results() -> None:
         [f"{times:#.2g}".rstrip(".") for times in gpu["times_peers"].values()],
         [f"{steps[masks]['times_peers']['eager']:.1f}" for masks in (1, 16, 64)],
         [f"{statistics.median(half):.4f}", f"{max(half):.4f}"],
-        [f"{found('paper-cost')['cost'][-1]['value']:.1f}"],
+        ["{value:.2f} ({low:.2f} to {high:.2f})".format(**found("paper-cost")["cost"][-1])],
         [f"{found(name)['modes'][0]['ratio']:.3f}" for name in ("evaluate-cpu", "evaluate-cpu-mobilenet")],
         [f"{line['times_peers']['eager']:.1f}" for line in found("explain-cpu")["lines"]],
         [f"{ours['gray', name]:.2f}" for name in ("worst_completeness", "worst_soundness")],

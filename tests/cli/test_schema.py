@@ -182,7 +182,7 @@ def test_the_results_of_a_run_fit(runs: dict[str, Any], name: str) -> None:
 def test_the_runs_have_all_parts_between_them(runs: dict[str, Any]) -> None:
     names = set(json.loads(read_schema("results"))["properties"])
     assert {name for name in names if not any(run.get(name) for run in runs.values())} == {
-        "failed_images", "reliability",  # of images that cannot be read, and of several bundles
+        "failed_images", "hints", "reliability",  # of bad images, of maps that fail, and of several bundles
     }  # fmt: skip
 
 

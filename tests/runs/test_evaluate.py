@@ -16,8 +16,8 @@ from tests.support.commands import auditkit as command
 from tests.support.commands import refused
 
 CPU = auditkit.Settings(device="cpu")
-METRICS = ("insertion", "deletion", "completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort",
-           "label_specificity", "other_label_evidence")  # fmt: skip
+METRICS = ("insertion", "deletion", "relevance_gain", "completeness", "soundness", "worst_completeness",
+           "worst_soundness", "best_effort", "label_specificity", "other_label_evidence")  # fmt: skip
 SALIENCY = ("saliency_metric", "degenerate_boxes")
 IMAGES = 12
 Inputs = tuple[Path, Path, Path]

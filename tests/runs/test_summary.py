@@ -26,7 +26,7 @@ from tests.runs.test_evaluation import photographs
 COUNT = 12
 FAITHFUL = ("completeness", "soundness", "worst_completeness", "worst_soundness", "best_effort")
 SPECIFIC = ("label_specificity", "other_label_evidence")
-COMPARED = ("insertion", "deletion", "saliency_metric", *FAITHFUL, *SPECIFIC, "pointing_game", "iou")
+COMPARED = ("insertion", "deletion", "relevance_gain", "saliency_metric", *FAITHFUL, *SPECIFIC, "pointing_game", "iou")
 LOWER = (
     "deletion",
     "tie_spread",
@@ -121,7 +121,10 @@ def values(found: Summary, name: str, source: str, infill: str) -> dict[Any, flo
     columns = {"completeness": "alpha", "soundness": "beta", "degenerate_boxes": "box_degenerate",
                "pointing_game": "pointing_hit"}  # fmt: skip
     if name in SPECIFIC:
-        return {image: float(np.clip(margin(found, name, image, source, infill), -6, 6)) for image in images_of(rows)}
+        return {image: float(np.clip(margin(found, name, image, source, infill), -3, 3)) for image in images_of(rows)}
+    if name == "relevance_gain":
+        gained, lost = (values(found, kind, source, infill) for kind in ("insertion", "deletion"))
+        return {key: value - lost[key] for key, value in gained.items() if key in lost}
     kind = name.removeprefix("worst_")
     column = columns.get(kind, kind)
     if name.startswith("worst_"):
@@ -149,9 +152,14 @@ def same(metric: MetricResult, expected: dict[Any, float], found: Summary) -> No
     bounds = None if metric.name.startswith("saliency") else (-1.0 if metric.against else 0.0, 1.0)
     if metric.name in SPECIFIC:
         between = metric.against and (metric.name == SPECIFIC[0] or not metric.against.startswith("control:"))
-        bounds = (-12.0, 12.0) if between else (-6.0, 6.0)
+        bounds = (-6.0, 6.0) if between else (-3.0, 3.0)
         bounds = None if metric.is_control and not any(expected.values()) else bounds
-    if metric.name in ("insertion", "deletion") and metric.against == f"control:one-map:{metric.bundle}":
+    if metric.name == "relevance_gain":
+        bounds = (-1.0, 1.0)
+    if (
+        metric.name in ("insertion", "deletion", "relevance_gain")
+        and metric.against == f"control:one-map:{metric.bundle}"
+    ):
         bounds = None  # the very same map
     interval = mean_interval(
         list(expected.values()), [image_of(key) for key in expected], confidence=found.settings.confidence,
@@ -168,8 +176,8 @@ def test_every_metric_is_a_mean_over_its_rows(found: Summary) -> None:
     assert sources == {"a", "b", "c", *(f"control:one-map:{name}" for name in "abc"), "control:random",
                        "control:centred-gaussian", "control:constant", "control:edges",
                        "control:blurred-edges", "control:noisy-gaussian", "control:noisy-edges"}  # fmt: skip
-    names = {"insertion", "deletion", *FAITHFUL, *SPECIFIC, "saliency_metric", "saliency_metric_tuned",
-             "degenerate_boxes", "degenerate_boxes_tuned", "pointing_game", "iou"}  # fmt: skip
+    names = {"insertion", "deletion", "relevance_gain", *FAITHFUL, *SPECIFIC, "saliency_metric",
+             "saliency_metric_tuned", "degenerate_boxes", "degenerate_boxes_tuned", "pointing_game", "iou"}  # fmt: skip
     seen = set()
     for metric in (metric for metric in found.metrics if metric.bundle):
         same(metric, values(found, metric.name, metric.bundle, metric.infill), found)
@@ -196,7 +204,7 @@ def test_paired_differences(found: Summary) -> None:
         differences = {key: first[key] - second[key] for key in first if key in second}
         if metric.name == "other_label_evidence" and metric.against.startswith("control:"):
             about = metric.bundle, metric.infill, metric.against
-            differences = {key: float(np.clip(margin(found, metric.name, key, *about), -6, 6)) for key in first}
+            differences = {key: float(np.clip(margin(found, metric.name, key, *about), -3, 3)) for key in first}
         same(metric, differences, found)
         assert to_json(metric)["against"] == metric.against
 
@@ -335,7 +343,7 @@ def test_bundles_are_compared_on_what_both_have(model: Any, folder: Path, tmp_pa
     some = bundle(tmp_path, "some", 5, out)
     found = auditkit.evaluate(model, image_set(), [folder / "a", some], steps=4, controls=False, saliency="none")
     metric, *others = found.comparisons
-    assert [other.name for other in others] == ["deletion", "pointing_game", "iou"]
+    assert [other.name for other in others] == ["deletion", "relevance_gain", "pointing_game", "iou"]
     assert (metric.name, metric.bundle, metric.against, metric.n) == ("insertion", "a", "some", COUNT - 2)
     first, second = (values(found, "insertion", source, "gray") for source in ("a", "some"))
     assert metric.value == pytest.approx(np.mean([first[key] - second[key] for key in second]))
@@ -403,6 +411,7 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
         "schema_version", "tool", "run", "subject", "settings", "environment", "runtime", "metrics", "controls",
         "comparisons", "classes", "classes_are", "reliability", "points", "flags", "failed_images", "checks", "verdict",
         "verdict_reason", "policy", "software", "explained", "randomisation", "baseline", "limitations",
+        "hints",
     }  # fmt: skip
     assert {entry["bundle"] for entry in results["metrics"]} == {None, "a", "b", "c"}
     assert all(entry["bundle"].startswith("control:") for entry in results["controls"])

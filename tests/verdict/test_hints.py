@@ -10,7 +10,7 @@ from auditkit.arrays import Array
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.results import Hint
+from auditkit.runs.folder.figures import Hint
 from auditkit.verdict import hints
 from auditkit.verdict.hints import CHANGES, find_hints
 

@@ -189,3 +189,20 @@ class Randomisation:
     confidence: float | None = optional()
     series: tuple[RandomisationStage, ...] | None = optional()
     notes: tuple[str, ...] | None = optional()
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A change to the maps of a bundle after which they fit the model clearly better."""
+
+    bundle: str
+    change: str  # such as "flipped left to right"
+    before: float  # relevance gain of the maps as they are
+    after: float
+    n: int  # images
+
+    @property
+    def text(self) -> str:
+        """The hint in a sentence."""
+        return (f"The maps of {self.bundle} fit the model better when {self.change}: relevance gain {self.after:.2f} "
+                f"instead of {self.before:.2f} on {self.n} images.")  # fmt: skip

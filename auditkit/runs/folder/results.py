@@ -97,23 +97,6 @@ SHIPPED = ("explore", "standard", "strict")  # policies that come with auditkit
 
 
 @dataclass(frozen=True)
-class Hint:
-    """A change to the maps of a bundle after which they fit the model clearly better."""
-
-    bundle: str
-    change: str  # such as "flipped left to right"
-    before: float  # relevance gain of the maps as they are
-    after: float
-    n: int  # images
-
-    @property
-    def text(self) -> str:
-        """The hint in a sentence."""
-        return (f"The maps of {self.bundle} fit the model better when {self.change}: relevance gain {self.after:.2f} "
-                f"instead of {self.before:.2f} on {self.n} images.")  # fmt: skip
-
-
-@dataclass(frozen=True)
 class RecordedPolicy:
     """The policy that a run was judged by."""
 
@@ -331,7 +314,7 @@ class Results:
     explained: Explained | None = None
     randomisation: figures.Randomisation | None = None
     baseline: Comparison | None = None
-    hints: tuple[Hint, ...] = ()
+    hints: tuple[figures.Hint, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @classmethod

@@ -40,7 +40,9 @@ def paired_difference(
             return NotAssessed(name, "no-second-label-above", value=settings.eps1)
     same_map = one_map and METRICS[name].needs == "one label" and not settings.targets_listed_labels
     low, high = METRICS[name].bounds or (None, None)
-    bounds = None if same_map or low is None or high is None else (low - high, high - low)
+    bounds = (
+        None if same_map or low is None or high is None else METRICS[name].margin_bounds or (low - high, high - low)
+    )
     if against.startswith(CONTROL) and values.over_controls is not None and other.over_controls is not None:
         bounds = METRICS[name].bounds
         values, other = replace(values, values=values.over_controls), replace(other, values=other.over_controls)

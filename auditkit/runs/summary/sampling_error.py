@@ -45,7 +45,8 @@ def sampling_errors(
         errors = {figure.name: _error(figure, [other[figure.name] for other in shifted]) for figure in assessed}
         if unknown[rows.positions].any():
             errors = {}
-        shares = [name for name in errors if METRICS[name].bounds == SHARE]  # log-odds have another scale
+        # Log-odds have another scale, and deletion has the error of insertion.
+        shares = [name for name in errors if METRICS[name].bounds == SHARE and name != "deletion"]
         largest = max(shares, key=lambda name: errors[name], default=None)
         images = len(np.unique(table.image[rows.measured]))
         error = None if largest is None else errors[largest]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.evaluation.settings import NO_LABEL
 from auditkit.runs.executor import Progress, ended
-from auditkit.runs.folder.figures import CONTROL, Runtime
+from auditkit.runs.folder.figures import CONTROL, Hint, Runtime
 from auditkit.runs.folder.store import RESULTS
 from auditkit.verdict.hints import find_hints, wanted
 from auditkit.verdict.policy_file import parse_policy
@@ -276,12 +276,15 @@ def check_hints(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
     policy = None if results.policy is None else parse_policy(results.policy.text, "policy.toml")
     now = find_hints(plan.model, plan.images, plan.bundles, plan.settings) if policy and wanted(policy, results) else ()
     then = results.hints
-    same = [(hint.bundle, hint.change, hint.n) for hint in then] == [(hint.bundle, hint.change, hint.n) for hint in now]
-    near = same and all(abs(getattr(first, name) - getattr(second, name)) <= OTHER
-                        for first, second in zip(then, now, strict=True) for name in ("before", "after"))  # fmt: skip
-    problems = [] if near else [f"{RESULTS}: the hints are {[hint.text for hint in then]}, expected "
-                                f"{[hint.text for hint in now]}"]  # fmt: skip
+    same = len(then) == len(now) and all(map(_same_hint, then, now))
+    texts = [" ".join(hint.text for hint in hints) or "none" for hints in (then, now)]
+    problems = [] if same else [f"{RESULTS}: the hints are: {texts[0]}, expected: {texts[1]}"]
     return Outcome(f"{len(now)} come out again", problems)
+
+
+def _same_hint(first: Hint, second: Hint) -> bool:
+    near = max(abs(first.before - second.before), abs(first.after - second.after)) <= OTHER
+    return near and replace(first, before=0.0, after=0.0) == replace(second, before=0.0, after=0.0)
 
 
 def check_runtime(recorded: RecordedRun, then: Runtime, plan: EvaluationPlan) -> Outcome:
