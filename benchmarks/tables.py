@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.report.markdown import table
+from benchmarks.calibration.rules import calibration_table
 from benchmarks.frontier import frontier_table
 from benchmarks.label_specificity import specificity_table
 from benchmarks.memory import memory_table
@@ -148,6 +149,7 @@ def mutations(found: Results) -> str:
 KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "evaluate-": ("Scoring heatmaps against the bare session", speed),
     "steps-": ("Points of a curve: `auto` and fixed numbers against every pixel", steps_table),
+    "calibration": ("What `standard` says of honest maps, fakes and damaged maps", calibration_table),
     "frontier": ("What a learned mask loses when it costs less", frontier_table),
     "label-specificity-": ("Honest methods and cheats in the cross-label matrix", specificity_table),
     "explain-": ("Learning masks", learning),

@@ -1,27 +1,31 @@
-"""Which rules tell honest maps from fakes: statuses of every set of maps under candidate rules.
+"""What the checks of `standard` say of every set of maps that was measured.
 
-    python -m benchmarks.calibration.rules FOLDER [FOLDER ...] [--images 20,50,100] [--half first]
+    python -m benchmarks.calibration.rules FOLDER [FOLDER ...] [--images 100] [--skip 0]
 
-FOLDER is what `python -m benchmarks.calibration` wrote. A rule is a list of tests, each about one number for each
-image; it passes if all tests hold, and fails if the mean of their e-values against it reaches 20 (docs/metrics.md).
+FOLDER is what `python -m benchmarks.calibration` wrote. Prints one JSON object: for each model and set the status of
+each check and of all together, and for each family how many sets pass, fail and stay open.
 """
 
 import argparse
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.metrics.betting import DECISIVE, Sample
+from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample
+from auditkit.metrics.label_specificity import CLIPPED
+from auditkit.report.markdown import table
+from auditkit.runs.folder.figures import CONTROL
+from benchmarks.reporting import origin
 
 BLIND = ("random", "centred-gaussian", "constant", "edges", "blurred-edges", "noisy-gaussian", "noisy-edges")
 Record = dict[str, Any]
-Status = Literal["pass", "fail", "inconclusive", "not assessed"]
 
 
 @dataclass(frozen=True)
@@ -36,67 +40,76 @@ class Test:
     def samples(self, record: Record, source: str, images: slice) -> list[Sample]:
         """The values of each test; none where a figure is missing."""
         own = _values(record, source, self.figure, images)
-        if not self.over_controls:
-            return [self._sample(own)] if own is not None else []
-        pairs = [(own, _values(record, f"control:{control}", self.figure, images)) for control in BLIND]
-        return [self._sample(mine - theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
+        controls = [f"{CONTROL}{control}" for control in BLIND] if self.over_controls else []
+        others = [_values(record, control, self.figure, images) for control in controls]
+        return [self._sample(own - other) for other in others] if others else [self._sample(own)]
 
     def _sample(self, values: Array) -> Sample:
         return Sample(np.clip(values[np.isfinite(values)], -self.clip, self.clip), (-self.clip, self.clip))
 
 
-def _values(record: Record, source: str, figure: str, images: slice) -> Array | None:
-    values = record["values"].get(source, {}).get(figure)
-    return None if values is None else np.array(values, float)[images]
+def _values(record: Record, source: str, figure: str, images: slice) -> Array:
+    return np.array(record["values"][source][figure], float)[images]
 
 
-RULES: dict[str, tuple[Test, ...]] = {
-    "prediction": (Test("insertion", True, 1.0),),
-    "relevance gain": (Test("relevance_gain", True, 1.0),),
-    "prediction, log-odds 2": (Test("predicted_log_odds", True, 2.0),),
-    "prediction, log-odds 6": (Test("predicted_log_odds", True, 6.0),),
-    "other labels 2": (Test("other_log_odds", True, 2.0),),
-    "other labels 6": (Test("other_log_odds", True, 6.0),),
-    "specificity 2": (Test("label_specificity", False, 2.0),),
-    "specificity 6": (Test("label_specificity", False, 6.0),),
-    "others over prediction 2": (Test("other_label_evidence", False, 2.0),),
-    "worst completeness": (Test("worst_completeness", True, 1.0),),
-    "soundness": (Test("soundness", True, 1.0, -0.05),),
+LOG_ODDS = CLIPPED[1]
+CHECKS: dict[str, tuple[Test, ...]] = {
+    "prediction-above-controls": (Test("relevance_gain", True, 1.0),),
+    "other-labels-above-controls": (
+        Test("other_log_odds", True, LOG_ODDS),
+        Test("other_label_evidence", False, LOG_ODDS),
+    ),
+    "labels-differ": (Test("label_specificity", False, LOG_ODDS, 0.25),),
 }
 
 
-def judged(tests: Iterable[Test], record: Record, source: str, images: slice) -> tuple[Status, float]:
-    """The status of a set of maps, and the smallest mean of its tests."""
+def judged(tests: Iterable[Test], record: Record, source: str, images: slice) -> Record:
+    """The status of a check, the least mean above its limit, and the e-values."""
     samples = [(sample, test.limit) for test in tests for sample in test.samples(record, source, images)]
-    samples = [(sample, limit) for sample, limit in samples if len(sample.values)]
-    if not samples:
-        return "not assessed", float("nan")
     least = min(float(sample.values.mean()) - limit for sample, limit in samples)
-    if all(sample.e_above(limit) >= DECISIVE for sample, limit in samples):
-        return "pass", least
-    fails = statistics.fmean(sample.e_below(limit) for sample, limit in samples)
-    return ("fail" if fails >= DECISIVE else "inconclusive"), least
+    holds = min(sample.e_above(limit) for sample, limit in samples)
+    fails = [sample.e_below(limit) for sample, limit in samples]
+    status = "pass" if holds >= DECISIVE else "fail" if statistics.fmean(fails) >= DECISIVE else "inconclusive"
+    enough = min(len(sample.values) for sample, _ in samples) >= FEWEST_IMAGES
+    return {"status": status if enough else "inconclusive", "least": round(least, 3), "fails": fails}
+
+
+def verdict(record: Record, source: str, images: slice) -> Record:
+    """The statuses of all checks, and the verdict that they give together."""
+    found = {name: judged(tests, record, source, images) for name, tests in CHECKS.items()}
+    against = statistics.fmean(value for check in found.values() for value in check.pop("fails"))
+    statuses = {check["status"] for check in found.values()}
+    together = (
+        "pass" if statuses == {"pass"} else "fail" if "fail" in statuses and against >= DECISIVE else "inconclusive"
+    )
+    return {"set": source, "verdict": together, "checks": found}
+
+
+def calibration_table(results: Record) -> str:
+    """The families, then every set of every model."""
+    counts = ", ".join(f"{name} {count}" for name, count in results["families"].items())
+    parts = [f"In brackets, how far the least of a check's means lies above its limit. Sets of maps: {counts}."]
+    for model in results["models"]:
+        lines = [[one["set"], one["verdict"], *(f"{check['status']} ({check['least']:+.2f})"
+                  for check in one["checks"].values())] for one in model["sets"]]  # fmt: skip
+        parts += [f"{model['model']}, {model['images']} images:", table(["maps", "verdict", *CHECKS], lines)]
+    return "\n\n".join(parts)
 
 
 def main() -> None:
-    """Print the statuses as a table for each folder."""
+    """Judge and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--images", type=int, default=100)
-    parser.add_argument("--skip", type=int, default=0)
-    parser.add_argument("--rule", action="append", choices=RULES)
+    parser.add_argument("--skip", type=int, default=0, help="images before those")
     asked = parser.parse_args()
-    images = slice(asked.skip, asked.skip + asked.images)
-    letters = {"pass": "P", "fail": "F", "inconclusive": "?", "not assessed": "-"}
+    images, models, families = slice(asked.skip, asked.skip + asked.images), [], Counter[str]()
     for folder in asked.folders:
         record = json.loads((folder / "values.json").read_text())
-        rules = asked.rule or list(RULES)
-        print(folder.name, len(record["images"]), "images;", "; ".join(rules))
-        for source in record["values"]:
-            if source.startswith("control:") and source.removeprefix("control:") not in BLIND:
-                continue
-            found = [judged(RULES[rule], record, source, images) for rule in rules]
-            print(f"{source:52s}", *(f"{letters[status]} {least:+6.2f}" for status, least in found))
+        sets = [verdict(record, source, images) for source in record["values"] if not source.startswith(CONTROL)]
+        families.update(f"{one['set'].partition('/')[0]}: {one['verdict']}" for one in sets)
+        models.append({"model": record["model"], "images": len(record["images"][images]), "sets": sets})
+    print(json.dumps({**origin("benchmarks.calibration.rules"), "families": families, "models": models}, indent=1))
 
 
 if __name__ == "__main__":
