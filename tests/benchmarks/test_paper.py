@@ -82,8 +82,8 @@ def test_cifar10(assets: Path, tmp_path: Path) -> None:
     assert {one["n"] for one in found["partial"]} == {2}
     assert {one["row"] for one in found["intrinsic"]} == set(published.INTRINSIC)
     assert {one["bundle"] for one in found["intrinsic"] if one["row"] == "random"} == {"control:random"}
-    assert found["maps"]["tv0"]["maps"] == 1 * 2 + 2 * 10
-    again = run(assets, tmp_path, "cifar10", "--images", "3", "--all-labels", "2")  # which finds everything there
+    assert found["maps"]["tv0"]["maps"] == 3 * 2 + 2 * 10
+    again = run(assets, tmp_path, "cifar10", "--images", "5", "--all-labels", "2")  # which finds everything there
     assert [again[part] for part in ("claims", "partial")] == [found[part] for part in ("claims", "partial")]
     assert all(one["kept"] == one["maps"] for one in again["maps"].values())
 

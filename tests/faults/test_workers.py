@@ -68,7 +68,7 @@ def test_a_worker_that_hangs_is_one_sentence(images: Path, tmp_path: Path, monke
 
 
 def test_a_worker_that_outgrows_its_memory_is_one_sentence(images: Path, tmp_path: Path) -> None:
-    model = onnx_models.save(gated_models.hungry(400_000_000), tmp_path)
+    model = onnx_models.save(gated_models.hungry(800_000_000), tmp_path)
     done = _explain(model, images, tmp_path / "maps", "--memory-limit", "0.75")
     assert done.returncode == 4
     assert len(done.stderr.splitlines()) == 1
