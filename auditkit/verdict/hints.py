@@ -93,8 +93,8 @@ def find_hints(
     sample = images.select(places.tolist())
     rough = replace(settings, labels="top1", steps=parse_steps(_STEPS), infill=settings.infills[0], controls=False,
                     deletion=True, saliency="none")  # fmt: skip
-    found = (_hint(model, sample, name, maps, rough) for name, maps in bundles.items())
-    return tuple(hint for hint in found if hint is not None)
+    hints = (_hint(model, sample, name, maps, rough) for name, maps in bundles.items())
+    return tuple(hint for hint in hints if hint is not None)
 
 
 def _hint(model: AnyClassifier, sample: Dataset, bundle: str, maps: HeatmapSet, settings: Evaluation) -> Hint | None:

@@ -55,8 +55,8 @@ class Quality:
 QUALITIES = {
     "fast": Quality(
         MaskOptions(),
-        "1,000 images for each mask; on three models, completeness, soundness and insertion "
-        "differ from those of quality full by less than 0.02 on average",
+        "1,000 images for each mask; completeness, soundness and insertion differ from those of quality full by up to "
+        "0.04 on average",
     ),
     "full": Quality(MaskOptions(steps=1000, distractors=10, rate=0.2), "10,000 images for each mask"),
     "paper": Quality(
