@@ -22,9 +22,10 @@ from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample
 from auditkit.metrics.label_specificity import CLIPPED
 from auditkit.report.markdown import table
 from auditkit.runs.folder.figures import CONTROL
+from auditkit.verdict.policy import CONTROLS, ONE_MAP_CONTROL
 from benchmarks.reporting import origin
 
-BLIND = ("random", "centred-gaussian", "constant", "edges", "blurred-edges", "noisy-gaussian", "noisy-edges")
+BLIND = tuple(control for control in CONTROLS if control != ONE_MAP_CONTROL)
 Record = dict[str, Any]
 
 

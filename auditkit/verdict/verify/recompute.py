@@ -20,6 +20,7 @@ from auditkit.runs.evaluation.settings import NO_LABEL
 from auditkit.runs.executor import Progress, ended
 from auditkit.runs.folder.figures import CONTROL, Hint, Runtime
 from auditkit.runs.folder.store import RESULTS
+from auditkit.verdict.audit import POLICY
 from auditkit.verdict.hints import find_hints, wanted
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
@@ -273,7 +274,7 @@ def _on_curve(stored: StoredRow, recomputed: StoredRow) -> tuple[bool, float]:
 def check_hints(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
     """Hints that do not come out again."""
     results = recorded.results
-    policy = None if results.policy is None else parse_policy(results.policy.text, "policy.toml")
+    policy = None if results.policy is None else parse_policy(results.policy.text, POLICY)
     now = find_hints(plan.model, plan.images, plan.bundles, plan.settings) if policy and wanted(policy, results) else ()
     then = results.hints
     same = len(then) == len(now) and all(map(_same_hint, then, now))
