@@ -37,14 +37,15 @@ HONEST: dict[str, dict[str, Any]] = {
     "mask": {}, "differences": {}, "rise": {}, "occlusion": {}, "grad-cam": {}, "integrated-gradients": {},
     "smoothgrad": {}, "gradient-input": {},
 }  # fmt: skip
-COPIED = ("mask", "rise")  # methods whose maps are faked and damaged
+COPIED = ["mask", "rise"]  # methods whose maps are faked and damaged
 TOGETHER = 6  # sets in one evaluation
 Values = dict[str, dict[str, list[float | None]]]  # by source and metric, one number for each image
 
 
-def opened(path: Path, preset: str | None, device: str) -> OnnxClassifier:
+def opened(path: Path, preset: str | None, asked: argparse.Namespace) -> OnnxClassifier:
     """A model."""
-    model = auditkit.load(path, preset=preset, settings=auditkit.Settings(device=device))
+    settings = auditkit.Settings(device=asked.device, precision=asked.precision)
+    model = auditkit.load(path, preset=preset, settings=settings)
     assert isinstance(model, OnnxClassifier)
     return model
 
@@ -67,14 +68,21 @@ def faked(honest: HeatmapSet, seen: Mapping[str, tuple[int, Any]], fake: Fake, f
     """The maps of a fake in a bundle of their own, made if it is not there."""
     if (folder / "done").exists():
         return open_bundle(folder / "maps")
-    names, bundle = list(honest.labels), Bundle(folder / "maps")
+    names, made = list(honest.labels), dict[str, LabelMaps]()
     for number, image in enumerate(names):
-        rng = np.random.default_rng([SEED, number])
-        before = names[number - 1]
+        rng, before = np.random.default_rng([SEED, number]), names[number - 1]
         case = Case(seen[image][1], _maps(honest, image, seen[image][0]), _maps(honest, before, seen[before][0]), rng)
-        made = fake(case)
-        bundle.add([image] * len(made), list(made), np.stack(list(made.values())).astype(np.float32))
-    (folder / "done").touch()
+        made[image] = fake(case)
+    return kept(made, folder)
+
+
+def kept(maps: Mapping[str, LabelMaps], folder: Path) -> HeatmapSet:
+    """Maps by image and label in a bundle of their own; one that is there already is taken as it is."""
+    if not (folder / "done").exists():
+        bundle = Bundle(folder / "maps")
+        for image, made in maps.items():
+            bundle.add([image] * len(made), list(made), np.stack(list(made.values())).astype(np.float32))
+        (folder / "done").touch()
     return open_bundle(folder / "maps")
 
 
@@ -93,8 +101,8 @@ def every_set(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace)
         sets[f"honest/{method}"] = auditkit.explain(model, images, out, method, labels=asked.labels, **options)
         log({"made": method})
     seen = predictions(model, images)
-    fakes: dict[str, tuple[str, Fake]] = {f"blind/{name}": (COPIED[0], fake) for name, fake in BLIND.items()}
-    for method in COPIED:
+    fakes: dict[str, tuple[str, Fake]] = {f"blind/{name}": (asked.copied[0], fake) for name, fake in BLIND.items()}
+    for method in asked.copied:
         fakes |= {f"fake/{name}, of {method}": (method, fake) for name, fake in FAKES.items()}
         fakes |= {f"damaged/{name}, of {method}": (method, lambda case, damage=damage: damaged(case, damage))
                   for name, damage in DAMAGES.items()}  # fmt: skip
@@ -105,25 +113,17 @@ def every_set(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace)
     for name, (path, preset) in borrowed.items():
         if path is None or preset is None:
             continue
-        lender = opened(path, preset, asked.device)
-        for method in COPIED:
+        lender = opened(path, preset, asked)
+        for method in asked.copied:
             out = asked.out / "borrowed" / f"{name} {method}".replace(" ", "-")
-            labels = {image: tuple(labels) for image, labels in sets[f"honest/{method}"].labels.items()}
-            lent = _for_labels(lender, images, labels, method, out / "lent")
-            sets[f"borrowed/{name}, {method}"] = faked(lent, seen, lambda case: case.maps, out)  # as if they were ours
+            wanted = sets[f"honest/{method}"].labels
+            rule = ",".join(str(label) for label in sorted(set().union(*wanted.values())))
+            lent = auditkit.explain(lender, images, out / "lent", method, labels=rule, **HONEST[method])
+            ours = {image: {label: lent.get(image, label) for label in labels} for image, labels in wanted.items()}
+            sets[f"borrowed/{name}, {method}"] = kept(ours, out)
     if "search" not in (asked.without or ()):
         sets["damaged/found by search"] = searched(model, images, sets["honest/rise"], asked.out / "search")
     return sets
-
-
-def _for_labels(
-    model: OnnxClassifier, images: Dataset, labels: Mapping[str, tuple[int, ...]], method: str, out: Path
-) -> HeatmapSet:
-    """Maps of another model for the labels that the audited one is asked about."""
-    for place, image in enumerate(images.ids):
-        one, rule = images.select([place]), ",".join(map(str, sorted(labels[image])))
-        auditkit.explain(model, one, out, method, labels=rule, pool=images, **HONEST[method])
-    return open_bundle(out)
 
 
 def values_of(run: FinishedRun, source: str) -> dict[str, list[float | None]]:
@@ -147,10 +147,9 @@ def _mean(levels: Array | None) -> float | None:
     return round(statistics.fmean(known), 5) if known else None
 
 
-def measured(model: OnnxClassifier, images: Dataset, sets: Mapping[str, HeatmapSet], asked: argparse.Namespace) -> Any:
-    """The values of all sets and controls."""
+def measure(model: OnnxClassifier, images: Dataset, sets: Mapping[str, HeatmapSet], asked: argparse.Namespace) -> None:
+    """Keep the values of all sets and controls, as they are measured."""
     names, values = list(sets), Values()
-    ids: list[str] = []
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
         out = asked.out / "runs" / str(start // TOGETHER)
@@ -158,13 +157,13 @@ def measured(model: OnnxClassifier, images: Dataset, sets: Mapping[str, HeatmapS
                           labels=asked.labels, saliency="none", infill=asked.infill,
                           controls=not start)  # fmt: skip
         run = read_run(out)
-        ids = run.table.images
         for source in run.table.sources:
             number = source.rpartition("set")[2]
             known = names[int(number)] if number.isdecimal() else ""
             values[source.replace(f"set{number}", known) if known else source] = values_of(run, source)
         log({"measured": some})
-    return {"images": ids, "values": values}
+        record = {**origin("benchmarks.calibration"), "model": asked.model.name, "labels": asked.labels}
+        (asked.out / "values.json").write_text(json.dumps({**record, "images": run.table.images, "values": values}))
 
 
 def main() -> None:
@@ -174,6 +173,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--preset", help="how images are prepared; else as the card beside the model says")
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--labels", default="top3")
@@ -181,12 +181,11 @@ def main() -> None:
     parser.add_argument("--other", type=Path, help="another model, whose maps are borrowed")
     parser.add_argument("--wrong-preset", help="a way to prepare images that is not the model's")
     parser.add_argument("--without", action="append", choices=[*HONEST, "search"], help="to leave out; repeatable")
+    parser.add_argument("--copied", nargs="+", default=COPIED, help="methods whose maps are faked and damaged")
     asked = parser.parse_args()
-    model = opened(asked.model, asked.preset, asked.device)
+    model = opened(asked.model, asked.preset, asked)
     images = chosen_images(model, asked.data, asked.images)
-    found = measured(model, images, every_set(model, images, asked), asked)
-    record = {**origin("benchmarks.calibration"), "model": asked.model.name, "labels": asked.labels, **found}
-    (asked.out / "values.json").write_text(json.dumps(record))
+    measure(model, images, every_set(model, images, asked), asked)
 
 
 if __name__ == "__main__":
