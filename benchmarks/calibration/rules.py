@@ -10,8 +10,8 @@ import argparse
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from auditkit.metrics.label_specificity import CLIPPED
 from auditkit.report.markdown import table
 from auditkit.runs.folder.figures import CONTROL
 from auditkit.verdict.policy import CONTROLS, ONE_MAP_CONTROL
+from auditkit.verdict.policy_file import read_policy
 from benchmarks.reporting import origin
 
 BLIND = tuple(control for control in CONTROLS if control != ONE_MAP_CONTROL)
@@ -31,12 +32,11 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Test:
-    """One thing that is asked of maps: a figure, or its margin over every blind control, above a limit."""
+    """One thing that is asked of maps: a figure, or its margin over every blind control."""
 
     figure: str
     over_controls: bool
     clip: float
-    limit: float = 0.0
 
     def samples(self, record: Record, source: str, images: slice) -> list[Sample]:
         """The values of each test; none where a figure is missing."""
@@ -60,24 +60,26 @@ CHECKS: dict[str, tuple[Test, ...]] = {
         Test("other_log_odds", True, LOG_ODDS),
         Test("other_label_evidence", False, LOG_ODDS),
     ),
-    "labels-differ": (Test("label_specificity", False, LOG_ODDS, 0.25),),
+    "labels-differ": (Test("label_specificity", False, LOG_ODDS),),
 }
+LIMITS = {check.id: check.limit for check in read_policy("standard").checks}
 
 
-def judged(tests: Iterable[Test], record: Record, source: str, images: slice) -> Record:
+def judged(name: str, record: Record, source: str, images: slice) -> Record:
     """The status of a check, the least mean above its limit, and the e-values."""
-    samples = [(sample, test.limit) for test in tests for sample in test.samples(record, source, images)]
-    least = min(float(sample.values.mean()) - limit for sample, limit in samples)
-    holds = min(sample.e_above(limit) for sample, limit in samples)
-    fails = [sample.e_below(limit) for sample, limit in samples]
+    limit = LIMITS[name]
+    samples = list(chain.from_iterable(test.samples(record, source, images) for test in CHECKS[name]))
+    least = min(float(sample.values.mean()) - limit for sample in samples)
+    holds = min(sample.e_above(limit) for sample in samples)
+    fails = [sample.e_below(limit) for sample in samples]
     status = "pass" if holds >= DECISIVE else "fail" if statistics.fmean(fails) >= DECISIVE else "inconclusive"
-    enough = min(len(sample.values) for sample, _ in samples) >= FEWEST_IMAGES
+    enough = min(len(sample.values) for sample in samples) >= FEWEST_IMAGES
     return {"status": status if enough else "inconclusive", "least": round(least, 3), "fails": fails}
 
 
 def verdict(record: Record, source: str, images: slice) -> Record:
     """The statuses of all checks, and the verdict that they give together."""
-    found = {name: judged(tests, record, source, images) for name, tests in CHECKS.items()}
+    found = {name: judged(name, record, source, images) for name in CHECKS}
     against = statistics.fmean(value for check in found.values() for value in check.pop("fails"))
     statuses = {check["status"] for check in found.values()}
     together = (

@@ -73,7 +73,7 @@ def test_standard_and_strict_ask_what_they_promise() -> None:
     assert (read_policy("standard").minimum_images, read_policy("strict").minimum_images) == (20, 100)
     assert read_policy("standard").evaluation.labels == read_policy("strict").evaluation.labels == "top3"
     blind = tuple(control for control in CONTROLS if control != "one-map")
-    for policy, of_prediction, of_others, apart in ((standard, 0.0, 0.0, 0.25), (strict, 0.05, 0.25, 0.5)):
+    for policy, of_prediction, of_others, apart in ((standard, 0.0, 0.25, 0.25), (strict, 0.05, 0.5, 0.5)):
         assert (policy["relevance_gain"].over, policy["relevance_gain"].limit) == (blind, of_prediction)
         assert (policy["other_label_evidence"].over, policy["other_label_evidence"].limit) == (CONTROLS, of_others)
         assert (policy["label_specificity"].rule, policy["label_specificity"].limit) == ("min", apart)
