@@ -30,7 +30,7 @@ MethodOption = Annotated[
     list[str] | None, typer.Option("--option", help="An option of the method, such as steps=300; repeatable.")
 ]
 Quality = Annotated[str | None, typer.Option(
-    help="Of learned masks: fast (the default: 1,000 images a mask, figures differ from full's by up to 0.04 on "
+    help="Of learned masks: fast (the default: 1,400 images a mask, figures differ from full's by up to 0.02 on "
     "average), full (10,000) or paper (20,000, with the paper's optimiser)."
 )]  # fmt: skip
 Gradient = Annotated[
