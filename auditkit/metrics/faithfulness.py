@@ -8,6 +8,7 @@ over images of `worst_per_image`.
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,6 +129,15 @@ def choose_labels(prob: npt.ArrayLike, labels: LabelSet | str | None = None) -> 
     if rule.top is not None and rule.top > classes:
         raise BadInput(f"labels top{rule.top} names more labels than the model's {classes} classes; use all.")
     return [row[: rule.top].copy() for row in order]
+
+
+def as_probable(rule_text: str | None, scores: Array, labels: Sequence[int], taken: set[int], slack: float) -> bool:
+    """Whether labels that only one of two choices has are as probable as the least probable one that is chosen."""
+    rule, other = parse_labels(str(rule_text)), taken ^ set(labels)
+    if rule.floor is None and (rule.top is None or len(taken) != len(labels)):
+        return not other
+    least = scores[labels[-1]] if rule.floor is None else rule.floor
+    return all(abs(scores[label] - least) <= slack for label in other)
 
 
 def _ratio_up_to_one(top: Array, bottom: Array, eps: float, name: str) -> Array:

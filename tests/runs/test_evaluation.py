@@ -919,3 +919,20 @@ def test_a_planted_shift_is_caught_in_a_file_too(tmp_path: Path, monkeypatch: py
     shifted_keep(monkeypatch)
     with pytest.raises(AssertionError):
         solve_mass(tmp_path, function=mass_file(tmp_path), gray=(60, 60, 60))
+
+
+@pytest.mark.parametrize(("less", "labels"), [(0.0, {0, 2}), (1e-7, {0, 2}), (1e-3, {0, 1})])
+def test_maps_of_a_label_that_is_as_probable_as_the_chosen_one_are_taken(
+    less: float, labels: set[int], tmp_path: Path
+) -> None:
+    """If rounding alone puts label 1 before label 2, the maps of label 2 will do; if a clear difference does, not."""
+
+    def answer(images: Array) -> Array:
+        return np.tile([0.6, 0.2, 0.2 - less, less], (len(images), 1))
+
+    maps = bundle(tmp_path, {label: noise_maps(2, label) for label in (0, 2)}, 2)
+    settings = Evaluation(**PLAIN, labels="top2")
+    summary = evaluate(loaded(answer, tmp_path), image_set(photographs(2)), {"maps": maps}, settings)
+    rows = rows_of(summary)
+    assert {label for _, label in rows} == labels
+    assert all((row["error"] is None) == (label != 1) for (_, label), row in rows.items())

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.metrics.faithfulness import choose_labels
+from auditkit.metrics.faithfulness import as_probable, choose_labels
 from auditkit.metrics.label_specificity import MOST_LABELS
 from auditkit.model.masks import masked
 from auditkit.runs.evaluation.crops import Crop, measure_crops
@@ -19,6 +19,11 @@ from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.evaluation.settings import CurveRule
 
 CurveKey = tuple[CurveRule, int, int]  # the rule, the image, the position of the ranks in the bank
+
+# How far labels that count as equally probable may be apart: a share of their probability (False: in TF32 or float16;
+# True: in strict float32), and a difference that `verify` allows for.
+TIED = {False: 0.02, True: 1e-5}
+MOST_TIED = 2e-3
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,9 @@ def prepare(plan: EvaluationPlan, images: UnitImages, choices: Mapping[str, Choi
     """All that is measured of these images but their curves; `choices` by image overrule those of the model."""
     model, settings, choices = plan.model, plan.settings, choices or {}
     prob = probabilities(model, images.inputs)
-    labels = [np.array(choices[image].labels, np.int64) if image in choices else chosen
-              for image, chosen in zip(images.ids, choose_labels(prob, settings.labels), strict=True)]  # fmt: skip
+    labels = [np.array(choices[image].labels, np.int64) if image in choices else _mapped(plan, image, scores, chosen)
+              for image, scores, chosen in zip(images.ids, prob, choose_labels(prob, settings.labels), strict=True)
+              ]  # fmt: skip
     label_set = _label_set(labels, prob.shape[1]) if settings.renormalise else None
     prob = renormalised(prob, label_set)
     predicted = np.array([choices[image].prediction if image in choices else best
@@ -74,6 +80,24 @@ def prepare(plan: EvaluationPlan, images: UnitImages, choices: Mapping[str, Choi
     banks = classifier.load(pictures, ranks)
     return Batch(images.ids, images.truth, prob, predicted, label_set, uses, missing, crops, requests,
                  lambda rows: classifier.run(rows, banks))  # fmt: skip
+
+
+def _mapped(plan: EvaluationPlan, image: str, scores: Array, chosen: Array) -> Array:
+    """The chosen labels, or those that a bundle has maps of, if rounding alone tells one choice from the other.
+
+    Maps are made in other batches than they are measured in. On a GPU, two labels of nearly the same probability can
+    then change places, and the map of the one that is chosen here would be missing.
+    """
+    strict = plan.model.settings is None or plan.model.settings.precision == "strict"
+    for bundle in plan.bundles.values():
+        own = [label for label in bundle.labels.get(image, ()) if label < len(scores)]
+        if set(chosen.tolist()) <= set(own):
+            continue
+        taken = sorted(own, key=lambda label: -scores[label])[: len(chosen)]
+        slack = TIED[strict] * float(scores[chosen].min(initial=1.0))
+        if as_probable(plan.settings.labels, scores, chosen.tolist(), set(taken), min(slack, MOST_TIED)):
+            return np.array(taken, np.int64)
+    return chosen
 
 
 def _label_set(labels: Sequence[Array], classes: int) -> Array:

@@ -13,7 +13,7 @@ from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.errors import ModelFailure
 from auditkit.methods.notes import Note, merged
-from auditkit.metrics.faithfulness import choose_labels, default_labels
+from auditkit.metrics.faithfulness import as_probable, choose_labels, default_labels
 from auditkit.metrics.reliability import spearman
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.records import to_json
@@ -26,7 +26,6 @@ from auditkit.runs.explain_record import Record
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.verdict.audit import MAPS, POLICY, RANDOMISED
 from auditkit.verdict.policy_file import parse_policy
-from auditkit.verdict.verify.recompute import as_probable
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 
 # Least rank correlation of like maps. On the CPU, gradients, grad-cam, rise, occlusion and differences gave equal

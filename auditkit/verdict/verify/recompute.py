@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from auditkit.arrays import Array
 from auditkit.errors import ModelFailure
-from auditkit.metrics.faithfulness import choose_labels, parse_labels
+from auditkit.metrics.faithfulness import as_probable, choose_labels
 from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.batch import Choice, prepare
 from auditkit.runs.evaluation.images import UnitImages, probabilities
@@ -138,17 +137,6 @@ def _choices(
         if changed and alike and as_probable(plan.settings.labels, scores, here.labels, taken, slack):
             choices[image] = choice
     return choices
-
-
-def as_probable(
-    rule_text: str | None, scores: Array, labels: Sequence[int], taken: set[int], slack: float
-) -> bool:  # fmt: skip
-    """Whether labels that only one of two choices has are as probable as the least probable one that is chosen."""
-    rule, other = parse_labels(str(rule_text)), taken ^ set(labels)
-    if rule.floor is None and (rule.top is None or len(taken) != len(labels)):
-        return not other
-    least = scores[labels[-1]] if rule.floor is None else rule.floor
-    return all(abs(scores[label] - least) <= slack for label in other)
 
 
 class _Off(NamedTuple):
