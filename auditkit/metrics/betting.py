@@ -25,7 +25,7 @@ DECISIVE = 20.0  # the e-value that decides: the error is at most 1 in 20
 FEWEST_IMAGES = 20  # with fewer, nothing is decided
 # Shares of the largest bet. With values in [-1, 1], a mean of 0.1 above the limit and a standard deviation of 0.2, half
 # of the samples are decided within 54 images; with 0.15 and 0.3 within 39 (tests/metrics/test_betting.py).
-_BETS = np.arange(1, 34) * 0.03
+BETS = np.arange(1, 34) * 0.03
 _LEAST_ROOM = 1e-12  # between a limit and the end of the range; a bet on less would be infinite
 _MOST_LOG = 690.0  # of an e-value, either way, so that it stays a float
 
@@ -33,7 +33,7 @@ _MOST_LOG = 690.0  # of an e-value, either way, so that it stays a float
 def e_above(values: Array, least: float, limit: float) -> float:
     """The e-value for "the mean lies above the limit", of values [images] that are never below `least`."""
     gains = (values - least) / max(limit - least, _LEAST_ROOM) - 1
-    logs = np.array([np.log1p(bet * gains).sum() for bet in _BETS])
+    logs = np.array([np.log1p(bet * gains).sum() for bet in BETS])
     largest = float(logs.max())
     log_mean = largest + math.log(float(np.exp(logs - largest).mean()))
     return math.exp(min(max(log_mean, -_MOST_LOG), _MOST_LOG))
