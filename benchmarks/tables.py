@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.report.markdown import table
+from benchmarks.calibration.randomisation import randomisation_table
+from benchmarks.calibration.road import road_table
 from benchmarks.calibration.rules import calibration_table
 from benchmarks.frontier import frontier_table
 from benchmarks.label_specificity import specificity_table
@@ -145,11 +147,13 @@ def mutations(found: Results) -> str:
     return f"{told}{', '.join(extremes)}.\n\n{table(head, rows)}"
 
 
-# How a file's name begins: the title, and what draws it.
+# How a file's name begins, where several fit the longest: the title, and what draws it.
 KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "evaluate-": ("Scoring heatmaps against the bare session", speed),
     "steps-": ("Points of a curve: `auto` and fixed numbers against every pixel", steps_table),
     "calibration": ("What `standard` says of honest maps, fakes and damaged maps", calibration_table),
+    "calibration-road": ("What the first check of `standard` says when hidden pixels are imputed", road_table),
+    "calibration-randomisation": ("Maps of a model and of a copy that has forgotten everything", randomisation_table),
     "frontier": ("What a learned mask loses when it costs less", frontier_table),
     "label-specificity-": ("Honest methods and cheats in the cross-label matrix", specificity_table),
     "explain-": ("Learning masks", learning),
@@ -171,7 +175,7 @@ def markdown(folder: Path) -> str:
     """All results of a folder, in the order of KINDS, after what they say together of all claims."""
     parts, found = list[str](), list[tuple[str, Results]]()
     for start, (title, draw) in KINDS.items():
-        for path in sorted(folder.glob(f"{start}*.json")):
+        for path in sorted(path for path in folder.glob(f"{start}*.json") if _kind(path.name) == start):
             results = json.loads(path.read_bytes())
             found += [(path.name, claim) for claim in results.pop("claims", [])]
             plots = [f"![{plot.stem}]({folder.name}/{plot.name})" for plot in sorted(folder.glob(f"{path.stem}*.svg"))]
@@ -179,6 +183,11 @@ def markdown(folder: Path) -> str:
     told = [f"## What is claimed, and what is seen\n\n{findings(found)}\n"] if found else []
     house = folder.absolute().parent.name
     return "\n".join([HEAD.format(f"{house}/{folder.name}", house), *told, *parts])
+
+
+def _kind(name: str) -> str:
+    """The key of KINDS that a file belongs to."""
+    return max((start for start in KINDS if name.startswith(start)), key=len)
 
 
 def _origin(found: Results) -> str:
