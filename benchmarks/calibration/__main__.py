@@ -12,7 +12,7 @@ where it was cut short.
 import argparse
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,17 @@ def _maps(honest: HeatmapSet, image: str, predicted: int) -> LabelMaps:
     return {label: honest.get(image, label) for label in ordered}
 
 
+def fakes_of(copied: Sequence[str]) -> dict[str, tuple[str, Fake]]:
+    """All fakes and damaged maps by name, with the method they are made from; FOLDER numbers them in this order."""
+    fakes: dict[str, tuple[str, Fake]] = {f"blind/{name}": (copied[0], fake) for name, fake in BLIND.items()}
+    for method in copied:
+        fakes |= {f"fake/{name}, of {method}": (method, fake) for name, fake in FAKES.items()}
+        fakes |= {f"damaged/{name}, of {method}": (method, lambda case, damage=damage: damaged(case, damage))
+                  for name, damage in DAMAGES.items()}  # fmt: skip
+        fakes[f"damaged/the rival's, inverted, of {method}"] = method, rivals_inverted
+    return fakes
+
+
 def every_set(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace) -> dict[str, HeatmapSet]:
     """All sets of maps by name; the name says the family before a slash."""
     sets = {}
@@ -101,13 +112,7 @@ def every_set(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace)
         sets[f"honest/{method}"] = auditkit.explain(model, images, out, method, labels=asked.labels, **options)
         log({"made": method})
     seen = predictions(model, images)
-    fakes: dict[str, tuple[str, Fake]] = {f"blind/{name}": (asked.copied[0], fake) for name, fake in BLIND.items()}
-    for method in asked.copied:
-        fakes |= {f"fake/{name}, of {method}": (method, fake) for name, fake in FAKES.items()}
-        fakes |= {f"damaged/{name}, of {method}": (method, lambda case, damage=damage: damaged(case, damage))
-                  for name, damage in DAMAGES.items()}  # fmt: skip
-        fakes[f"damaged/the rival's, inverted, of {method}"] = method, rivals_inverted
-    for number, (name, (method, fake)) in enumerate(fakes.items()):
+    for number, (name, (method, fake)) in enumerate(fakes_of(asked.copied).items()):
         sets[name] = faked(sets[f"honest/{method}"], seen, fake, asked.out / "fakes" / str(number))
     borrowed = {"another model's": (asked.other, asked.preset), "of wrong pixels": (asked.model, asked.wrong_preset)}
     for name, (path, preset) in borrowed.items():

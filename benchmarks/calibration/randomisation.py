@@ -4,8 +4,9 @@
         [--seeds 3]
 
 `strict` asks for a mean rank correlation of at most 0.5 once all layers are re-initialised. Each seed draws another
-copy; all images of a seed share it. Maps stay in FOLDER, so that the command goes on where it was cut short. Prints one
-JSON object.
+copy, which all images of the seed share, and draws the method's own masks or noise anew, the same for model and copy;
+how alike the model's own maps under two seeds are shows how much of a map is such chance. Maps stay in FOLDER, so that
+the command goes on where it was cut short. Prints one JSON object.
 """
 
 import argparse
@@ -15,7 +16,9 @@ from pathlib import Path
 import numpy as np
 
 import auditkit
+from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
+from auditkit.metrics.reliability import spearman
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
 from auditkit.runs.explain import Explanation
@@ -47,6 +50,13 @@ def forgotten(model: OnnxClassifier, images: Dataset, method: str, seed: int, fo
             "correlations": [round(value, 3) for value in last.correlations]}  # fmt: skip
 
 
+def repeated(folder: Path) -> float:
+    """The mean rank correlation of the model's own maps under the first two seeds."""
+    first, second = (open_bundle(folder / str(seed) / "maps") for seed in range(2))
+    pairs = [(first.get(image, label), second.get(image, label)) for image, (label, *_) in first.labels.items()]
+    return round(float(np.mean([spearman(np.stack([a.ravel(), b.ravel()], axis=1))[0, 1] for a, b in pairs])), 3)
+
+
 def randomisation_table(results: Record) -> str:
     """A line for each method: the mean with each copy, the spread over images, and whether the limit is kept."""
     copies = results["copies"]
@@ -59,9 +69,9 @@ def randomisation_table(results: Record) -> str:
         size, constant = f"{np.mean([one['absolute'] for one in known]):+.2f}", sum(one["constant"] for one in known)
         lines.append([_named(method, known[0]["options"]), *(means.get(seed, "") for seed in seeds),
                       f"{each.min():+.2f} to {each.max():+.2f}", f"{np.mean(each > LIMIT):.0%}", size,
-                      f"{constant} of {each.size}"])  # fmt: skip
+                      f"{constant} of {each.size}", f"{results['repeated'][method]:+.2f}"])  # fmt: skip
     head = ["method", *(f"copy {seed + 1}" for seed in seeds), "single images", f"images above {LIMIT}",
-            "by size, sign ignored", "constant maps of copies"]  # fmt: skip
+            "by size, sign ignored", "constant maps of copies", "the model's own, two seeds"]  # fmt: skip
     told = (
         f"{results['model']}, {results['images']} images, predicted label: mean rank correlation of the model's map "
         f"with that of a copy whose layers are all re-initialised. `strict` asks for at most {LIMIT}. "
@@ -82,7 +92,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--preset", help="how images are prepared; else as the card beside the model says")
     parser.add_argument("--images", type=int, default=12)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="two or more")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     asked = parser.parse_args()
@@ -92,7 +102,8 @@ def main() -> None:
         for seed in range(asked.seeds):
             copies.append(forgotten(model, images, method, seed, asked.out / method / str(seed)))
             log({name: value for name, value in copies[-1].items() if name != "correlations"})
-    facts = {"model": asked.model.name, "images": len(images), "limit": LIMIT}
+    facts = {"model": asked.model.name, "images": len(images), "limit": LIMIT,
+             "repeated": {method: repeated(asked.out / method) for method in METHODS}}  # fmt: skip
     print(json.dumps({**origin("benchmarks.calibration.randomisation"), **facts, "copies": copies}, indent=1))
 
 

@@ -1,6 +1,6 @@
 """What `prediction-above-controls` says when hidden pixels are imputed from their neighbours instead of painted gray.
 
-    python -m benchmarks.calibration.road FOLDER MODEL.onnx IMAGES [--preset imagenet]
+    python -m benchmarks.calibration.road FOLDER MODEL.onnx IMAGES [--preset imagenet] [--copied mask rise]
 
 FOLDER is what `python -m benchmarks.calibration` wrote for this model and these images. Noisy linear imputation, as in
 ROAD (Rong et al., ICML 2022), leaves no gray shape that a model could recognise: each hidden pixel is the weighted mean
@@ -10,7 +10,7 @@ command goes on where it was cut short. Prints one JSON object with the decision
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
 from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.folder.figures import CONTROL
-from benchmarks.calibration.__main__ import Values, chosen_images, opened
+from benchmarks.calibration.__main__ import COPIED, HONEST, Values, chosen_images, fakes_of, opened
 from benchmarks.calibration.rules import CHECKS, Record, judged
 from benchmarks.reporting import log, origin
 
@@ -117,26 +117,24 @@ class Image:
 
 
 def loaded(model: OnnxClassifier, path: Path, names: list[str]) -> list[Image]:
-    """The images of a study in its order."""
+    """The images of a study."""
     images = chosen_images(model, path, len(names))
     if set(images.ids) != set(names):
         raise SystemExit(f"{path} does not hold the images of the study; name the file that it was made with.")
-    unit = load_images([images.ids.index(name) for name in names], images, model.card, model.signature)
+    unit = load_images(range(len(images)), images, model.card, model.signature)
     labels = probabilities(model, unit.inputs).argmax(axis=1).tolist()
     return [Image(model, *facts, {}) for facts in zip(unit.ids, unit.pixels, unit.inputs, labels, strict=True)]
 
 
-def kept_sets(folder: Path, names: list[str]) -> Iterator[tuple[str, HeatmapSet]]:
-    """The honest sets and the fakes of a study, which are numbered in the order in which they were measured."""
-    others = [name for name in names if not name.startswith(("honest/", "borrowed/")) and "search" not in name]
-    for name in names:
-        if name.startswith("honest/"):
-            yield name, open_bundle(folder / name)
-        elif name in others:
-            yield name, open_bundle(folder / "fakes" / str(others.index(name)) / "maps")
+def kept_sets(folder: Path, copied: list[str]) -> dict[str, HeatmapSet]:
+    """The honest sets, the fakes and the damaged sets of a study."""
+    paths = {f"honest/{method}": folder / "honest" / method for method in HONEST}
+    fakes = {name: folder / "fakes" / str(number) for number, name in enumerate(fakes_of(copied))}
+    paths |= {name: path / "maps" for name, path in fakes.items() if (path / "done").exists()}
+    return {name: open_bundle(path) for name, path in paths.items() if path.exists()}
 
 
-def measured(folder: Path, images: list[Image], names: list[str]) -> dict[str, Values]:
+def measured(folder: Path, images: list[Image], sets: Mapping[str, HeatmapSet]) -> dict[str, Values]:
     """The gains of all controls and sets under each infill, those that were kept and those that were not."""
     path = folder / "road.json"
     values: dict[str, Values] = json.loads(path.read_text()) if path.exists() else {"gray": {}, "imputed": {}}
@@ -151,20 +149,19 @@ def measured(folder: Path, images: list[Image], names: list[str]) -> dict[str, V
 
     for control in CONTROLS:
         keep(f"{CONTROL}{control}", lambda image, control=control: image.control(control))  # type: ignore[misc]
-    for name, bundle in kept_sets(folder, names):
+    for name, bundle in sets.items():
         keep(name, lambda image, bundle=bundle: bundle.get(image.name, image.label))  # type: ignore[misc]
     return values
 
 
-def decisions(study: Values, values: dict[str, Values]) -> Record:
-    """The decision on each set in the study and at these shares, and the mean gain of every set and control."""
-    records = {"study": study, **values}
-    sets = [source for source in values["imputed"] if not source.startswith(CONTROL)]
-    lines = [{"set": source, **{name: _decision(record, source) for name, record in records.items()}}
-             for source in sets]  # fmt: skip
-    controls = {source: {name: _mean_gain(record, source) for name, record in records.items()}
-                for source in values["imputed"] if source.startswith(CONTROL)}  # fmt: skip
-    return {"sets": lines, "controls": controls}
+def decisions(values: dict[str, Values], sets: Iterable[str]) -> Record:
+    """The decision on each set under each infill, and the mean gain of every control."""
+    controls = [f"{CONTROL}{name}" for name in CONTROLS]
+    return {
+        "sets": [{"set": source, **{infill: _decision(values[infill], source) for infill in values}}
+                 for source in sets],
+        "controls": {source: {infill: _mean_gain(values[infill], source) for infill in values} for source in controls},
+    }  # fmt: skip
 
 
 def _decision(values: Values, source: str) -> Record:
@@ -177,20 +174,23 @@ def _mean_gain(values: Values, source: str) -> float:
 
 
 def road_table(results: Record) -> str:
-    """Every set and control under the infills side by side, the sets whose decision changes in bold."""
-    changed = [one["set"] for one in results["sets"] if one["gray"]["status"] != one["imputed"]["status"]]
+    """Every set and control under the two infills side by side."""
+    infills = ["gray", "imputed"]
+    lines, changes = [], 0
+    for one in results["sets"]:
+        changed = one["gray"]["status"] != one["imputed"]["status"]
+        decided = [f"{one[name]['status']} ({one[name]['least']:+.2f})" for name in infills]
+        gains = [f"{one[name]['gain']:.2f}" for name in infills]
+        lines.append([one["set"], *gains, *decided, "yes" if changed else ""])
+        changes += changed
+    lines += [[control, *(f"{mean[name]:.2f}" for name in infills), "", "", ""]
+              for control, mean in results["controls"].items()]  # fmt: skip
     told = (
-        f"{results['model']}, {results['images']} images; `{CHECK}` under gray in the study, and under gray and under "
-        f"imputation at {results['shares']} shares of pixels. In brackets the least margin over a control, then the "
-        f"mean relevance gain. Imputation decides {len(changed)} of {len(results['sets'])} sets otherwise than gray at "
-        "the same shares (in bold)."
+        f"{results['model']}, {results['images']} images: mean relevance gain, and the decision of `{CHECK}` with the "
+        f"least margin over a control, both at {results['shares']} shares of pixels. Of {len(results['sets'])} sets "
+        f"{changes} are decided otherwise with imputed pixels than with gray ones."
     )
-    head = ["maps", "study", "gray", "imputed"]
-    lines = [[f"**{one['set']}**" if one["set"] in changed else one["set"],
-              *(f"{one[name]['status']} ({one[name]['least']:+.2f}), {one[name]['gain']:.2f}" for name in head[1:])]
-             for one in results["sets"]]  # fmt: skip
-    lines += [[name, *(f"{gains[column]:.2f}" for column in head[1:])] for name, gains in results["controls"].items()]
-    return f"{told}\n\n{table(head, lines)}"
+    return f"{told}\n\n{table(['maps', *infills, *(f'decision, {name}' for name in infills), 'changed'], lines)}"
 
 
 def main() -> None:
@@ -200,13 +200,14 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("data", type=Path)
     parser.add_argument("--preset", help="how images are prepared; else as the card beside the model says")
+    parser.add_argument("--copied", nargs="+", default=COPIED, help="methods whose maps are faked, as in the study")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     asked = parser.parse_args()
-    study = json.loads((asked.folder / "values.json").read_text())
-    images = loaded(opened(asked.model, asked.preset, asked), asked.data, study["images"])
-    names = [source for source in study["values"] if not source.startswith(CONTROL)]
-    found = decisions(study["values"], measured(asked.folder, images, names))
+    sets = kept_sets(asked.folder, asked.copied)
+    names = list(next(iter(sets.values())).labels)
+    images = loaded(opened(asked.model, asked.preset, asked), asked.data, names)
+    found = decisions(measured(asked.folder, images, sets), sets)
     facts = {"model": asked.model.name, "images": len(images), "shares": len(SHARES), "noise": NOISE}
     print(json.dumps({**origin("benchmarks.calibration.road"), **facts, **found}, indent=1))
 
