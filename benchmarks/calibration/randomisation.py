@@ -10,8 +10,8 @@ the command goes on where it was cut short. Prints one JSON object.
 """
 
 import argparse
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,23 +25,22 @@ from auditkit.runs.explain import Explanation
 from auditkit.runs.randomisation import randomisation
 from benchmarks.calibration.__main__ import chosen_images, opened
 from benchmarks.calibration.rules import Record
-from benchmarks.reporting import log, origin
+from benchmarks.reporting import log, origin, printed_at_end
 
 LIMIT = 0.5  # of `strict`
-METHODS = {
-    "grad-cam": {}, "occlusion": {}, "rise": {"passes": 500}, "gradient-input": {}, "integrated-gradients": {},
-    "smoothgrad": {}, "mask": {"steps": 100}, "edges": {},
+METHODS: dict[str, dict[str, Any]] = {
+    "edges": {}, "grad-cam": {}, "occlusion": {}, "gradient-input": {}, "integrated-gradients": {}, "smoothgrad": {},
+    "rise": {"passes": 500}, "mask": {"steps": 100},
 }  # fmt: skip
 
 
 def forgotten(model: OnnxClassifier, images: Dataset, method: str, seed: int, folder: Path) -> Record:
-    """The correlations of one method with one copy of the model, or why there are none."""
+    """The correlations of one method with one copy of the model."""
     options = METHODS[method]
     bundle = auditkit.explain(model, images, folder / "maps", method, labels="top1", seed=seed, **options)
     what = Explanation(method, "top1", tuple((name, str(value)) for name, value in options.items()), seed)
     found = randomisation(model, images, what, None, bundle, images_wanted=len(images), stages=1, out=folder / "stages")
-    if not found.series:
-        return {"method": method, "seed": seed, "not_assessed": found.not_assessed and found.not_assessed.detail}
+    assert found.series, found.not_assessed
     last = found.series[-1]
     assert last.spearman is not None
     assert last.absolute is not None
@@ -62,14 +61,14 @@ def randomisation_table(results: Record) -> str:
     copies = results["copies"]
     seeds = sorted({one["seed"] for one in copies})
     lines = []
-    for method in dict.fromkeys(one["method"] for one in copies):
-        known = [one for one in copies if one["method"] == method and "mean" in one]
+    for method, own in results["repeated"].items():
+        known = [one for one in copies if one["method"] == method]
         means = {one["seed"]: f"{one['mean']:+.2f}" for one in known}
         each = np.concatenate([one["correlations"] for one in known])
         size, constant = f"{np.mean([one['absolute'] for one in known]):+.2f}", sum(one["constant"] for one in known)
         lines.append([_named(method, known[0]["options"]), *(means.get(seed, "") for seed in seeds),
                       f"{each.min():+.2f} to {each.max():+.2f}", f"{np.mean(each > LIMIT):.0%}", size,
-                      f"{constant} of {each.size}", f"{results['repeated'][method]:+.2f}"])  # fmt: skip
+                      f"{constant} of {each.size}", f"{own:+.2f}"])  # fmt: skip
     head = ["method", *(f"copy {seed + 1}" for seed in seeds), "single images", f"images above {LIMIT}",
             "by size, sign ignored", "constant maps of copies", "the model's own, two seeds"]  # fmt: skip
     told = (
@@ -97,14 +96,15 @@ def main() -> None:
     parser.add_argument("--precision", default="auto")
     asked = parser.parse_args()
     model = opened(asked.model, asked.preset, asked)
-    images, copies = chosen_images(model, asked.data, asked.images), []
-    for method in METHODS:
-        for seed in range(asked.seeds):
-            copies.append(forgotten(model, images, method, seed, asked.out / method / str(seed)))
-            log({name: value for name, value in copies[-1].items() if name != "correlations"})
-    facts = {"model": asked.model.name, "images": len(images), "limit": LIMIT,
-             "repeated": {method: repeated(asked.out / method) for method in METHODS}}  # fmt: skip
-    print(json.dumps({**origin("benchmarks.calibration.randomisation"), **facts, "copies": copies}, indent=1))
+    images = chosen_images(model, asked.data, asked.images)
+    results = {**origin("benchmarks.calibration.randomisation"), "model": asked.model.name, "images": len(images),
+               "limit": LIMIT, "repeated": {}, "copies": []}  # fmt: skip
+    with printed_at_end(results):
+        for method in METHODS:
+            for seed in range(asked.seeds):
+                results["copies"].append(forgotten(model, images, method, seed, asked.out / method / str(seed)))
+                log(results["copies"][-1])
+            results["repeated"][method] = repeated(asked.out / method)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +86,10 @@ class Image:
             self.known[digest] = {infill: self._gain(ranks, fill) for infill, fill in self._fills().items()}
         return self.known[digest]
 
+    def map_of(self, bundle: HeatmapSet) -> Array:
+        """The map of the predicted label in a set."""
+        return bundle.get(self.name, self.label)
+
     def control(self, name: str) -> Array:
         """The map of a control, as in an evaluation."""
         draw, by_label = CONTROLS[name]
@@ -111,7 +115,7 @@ class Image:
 
         def with_neighbours(hidden: Array) -> Array:
             filled = (imputed(picture, hidden) + noise * hidden[..., None]).astype(self.input.dtype)
-            return filled.transpose(2, 0, 1) if channels_first else filled
+            return np.asarray(filled.transpose(2, 0, 1) if channels_first else filled)
 
         return {"gray": with_gray, "imputed": with_neighbours}
 
@@ -148,9 +152,9 @@ def measured(folder: Path, images: list[Image], sets: Mapping[str, HeatmapSet]) 
             log({"measured": name})
 
     for control in CONTROLS:
-        keep(f"{CONTROL}{control}", lambda image, control=control: image.control(control))  # type: ignore[misc]
+        keep(f"{CONTROL}{control}", partial(Image.control, name=control))
     for name, bundle in sets.items():
-        keep(name, lambda image, bundle=bundle: bundle.get(image.name, image.label))  # type: ignore[misc]
+        keep(name, partial(Image.map_of, bundle=bundle))
     return values
 
 
