@@ -14,6 +14,7 @@ from auditkit.report.markdown import table
 from benchmarks.calibration.randomisation import randomisation_table
 from benchmarks.calibration.road import road_table
 from benchmarks.calibration.rules import calibration_table
+from benchmarks.calibration.simulation import simulation_table
 from benchmarks.frontier import frontier_table
 from benchmarks.label_specificity import specificity_table
 from benchmarks.memory import memory_table
@@ -152,6 +153,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "evaluate-": ("Scoring heatmaps against the bare session", speed),
     "steps-": ("Points of a curve: `auto` and fixed numbers against every pixel", steps_table),
     "calibration": ("What `standard` says of honest maps, fakes and damaged maps", calibration_table),
+    "calibration-simulation": ("How often a verdict is wrong, whenever one looks", simulation_table),
     "calibration-road": ("What the first check of `standard` says when hidden pixels are imputed", road_table),
     "calibration-randomisation": ("Maps of a model and of a copy that has forgotten everything", randomisation_table),
     "frontier": ("What a learned mask loses when it costs less", frontier_table),

@@ -48,7 +48,7 @@ DISTRIBUTIONS: dict[str, Draw] = {
 }  # in [-1, 1] with a mean of 0, where the limit is
 
 
-def tests_of(policy: str) -> int:
+def number_of_tests(policy: str) -> int:
     """How many tests can fail a verdict by this policy, with one bundle and one infill."""
     tested = (check for check in read_policy(policy).checks if check.metric not in ("flags", "runtime_error"))
     return sum(max(len(check.over), 1) for check in tested)
@@ -94,7 +94,7 @@ def simulation_table(results: dict[str, Any]) -> str:
     lines = [[f"{name}, {kind}", *(f"{rates[look]['share']:.1%}" for look in looks)]
              for name, kinds in results["distributions"].items() for kind, rates in kinds.items()]  # fmt: skip
     about = (
-        f"{results['runs']:,} runs of {results['tests']} tests; the share that came to the wrong verdict at any time "
+        f"{results['samples']:,} runs of {results['tests']} tests; the share that came to the wrong verdict at any time "
         "up to so many images. At most 5 % is promised."
     )
     return f"{about}\n\n{table(['values', *(f'{look} images' for look in looks)], lines)}"
@@ -107,9 +107,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--policy", default="standard")
     asked = parser.parse_args()
-    tests = tests_of(asked.policy)
+    tests = number_of_tests(asked.policy)
     found = {name: simulated(draw, asked.runs, asked.images, tests) for name, draw in DISTRIBUTIONS.items()}
-    record = {"runs": asked.runs, "tests": tests, "policy": asked.policy, "distributions": found}
+    record = {"samples": asked.runs, "tests": tests, "policy": asked.policy, "distributions": found}
     print(json.dumps({**origin("benchmarks.calibration.simulation"), **record}, indent=1))
 
 

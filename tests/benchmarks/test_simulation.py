@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from auditkit.metrics.betting import Sample
-from benchmarks.calibration.simulation import DISTRIBUTIONS, drawn, e_values, simulated, tests_of
+from benchmarks.calibration.simulation import DISTRIBUTIONS, drawn, e_values, number_of_tests, simulated
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
@@ -24,5 +24,5 @@ def test_the_mean_lies_at_the_limit(name: str) -> None:
 
 
 def test_wrong_verdicts_are_rare() -> None:
-    found = simulated(DISTRIBUTIONS["normal"], 100, 100, tests_of("standard"))
+    found = simulated(DISTRIBUTIONS["normal"], 100, 100, number_of_tests("standard"))
     assert max(rate["share"] for rates in found.values() for rate in rates.values()) <= 0.05
