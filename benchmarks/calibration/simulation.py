@@ -94,8 +94,8 @@ def simulation_table(results: dict[str, Any]) -> str:
     lines = [[f"{name}, {kind}", *(f"{rates[look]['share']:.1%}" for look in looks)]
              for name, kinds in results["distributions"].items() for kind, rates in kinds.items()]  # fmt: skip
     about = (
-        f"{results['samples']:,} runs of {results['tests']} tests; the share that came to the wrong verdict at any time "
-        "up to so many images. At most 5 % is promised."
+        f"{results['samples']:,} runs of {results['tests']} tests; the share that came to the wrong verdict at any "
+        "time up to so many images. At most 5 % is promised."
     )
     return f"{about}\n\n{table(['values', *(f'{look} images' for look in looks)], lines)}"
 
