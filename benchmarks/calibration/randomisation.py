@@ -61,14 +61,15 @@ def randomisation_table(results: Record) -> str:
     copies = results["copies"]
     seeds = sorted({one["seed"] for one in copies})
     lines = []
-    for method, own in results["repeated"].items():
+    for method in dict.fromkeys(one["method"] for one in copies):
+        own = results["repeated"].get(method)
         known = [one for one in copies if one["method"] == method]
         means = {one["seed"]: f"{one['mean']:+.2f}" for one in known}
         each = np.concatenate([one["correlations"] for one in known])
         size, constant = f"{np.mean([one['absolute'] for one in known]):+.2f}", sum(one["constant"] for one in known)
         lines.append([_named(method, known[0]["options"]), *(means.get(seed, "") for seed in seeds),
                       f"{each.min():+.2f} to {each.max():+.2f}", f"{np.mean(each > LIMIT):.0%}", size,
-                      f"{constant} of {each.size}", f"{own:+.2f}"])  # fmt: skip
+                      f"{constant} of {each.size}", "" if own is None else f"{own:+.2f}"])  # fmt: skip
     head = ["method", *(f"copy {seed + 1}" for seed in seeds), "single images", f"images above {LIMIT}",
             "by size, sign ignored", "constant maps of copies", "the model's own, two seeds"]  # fmt: skip
     told = (
