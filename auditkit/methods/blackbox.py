@@ -48,6 +48,7 @@ def occlusion(request: Request, options: Occlusion = Occlusion()) -> MethodResul
     values = np.append(squares.values, np.zeros((1, 1, 1), np.float32), axis=0)
     grids = Grids(values, np.append(squares.down, 0), np.append(squares.across, 0))
     covered = squares.weighted_sum(spread, np.ones(len(squares)))
+    request.expect(len(grids) * len(request.ids))
     maps = []
     for probabilities in _probabilities(request, spread, [grids] * len(request.ids), image_on_top=False):
         drops = (probabilities[-1:] - probabilities[:-1]).T
@@ -59,6 +60,7 @@ def rise(request: Request, options: Rise = Rise()) -> MethodResult:
     """The mean of random masks, each weighted by the label's probability behind it, over the expected mask."""
     height, width = request.model.signature.height, request.model.signature.width
     spread, passes = jittered(height, width, options.cells), options.passes or default_passes(height, width)
+    request.expect(passes * len(request.ids))  # before the masks fill the memory
     generators = [request.generator(position, "rise") for position in range(len(request.ids))]
     grids = [coin_flips(spread, passes, options.keep, rng) for rng in generators]
     maps = []
@@ -72,7 +74,6 @@ def _probabilities(request: Request, spread: Spread, grids: list[Grids], *, imag
     over = mixed(request.model)
     pictures = over.upload(np.concatenate([request.gray, request.inputs]))
     results: list[Array] = []
-    request.expect(sum(map(len, grids)))
     for position, masks in enumerate(grids):
         image, gray = np.full(len(masks), 1 + position), np.zeros(len(masks), np.int64)
         layers = (image, gray) if image_on_top else (gray, image)

@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.metrics.reliability import spearman
 
 SAMPLE = 1024  # pixels in a fingerprint; smaller maps repeat some
 BYTES = 2 * SAMPLE // 8  # in a fingerprint
@@ -22,6 +23,16 @@ _VERY_ALIKE = 0.9  # at which more than half of the labels are enough: honest me
 _REPEATED_SHARE = 0.4  # of the other pictures have a similar map; 0.25 for a model that reads a tag in a corner
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int64)  # in each byte
 _BLOCK = 250  # maps of a group compared with each other, so that the work is linear in the number of maps
+
+
+def rank_correlation(first: Array, second: Array) -> float:
+    """Rank correlation of two maps over the pixels; 1 if both are constant, 0 if one is or their shapes differ."""
+    if first.shape != second.shape:
+        return 0.0
+    flat = [bool(values.min() == values.max()) for values in (first, second)]
+    if any(flat):
+        return float(all(flat))
+    return float(spearman(np.stack([first.ravel(), second.ravel()], axis=1))[0, 1])
 
 
 def outline(values: Array, ranks: Array) -> Array:

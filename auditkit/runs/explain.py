@@ -1,5 +1,6 @@
 """Makes heatmaps for a dataset, some images at a time, into a bundle; an interrupted run can be resumed."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable, probabilities
 from auditkit.runs.executor import LeftOut, Progress, Tick, UnitProgress, again, silent
-from auditkit.runs.explain_record import RecordedBundle, picture_digest
+from auditkit.runs.explain_record import Record, RecordedBundle, picture_digest
 from auditkit.runs.folder.figures import Flag
 from auditkit.runs.folder.results import ExplanationRequest
 from auditkit.runs.summary.wording import flag_text
@@ -30,6 +31,7 @@ GRADIENTS = ("auto", "graph", "differences")
 # Options of a mask, and the same ones of differences.
 _OF_DIFFERENCES = {("infill", "distractors"): ("hide", "random"), ("infill", "gray"): ("hide", "gray")}
 OptionValue = bool | int | float | str | None
+_NAME = re.compile(r"(?P<method>[^(]+)\((?P<options>.*, )?seed=(?P<seed>\d{1,18})\)")  # of an explanation
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,18 @@ class Explanation:
         """The method with all its options: maps made with others do not go into the same bundle."""
         options = {**asdict(self.chosen()[1]), "seed": self.seed}
         return f"{self.method}({', '.join(f'{name}={value}' for name, value in options.items())})"
+
+    @classmethod
+    def parse(cls, name: str) -> "Explanation":
+        """The explanation of this name; BadInput where a name of an unknown method, or not all options, are given."""
+        parts = _NAME.fullmatch(name)
+        if parts is None:
+            raise BadInput(f"'{name}' does not state a method, its options and the seed.")
+        options = [option.partition("=") for option in (parts["options"] or "").split(", ")[:-1]]
+        explanation = cls(parts["method"], None, tuple((key, value) for key, _, value in options), int(parts["seed"]))
+        if explanation.name() != name:
+            raise BadInput(f"'{name}' does not state all options; with defaults it would be {explanation.name()}.")
+        return explanation
 
     def to_record(self, pool: Dataset | None) -> ExplanationRequest:
         """The settings, so that the same maps can be made again."""
@@ -181,7 +195,7 @@ def explain(
     failed, left_out = list[FailedImage](), LeftOut(model)
     with RecordedBundle(Bundle(out, model=model.identity, method=what.name())) as bundle:
         drawn = drawn_pool(model, images if pool is None else pool, what)
-        infill = picture_digest(_gray(model), drawn.inputs)
+        infill = infill_digest(model, drawn)
         work = _Work(model, images, what, drawn, infill, bundle, tick)
         for start in range(0, len(images), size):
             positions = range(start, min(start + size, len(images)))
@@ -202,14 +216,37 @@ def explain(
 
 def _check_same(bundle: RecordedBundle, unit: UnitImages, infill: str) -> None:
     """Refuse images and infills other than those that the bundle's maps were made with."""
-    record = bundle.record
+    problem = other_inputs(bundle.record, unit, infill)
+    if problem:
+        way_out = "give the same images, card and --pool, or use a new bundle"
+        raise BadInput(f"{bundle.path} has maps that were made otherwise: {problem}; {way_out}.")
+
+
+def other_inputs(record: Record, unit: UnitImages, infill: str) -> str:
+    """How these images and this infill differ from those that maps were made with; empty if they do not."""
     for image, shown in zip(unit.ids, unit.inputs, strict=True):
         if image in record.images and record.images[image] != picture_digest(shown):
-            what = f"image '{image}' is another picture, or prepared otherwise,"
-            raise BadInput(f"{what} than the one that {bundle.path} has maps for; use a new bundle.")
-    if record.infill not in ("", infill):
-        what = "pixels were hidden behind another gray or other pictures"
-        raise BadInput(f"{bundle.path}: {what}; give the same card and --pool (or images), or use a new bundle.")
+            return f"image '{image}' is another picture here, or prepared otherwise"
+    same = record.infill in ("", infill)
+    return "" if same else "pixels were hidden behind another gray or other pictures"
+
+
+def infill_digest(model: AnyClassifier, pool: Pool) -> str:
+    """Digest of what pixels are hidden behind."""
+    return picture_digest(_gray(model), pool.inputs)
+
+
+def make_anew(
+    model: AnyClassifier, images: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, what: Explanation,
+    progress: UnitProgress,
+) -> MethodResult:  # fmt: skip
+    """The maps of some images without a bundle, to compare them with maps that were made before.
+
+    Random draws repeat; in a batch of another size, the last digits may differ.
+    """
+    method, options = what.chosen()
+    with progress:
+        return method.run(request_for(model, images, labels, pool, what.seed, progress), options)
 
 
 def request_for(

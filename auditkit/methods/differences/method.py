@@ -121,12 +121,12 @@ class _Image:
 def differences(request: Request, options: Differences = Differences()) -> MethodResult:
     """A map for every image and label, from forward passes alone."""
     plan = _Plan(options, request.model.signature.height, request.model.signature.width)
+    refine_passes = options.refine // PASSES_A_STEP * PASSES_A_STEP * len(request.pairs())
+    request.expect(2 * plan.pairs * sum(map(bool, request.labels)) + refine_passes)  # before masks fill the memory
     over, pool = mixed(request.model), bank(request, "distractors" if options.hide == "random" else "gray")
     pictures = over.upload(pool.pictures)
     images = [_Image(request, position, plan, infills) for position, infills in enumerate(pool.infills)]
     active = [image for image in images if request.labels[image.position]]
-    refine_passes = options.refine // PASSES_A_STEP * PASSES_A_STEP * len(request.pairs())
-    request.expect(2 * plan.pairs * len(active) + refine_passes)
     while active:
         _query(request, over, pictures, active)
         active = [image for image in active if not image.done(options.tolerance)]
