@@ -84,6 +84,7 @@ def _print(results: "Results", out: Path) -> None:
         ("verdict", f"{word.upper()}{comma}{aside}"),
         ("because", results.verdict_reason),
         *(("hint", hint.text) for hint in results.hints),
+        *(("made anew", entry.text) for entry in results.reproductions),
         *((check.status, f"{check.id}: {check.reason}") for check in open_checks),
         *(("flag", text) for text in flags(results)),
         ("report", str(out / "report.html")),

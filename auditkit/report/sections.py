@@ -130,7 +130,8 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
     return [
         ("Model", f"{subject_name(results)}{no_file}"),
         ("Images", f"{count(images.count, 'image')} from {last(images.source)}"),
-        ("Heatmaps", heatmaps), ("Policy", policy_name),
+        ("Heatmaps", heatmaps), *(("Made anew", name(entry.text, 400)) for entry in results.reproductions),
+        ("Policy", policy_name),
     ]  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from auditkit.runs.randomisation import randomisation
 from auditkit.runs.summary.results import results as run_results
 from auditkit.runs.summary.results import without_figures
 from auditkit.runs.summary.samples import Samples
+from auditkit.verdict import reproduce
 from auditkit.verdict.decision import judge
 from auditkit.verdict.hints import find_hints, wanted
 from auditkit.verdict.policy import Policy, deciding
@@ -191,7 +192,12 @@ def _measure(
         pool_path=None if pool is None else str(pool.source),
     )  # fmt: skip
     randomisation = _randomise(model, images, request, store, usable, phase)
-    return replace(results, run=run, explained=explained, randomisation=randomisation), samples
+    results = replace(results, run=run, explained=explained, randomisation=randomisation)
+    if reproduce.wanted(request.policy, results):
+        with phase("reproducing") as progress:
+            reproductions = reproduce.reproduce(model, images, usable, pool, results, progress)
+        results = replace(results, reproductions=reproductions)
+    return results, samples
 
 
 def refusals(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> dict[str, tuple[Refusal, ...]]:

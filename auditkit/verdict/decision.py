@@ -19,8 +19,8 @@ from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.samples import Samples
 from auditkit.verdict.checks import Finding, judge_check
 from auditkit.verdict.flags import oddities
-from auditkit.verdict.measurements import Measurements
-from auditkit.verdict.policy import Check, Policy, Suppression, at_least, deciding
+from auditkit.verdict.measurements import Figure, Measurements
+from auditkit.verdict.policy import NOT_REPRODUCED, Check, Policy, Suppression, at_least, deciding
 from auditkit.verdict.preconditions import preconditions
 
 _MOST_EXPLAINED = 3  # findings
@@ -52,6 +52,7 @@ def judge(
     judged = [judge_check(check, policy, measurements, active) for check in policy.checks]
     of_policy = [_suppressed(finding, active) for finding in judged]
     named = _odd(policy, measurements, active) + _not_above(policy, measurements, active)
+    named += [_suppressed(finding, active) for finding in _not_reproduced(policy, results)]
     findings = required + of_policy + named + _expired(policy, today)
     decision = decide(findings, of_policy, level)
     checks = tuple(finding.to_record(counts=_counts(finding, level)) for finding in findings)
@@ -104,6 +105,17 @@ def _not_above(policy: Policy, measurements: Measurements, active: Mapping[str, 
                 finding = replace(finding, part_of=check.id if margins else "")
                 findings.setdefault(name, _suppressed(finding, active))
     return list(findings.values())
+
+
+def _not_reproduced(policy: Policy, results: Results) -> list[Finding]:
+    """A finding about supplied maps that are not those of the method that they name."""
+    others = [entry for entry in results.reproductions if entry.reproduced is False]
+    if not policy.reproduce or not others:
+        return []
+    worst = min(others, key=lambda entry: entry.least or 0.0)
+    figure = Figure("", worst.least, n=worst.maps, exact=True)
+    return [Finding(NOT_REPRODUCED, "maps are those of the method that they name", "reproduction", "fail", "high",
+                    tuple(entry.text for entry in others), figure, worst.limit, "min")]  # fmt: skip
 
 
 def _default_margins(policy: Policy, measurements: Measurements) -> list[Check]:

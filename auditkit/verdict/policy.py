@@ -18,6 +18,7 @@ ONE_MAP_CONTROL = "one-map"  # the bundle's own map of the predicted label, posi
 CONTROLS = (*DRAWN, ONE_MAP_CONTROL)
 
 RULES = ("min", "max", "min_margin_over")
+NOT_REPRODUCED = "not-reproduced"  # the finding that supplied maps are not those of the method that they name
 BUILT_IN = ("record", "settings", "images", "labels", "controls", "identity", "maps-usable")
 
 
@@ -93,6 +94,7 @@ class Policy:
     pass_means: str = ""  # in a sentence
     cannot_tell: tuple[str, ...] = ()  # sentences about maps that it cannot tell from good ones
     hints: bool = False  # whether to look for a mistake where supplied maps do not pass
+    reproduce: bool = False  # whether to make some of the supplied maps anew, by the method that they name
 
     @property
     def images_needed(self) -> int:

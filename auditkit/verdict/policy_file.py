@@ -23,6 +23,7 @@ from auditkit.verdict.policy import (
     BUILT_IN,
     CONTROLS,
     FAIL_ON,
+    NOT_REPRODUCED,
     ONE_MAP_CONTROL,
     RULES,
     SEVERITIES,
@@ -42,7 +43,9 @@ MOST_EPS = 0.1
 # Near its ends a curve hardly depends on the map: all pixels are hidden, or all shown. 0.2 to 0.6 is published.
 LEAST_RANGE, LAST_START = 0.1, 0.5
 MOST_RUNTIME_ERROR = 0.05  # of a probability or area
-_RESERVED = re.compile(r"cheat-.*|not-above-.*|some-.*|suppression-expired.*|heavy-ties|tie-order-matters|maps-missing")
+_RESERVED = re.compile(
+    r"cheat-.*|not-above-.*|not-reproduced|some-.*|suppression-expired.*|heavy-ties|tie-order-matters|maps-missing"
+)
 _MARGIN = re.compile(r"control:(?:([a-z-]*[a-z]):)?([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)")
 
 
@@ -75,8 +78,8 @@ def parse_policy(text: str, where: str) -> Policy:
     if type(data.get("schema_version")) is not int or data["schema_version"] != SCHEMA_VERSION:
         version = f"is {shown(data['schema_version'])}" if "schema_version" in data else "is missing"
         raise BadInput(f"{where}: schema_version {version}, expected {SCHEMA_VERSION}.")
-    keys = ("schema_version", "name", "description", "pass_means", "cannot_tell", "hints", "fail_on",
-            "evaluation", "randomisation", "check", "suppression")  # fmt: skip
+    keys = ("schema_version", "name", "description", "pass_means", "cannot_tell", "hints", "reproduce",
+            "fail_on", "evaluation", "randomisation", "check", "suppression")  # fmt: skip
     top = Table(data, where, keys)
     settings_keys = ("labels", "infill", "eps1", "eps2", "steps", "range", "confidence", "seed", "controls",
                      "minimum_images", "max_failed_images")  # fmt: skip
@@ -95,7 +98,7 @@ def parse_policy(text: str, where: str) -> Policy:
         _name(top), top.text("description", ""), settings,
         evaluation.whole("minimum_images", 1, 1), failed, controls, randomisation,
         top.choice("fail_on", FAIL_ON, "low"), checks, _suppressions(top, checks), text, top.text("pass_means", ""),
-        _cannot_tell(top), top.truth("hints", default=False),
+        _cannot_tell(top), top.truth("hints", default=False), top.truth("reproduce", default=False),
     )  # fmt: skip
 
 
@@ -272,7 +275,7 @@ def _margin(table: Table, metric: str, controls: tuple[str, ...]) -> tuple[tuple
 
 def _suppressions(top: Table, checks: tuple[Check, ...]) -> tuple[Suppression, ...]:
     keys, suppressions = ("check", "reason", "approver", "expires"), list[Suppression]()
-    known = (*(check.id for check in checks), *CHEATS)
+    known = (*(check.id for check in checks), *CHEATS, NOT_REPRODUCED)
     for table in _tables(top, "suppression", keys):
         name = table.text("check")
         if name in BUILT_IN:

@@ -411,7 +411,7 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
         "schema_version", "tool", "run", "subject", "settings", "environment", "runtime", "metrics", "controls",
         "comparisons", "classes", "classes_are", "reliability", "points", "flags", "failed_images", "checks", "verdict",
         "verdict_reason", "policy", "software", "explained", "randomisation", "baseline", "limitations",
-        "hints",
+        "hints", "reproductions",
     }  # fmt: skip
     assert {entry["bundle"] for entry in results["metrics"]} == {None, "a", "b", "c"}
     assert all(entry["bundle"].startswith("control:") for entry in results["controls"])

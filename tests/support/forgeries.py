@@ -78,7 +78,7 @@ class Forger:
         if rows and found.runtime is not None:
             summary = self._summary(found, found.runtime)
             new = results(summary)
-            kept = ("run", "software", "explained", "randomisation", "baseline", "policy")
+            kept = ("run", "software", "explained", "randomisation", "baseline", "policy", "reproductions")
             run = replace(found.run, rows=new.run.rows, copies=new.run.copies)
             found = replace(new, **{name: getattr(found, name) for name in kept} | {"run": run})
             if found.policy is not None:

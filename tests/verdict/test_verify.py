@@ -19,6 +19,7 @@ from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.controls import CONTROLS
 from auditkit.methods.registry import METHODS
 from auditkit.methods.request import MethodResult, Request
+from auditkit.metrics.similarity import rank_correlation
 from auditkit.report.load_run import load
 from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.executor import silent
@@ -627,8 +628,8 @@ def test_a_label_without_a_map_is_missed(audited: Path, tmp_path: Path) -> None:
 
 def test_maps_that_rank_nothing_are_alike() -> None:
     ramp, flat = np.arange(4.0).reshape(2, 2), np.ones((2, 2))
-    assert [maps.correlation(*pair) for pair in ((flat, 2 * flat), (flat, ramp), (ramp, ramp[:1]))] == [1, 0, 0]
-    assert maps.correlation(ramp, -ramp) == pytest.approx(-1)
+    assert [rank_correlation(*pair) for pair in ((flat, 2 * flat), (flat, ramp), (ramp, ramp[:1]))] == [1, 0, 0]
+    assert rank_correlation(ramp, -ramp) == pytest.approx(-1)
 
 
 @pytest.mark.parametrize(

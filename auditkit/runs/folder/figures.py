@@ -206,3 +206,52 @@ class Hint:
         """The hint in a sentence."""
         return (f"The maps of {self.bundle} fit the model better when {self.change}: relevance gain {self.after:.2f} "
                 f"instead of {self.before:.2f} on {self.n} images.")  # fmt: skip
+
+
+Obstacle = Literal["no-method", "unknown-method", "options", "file", "no-gradient", "other-inputs", "no-maps",
+                   "too-costly", "failed"]  # fmt: skip
+_OBSTACLES: dict[Obstacle, str] = {
+    "no-method": "the bundle names no method",
+    "unknown-method": "auditkit has no such method",
+    "options": "the bundle does not state all options and the seed, as auditkit explain does",
+    "file": "the method reads a file",
+    "no-gradient": "the model has no gradient here",
+    "other-inputs": "the maps were made otherwise",
+    "no-maps": "no image of this audit has a map",
+    "too-costly": "it would take too many passes",
+    "failed": "making them failed",
+}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """How well some maps of a bundle agree with those that the method it names makes anew; or why none were made."""
+
+    bundle: str
+    method: str  # as the bundle names it
+    obstacle: Obstacle | None = None
+    detail: str = ""  # of the obstacle
+    maps: int = 0  # made anew
+    median: float | None = None  # of their rank correlations
+    least: float | None = None
+    limit: float | None = None  # for the least
+
+    def __post_init__(self) -> None:
+        if self.obstacle is None:
+            require(self, "made anew", ("median", "least", "limit"))
+
+    @property
+    def reproduced(self) -> bool | None:
+        """Whether every map that was made anew is like the bundle's; None if none could be made."""
+        return None if self.least is None or self.limit is None else self.least >= self.limit
+
+    @property
+    def text(self) -> str:
+        """The result in a sentence."""
+        if self.obstacle is not None:
+            detail = f": {self.detail.removesuffix('.')}" if self.detail else ""
+            return f"The maps of {self.bundle} cannot be reproduced here: {_OBSTACLES[self.obstacle]}{detail}."
+        answer = "are" if self.reproduced else "are not"
+        return (f"The maps of {self.bundle} {answer} those of this model and {self.method}: with {self.maps} made anew "
+                f"they have a median rank correlation of {self.median:.3f}, the least is {self.least:.3f}; each must "
+                f"reach {self.limit:g}.")  # fmt: skip

@@ -315,6 +315,7 @@ class Results:
     randomisation: figures.Randomisation | None = None
     baseline: Comparison | None = None
     hints: tuple[figures.Hint, ...] = ()
+    reproductions: tuple[figures.Reproduction, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @classmethod

@@ -26,6 +26,7 @@ from auditkit.runs.pictures.gallery_index import INDEX, GalleryIndex
 from auditkit.runs.randomisation import stage_result
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import Summary, summarise
+from auditkit.verdict import reproduce
 from auditkit.verdict.audit import GALLERY, MAPS, POLICY, RANDOMISED, REPORT, SITTINGS
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy_file import parse_policy
@@ -38,7 +39,7 @@ OTHERWISE = "is not written as auditkit writes it"
 _DIGEST = re.compile("[0-9a-f]{32}")
 NOT_SUMMED_UP = (
     "tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained", "randomisation",
-    "baseline", "hints",
+    "baseline", "hints", "reproductions",
 )  # entries of results.json that do not follow from rows  # fmt: skip
 SUMMED_UP = tuple(field.name for field in fields(RunFacts) if field.name in
                   ("rows", "bundles", "pool", "infill_images", "copies"))  # entries of its `run` that do  # fmt: skip
@@ -248,6 +249,9 @@ def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     problems += [f"the policy asks for other settings: {text}"
                  for text in differences(recorded.plain["settings"], settings, "settings")]  # fmt: skip
     problems += _randomisation_facts(recorded, asked=policy.randomisation is not None)
+    bundles = sorted(results.run.bundles) if reproduce.wanted(policy, results) else []
+    if sorted(entry.bundle for entry in results.reproductions) != bundles:
+        problems.append(f"{RESULTS}: reproductions of {', '.join(bundles) or 'no bundle'} are expected, no other")
     day = date.fromisoformat((results.run.ended or "")[:10])  # on which suppressions were in force or not
     unchecked += [f"whether {entry.check} was judged before its suppression expired, on {entry.expires}: that rests on "
                   f"the recorded time; run the audit again" for entry in policy.suppressions

@@ -6,24 +6,23 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
-from auditkit.arrays import Array
 from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.errors import ModelFailure
 from auditkit.methods.notes import Note, merged
 from auditkit.metrics.faithfulness import as_probable, choose_labels, default_labels
-from auditkit.metrics.reliability import spearman
+from auditkit.metrics.similarity import rank_correlation
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.records import to_json
 from auditkit.runs import randomisation
 from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
-from auditkit.runs.explain import Explanation, drawn_pool, request_for
+from auditkit.runs.explain import Explanation, drawn_pool, make_anew
 from auditkit.runs.explain_record import Record
-from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
+from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage, Reproduction
+from auditkit.runs.folder.store import RESULTS
+from auditkit.verdict import reproduce
 from auditkit.verdict.audit import MAPS, POLICY, RANDOMISED
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
@@ -31,25 +30,21 @@ from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 # Least rank correlation of like maps. On the CPU, gradients, grad-cam, rise, occlusion and differences gave equal
 # bits alone and in a batch, and a mask 0.99999 after 1,500 steps; with weights rounded as in TF32 the least was 0.997.
 ALIKE = 0.99
+MOVED = 0.02  # a rank correlation of supplied maps with recreated ones, by the rounding of another device
 
 
 def check_maps(
     recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], pool: Dataset | None, slack: float,
     progress: Progress,
 ) -> Outcome:  # fmt: skip
-    """Recreate the maps of some images and compare them with those of the run.
-
-    Random draws repeat, but fewer images share a batch than in the run, so the last digits may differ.
-    """
+    """Recreate the maps of some images and compare them with those of the run."""
     explanation = requested(recorded)
     (bundle,) = plan.bundles.values()
     model = _classifier(recorded, plan)
-    method, options = explanation.chosen()
     batch, tick = load_images(positions, plan.images, model.card, model.signature), progress(len(positions))
     drawn = drawn_pool(model, plan.images if pool is None else pool, explanation)
     labels = [bundle.labels[image] for image in batch.ids]
-    with UnitProgress(tick, len(positions)) as unit_progress:
-        result = method.run(request_for(model, batch, labels, drawn, explanation.seed, unit_progress), options)
+    result = make_anew(model, batch, labels, drawn, explanation, UnitProgress(tick, len(positions)))
     tick(len(positions))
     problems, unchecked, correlations = list[str](), list[str](), list[float]()
     rule, prob = _label_rule(explanation, model), probabilities(model, batch.inputs)
@@ -62,7 +57,7 @@ def check_maps(
             )
     for image, by_label in zip(batch.ids, result.maps, strict=True):
         for label, values in by_label.items():
-            correlations.append(correlation(values, bundle.get(image, label)))
+            correlations.append(rank_correlation(values, bundle.get(image, label)))
             if not correlations[-1] >= ALIKE:
                 problems.append(
                     f"the map of image '{image}', label {label}, is not the one that {explanation.name()} makes: their "
@@ -77,20 +72,43 @@ def check_maps(
     return Outcome(about, problems, unchecked)
 
 
+def check_reproductions(recorded: RecordedRun, plan: EvaluationPlan, pool: Dataset | None) -> Outcome:
+    """Reproductions of supplied maps that come out otherwise; where making maps fails, that depends on the machine."""
+    results, problems, unchecked = recorded.results, list[str](), list[str]()
+    policy = None if results.policy is None else parse_policy(results.policy.text, POLICY)
+    bundles = plan.bundles if reproduce.wanted(policy, results) else {}
+    now = {entry.bundle: entry for entry in reproduce.reproduce(plan.model, plan.images, bundles, pool, results)}
+    then = {entry.bundle: entry for entry in results.reproductions}
+    for name in now | then:
+        pair = then.get(name), now.get(name)
+        if not _same_reproduction(*pair):
+            by_machine = None not in pair and any(entry and entry.obstacle == "failed" for entry in pair)
+            texts = [entry.text if entry else "nothing" for entry in pair]
+            text = f"{RESULTS} says of reproduction: {texts[0]} Expected: {texts[1]}"
+            (unchecked if by_machine else problems).append(text)
+    return Outcome(f"{len(now)} come out again", problems, unchecked)
+
+
+def _same_reproduction(first: Reproduction | None, second: Reproduction | None) -> bool:
+    if first is None or second is None or first.reproduced != second.reproduced:
+        return False
+    pairs = ((first.median or 0.0, second.median or 0.0), (first.least or 0.0, second.least or 0.0))
+    near = max(abs(then - now) for then, now in pairs) <= MOVED
+    return near and replace(first, median=second.median, least=second.least) == second
+
+
 def check_unmapped(
     recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], pool: Dataset | None
 ) -> Outcome:
     """Whether the method fails on images that have no map."""
     explanation, model = requested(recorded), _classifier(recorded, plan)
-    method, options = explanation.chosen()
     drawn = drawn_pool(model, plan.images if pool is None else pool, explanation)
     problems, rule = list[str](), _label_rule(explanation, model)
     for position in positions:
         batch = load_images([position], plan.images, model.card, model.signature)
         try:
             labels = [tuple(chosen.tolist()) for chosen in choose_labels(probabilities(model, batch.inputs), rule)]
-            with UnitProgress(silent(1), 1) as unit_progress:
-                method.run(request_for(model, batch, labels, drawn, explanation.seed, unit_progress), options)
+            make_anew(model, batch, labels, drawn, explanation, UnitProgress(silent(1), 1))
         except ModelFailure:
             continue
         problems += [f"image '{image}' has no map, though {explanation.name()} makes some" for image in batch.ids
@@ -141,16 +159,6 @@ def _classifier(recorded: RecordedRun, plan: EvaluationPlan) -> OnnxClassifier:
     return OnnxClassifier(model.file, model.signature, model.card, settings)
 
 
-def correlation(first: Array, second: Array) -> float:
-    """Rank correlation of two maps over the pixels; 1 if both are constant."""
-    if first.shape != second.shape:
-        return 0.0
-    flat = [bool(values.min() == values.max()) for values in (first, second)]
-    if any(flat):
-        return float(all(flat))
-    return float(spearman(np.stack([first.ravel(), second.ravel()], axis=1))[0, 1])
-
-
 def check_randomisation(
     recorded: RecordedRun, plan: EvaluationPlan, images_mapped: int, pool: Dataset | None, progress: Progress
 ) -> Outcome:
@@ -195,7 +203,7 @@ def _recreated(
         stored_maps = [bundle.get(original.image, original.label) for original in check.originals]
         for original, values, stored_values in zip(some.originals, maps, stored_maps, strict=False):
             count += 1
-            if not (alike := correlation(values, stored_values)) >= ALIKE:
+            if not (alike := rank_correlation(values, stored_values)) >= ALIKE:
                 what = f"the map of image '{original.image}' at stage {stage} is not that of the re-initialised model"
                 problems.append(f"{what}: their rank correlation is {alike:.3f}, at least {ALIKE} is expected")
         if bundle.header.model != check.key(check.layers[:layers]):

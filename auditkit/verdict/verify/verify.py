@@ -31,7 +31,7 @@ MOST_SHOWN = 50  # problems of a check, or gaps; more tell a reader nothing
 COSTLY_MAPS = 2  # images whose maps are recreated by default if each takes many passes; LEAST_IMAGES of others
 NOT_PROVEN = (
     "times, command, commit, versions, names of machines, folders of files, counts of passes, and how supplied maps "
-    f"were made: only a signature on {checksums.SUMS} vouches for them"
+    f"were made that the run did not make anew: only a signature on {checksums.SUMS} vouches for them"
 )
 
 
@@ -250,6 +250,7 @@ def _recompute(
     if recorded.results.policy is not None:
         result.check("pictures", lambda: pictures.check_pictures(recorded, plan))
         result.check("hints", lambda: recompute.check_hints(recorded, plan))
+        result.check("reproductions", lambda: maps.check_reproductions(recorded, plan, opened.pool))
     explained = recorded.results.explained
     if explained is None:
         return

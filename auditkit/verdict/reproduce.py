@@ -1,0 +1,143 @@
+"""Makes a few maps of each supplied bundle anew, by the method that it names, and compares them with the bundle's.
+
+A bundle names its method in words that anyone can write. Where they state all that auditkit needs, they are tried.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+import numpy as np
+
+from auditkit.data.bundles import HeatmapSet
+from auditkit.data.dataset import Dataset
+from auditkit.errors import AuditError, BadInput, LoadFailure, NoGradient
+from auditkit.methods.registry import METHODS
+from auditkit.metrics.similarity import rank_correlation
+from auditkit.model.classifier import AnyClassifier
+from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
+from auditkit.runs.evaluation.maps import fitted_map
+from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
+from auditkit.runs.explain import Explanation, drawn_pool, infill_digest, make_anew, other_inputs
+from auditkit.runs.explain_record import Record
+from auditkit.runs.folder.figures import Obstacle, Reproduction
+from auditkit.runs.folder.results import Results
+from auditkit.verdict.policy import Policy
+
+SIZES = (5, 2, 1)  # images: as many as MOST_PASSES allow
+MOST_PASSES = 10_000  # for a bundle; of a model with gradient or without
+_LARGE = 10  # times its default, a whole-number option would fill the memory
+LIMIT = 0.95
+
+
+class _Obstacle(Exception):
+    """Why maps cannot be made anew."""
+
+    def __init__(self, obstacle: Obstacle, detail: str = "") -> None:
+        super().__init__(obstacle)
+        self.obstacle, self.detail = obstacle, detail
+
+
+class _Limited(UnitProgress):
+    """Progress of work that does not begin where it would take too many passes."""
+
+    def expect(self, rows: int) -> None:
+        """Go on if that is not too much."""
+        if rows > MOST_PASSES:
+            raise _Obstacle("too-costly", f"{rows:,} for an image, and {MOST_PASSES:,} are allowed")
+        super().expect(rows)
+
+
+def wanted(policy: Policy | None, results: Results) -> bool:
+    """Whether maps are made anew: the policy asks for it, and the maps were supplied."""
+    return policy is not None and policy.reproduce and results.explained is None
+
+
+def reproduce(
+    model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], pool: Dataset | None, results: Results,
+    progress: Progress = silent,
+) -> tuple[Reproduction, ...]:  # fmt: skip
+    """For each bundle of the results, whether its maps come out again."""
+    tick, reproductions = progress(len(bundles) * SIZES[0]), list[Reproduction]()
+    for name, maps in bundles.items():
+        method = maps.header.method
+        try:
+            values = _correlations(model, images, _order(images, name, maps, results), maps, pool, tick)
+            entry = Reproduction(name, method, None, "", len(values), float(np.median(values)), min(values), LIMIT)
+        except _Obstacle as error:
+            entry = Reproduction(name, method, error.obstacle, error.detail)
+        except (AuditError, MemoryError) as error:
+            entry = Reproduction(name, method, "failed", str(error))
+        reproductions.append(entry)
+        tick(SIZES[0])
+    return tuple(reproductions)
+
+
+def _order(images: Dataset, name: str, maps: HeatmapSet, results: Results) -> list[int]:
+    """Positions of the images that have maps, in the order in which they are taken.
+
+    It depends on the maps: whoever changes some of them does not know in advance which are drawn.
+    """
+    failed = {entry.image for entry in results.failed_images}
+    positions = [position for position, image in enumerate(images.ids) if image in maps.labels and image not in failed]
+    rng = np.random.default_rng([results.settings.seed, int(results.run.bundles[name], 16)])
+    return list(rng.permutation(positions).astype(int).tolist())
+
+
+def _correlations(
+    model: AnyClassifier, images: Dataset, order: list[int], maps: HeatmapSet, pool: Dataset | None, tick: Tick
+) -> list[float]:
+    """Rank correlation of each map that is made anew with the bundle's."""
+    what = _explanation(maps.header.method, model)
+    drawn, record = drawn_pool(model, images if pool is None else pool, what), Record.of(maps.path)
+    infill = infill_digest(model, drawn) if METHODS[what.method].uses_pool else record.infill
+    if infill and not record.infill:
+        raise _Obstacle("other-inputs", "the bundle does not say what pixels were hidden behind")
+    for size in SIZES:
+        unit = load_images(order[:size], images, model.card, model.signature)
+        if not unit.ids:
+            raise _Obstacle("no-maps")
+        problem = other_inputs(record, unit, infill)
+        if problem:
+            raise _Obstacle("other-inputs", problem)
+        try:
+            result = make_anew(model, unit, _labels(model, unit, maps), drawn, what, _Limited(tick, SIZES[0]))
+            break
+        except _Obstacle:
+            if size == SIZES[-1]:
+                raise
+    values = []
+    for image, shape, by_label in zip(unit.ids, unit.sizes, result.maps, strict=True):
+        values += [rank_correlation(made, fitted_map(maps, image, label, model.card, shape))
+                   for label, made in by_label.items()]  # fmt: skip
+    return values
+
+
+def _explanation(name: str, model: AnyClassifier) -> Explanation:
+    """What the bundle names, if it can be made of this model."""
+    method = name.partition("(")[0]
+    if method not in METHODS:
+        raise _Obstacle("unknown-method", name) if name else _Obstacle("no-method")
+    if "path" in (option.name for option in fields(METHODS[method].options)):
+        raise _Obstacle("file")  # of a stranger's choice
+    try:
+        what = Explanation.parse(name)
+    except BadInput:
+        raise _Obstacle("options") from None
+    options = what.chosen()[1]
+    for option in fields(options):
+        value, usual = getattr(options, option.name), option.default if isinstance(option.default, int) else 0
+        if isinstance(value, int) and value > (_LARGE * usual or MOST_PASSES):
+            raise _Obstacle("too-costly", f"{option.name}={value}")
+    try:
+        fitting = what.fitting(model)
+    except (NoGradient, LoadFailure):
+        raise _Obstacle("no-gradient") from None
+    if fitting.method != method:
+        raise _Obstacle("no-gradient")
+    return what
+
+
+def _labels(model: AnyClassifier, unit: UnitImages, maps: HeatmapSet) -> list[tuple[int, ...]]:
+    """For each image, the two likeliest of the labels that have a map."""
+    scores = dict(zip(unit.ids, probabilities(model, unit.inputs), strict=True))
+    return [tuple(sorted(maps.labels[image], key=lambda label: -prob[label])[:2]) for image, prob in scores.items()]
