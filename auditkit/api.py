@@ -85,7 +85,7 @@ def audit(
     image_size, method_options = _split_size(model, size, options)
     if bundles and (method or method_options):
         extra = method or f"option {method_options[0][0]}"
-        raise BadInput(f"give heatmaps or {extra}, not both: supplied maps are not made again.")
+        raise BadInput(f"give heatmaps or {extra}, not both: a bundle names its own method.")
     explanation = None if bundles else Explanation(method or "mask", None, method_options, rules.evaluation.seed)
     earlier = None if baseline is None else Path(baseline)
     request = auditing.AuditRequest(rules, explanation, fail_on, earlier, bundles=bundles)

@@ -23,6 +23,7 @@ from benchmarks.paper.tables import markdown as of_paper
 from benchmarks.peers.tables import markdown as of_peers
 from benchmarks.planted import planted_table
 from benchmarks.record import record_table
+from benchmarks.reproduction import reproduction_table
 from benchmarks.steps import steps_table
 from benchmarks.zoo import zoo_table
 
@@ -158,6 +159,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "calibration-randomisation": ("Maps of a model and of a copy that has forgotten everything", randomisation_table),
     "frontier": ("What a learned mask loses when it costs less", frontier_table),
     "label-specificity-": ("Honest methods and cheats in the cross-label matrix", specificity_table),
+    "reproduction": ("How alike the maps of two devices, seeds, methods and models are", reproduction_table),
     "explain-": ("Learning masks", learning),
     "kernels-": ("Where a GPU's time goes", kernels),
     "record": ("What keeping maps costs", record_table),

@@ -22,7 +22,7 @@ def audit(
     policy: Annotated[str, typer.Option(
         help="explore, standard, strict, or a TOML file (see auditkit policy).")] = "standard",
     heatmaps: Annotated[list[Path] | None, typer.Option(
-        help="Bundle of the vendor's heatmaps; repeatable.")] = None,
+        help="Bundle of the vendor's heatmaps; repeatable. Some are made anew if it names how.")] = None,
     method: Annotated[str | None, typer.Option(
         help="Make heatmaps by this method (see auditkit explain); mask if you supply none.")] = None,
     quality: options.Quality = None,
@@ -49,7 +49,7 @@ def audit(
     makers = {"--method": method, "--quality": quality, "--option": option, "--gradient": gradient != "auto"}
     for name, is_set in makers.items():
         if heatmaps and is_set:
-            raise typer.BadParameter(f"give --heatmaps or {name}, not both: supplied maps are not made again")
+            raise typer.BadParameter(f"give --heatmaps or {name}, not both: a bundle names its own method")
     explanation = None
     if not heatmaps:
         maker = method or "mask"

@@ -27,11 +27,13 @@ from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.notes import Note, sentences
 from auditkit.methods.request import MethodResult, Request
 from auditkit.records import from_json, parse_object, to_object
+from auditkit.regular_files import read_regular, reason
 
 if sys.platform != "win32":
     import fcntl
 
 RECORD, UNFINISHED = "explained.jsonl", "unfinished.npz"  # in the bundle
+_MOST_BYTES = 2**28  # of the record: millions of maps
 FUNCTION = "a function"  # where maps are computed that no file's model made
 
 
@@ -61,17 +63,17 @@ class Record:
         """The record of a bundle, without a line that a killed writer left torn; an empty one where it has none."""
         path, record = bundle / RECORD, cls()
         try:
-            content = path.read_bytes()
+            content = read_regular(path, _MOST_BYTES)  # a stranger may have written it
         except FileNotFoundError:
             return record
         except OSError as error:
-            raise BadInput(f"{path} cannot be read: {error.strerror}; make a new bundle.") from None
+            raise BadInput(f"{path} cannot be read: {reason(error)}; make a new bundle.") from None
         for number, line in enumerate(content.split(b"\n")[:-1], start=1):
             try:
                 record.add(from_json(Part, parse_object(line, "the record"), "the record"))
             except BadInput as error:
-                reason = str(error).removesuffix(".")
-                raise BadInput(f"{path}, line {number}, cannot be read: {reason}; make a new bundle.") from None
+                text = str(error).removesuffix(".")
+                raise BadInput(f"{path}, line {number}, cannot be read: {text}; make a new bundle.") from None
         return record
 
     def add(self, part: Part) -> None:

@@ -60,7 +60,7 @@ class Oddity:
 def is_named(finding: str) -> bool:
     """Whether a finding exists only if something was flagged, unlike a policy's check."""
     names = chain.from_iterable((kind.id, kind.honest_id, kind.open_id) for kind in KINDS)
-    return finding in names or finding.startswith(("not-", "cheat-"))
+    return finding in names or finding.startswith(("not-above-", "not-reproduced", "cheat-"))
 
 
 def oddities(flags: Iterable[Flag], classes: int) -> list[Oddity]:

@@ -182,7 +182,8 @@ def test_the_results_of_a_run_fit(runs: dict[str, Any], name: str) -> None:
 def test_the_runs_have_all_parts_between_them(runs: dict[str, Any]) -> None:
     names = set(json.loads(read_schema("results"))["properties"])
     assert {name for name in names if not any(run.get(name) for run in runs.values())} == {
-        "failed_images", "hints", "reliability",  # of bad images, of maps that fail, and of several bundles
+        # Of bad images, of maps that fail, of several bundles, and of maps that were supplied.
+        "failed_images", "hints", "reliability", "reproductions",
     }  # fmt: skip
 
 

@@ -225,3 +225,9 @@ def test_an_edited_sentence_is_found(not_its_own: Path, made: Path, tmp_path: Pa
     run = Path(shutil.copytree(not_its_own / "run", tmp_path / "run"))
     Forger(run).text("report.html", lambda text: text.replace("are not those of this model", "are those of this model"))
     assert _verified(made, not_its_own / "maps", run).answer == "does not hold"
+
+
+def test_a_suppression_can_name_it(not_its_own: Path) -> None:
+    text = f'{POLICY}[[suppression]]\ncheck = "not-reproduced"\nreason = "a"\napprover = "b"\nexpires = 2999-01-01\n'
+    judged = judge(parse_policy(text, "policy"), Store(not_its_own / "run").results(), None, date(2026, 1, 1))
+    assert _finding(judged) == ["suppressed"]
