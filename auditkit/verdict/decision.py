@@ -112,8 +112,8 @@ def _not_reproduced(policy: Policy, results: Results) -> list[Finding]:
     others = [entry for entry in results.reproductions if entry.reproduced is False]
     if not policy.reproduce or not others:
         return []
-    worst = min(others, key=lambda entry: entry.least or 0.0)
-    figure = Figure("", worst.least, n=worst.maps, exact=True)
+    worst = min(others, key=lambda entry: entry.median or 0.0)
+    figure = Figure("", getattr(worst, worst.decides), n=worst.maps, exact=True)
     return [Finding(NOT_REPRODUCED, "maps are those of the method that they name", "reproduction", "fail", "high",
                     tuple(entry.text for entry in others), figure, worst.limit, "min")]  # fmt: skip
 

@@ -4,7 +4,7 @@ A bundle names its method in words that anyone can write. Where they state all t
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -23,10 +23,15 @@ from auditkit.runs.folder.figures import Obstacle, Reproduction
 from auditkit.runs.folder.results import Results
 from auditkit.verdict.policy import Policy
 
-SIZES = (5, 2, 1)  # images: as many as MOST_PASSES allow
+SIZES = (5, 2, 1)  # images: as many as MOST_PASSES allow; only the first for a median
 MOST_PASSES = 10_000  # for a bundle; of a model with gradient or without
 _LARGE = 10  # times its default, a whole-number option would fill the memory
-LIMIT = 0.95
+# Limits of the rank correlation, from the demo's honest model, five images and two labels (benchmarks/reproduction.py).
+# With weights rounded as in TF32 each map reached 0.997, but learned masks (mask, fong) only a median of 0.96 and a least
+# of 0.89 and 0.00, since the search magnifies rounding. Of the maps of another method the least never exceeded 0.62 and
+# the median 0.67, of another seed 0.82 and 0.85, OTHER_MODEL.
+LIMIT = 0.95  # of every map
+LEARNED_LIMIT = 0.9  # of the median, where masks are learned
 
 
 class _Obstacle(Exception):
@@ -43,7 +48,7 @@ class _Limited(UnitProgress):
     def expect(self, rows: int) -> None:
         """Go on if that is not too much."""
         if rows > MOST_PASSES:
-            raise _Obstacle("too-costly", f"{rows:,} for an image, and {MOST_PASSES:,} are allowed")
+            raise _Obstacle("too-costly", f"{rows:,}, and {MOST_PASSES:,} are allowed")
         super().expect(rows)
 
 
@@ -63,6 +68,8 @@ def reproduce(
         try:
             values = _correlations(model, images, _order(images, name, maps, results), maps, pool, tick)
             entry = Reproduction(name, method, None, "", len(values), float(np.median(values)), min(values), LIMIT)
+            if _learns(method):
+                entry = replace(entry, limit=LEARNED_LIMIT, decides="median")
         except _Obstacle as error:
             entry = Reproduction(name, method, error.obstacle, error.detail)
         except (AuditError, MemoryError) as error:
@@ -92,7 +99,8 @@ def _correlations(
     infill = infill_digest(model, drawn) if METHODS[what.method].uses_pool else record.infill
     if infill and not record.infill:
         raise _Obstacle("other-inputs", "the bundle does not say what pixels were hidden behind")
-    for size in SIZES:
+    sizes = SIZES[:1] if _learns(maps.header.method) else SIZES
+    for size in sizes:
         unit = load_images(order[:size], images, model.card, model.signature)
         if not unit.ids:
             raise _Obstacle("no-maps")
@@ -103,7 +111,7 @@ def _correlations(
             result = make_anew(model, unit, _labels(model, unit, maps), drawn, what, _Limited(tick, SIZES[0]))
             break
         except _Obstacle:
-            if size == SIZES[-1]:
+            if size == sizes[-1]:
                 raise
     values = []
     for image, shape, by_label in zip(unit.ids, unit.sizes, result.maps, strict=True):
@@ -135,6 +143,10 @@ def _explanation(name: str, model: AnyClassifier) -> Explanation:
     if fitting.method != method:
         raise _Obstacle("no-gradient")
     return what
+
+
+def _learns(name: str) -> bool:
+    return METHODS[name.partition("(")[0]].learns
 
 
 def _labels(model: AnyClassifier, unit: UnitImages, maps: HeatmapSet) -> list[tuple[int, ...]]:

@@ -231,3 +231,10 @@ def test_a_suppression_can_name_it(not_its_own: Path) -> None:
     text = f'{POLICY}[[suppression]]\ncheck = "not-reproduced"\nreason = "a"\napprover = "b"\nexpires = 2999-01-01\n'
     judged = judge(parse_policy(text, "policy"), Store(not_its_own / "run").results(), None, date(2026, 1, 1))
     assert _finding(judged) == ["suppressed"]
+
+
+def test_of_learned_masks_the_median_decides() -> None:
+    entry = Reproduction("maps", "mask()", None, "", 10, 0.96, 0.3, reproduce.LEARNED_LIMIT, "median")
+    assert entry.reproduced
+    assert entry.text.endswith("the least is 0.300; the median must reach 0.9.")
+    assert replace(entry, decides="least").reproduced is False

@@ -234,7 +234,8 @@ class Reproduction:
     maps: int = 0  # made anew
     median: float | None = None  # of their rank correlations
     least: float | None = None
-    limit: float | None = None  # for the least
+    limit: float | None = None
+    decides: Literal["least", "median"] = "least"  # which of the two must reach the limit
 
     def __post_init__(self) -> None:
         if self.obstacle is None:
@@ -242,8 +243,9 @@ class Reproduction:
 
     @property
     def reproduced(self) -> bool | None:
-        """Whether every map that was made anew is like the bundle's; None if none could be made."""
-        return None if self.least is None or self.limit is None else self.least >= self.limit
+        """Whether the maps that were made anew are like the bundle's; None if none could be made."""
+        value = self.least if self.decides == "least" else self.median
+        return None if value is None or self.limit is None else value >= self.limit
 
     @property
     def text(self) -> str:
@@ -253,5 +255,5 @@ class Reproduction:
             return f"The maps of {self.bundle} cannot be reproduced here: {_OBSTACLES[self.obstacle]}{detail}."
         answer = "are" if self.reproduced else "are not"
         return (f"The maps of {self.bundle} {answer} those of this model and {self.method}: with {self.maps} made anew "
-                f"they have a median rank correlation of {self.median:.3f}, the least is {self.least:.3f}; each must "
-                f"reach {self.limit:g}.")  # fmt: skip
+                f"they have a median rank correlation of {self.median:.3f}, the least is {self.least:.3f}; the "
+                f"{self.decides} must reach {self.limit:g}.")  # fmt: skip
