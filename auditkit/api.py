@@ -74,12 +74,14 @@ def explain(
 def audit(
     model: Model, images: Images, out: PathLike, heatmaps: Heatmaps = (), *, method: str | None = None,
     policy: PathLike = "standard", pool: Images | None = None, baseline: PathLike | None = None,
-    fail_on: str | None = None, size: Size | float | None = None, preset: str | None = None, **options: Any,
+    fail_on: str | None = None, until_decided: bool = False, size: Size | float | None = None,
+    preset: str | None = None, **options: Any,
 ) -> Results:  # fmt: skip
     """The results with checks and verdict; the report and all evidence are in the folder `out`.
 
     `model`, `size` and `preset` are as in `explain`. Without `heatmaps`, maps are made by `method` (mask by default)
     with its `options`. `policy` is the name of one that comes with auditkit (explore, standard, strict) or a TOML file.
+    With `until_decided`, images are taken batch by batch until every check that counts is decided.
     """
     rules, bundles = read_policy(policy), _open_bundles(heatmaps)
     image_size, method_options = _split_size(model, size, options)
@@ -88,7 +90,7 @@ def audit(
         raise BadInput(f"give heatmaps or {extra}, not both: a bundle names its own method.")
     explanation = None if bundles else Explanation(method or "mask", None, method_options, rules.evaluation.seed)
     earlier = None if baseline is None else Path(baseline)
-    request = auditing.AuditRequest(rules, explanation, fail_on, earlier, bundles=bundles)
+    request = auditing.AuditRequest(rules, explanation, fail_on, earlier, bundles=bundles, until_decided=until_decided)
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
     return auditing.audit(classifier, dataset, replace(request, pool=infill_pool), Path(out))
 

@@ -32,6 +32,8 @@ def audit(
     baseline: Annotated[Path | None, typer.Option(help="An earlier run, to show what has changed since.")] = None,
     fail_on: Annotated[str | None, typer.Option(
         help="Lowest severity that fails: low, medium, high or critical; overrides the policy.")] = None,
+    until_decided: Annotated[bool, typer.Option("--until-decided", help=(
+        "Take images batch by batch, in an order that the seed fixes, until every check is decided."))] = False,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever the verdict.")] = False,
     as_json: options.AsResultsJson = False,
 ) -> None:  # fmt: skip
@@ -56,7 +58,8 @@ def audit(
         explanation = Explanation(maker, None, options.method_options(option, quality), rules.evaluation.seed, gradient)
         explanation.chosen()  # refuses unknown options before the model is opened
     bundles = open_bundles(heatmaps or [])
-    request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv), bundles)
+    request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv), bundles,
+                                  until_decided=until_decided)  # fmt: skip
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
     if explanation is not None:
         explanation = explanation.fitting(classifier)
@@ -72,7 +75,7 @@ def audit(
 
 
 def _print(results: "Results", out: Path) -> None:
-    from auditkit.report.sections import flags
+    from auditkit.report.sections import flags, taken
     from auditkit.report.wording import headline
 
     if results.checks:
@@ -82,6 +85,7 @@ def _print(results: "Results", out: Path) -> None:
     word, comma, aside = headline(results).word.partition(",")
     console.print_fields([
         ("verdict", f"{word.upper()}{comma}{aside}"),
+        *([("images", taken(results))] if results.run.taken else []),
         ("because", results.verdict_reason),
         *(("hint", hint.text) for hint in results.hints),
         *(("made anew", entry.text) for entry in results.reproductions),

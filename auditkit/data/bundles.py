@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -70,6 +70,10 @@ class HeatmapSet:
     @cached_property
     def _entries(self) -> dict[_Pair, Entry]:
         return {(entry.image, entry.label): entry for entry in self.entries}
+
+    def of_images(self, images: Collection[str]) -> "HeatmapSet":
+        """The maps of these images alone."""
+        return replace(self, entries=tuple(entry for entry in self.entries if entry.image in images))
 
     def get(self, image: str, label: int) -> Array:
         """The map of one image and label, float32 [height, width]."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from auditkit.metrics.table import METRICS, SHARE, title
 from auditkit.report import wording
 from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, source
-from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult
+from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult, Taken
 from auditkit.runs.folder.results import CheckResult, DifferenceResult, ModelFile, Results
 from auditkit.runs.summary.wording import flag_text, remark, why_not_randomised
 
@@ -116,6 +116,14 @@ def subject_name(results: Results) -> str:
     return last(model.path) if isinstance(model, ModelFile) else "a function"
 
 
+def taken(results: Results) -> str:
+    """How many of how many images were taken, and in which order; empty if all were taken at once."""
+    if results.run.taken is None:
+        return ""
+    number = f"{results.subject.images.count:,} of {count(results.run.taken.count, 'image')}"
+    return f"{number}, taken in an order fixed before the run (by the SHA256 of the seed and each name)"
+
+
 def subject_line(results: Results) -> list[tuple[str, str]]:
     """What was judged, in a few words."""
     images, policy, methods = results.subject.images, results.policy, results.run.bundle_methods or {}
@@ -129,7 +137,7 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
         policy_name = f"{name(policy.name)} ({policy.origin})" if policy.origin else name(policy.name)
     return [
         ("Model", f"{subject_name(results)}{no_file}"),
-        ("Images", f"{count(images.count, 'image')} from {last(images.source)}"),
+        ("Images", f"{taken(results) or count(images.count, 'image')} from {last(images.source)}"),
         ("Heatmaps", heatmaps), *(("Made anew", name(entry.text, 400)) for entry in results.reproductions),
         ("Policy", policy_name),
     ]  # fmt: skip
@@ -206,7 +214,7 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
         ("Preprocessing (card)", [("from", subject.card_origin.source, True),
                                   ("sha256", subject.card_origin.sha256, True), *_facts(subject.card)]),
         ("Images", [("source", images.source, True), ("count", images.count, False), ("digest", images.digest, True),
-                    ("left out", len(results.failed_images), False)]),
+                    *_taken(run.taken), ("left out", len(results.failed_images), False)]),
         ("Heatmaps", _maps(results)),
         ("Policy", [("name", policy.name, False), ("about", policy.description, False), ("sha256", policy.sha256, True),
                     ("least images", policy.minimum_images, False), ("as shipped", policy.shipped, False),
@@ -221,6 +229,14 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
     ]  # fmt: skip
     return [(head, [(what, _value_text(value), mono) for what, value, mono in facts if value not in (None, "")])
             for head, facts in groups]  # fmt: skip
+
+
+def _taken(taken: Taken | None) -> list[_Value]:
+    if taken is None:
+        return []
+    looks = ", ".join(str(batch.images) for batch in taken.earlier)
+    return [("taken from", count(taken.count, "image"), False), ("digest of all", taken.digest, True),
+            ("looked at before after", looks, False)]  # fmt: skip
 
 
 def _model(model: ModelFile | str) -> list[_Value]:

@@ -19,6 +19,7 @@ from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation, unit_
 from auditkit.runs.evaluation.settings import Evaluation, units
 from auditkit.runs.executor import LeftOut, Progress, Tick, UnitProgress, again, execute, silent, units_ahead
 from auditkit.runs.folder import checksums
+from auditkit.runs.folder.figures import Batch as EarlierBatch
 from auditkit.runs.folder.parquet import fitted, with_failed_images
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results
@@ -43,10 +44,12 @@ def open_bundles(paths: Sequence[Path]) -> dict[str, HeatmapSet]:
 def evaluate(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
     out: "Path | Store | None" = None, progress: Progress = silent, pool: Dataset | None = None,
+    earlier: Sequence[EarlierBatch] = (),
 ) -> Summary:  # fmt: skip
     """Every metric of every bundle and control, with intervals over the images.
 
-    Rows are kept in memory without `out`. Results are written into a folder, but not into an open store.
+    Rows are kept in memory without `out`. Results are written into a folder, but not into an open store. The first
+    images may have been measured in `earlier` batches, whose units are kept.
     """
 
     def plan_for(classifier: AnyClassifier) -> EvaluationPlan:
@@ -54,17 +57,17 @@ def evaluate(
 
     with ThreadPoolExecutor(1) as aside:
         plan, runtime = runtime_check.checked(plan_for(model), aside, plan_for)
-        every_unit = units(len(images), plan.span.pixels, model.signature.classes, plan.model.device, plan.settings)
-        tick = progress(len(images))
+        pixels, device, tick = plan.span.pixels, plan.model.device, progress(len(images))
         if out is None:
+            every_unit = units(range(len(images)), pixels, model.signature.classes, device, plan.settings)
             tables: dict[range, pa.Table] = {}
             _measure_units(plan, every_unit, tables.__setitem__, tick)
             return summarise(lambda: (tables[unit] for unit in every_unit), plan.settings, runtime.result())
         record = plan.record()
-        plain = to_object(record)
-        with nullcontext(out) if isinstance(out, Store) else Store.open(out, without_paths(plain)) as store:
-            keys = unit_keys(plain, every_unit)
-            missing = [unit for unit in every_unit if not store.has(keys[unit])]
+        settings_record = without_paths(to_object(record))
+        with nullcontext(out) if isinstance(out, Store) else Store.open(out, settings_record) as store:
+            keys = unit_keys(record.batches(earlier), pixels, device, plan.settings)
+            missing = [unit for unit, key in keys.items() if not store.has(key)]
             tick(len(images) - sum(map(len, missing)))
             _measure_units(plan, missing, lambda unit, table: store.write(keys[unit], table), tick)
             reader = Store(store.folder)

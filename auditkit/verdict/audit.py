@@ -1,10 +1,10 @@
 """Runs an audit: makes or checks the heatmaps, measures them and the controls, applies the policy, reports."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from auditkit.data import bundle_check
@@ -26,7 +26,7 @@ from auditkit.runs.executor import Progress, silent
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder import checksums, provenance
-from auditkit.runs.folder.figures import NotRandomised, Randomisation
+from auditkit.runs.folder.figures import Batch, NotRandomised, Randomisation
 from auditkit.runs.folder.results import Comparison, Explained, Refusal, Results
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
@@ -34,10 +34,12 @@ from auditkit.runs.randomisation import randomisation
 from auditkit.runs.summary.results import results as run_results
 from auditkit.runs.summary.results import without_figures
 from auditkit.runs.summary.samples import Samples
+from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict import reproduce
+from auditkit.verdict.batches import Batches, is_open
 from auditkit.verdict.decision import judge
 from auditkit.verdict.hints import find_hints, wanted
-from auditkit.verdict.policy import Policy, deciding
+from auditkit.verdict.policy import Policy, at_least, deciding
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
 POLICY, MAPS, GALLERY, RANDOMISED, REPORT, SITTINGS = (
@@ -57,10 +59,13 @@ class AuditRequest:
     command: tuple[str, ...] = ()
     bundles: Mapping[str, HeatmapSet] = field(default_factory=dict)  # the supplied heatmaps
     pool: Dataset | None = None  # None: infills are drawn from the images
+    until_decided: bool = False  # takes images batch by batch, and stops when every check that counts is decided
 
     def __post_init__(self) -> None:
-        if self.fail_on is not None:
-            deciding(self.fail_on)  # refuses a bad value before the work
+        level = deciding(self.fail_on or self.policy.fail_on)  # refuses a bad value before the work
+        if self.until_decided and not any(at_least(check.severity, level) for check in self.policy.checks):
+            raise BadInput(f"the policy {self.policy.name} sets no limits, so there is nothing to decide; leave "
+                           "--until-decided out.")  # fmt: skip
 
 
 def _no_progress(_name: str) -> AbstractContextManager[Progress]:
@@ -75,13 +80,15 @@ def audit(
     Finished maps, units of rows and stages of randomisation are kept in `out`. The report and the checksums are
     written last.
     """
+    if request.until_decided and request.pool is None:
+        request = replace(request, pool=images)  # which does not grow from batch to batch
     about = _about(model, images, request)
     if request.baseline is not None:
         _require_comparable(request.baseline, out, images, request.policy.evaluation, model.signature.classes)
     with Store.open(out, without_paths(about)) as store:
         started = _log_start(out, request.command)
         write_whole(out / POLICY, request.policy.text.encode())
-        results, samples = _measure(model, images, request, store, phase)
+        images, results, samples = _measure(model, images, request, store, phase, date.fromisoformat(started[:10]))
         run = replace(
             results.run, started=started, ended=provenance.now(), command=request.command,
             git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on,
@@ -117,6 +124,7 @@ def _about(model: AnyClassifier, images: Dataset, request: AuditRequest) -> dict
     """Everything that identifies the run; a folder that holds another run is refused."""
     explanation = None if request.explanation is None else request.explanation.fitting(model)
     return {
+        **({"until_decided": True} if request.until_decided else {}),
         "subject": to_object(subject(model, images)),
         "policy": request.policy.sha256,
         "fail_on": request.fail_on,
@@ -161,17 +169,63 @@ def _log_start(out: Path, command: tuple[str, ...]) -> str:
 
 
 def _measure(
-    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, phase: Phase
-) -> tuple[Results, Samples | None]:  # fmt: skip
-    """The results without a verdict, and the values of each image; a bundle that cannot be used becomes a finding."""
+    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, phase: Phase, day: date
+) -> tuple[Dataset, Results, Samples | None]:  # fmt: skip
+    """The images that were taken, the results without a verdict, and the values of each image.
+
+    `day` is that of the start, so that a resumed run stops at the same batch.
+    """
+    batches = Batches(images, request.policy) if request.until_decided else [images]
+    earlier, precisions = list[Batch](), set[str | None]()
+    for taken in batches:
+        measured = _measure_batch(model, taken, request, store, phase, earlier)
+        results, samples = measured.results, measured.samples
+        precisions.add(results.environment.get("precision"))
+        if len(precisions) > 1:
+            raise RuntimeFailure("some images need strict float32 and others do not; give --precision strict and a "
+                                 "new folder.")  # fmt: skip
+        if len(taken) == len(images) or not is_open(request.policy, results, samples, day, request.fail_on):
+            break
+        earlier.append(Batch(len(taken), results.subject.images.digest, results.run.bundles))
+    if measured.summary is not None:
+        showcase(model, taken, measured.usable, measured.summary, store.folder / GALLERY)
+    if isinstance(batches, Batches):
+        results = replace(results, run=replace(results.run, taken=batches.taken(tuple(earlier))))
+    randomised = _randomise(model, taken, request, store, measured.usable, phase)
+    results = replace(results, randomisation=randomised)
+    if reproduce.wanted(request.policy, results):
+        with phase("reproducing") as progress:
+            reproductions = reproduce.reproduce(model, taken, measured.usable, request.pool, results, progress)
+        results = replace(results, reproductions=reproductions)
+    return taken, results, samples
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Images that were measured; a bundle that cannot be used becomes a finding."""
+
+    usable: Mapping[str, HeatmapSet]
+    results: Results
+    summary: Summary | None  # None: no bundle can be used
+
+    @property
+    def samples(self) -> Samples | None:
+        return None if self.summary is None else self.summary.samples
+
+
+def _measure_batch(
+    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, phase: Phase, earlier: Sequence[Batch]
+) -> _Measured:  # fmt: skip
+    """Measure these images, of which the `earlier` batches are done."""
     settings, pool, bundles = request.policy.evaluation, request.pool, request.bundles
-    explained, samples = None, None
+    explained, summary = None, None
     refused = refusals(model, bundles)
     if request.explanation is not None:
         explanation = replace(request.explanation, labels=request.explanation.labels or settings.labels).fitting(model)
         with phase("explaining") as progress:
             maps = explain(model, images, explanation, store.folder / MAPS, pool, progress)
-        bundles, record = {explanation.method: maps}, Record.of(store.folder / MAPS)
+        # A run that was cut short may have maps of the next batch.
+        bundles, record = {explanation.method: maps.of_images(set(images.ids))}, Record.of(store.folder / MAPS)
         explained = Explained(explanation.name(), explanation.to_record(pool), record.passes, record.gradients,
                               record.computed, record.notes)  # fmt: skip
     usable = {name: bundle for name, bundle in bundles.items() if name not in refused}
@@ -181,9 +235,8 @@ def _measure(
     else:
         infill_pool = pool if "random" in settings.infills else None
         with phase("evaluating") as progress:
-            summary = evaluate(model, images, usable, settings, store, progress, infill_pool)
-        results, samples = run_results(summary), summary.samples
-        showcase(model, images, usable, summary, store.folder / GALLERY)
+            summary = evaluate(model, images, usable, settings, store, progress, infill_pool, earlier)
+        results = run_results(summary)
     run = replace(
         results.run, refused_bundles=refused,
         bundle_models={name: bundle.header.model for name, bundle in bundles.items()},
@@ -191,13 +244,7 @@ def _measure(
         bundle_paths={name: str(bundle.path) for name, bundle in request.bundles.items()},  # of supplied ones
         pool_path=None if pool is None else str(pool.source),
     )  # fmt: skip
-    randomisation = _randomise(model, images, request, store, usable, phase)
-    results = replace(results, run=run, explained=explained, randomisation=randomisation)
-    if reproduce.wanted(request.policy, results):
-        with phase("reproducing") as progress:
-            reproductions = reproduce.reproduce(model, images, usable, pool, results, progress)
-        results = replace(results, reproductions=reproductions)
-    return results, samples
+    return _Measured(usable, replace(results, run=run, explained=explained), summary)
 
 
 def refusals(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> dict[str, tuple[Refusal, ...]]:

@@ -508,7 +508,7 @@ def test_the_command_takes_them_all(tmp_path: Path, files: tuple[Path, Path]) ->
 @pytest.mark.parametrize("count", [1, 2, 7, 64, 100, 640, 1000])
 @pytest.mark.parametrize(("device", "pixels"), [("cuda", 50176), ("cpu", 50176), ("cpu", 1024)])
 def test_units_hold_every_image_once_and_on_a_gpu_begin_and_end_small(device: str, pixels: int, count: int) -> None:
-    found = units(count, pixels, 1000, PROFILES[device], resolved(Evaluation(), 1000))
+    found = units(range(count), pixels, 1000, PROFILES[device], resolved(Evaluation(), 1000))
     assert [image for unit in found for image in unit] == list(range(count))
     assert max(map(len, found)) <= (1 if device == "cpu" and pixels > 96 * 96 else 16)
     if device == "cuda":
@@ -531,4 +531,4 @@ def test_units_hold_every_image_once_and_on_a_gpu_begin_and_end_small(device: st
 def test_units_of_many_rows_have_fewer_images(device: str, side: int, changed: dict[str, Any], expected: int) -> None:
     """At a usual speed a unit takes less than two minutes, or has one image."""
     settings = resolved(Evaluation(**changed), 1000)
-    assert max(map(len, units(640, side * side, 1000, PROFILES[device], settings))) == expected
+    assert max(map(len, units(range(640), side * side, 1000, PROFILES[device], settings))) == expected

@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +17,13 @@ from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model import runtime
 from auditkit.model.classifier import AnyClassifier
-from auditkit.records import from_json, to_json
+from auditkit.model.device import DeviceProfile
+from auditkit.records import from_json, to_json, to_object
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.images import UnitImages, load_images
 from auditkit.runs.evaluation.infills import Infills
-from auditkit.runs.evaluation.settings import CurvePair, CurveRule, Evaluation, curve_pairs, resolved
-from auditkit.runs.folder.figures import CONTROL
+from auditkit.runs.evaluation.settings import CurvePair, CurveRule, Evaluation, curve_pairs, resolved, units
+from auditkit.runs.folder.figures import CONTROL, Batch
 from auditkit.runs.folder.results import CardOrigin, CardValue, Images, ModelFile, Results, Settings, Subject
 from auditkit.runs.folder.store import Store
 
@@ -47,6 +48,13 @@ class RunRecord:
         run = results.run
         return cls(results.subject, results.settings, run.bundles, run.bundle_paths, run.pool, run.infill_images,
                    results.environment)  # fmt: skip
+
+    def batches(self, earlier: Sequence[Batch]) -> list["RunRecord"]:
+        """The record of each batch of images, this one last."""
+        images = [replace(self.subject.images, count=batch.images, digest=batch.digest) for batch in earlier]
+        records = [replace(self, subject=replace(self.subject, images=entry), bundles=batch.bundles)
+                   for entry, batch in zip(images, earlier, strict=True)]  # fmt: skip
+        return [*records, self]
 
 
 @dataclass(frozen=True)
@@ -169,10 +177,17 @@ def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "bundle_paths"} | {"subject": about}
 
 
-def unit_keys(record: Mapping[str, Any], units: Iterable[range]) -> dict[range, str]:
-    """The key of each unit of a run: a digest of all that can change its figures."""
-    about = without_paths(record)
-    return {unit: Store.key({"about": about, "unit": [unit.start, unit.stop]}) for unit in units}
+def unit_keys(
+    batches: Iterable[RunRecord], pixels: int, device: DeviceProfile, settings: Evaluation
+) -> dict[range, str]:
+    """The key of each unit of a run, a digest of all that can change its figures; each batch has its own units."""
+    keys, start = dict[range, str](), 0
+    for record in batches:
+        about, count = without_paths(to_object(record)), record.subject.images.count
+        for unit in units(range(start, count), pixels, record.subject.classes, device, settings):
+            keys[unit] = Store.key({"about": about, "unit": [unit.start, unit.stop]})
+        start = count
+    return keys
 
 
 def bundle_digest(bundle: HeatmapSet) -> str:

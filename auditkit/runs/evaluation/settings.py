@@ -204,7 +204,7 @@ def blur_sigma(name: str) -> float:
     return sigma
 
 
-def units(images: int, pixels: int, classes: int, device: DeviceProfile, settings: Evaluation) -> list[range]:
+def units(images: range, pixels: int, classes: int, device: DeviceProfile, settings: Evaluation) -> list[range]:
     """Positions of the images of each unit, sized so that at most two minutes are lost when a run is cut short.
 
     A unit has at least one image, which a slow model may take longer for. It depends on the plan alone and not on
@@ -215,12 +215,12 @@ def units(images: int, pixels: int, classes: int, device: DeviceProfile, setting
     usual = device.slow_unit_images if pixels > device.slow_pixels else device.unit_images
     usual_rows = max(_USUAL_ROWS * _USUAL_PIXELS // pixels, 1)
     most = max(1, usual * usual_rows // max(_curve_rows(settings, pixels, classes), usual_rows))
-    ranges, start = list[range](), 0
-    while start < images:
+    ranges, start = list[range](), images.start
+    while start < images.stop:
         size = most
         if device.small_units is not None:
-            size = min(2 ** (1 + len(ranges) // 4), most, max(device.small_units, (images - start) // 4))
-        ranges.append(range(start, min(start + size, images)))
+            size = min(2 ** (1 + len(ranges) // 4), most, max(device.small_units, (images.stop - start) // 4))
+        ranges.append(range(start, min(start + size, images.stop)))
         start += size
     return ranges
 

@@ -257,3 +257,21 @@ class Reproduction:
         return (f"The maps of {self.bundle} {answer} those of this model and {self.method}: with {self.maps} made anew "
                 f"they have a median rank correlation of {self.median:.3f}, the least is {self.least:.3f}; the "
                 f"{self.decides} must reach {self.limit:g}.")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The images that had been taken when a run looked whether they decide, and the maps that there were."""
+
+    images: int
+    digest: str
+    bundles: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The images that a run had to take from; it took them by the SHA256 of the seed and their names."""
+
+    count: int
+    digest: str
+    earlier: tuple[Batch, ...]  # all but the last, which is the run's

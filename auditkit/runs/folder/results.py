@@ -13,7 +13,7 @@ from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import Note
 from auditkit.records import Json, from_json, optional, to_object
 from auditkit.runs.folder import figures
-from auditkit.runs.folder.figures import MetricResult, Severity, Status, Verdict
+from auditkit.runs.folder.figures import MetricResult, Severity, Status, Taken, Verdict
 
 SCHEMA_VERSION = 2
 
@@ -91,6 +91,7 @@ class RunFacts:
     command: tuple[str, ...] | None = optional()
     git_commit: str | None = optional()
     fail_on: str | None = optional()
+    taken: Taken | None = optional()  # None: all images were given at once
 
 
 SHIPPED = ("explore", "standard", "strict")  # policies that come with auditkit

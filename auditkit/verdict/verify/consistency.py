@@ -28,7 +28,9 @@ from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import Summary, summarise
 from auditkit.verdict import reproduce
 from auditkit.verdict.audit import GALLERY, MAPS, POLICY, RANDOMISED, REPORT, SITTINGS
+from auditkit.verdict.batches import batch_ends
 from auditkit.verdict.decision import judge
+from auditkit.verdict.policy import Policy
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify import page
 from auditkit.verdict.verify.run_record import Outcome, PlainRecord, RecordedRun, differences
@@ -97,8 +99,12 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
         default = explained.request.labels == (policy and policy.evaluation.labels)
         labels = None if run["maps"]["labels"] is None and default else explained.request.labels
         maps, pool = {"method": explained.method, "labels": labels}, explained.request.pool
+    subject, taken = about["subject"], results.run.taken
+    if taken is not None:
+        subject = {**subject, "images": {"count": taken.count, "digest": taken.digest}}
     return {
-        "subject": about["subject"], "policy": policy and policy.sha256, "fail_on": results.run.fail_on, "maps": maps,
+        **({} if taken is None else {"until_decided": True}),
+        "subject": subject, "policy": policy and policy.sha256, "fail_on": results.run.fail_on, "maps": maps,
         "bundles": {**bundles, **(about["bundles"] if explained is None else {})},
         "pool": pool, "environment": environment,
     }  # fmt: skip
@@ -248,6 +254,7 @@ def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     settings = to_object(resolved(policy.evaluation, results.subject.classes).to_record())
     problems += [f"the policy asks for other settings: {text}"
                  for text in differences(recorded.plain["settings"], settings, "settings")]  # fmt: skip
+    problems += _taken_otherwise(recorded, policy)
     problems += _randomisation_facts(recorded, asked=policy.randomisation is not None)
     bundles = sorted(results.run.bundles) if reproduce.wanted(policy, results) else []
     if sorted(entry.bundle for entry in results.reproductions) != bundles:
@@ -262,6 +269,16 @@ def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     wrong = differences({name: recorded.plain.get(name) for name in names}, {name: judged[name] for name in names})
     about = f"follows from results and policy, {len(results.checks)} checks"
     return Outcome(about, [*problems, *(f"{RESULTS}: {text}" for text in wrong)], unchecked)
+
+
+def _taken_otherwise(recorded: RecordedRun, policy: Policy) -> Iterator[str]:
+    """Batches of images other than those that an audit until it is decided takes."""
+    taken, count = recorded.results.run.taken, recorded.results.subject.images.count
+    if taken is not None:
+        sizes = [*(batch.images for batch in taken.earlier), count]
+        expected = batch_ends(policy, taken.count)[: len(sizes)]
+        if count > taken.count or sizes != expected:
+            yield f"{RESULTS}: run.taken has batches up to {sizes} of {taken.count} images, expected {expected}"
 
 
 def _randomisation_facts(recorded: RecordedRun, *, asked: bool) -> Iterator[str]:

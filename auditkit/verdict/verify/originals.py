@@ -107,12 +107,27 @@ def open_originals(recorded: RecordedRun, locations: Originals) -> OpenedOrigina
     if originals.missing or originals.problems or model is None or images is None:
         return originals
     usable = {name: bundle for name, bundle in bundles.items() if bundle and name in run.bundles}
+    _compare_batches(originals, recorded, images, usable)
     if recorded.results.runtime is not None:
         pool = originals.pool if "random" in recorded.requested.infills else None
         originals.plan = originals.attempt(
             lambda: plan_evaluation(model, images, usable, recorded.requested, pool, infills)
         )
     return originals
+
+
+def _compare_batches(
+    originals: OpenedOriginals, recorded: RecordedRun, images: Dataset, bundles: Mapping[str, HeatmapSet]
+) -> None:
+    """Compare the digests of the images and maps that there were after each batch but the last."""
+    taken, made_here = recorded.results.run.taken, recorded.results.explained is not None
+    for batch in taken.earlier if taken is not None else ():
+        first = images.select(range(batch.images))
+        originals.compare(f"the set of the first {batch.images} images", first.digest(), batch.digest)
+        maps = {name: bundle.of_images(set(first.ids)) if made_here else bundle for name, bundle in bundles.items()}
+        for name, bundle in maps.items():
+            what = f"the bundle '{name}' after {batch.images} images"
+            originals.compare(what, bundle_digest(bundle), batch.bundles.get(name))
 
 
 def _sha256(path: Path) -> str:
@@ -189,6 +204,10 @@ def _images(
     images = originals.attempt(lambda: Dataset.open(path, classes, recorded.results.subject.class_names))
     if images is None:
         return None
+    taken = recorded.results.run.taken
+    if taken is not None:
+        originals.compare(f"the set of images {path}", images.digest(), taken.digest)
+        images = images.shuffled(recorded.settings.seed).select(range(min(about.count, len(images))))
     originals.compare(f"the set of images {path}", images.digest(), about.digest)
     originals.compare_name("the images", path, about.source, "give --images under that name")
     if model is None:
@@ -223,11 +242,13 @@ def _pool(
     originals: OpenedOriginals, recorded: RecordedRun, model: OnnxClassifier | None, locations: Originals
 ) -> Dataset | None:
     """The pool of infills, of rows or of the audit's own maps, where it is not the images."""
-    results, path = recorded.results, locations.pool
+    results, path, taken = recorded.results, locations.pool, recorded.results.run.taken
     digests = {results.run.pool, results.explained.request.pool if results.explained else None}
     digests -= {None, results.subject.images.digest}
     if not digests:
         return None
+    if taken is not None and digests == {taken.digest}:
+        path = locations.images
     if path is None:
         originals.lack("the pool of infills", "give --pool PATH")
         return None

@@ -16,7 +16,7 @@ from auditkit.model.device import CPU, PROFILES
 from auditkit.records import Json, to_object
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.plan import RunRecord, unit_keys
-from auditkit.runs.evaluation.settings import Evaluation, resolved, units
+from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.folder.results import CardValue, Results, Settings
 from auditkit.runs.folder.store import Store
 
@@ -57,13 +57,14 @@ class RecordedRun:
         store = Store(folder)
         run, plain, results = store.settings(), store.plain_results(), store.results()
         try:
-            about: PlainRecord = to_object(RunRecord.of(results))
+            record = RunRecord.of(results)
+            about: PlainRecord = to_object(record)
             requested = _evaluation(results.settings)
             settings = resolved(requested, results.subject.classes)
             for difference in differences(about["settings"], to_object(settings.to_record())):
                 raise ValueError(f"its settings do not belong together: {difference}")
             card = _card(results.subject.card)
-            keys = {} if results.runtime is None else _unit_keys(about, results, card, settings, len(store.keys()))
+            keys = {} if results.runtime is None else _unit_keys(record, results, card, settings, len(store.keys()))
             return cls(store, run, results, plain, about, requested, settings, card, keys)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
@@ -87,12 +88,16 @@ class RecordedRun:
 
 
 def _unit_keys(
-    about: PlainRecord, results: Results, card: Card, settings: Evaluation, parts: int
+    record: RunRecord, results: Results, card: Card, settings: Evaluation, parts: int
 ) -> dict[range, str]:  # fmt: skip
     count, device = results.subject.images.count, PROFILES[results.environment.get("device", CPU.name)]
     if not 0 < count <= (parts + MOST_MISSING) * device.unit_images:
         raise ValueError(f"it has {count} images, but {parts} parts")
-    return unit_keys(about, units(count, card.size[0] * card.size[1], results.subject.classes, device, settings))
+    earlier = results.run.taken.earlier if results.run.taken else ()
+    sizes = [*(batch.images for batch in earlier), count]
+    if sizes[0] < 1 or sizes != sorted(set(sizes)):
+        raise ValueError(f"it took {sizes} images, which do not grow")
+    return unit_keys(record.batches(earlier), card.size[0] * card.size[1], device, settings)
 
 
 def _evaluation(settings: Settings) -> Evaluation:

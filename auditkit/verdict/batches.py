@@ -1,0 +1,52 @@
+"""An audit that takes images batch by batch until they decide.
+
+The tests of a verdict keep their error whenever one looks (metrics/betting.py), so looking after every batch is sound.
+The order of the images is fixed before the run by the policy's seed and their names, so nobody picks them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import date
+
+from auditkit.data.dataset import Dataset
+from auditkit.runs.folder.figures import Batch, Taken
+from auditkit.runs.folder.results import Results
+from auditkit.runs.summary.samples import Samples
+from auditkit.verdict.decision import judge
+from auditkit.verdict.policy import Policy
+
+
+def batch_ends(policy: Policy, images: int) -> list[int]:
+    """How many images have been taken after each batch: as many as a verdict needs, then half as many again."""
+    ends = [min(policy.images_needed, images)]
+    while ends[-1] < images:
+        ends.append(min(ends[-1] + (ends[-1] + 1) // 2, images))
+    return ends
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The images of an audit in the order in which they are taken."""
+
+    whole: Dataset
+    policy: Policy
+
+    def __iter__(self) -> Iterator[Dataset]:
+        """All images that have been taken after each batch."""
+        order = self.whole.shuffled(self.policy.evaluation.seed)
+        return (order.select(range(end)) for end in batch_ends(self.policy, len(order)))
+
+    def taken(self, earlier: tuple[Batch, ...]) -> Taken:
+        """The entry of results.json."""
+        return Taken(len(self.whole), self.whole.digest(), earlier)
+
+
+def is_open(policy: Policy, results: Results, samples: Samples | None, day: date, fail_on: str | None) -> bool:
+    """Whether a check that counts is open.
+
+    Randomisation has its own number of images and is left to the end.
+    """
+    checks = tuple(check for check in policy.checks if check.metric != "randomisation")
+    judged = judge(replace(policy, checks=checks), results, samples, day, fail_on)
+    counted = [check.status for check in judged.checks if check.counts]
+    return judged.verdict == "inconclusive" or "inconclusive" in counted
