@@ -28,15 +28,27 @@ FEWEST_IMAGES = 20  # with fewer, nothing is decided
 BETS = np.arange(1, 34) * 0.03
 _LEAST_ROOM = 1e-12  # between a limit and the end of the range; a bet on less would be infinite
 _MOST_LOG = 690.0  # of an e-value, either way, so that it stays a float
+MOST_TIMES = 10  # as many images as there are: further than that, nothing is estimated
+_RESAMPLES = 41
+_FEWEST_RESAMPLES, _MOST_RESAMPLED = 5, 41_000  # of very many images; and images in all resamples
 
 
 def e_above(values: Array, least: float, limit: float) -> float:
     """The e-value for "the mean lies above the limit", of values [images] that are never below `least`."""
-    gains = (values - least) / max(limit - least, _LEAST_ROOM) - 1
-    logs = np.array([np.log1p(bet * gains).sum() for bet in BETS])
-    largest = float(logs.max())
-    log_mean = largest + math.log(float(np.exp(logs - largest).mean()))
+    log_mean = float(_log_mean(_log_factors(values, least, limit).sum(axis=1)))
     return math.exp(min(max(log_mean, -_MOST_LOG), _MOST_LOG))
+
+
+def _log_factors(values: Array, least: float, limit: float) -> Array:
+    """By which the capital of each bet is multiplied, [bets, images], in logarithms."""
+    gains = (values - least) / max(limit - least, _LEAST_ROOM) - 1
+    return np.log1p(BETS[:, None] * gains)
+
+
+def _log_mean(logs: Array) -> Array:
+    """Logarithm of the mean capital over the bets, of logarithms [bets, ...]."""
+    largest = logs.max(axis=0)
+    return np.asarray(largest + np.log(np.exp(logs - largest).mean(axis=0)))
 
 
 @dataclass(frozen=True)
@@ -80,3 +92,25 @@ def _last_rejected(e_value: Callable[[float], float], end: float, mean: float) -
 
     # An e-value falls as its limit nears the mean, where it is at most 1.
     return end if surplus(end) < 0 else float(brentq(surplus, end, mean))
+
+
+def images_to_decide(sample: Sample, below: float, above: float) -> int | None:
+    """How many images in all would show the mean to lie below or above these limits, if the others are like these.
+
+    The others are drawn from the images' own values; the median over several draws. None: more than ten times as many.
+    """
+    values, (least, most) = sample.values, sample.bounds
+    sides = (_log_factors(values, least, above), _log_factors(-values, -most, -below))
+    count, rng = len(values), np.random.default_rng(0)
+    resamples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _MOST_RESAMPLED // count))
+    orders = [rng.integers(count, size=(MOST_TIMES - 1) * count) for _ in range(resamples)]
+    numbers = sorted(min(_first_decided(factors, order) for factors in sides) for order in orders)
+    median = numbers[resamples // 2]
+    return int(median) if math.isfinite(median) else None
+
+
+def _first_decided(log_factors: Array, order: Array) -> float:
+    """After how many images the test decides when those at `order` come after all; infinite if it does not."""
+    logs = log_factors.sum(axis=1, keepdims=True) + np.cumsum(log_factors[:, order], axis=1)
+    (decided,) = np.nonzero(_log_mean(logs) >= math.log(DECISIVE))
+    return log_factors.shape[1] + 1 + int(decided[0]) if len(decided) else math.inf

@@ -1,6 +1,7 @@
 """Judges one check of a policy by the measurements."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
@@ -8,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample
+from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, MOST_TIMES, Sample, images_to_decide
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
+from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.table import METRICS, title
 from auditkit.runs.folder.figures import STATUSES, Severity, Status
 from auditkit.runs.folder.results import CheckResult, Evidence
@@ -31,6 +33,7 @@ class Outcome(NamedTuple):
     no_room: bool = False  # no map could have failed
     e_holds: float = 0.0  # the e-value for a limit that is kept; 0 where there was no test
     e_fails: float = 0.0  # and for one that is missed
+    few_points: bool = False  # more points would decide it
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,12 @@ def judge_check(check: Check, policy: Policy, measurements: Measurements, allowe
     if check.metric not in ("flags", "runtime_error"):
         least = min(outcome.e_holds for _, outcome in judged)
         evidence = Evidence(least, fmean(outcome.e_fails for _, outcome in outcomes), len(outcomes))
-    notes = (f"{control} is left out: {reason}." for control, reason in left_out.items())
+    notes: Iterable[str] = (f"{control} is left out: {reason}." for control, reason in left_out.items())
     finding = _finding(check, *worst)
+    if finding.status == "inconclusive" and check.metric != "randomisation":  # whose number of images is the policy's
+        untold = [figure for figure, outcome in judged
+                  if outcome.status == "inconclusive" and outcome.e_fails and not outcome.few_points]  # fmt: skip
+        notes = filter(None, (_images_to_decide(check, untold), *notes))
     return replace(finding, sentences=(*finding.sentences, *notes), evidence=evidence, left_out=tuple(left_out))
 
 
@@ -220,17 +227,41 @@ def _tested(check: Check, figure: Figure, sample: Sample, error: float) -> Outco
     if fails >= DECISIVE:
         return outcome._replace(status="fail")
     if max(_e_values(check, sample, 0.0)) >= DECISIVE:
-        return outcome._replace(reason=f"its curves have too few points to tell: it may be off by {error:.2g}")
+        reason = f"its curves have too few points to tell: it may be off by {error:.2g}"
+        return outcome._replace(reason=reason, few_points=True)
     return outcome
 
 
 def _e_values(check: Check, sample: Sample, error: float) -> tuple[float, float]:
     """The e-values for a limit that is kept by more than `error`, and for one that is missed by more."""
-    limit = check.limit
-    if check.rule == "max":
-        return sample.e_below(limit - error), sample.e_above(limit + error)
-    least = limit + ROUNDING if check.over else limit
-    return sample.e_above(least + error), sample.e_below(limit - error)
+    below, above = _limits(check, error)
+    evidence = sample.e_above(above), sample.e_below(below)
+    return evidence[::-1] if check.rule == "max" else evidence
+
+
+def _limits(check: Check, error: float) -> Bounds:
+    """The limits that the mean must be shown to lie below, or above, to decide a check."""
+    return check.limit - error, check.limit + (ROUNDING if check.over else 0.0) + error
+
+
+def _images_to_decide(check: Check, figures: Sequence[Figure]) -> str:
+    """How many images would decide a check with these open figures, in a sentence; empty if there are none.
+
+    One figure that misses the limit decides it, or all that keep it.
+    """
+    missed, kept = list[float](), list[float]()
+    for figure in figures:
+        if figure.sample is not None:
+            number = images_to_decide(figure.sample, *_limits(check, figure.error or 0.0)) or math.inf
+            keeps = (figure.value or 0.0) <= check.limit if check.rule == "max" else (figure.value or 0.0) > check.limit
+            (kept if keeps else missed).append(number)
+    if not missed and not kept:
+        return ""
+    number = min(missed, default=math.inf) if missed else max(kept)
+    if math.isinf(number):
+        return f"Even {MOST_TIMES} times as many images like these would hardly decide it."
+    step = 10 ** max(1, len(str(int(number))) - 2)  # two digits tell enough
+    return f"About {-(-int(number) // step) * step:,} images like these would decide it."
 
 
 def _no_room(check: Check, figure: Figure) -> str:

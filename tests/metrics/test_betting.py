@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from auditkit.errors import BadInput
-from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample, e_above
+from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample, e_above, images_to_decide
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 SHARES = [Fraction(3 * number, 100) for number in range(1, 34)]  # of the largest bet
@@ -232,3 +232,40 @@ def test_many_checks_and_controls_do_not_add_errors_up_to_1000_images(count: int
     runs = 1000
     found = whole_verdicts(np.random.default_rng(count), [0.0] * count, runs, 1000)
     assert max(found.values()) <= most_allowed(runs)
+
+
+# How many more images -------------------------------------------------------------------------------------------------
+
+
+def _decided_at(values: np.ndarray, limit: float) -> int:
+    """After how many images the test first decides, of those that are not decided at 20."""
+    for count in range(FEWEST_IMAGES, len(values)):
+        sample = Sample(values[:count], (-1.0, 1.0))
+        if max(sample.e_above(limit), sample.e_below(limit)) >= DECISIVE:
+            return count
+    return len(values)
+
+
+@pytest.mark.parametrize("mean", [0.1, -0.12])
+def test_the_estimate_is_right_within_a_factor_of_two(mean: float) -> None:
+    """In the middle of many samples of 20 images that do not decide by themselves."""
+    rng, estimates, actual = np.random.default_rng(4), list[float](), list[int]()
+    while len(actual) < 25:
+        values = np.clip(rng.normal(mean, 0.2, 400), -1, 1)
+        number = _decided_at(values, 0.0)
+        if number > FEWEST_IMAGES:
+            actual.append(number)
+            estimates.append(images_to_decide(Sample(values[:FEWEST_IMAGES], (-1.0, 1.0)), 0.0, 0.0) or math.inf)
+    assert 0.5 < np.median(estimates) / np.median(actual) < 2
+
+
+def test_the_estimate_is_the_same_every_time_and_in_any_order() -> None:
+    values = np.random.default_rng(2).normal(0.05, 0.2, 40).clip(-1, 1)
+    estimates = {images_to_decide(Sample(order, (-1.0, 1.0)), 0.0, 0.0) for order in (values, values[::-1], values)}
+    assert len(estimates) == 1
+    assert None not in estimates
+
+
+def test_nothing_is_estimated_where_ten_times_as_many_images_do_not_decide() -> None:
+    values = np.tile([0.2, -0.2], 15)
+    assert images_to_decide(Sample(values, (-1.0, 1.0)), -0.01, 0.01) is None

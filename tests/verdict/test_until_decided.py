@@ -120,6 +120,7 @@ def test_unclear_data_take_all_images(folder: Path, tmp_path: Path) -> None:
     assert _answer(folder, tmp_path / "run") == ("holds", [])
     (check,) = [check for check in results.checks if check.id == "clear"]
     whole = Store(folder / "all").results()
+    assert "images like these would" in check.reason
     (same,) = [check for check in whole.checks if check.id == "clear"]
     assert check.observed == pytest.approx(same.observed)  # the order does not matter
 
