@@ -66,6 +66,39 @@ def check(
         _print(rules)
 
 
+@app.command(cls=options.Verb)
+def plan(
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="standard, strict, explore, or a TOML file.",
+                                          show_default=False)],
+    images: Annotated[int | None, typer.Option(
+        help="Images of the audit to cost; as many as four of five cases need by default.")] = None,
+    labels: Annotated[int | None, typer.Option(help="Labels of each image, if the policy leaves them open.")] = None,
+    as_json: options.AsJson = False,
+) -> None:  # fmt: skip
+    """Say how many images are expected to decide each check of a policy, and what an audit costs. Nothing is run.
+
+    The expectation rests on honest maps of two models; after 20 images, the audit itself gives a better one.
+    """
+    from auditkit.verdict.policy_file import read_policy
+    from auditkit.verdict.sample_size import expected_images, expected_passes
+
+    rules = read_policy(policy)
+    expected = expected_images(rules)
+    numbers = [entry.usual or entry.median or rules.images_needed for entry in expected]
+    passes = expected_passes(rules, max(numbers, default=rules.images_needed) if images is None else images, labels)
+    entries = [vars(entry) | {"text": entry.text} for entry in expected]
+    curves = f"{passes.insertion_curves} insertion and {passes.deletion_curves} deletion curves each"
+    of = f"{passes.images} images, {curves} (labels: {passes.labels}, controls: {passes.controls})"
+    cost = f"about {passes.total:,}: {of}, {passes.points} points a curve, infills: {passes.infills}; maps not included"
+    console.show(
+        as_json,
+        {"schema_version": 1, "policy": rules.name, "minimum_images": rules.images_needed, "checks": entries,
+         "passes": vars(passes) | {"total": passes.total}},
+        [("policy", rules.name), ("least", f"{rules.images_needed} images"),
+         *((entry.check, entry.text) for entry in expected), ("passes", cost)],
+    )  # fmt: skip
+
+
 @app.command("list", cls=options.Verb)
 def list_(as_json: options.AsJson = False) -> None:
     """List the policies that come with auditkit."""
