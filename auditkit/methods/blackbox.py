@@ -57,7 +57,11 @@ def occlusion(request: Request, options: Occlusion = Occlusion()) -> MethodResul
 
 
 def rise(request: Request, options: Rise = Rise()) -> MethodResult:
-    """The mean of random masks, each weighted by the label's probability behind it, over the expected mask."""
+    """The mean of random masks, each weighted by the label's probability behind it, over the expected mask.
+
+    The mean probability is taken off the weights and added to the map. It is the same map in expectation, but how often
+    chance kept a pixel no longer shows in it; where masks say little, that was most of what one saw.
+    """
     height, width = request.model.signature.height, request.model.signature.width
     spread, passes = jittered(height, width, options.cells), options.passes or default_passes(height, width)
     request.expect(passes * len(request.ids))  # before the masks fill the memory
@@ -65,7 +69,10 @@ def rise(request: Request, options: Rise = Rise()) -> MethodResult:
     grids = [coin_flips(spread, passes, options.keep, rng) for rng in generators]
     maps = []
     for masks, probabilities in zip(grids, _probabilities(request, spread, grids, image_on_top=True), strict=True):
-        maps.append(masks.weighted_sum(spread, probabilities.T) / (passes * options.keep))
+        mean = probabilities.mean(axis=0)
+        maps.append(
+            masks.weighted_sum(spread, (probabilities - mean).T) / (passes * options.keep) + mean[:, None, None]
+        )
     return _found(request, maps, passes)
 
 

@@ -13,8 +13,8 @@ from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, MOST_TIMES, Sample
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
 from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.table import METRICS, title
-from auditkit.runs.folder.figures import STATUSES, Severity, Status
-from auditkit.runs.folder.results import CheckResult, Evidence
+from auditkit.runs.folder.figures import STATUSES, Evidence, Severity, Status
+from auditkit.runs.folder.results import CheckResult
 from auditkit.runs.summary.wording import why_not_randomised
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Figure, Measurements

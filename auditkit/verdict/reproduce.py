@@ -24,7 +24,7 @@ from auditkit.runs.folder.results import Results
 from auditkit.verdict.policy import Policy
 
 SIZES = (5, 2, 1)  # images: as many as MOST_PASSES allow; only the first for a median
-MOST_PASSES = 10_000  # for a bundle; of a model with gradient or without
+MOST_PASSES = 15_000  # for a bundle; of a model with gradient or without
 _LARGE = 10  # times its default, a whole-number option would fill the memory
 # Limits of the rank correlation, from the demo's models, five images and two labels (benchmarks/reproduction.py). With
 # weights rounded as in TF32 each map reached 0.997, but learned masks (mask, fong) medians of 0.97 and 0.96 and a least

@@ -192,6 +192,15 @@ class Randomisation:
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """The e-values of a check that is tested; 20 or more decides (see metrics.betting)."""
+
+    holds: float  # the least of its tests, for a limit that is kept
+    fails: float  # the mean of its tests, for a limit that is missed; 0 where a test lacks images
+    tests: int  # one for every bundle, infill and control
+
+
+@dataclass(frozen=True)
 class Hint:
     """A change to the maps of a bundle after which they fit the model clearly better."""
 

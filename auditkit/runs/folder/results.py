@@ -13,7 +13,7 @@ from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import Note
 from auditkit.records import Json, from_json, optional, to_object
 from auditkit.runs.folder import figures
-from auditkit.runs.folder.figures import MetricResult, Severity, Status, Taken, Verdict
+from auditkit.runs.folder.figures import Evidence, MetricResult, Severity, Status, Taken, Verdict
 
 SCHEMA_VERSION = 2
 
@@ -125,15 +125,6 @@ class RecordedSuppression:
     reason: str
     approver: str
     expires: str
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The e-values of a check that is tested; 20 or more decides (see metrics.betting)."""
-
-    holds: float  # the least of its tests, for a limit that is kept
-    fails: float  # the mean of its tests, for a limit that is missed; 0 where a test lacks images
-    tests: int  # one for every bundle, infill and control
 
 
 @dataclass(frozen=True)
