@@ -75,13 +75,15 @@ def audit(
 
 
 def _print(results: "Results", out: Path) -> None:
+    from auditkit.metrics.table import METRICS
     from auditkit.report.sections import flags, taken
     from auditkit.report.wording import headline
 
-    if results.checks:
-        rows = [[check.id, check.status, *_figures(check), check.severity] for check in results.checks]
-        console.print_table(["check", "status", "observed", "limit", "severity"], rows)
-    open_checks = [check for check in results.checks if check.status != "pass" and check.reason]
+    shown = [check for check in results.checks if not check.part_of and (check.metric in METRICS or _matters(check))]
+    if shown:
+        rows = [[check.title or check.id, check.status, *_figures(check)] for check in shown]
+        console.print_table(["check", "status", "observed", "limit"], rows)
+    untold = [check for check in shown if _matters(check) and f"“{check.title}”" not in results.verdict_reason]
     word, comma, aside = headline(results).word.partition(",")
     console.print_fields([
         ("verdict", f"{word.upper()}{comma}{aside}"),
@@ -89,11 +91,15 @@ def _print(results: "Results", out: Path) -> None:
         ("because", results.verdict_reason),
         *(("hint", hint.text) for hint in results.hints),
         *(("made anew", entry.text) for entry in results.reproductions),
-        *((check.status, f"{check.id}: {check.reason}") for check in open_checks),
+        *((check.status, f"{check.title or check.id}: {check.reason}") for check in untold),
         *(("flag", text) for text in flags(results)),
         ("report", str(out / "report.html")),
         ("results", str(out / "results.json")),
     ])  # fmt: skip
+
+
+def _matters(check: "CheckResult") -> bool:
+    return check.status != "pass" and bool(check.reason)
 
 
 def _figures(check: "CheckResult") -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Judges one check of a policy by the measurements."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean
@@ -55,6 +55,7 @@ class Finding:
     part_of: str = ""  # the policy's check that includes it in the verdict
     suppression: Suppression | None = None
     would_be: Status | None = None
+    what_to_do: str = ""  # in a sentence
 
     @property
     def reason(self) -> str:
@@ -100,13 +101,16 @@ def judge_check(check: Check, policy: Policy, measurements: Measurements, allowe
     if check.metric not in ("flags", "runtime_error"):
         least = min(outcome.e_holds for _, outcome in judged)
         evidence = Evidence(least, fmean(outcome.e_fails for _, outcome in outcomes), len(outcomes))
-    notes: Iterable[str] = (f"{control} is left out: {reason}." for control, reason in left_out.items())
-    finding = _finding(check, *worst)
-    if finding.status == "inconclusive" and check.metric != "randomisation":  # whose number of images is the policy's
+    notes = (f"{control} is left out: {reason}." for control, reason in left_out.items())
+    finding, to_do = _finding(check, *worst), ""
+    if finding.status == "fail" and check.what_to_do:
+        to_do = f"What to do: {check.what_to_do}"
+    elif finding.status == "inconclusive" and check.metric != "randomisation":  # whose images the policy counts
         untold = [figure for figure, outcome in judged
                   if outcome.status == "inconclusive" and outcome.e_fails and not outcome.few_points]  # fmt: skip
-        notes = filter(None, (_images_to_decide(check, untold), *notes))
-    return replace(finding, sentences=(*finding.sentences, *notes), evidence=evidence, left_out=tuple(left_out))
+        to_do = _images_to_decide(check, untold)
+    sentences = tuple(filter(None, (*finding.sentences, to_do, *notes)))
+    return replace(finding, sentences=sentences, evidence=evidence, left_out=tuple(left_out), what_to_do=to_do)
 
 
 def _figures(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str]) -> list[Figure]:

@@ -98,7 +98,7 @@ def _not_above(policy: Policy, measurements: Measurements, active: Mapping[str, 
         for control in check.over:
             name = f"not-above-{control}"
             title = f"{check.metric.replace('_', ' ')} above control:{control}"
-            over_control = replace(check, id=name, title=title, limit=0.0, over=(control,))
+            over_control = replace(check, id=name, title=title, limit=0.0, over=(control,), what_to_do="")
             finding = judge_check(over_control, any_count, measurements)
             few = finding.figure.n < FEWEST_IMAGES  # they are no sign of anything
             if finding.status in ("fail", "inconclusive") and not few:
@@ -191,7 +191,8 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
         return f"The policy {policy.name} sets no limits{severity}, so there is no verdict."
     if decision.verdict == "fail":
         reason = _weak(of_policy) + _because(f"{len(because)} of {counted} checks failed", because)
-        return f"{reason} {_AT_MOST.format('fail')}" if decision.tested else reason
+        sure = _AT_MOST.format("fail") if decision.tested else ""
+        return " ".join(filter(None, (reason, sure, _to_do(because))))
     if decision.verdict == "pass":
         return " ".join(filter(None, (_explain_pass(decision, of_policy, level), policy.pass_means)))
     if decision.no_other_labels:
@@ -202,7 +203,8 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
     if any(finding.status == "fail" for finding in because):
         reason = _because(f"{len(because)} of {counted} checks failed or are open", because)
         return f"{reason} With so many tests, a failure may still be chance; add images to settle it."
-    return _because(f"{len(because)} of {counted} checks are open", because)
+    reason = _because(f"{len(because)} of {counted} checks are open", because)
+    return " ".join(filter(None, (reason, _to_do(because))))
 
 
 def _weak(of_policy: Sequence[Finding]) -> str:
@@ -227,6 +229,11 @@ def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Sever
     if decision.tested:
         sentences.append(_AT_MOST.format("pass"))
     return " ".join(sentences)
+
+
+def _to_do(findings: Sequence[Finding]) -> str:
+    """What to do about the first of them that says so."""
+    return next((finding.what_to_do for finding in findings if finding.what_to_do), "")
 
 
 def _because(what: str, findings: Sequence[Finding]) -> str:

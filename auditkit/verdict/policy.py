@@ -34,6 +34,7 @@ class Check:
     title: str = ""
     required: bool = True  # False: when it cannot be assessed, that does not hold the verdict up
     over: tuple[str, ...] = ()  # controls that a margin is taken over: it must hold over each of them
+    what_to_do: str = ""  # where it fails
 
     @property
     def rule_text(self) -> str:

@@ -189,7 +189,7 @@ def _tables(top: Table, key: str, keys: Sequence[str]) -> list[Table]:
 
 
 def _checks(top: Table, controls: tuple[str, ...], randomised: bool) -> tuple[Check, ...]:
-    keys = ("id", "title", "metric", *RULES, "severity", "required")
+    keys = ("id", "title", "metric", *RULES, "severity", "required", "what_to_do")
     checks = tuple(_check(table, controls, randomised) for table in _tables(top, "check", keys))
     for index, check in enumerate(checks):
         if check.id in [other.id for other in checks[:index]]:
@@ -232,7 +232,7 @@ def _check(table: Table, controls: tuple[str, ...], randomised: bool) -> Check:
     over, limit = _margin(table, metric, controls) if rule == "min_margin_over" else ((), _limit(table, metric, rule))
     check = Check(name, metric, rule, limit, table.choice("severity", SEVERITIES),
                   required=table.truth("required", True), over=over)  # fmt: skip
-    return replace(check, title=table.text("title", check.requirement))
+    return replace(check, title=table.text("title", check.requirement), what_to_do=table.text("what_to_do", ""))
 
 
 def _limit(table: Table, metric: str, rule: str) -> float:
