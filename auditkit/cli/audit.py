@@ -86,7 +86,7 @@ def _print(results: "Results", out: Path) -> None:
     untold = [check for check in shown if _matters(check) and f"“{check.title}”" not in results.verdict_reason]
     word, comma, aside = headline(results).word.partition(",")
     console.print_fields([
-        ("verdict", f"{word.upper()}{comma}{aside}"),
+        ("verdict", f"{word.upper()}{comma}{aside}. {headline(results).means}"),
         *([("images", taken(results))] if results.run.taken else []),
         ("because", results.verdict_reason),
         *(("hint", hint.text) for hint in results.hints),

@@ -1,5 +1,6 @@
 """What the report says in words: verdicts, definitions, limits, and where a regulator may file it."""
 
+import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -17,9 +18,11 @@ class Word(NamedTuple):
 
 
 VERDICTS = {
-    "pass": Word("Pass", "✓", "pass", "Every check that the policy counts was passed."),
-    "fail": Word("Fail", "✕", "fail", "At least one check that the policy counts was failed."),
-    "inconclusive": Word("Inconclusive", "?", "open", "The measurement decides neither way; this is not a pass."),
+    "pass": Word("Pass", "✓", "pass", "These heatmaps explain the model as well as the policy asks."),
+    "fail": Word("Fail", "✕", "fail", "These heatmaps do not explain the model as well as the policy asks."),
+    "inconclusive": Word(
+        "Inconclusive", "?", "open", "It is not settled whether these heatmaps explain the model. This is not a pass."
+    ),
     "measured": Word("Measured", "●", "none", "The policy asks for figures and sets no limit."),
 }
 NO_VERDICT = Word("No verdict", "–", "none", "No policy was applied: this run holds figures and judges nothing.")
@@ -43,6 +46,12 @@ def headline(results: Results) -> Word:
     if not count or results.verdict not in ("pass", "inconclusive"):
         return word
     return word._replace(word=f"{word.word}, with {count} finding{'' if count == 1 else 's'} suppressed")
+
+
+def paragraphs(reason: str) -> list[str]:
+    """A reason, with a paragraph for each finding, for how sure it is, and for what to do."""
+    starts = r" (?=(?:Failed|Open|Error|Not assessed): “|The probability of|What to do: |A pass means |With so many )"
+    return re.split(starts, reason) if reason else []
 
 
 def status(name: str | None) -> Word:

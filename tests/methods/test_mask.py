@@ -145,7 +145,7 @@ def test_a_quality_is_told_with_what_it_costs(model: OnnxClassifier, monkeypatch
     assert sentences(mask(asked(model), QUICK).notes) == ("masks of quality quick: 120 images for each mask",)
 
 
-@pytest.mark.parametrize(("quality", "images"), [("fast", "1,000"), ("full", "10,000"), ("paper", "20,000")])
+@pytest.mark.parametrize(("quality", "images"), [("fast", "1,400"), ("full", "10,000"), ("paper", "20,000")])
 def test_what_is_said_of_a_quality_is_true(quality: str, images: str) -> None:
     options, about = QUALITIES[quality].options, QUALITIES[quality].about
     assert about.startswith(f"{images} images for each mask")
