@@ -90,7 +90,7 @@ def _print(results: "Results", out: Path) -> None:
         *([("images", taken(results))] if results.run.taken else []),
         ("because", results.verdict_reason),
         *(("hint", hint.text) for hint in results.hints),
-        *(("made anew", entry.text) for entry in results.reproductions),
+        *(("reproduced", entry.text) for entry in results.reproductions),
         *((check.status, f"{check.title or check.id}: {check.reason}") for check in untold),
         *(("flag", text) for text in flags(results)),
         ("report", str(out / "report.html")),

@@ -138,7 +138,7 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
     return [
         ("Model", f"{subject_name(results)}{no_file}"),
         ("Images", f"{taken(results) or count(images.count, 'image')} from {last(images.source)}"),
-        ("Heatmaps", heatmaps), *(("Made anew", name(entry.text, 400)) for entry in results.reproductions),
+        ("Heatmaps", heatmaps), *(("Reproduction", name(entry.text, 400)) for entry in results.reproductions),
         ("Policy", policy_name),
     ]  # fmt: skip
 

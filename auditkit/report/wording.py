@@ -50,7 +50,8 @@ def headline(results: Results) -> Word:
 
 def paragraphs(reason: str) -> list[str]:
     """A reason, with a paragraph for each finding, for how sure it is, and for what to do."""
-    starts = r" (?=(?:Failed|Open|Error|Not assessed): “|The probability of|What to do: |A pass means |With so many )"
+    starts = r" (?=(?:Failed|Open|Error|Not assessed): “|The others: |Not settled: |Maps that |What to do: |"
+    starts += r"A pass means |With so many )"
     return re.split(starts, reason) if reason else []
 
 

@@ -265,7 +265,7 @@ def _images_to_decide(check: Check, figures: Sequence[Figure]) -> str:
     if math.isinf(number):
         return f"Even {MOST_TIMES} times as many images like these would hardly decide it."
     step = 10 ** max(1, len(str(int(number))) - 2)  # two digits tell enough
-    return f"About {-(-int(number) // step) * step:,} images like these would decide it."
+    return f"About {-(-int(number) // step) * step:,} images like these in all would decide it, one way or the other."
 
 
 def _no_room(check: Check, figure: Figure) -> str:
@@ -293,19 +293,15 @@ def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
         return (f"{figure.of}: {reason}.",)
     counted = "rows" if check.metric == "runtime_error" else "images"
     on = f" on {figure.n} {counted}" if figure.n else ""
-    ends = "" if figure.interval is None else " ({} to {})".format(*map(_decimal, figure.interval))
     if figure.exact:
         of = f"{figure.of[:1].upper()}{figure.of[1:]}"
         observed = f"{of}: {figure.value:.3g}{on}; at most {check.limit:g} is allowed."
-    elif figure.against:
-        side = "below" if figure.value < 0 else "above"
-        distance = f"{_decimal(abs(figure.value))} {side} that of {figure.against}{on}{ends}"
-        asked = f"more than {check.limit:g} above it" if check.limit >= 0 else f"at most {-check.limit:g} below it"
-        observed = f"{_of_metric(check, figure)} is {distance}; {asked} is asked."
     else:
-        asked = "at most" if check.rule == "max" else "at least"
+        ends = "" if figure.interval is None else " (95 % interval {} to {})".format(*map(_decimal, figure.interval))
+        less = f" minus that of {figure.against}" if figure.against else ""
+        asked = "more than" if figure.against else "at most" if check.rule == "max" else "at least"
         observed = (
-            f"{_of_metric(check, figure)} is {_decimal(figure.value)}{on}{ends}; {asked} {check.limit:g} is asked."
+            f"{_of_metric(check, figure)}{less}{on}: {_decimal(figure.value)}{ends}; {asked} {check.limit:g} is asked."
         )
     return (observed, f"{reason[:1].upper()}{reason[1:]}.") if reason else (observed,)
 

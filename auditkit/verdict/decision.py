@@ -25,7 +25,7 @@ from auditkit.verdict.preconditions import preconditions
 
 _MOST_EXPLAINED = 3  # findings
 _NOT_KEPT = {"fail": "Failed", "inconclusive": "Open", "error": "Error"}
-_AT_MOST = "The probability of a wrong {} is at most 5 %, whenever you look."
+_AT_MOST = "Maps that {} would {} with a probability of at most 5 %, even if you look again while you add images."
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,10 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
         return f"The policy {policy.name} sets no limits{severity}, so there is no verdict."
     if decision.verdict == "fail":
         reason = _weak(of_policy) + _because(f"{len(because)} of {counted} checks failed", because)
-        sure = _AT_MOST.format("fail") if decision.tested else ""
-        return " ".join(filter(None, (reason, sure, _to_do(because))))
+        sure = _AT_MOST.format("meet the policy", "fail") if decision.tested else ""
+        unsettled = [f"“{finding.title}”" for finding in of_policy if finding.status == "inconclusive"]
+        also = f"Not settled: {', '.join(unsettled)}." if unsettled else ""
+        return " ".join(filter(None, (reason, also, sure, _to_do(because))))
     if decision.verdict == "pass":
         return " ".join(filter(None, (_explain_pass(decision, of_policy, level), policy.pass_means)))
     if decision.no_other_labels:
@@ -203,7 +205,7 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
     if any(finding.status == "fail" for finding in because):
         reason = _because(f"{len(because)} of {counted} checks failed or are open", because)
         return f"{reason} With so many tests, a failure may still be chance; add images to settle it."
-    reason = _because(f"{len(because)} of {counted} checks are open", because)
+    reason = _because(f"{len(because)} of {counted} checks {'is' if len(because) == 1 else 'are'} open", because)
     return " ".join(filter(None, (reason, _to_do(because))))
 
 
@@ -227,7 +229,7 @@ def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Sever
     sentences += [f"In {finding.id}, {', '.join(finding.left_out)} was left out, not beaten."
                   for finding in passed if finding.left_out]  # fmt: skip
     if decision.tested:
-        sentences.append(_AT_MOST.format("pass"))
+        sentences.append(_AT_MOST.format("do not meet the policy", "pass"))
     return " ".join(sentences)
 
 
@@ -238,8 +240,11 @@ def _to_do(findings: Sequence[Finding]) -> str:
 
 def _because(what: str, findings: Sequence[Finding]) -> str:
     """The count, and what the first few ask and why they are not kept; every suppression of what would have failed."""
-    first = [finding for finding in findings if finding.would_be == "fail"] or findings[:_MOST_EXPLAINED]
-    return " ".join([f"{what}.", *map(_why, first)])
+    would_fail = [finding for finding in findings if finding.would_be == "fail"]
+    first, others = (would_fail, ()) if would_fail else (findings[:_MOST_EXPLAINED], findings[_MOST_EXPLAINED:])
+    titles = ", ".join(f"“{finding.title or finding.id}”" for finding in others)
+    rest = [f"The others: {titles}."] if others else []
+    return " ".join([f"{what}.", *map(_why, first), *rest])
 
 
 def _why(finding: Finding) -> str:

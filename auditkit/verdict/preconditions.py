@@ -64,7 +64,7 @@ def _images(policy: Policy, measurements: Measurements) -> Finding:
     total = max(results.subject.images.count, evaluated + left_out + failed)
     lost = total - evaluated - left_out
     too_many_lost = lost > policy.max_failed_images * total
-    sentences = [f"{evaluated} of {total} images have figures, {policy.images_needed} are needed."]
+    sentences = [f"{evaluated} of {total} images were measured, {policy.images_needed} are needed."]
     if copies:
         sentences.append(f"{copies} of them are copies of others and do not count.")
     if failed:

@@ -54,7 +54,10 @@ PLAIN = parse_policy(
     _TEXT.partition("# Maps of a model that has forgotten")[0].replace("control:0.05", "control:0")
     .replace("minimum_images = 1000", "minimum_images = 200").replace('["gray", "blur"]', '"gray"'), "plain.toml"
 )  # fmt: skip
-AT_MOST = "The probability of a wrong pass is at most 5 %, whenever you look."
+AT_MOST = (
+    "Maps that do not meet the policy would pass with a probability of at most 5 %, even if you look again while you "
+    "add images."
+)
 
 
 @pytest.fixture
@@ -133,8 +136,8 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
         "title": "The maps show clearly more evidence than maps that ignore the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True, "counts": True,
-        "reason": "Worst completeness of maps (gray) is 0.200 above that of control:random on 1000 images (0.190 to "
-        "0.210); more than 0.05 above it is asked.",
+        "reason": "Worst completeness of maps (gray) minus that of control:random on 1000 images: 0.200 (95 % interval "
+        "0.190 to 0.210); more than 0.05 is asked.",
     }  # fmt: skip
     json.dumps(to_json(checks), allow_nan=False)
 
@@ -212,7 +215,7 @@ def test_the_worst_bundle_under_the_worst_infill_counts() -> None:
     one |= {"value": 0.3, "low": 0.2, "high": 0.35}
     said = check(asked, found, "complete")
     assert (said.status, said.observed) == ("fail", 0.3)
-    assert said.reason.startswith("Worst completeness of theirs (blur) is 0.300 on 1000 images (0.200 to 0.350);")
+    assert said.reason.startswith("Worst completeness of theirs (blur) on 1000 images: 0.300 (95 % interval 0.200 to")
     found["metrics"].remove(one)
     assert check(asked, found, "complete").reason == "theirs (blur): worst completeness was not measured."
     assert verdict(asked, found) == "inconclusive"
@@ -406,7 +409,7 @@ def test_a_policy_of_checks_that_cannot_fail_judges_nothing() -> None:
 
 def test_one_infill_without_room_is_enough_not_to_pass(good: Plain) -> None:
     pick(good, "controls", name="worst_soundness", bundle="control:random", infill="blur")[0].update(value=0.01, low=0)
-    assert check(DETAILED, good, "soundness-near-random").reason.startswith("Worst soundness of maps (blur) is ")
+    assert check(DETAILED, good, "soundness-near-random").reason.startswith("Worst soundness of maps (blur) minus ")
     assert check(DETAILED, good, "soundness-near-random").status == "not assessed"
 
 
@@ -1110,7 +1113,7 @@ def test_images_may_fail_up_to_the_share_that_the_policy_bears() -> None:
         found = results(asked, n=100 - failed)
         found["failed_images"] = [{"image": str(number), "reason": "torn"} for number in range(failed)]
         assert verdict(asked, found) == expected
-        assert "100 images have figures" in check(asked, found, "images").reason
+        assert "100 images were measured" in check(asked, found, "images").reason
 
 
 def test_images_are_counted_under_every_infill() -> None:
@@ -1249,14 +1252,14 @@ def test_one_failure_among_many_tests_must_be_clear() -> None:
     assert 20 <= e_value < 20 * (len(names) + 1)  # one more test is that of `shown`
     assert found.verdict == "inconclusive"
     assert found.verdict_reason.startswith(
-        "1 of 7 checks failed or are open. Failed: “insertion above every control”. Insertion of maps is 0.200 above "
-        "that of control:edges on"
+        "1 of 7 checks failed or are open. Failed: “insertion above every control”. Insertion of maps minus that "
+        "of control:edges on"
     )
     assert found.verdict_reason.endswith("With so many tests, a failure may still be chance; add images to settle it.")
     drawn.margins["control:edges"] = low - 0.1
     found = judge(MARGINS, complete_results(n), drawn, TODAY)  # type: ignore[arg-type]
     assert found.verdict == "fail"
-    assert found.verdict_reason.endswith("The probability of a wrong fail is at most 5 %, whenever you look.")
+    assert found.verdict_reason.endswith(AT_MOST.replace("do not meet", "meet").replace("would pass", "would fail"))
 
 
 def test_the_interval_beside_a_decision_is_that_of_the_test() -> None:
