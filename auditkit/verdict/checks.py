@@ -299,7 +299,7 @@ def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
     else:
         ends = "" if figure.interval is None else " (95 % interval {} to {})".format(*map(_decimal, figure.interval))
         less = f" minus that of {figure.against}" if figure.against else ""
-        asked = "more than" if figure.against else "at most" if check.rule == "max" else "at least"
+        asked = {"max": "at most", "min": "at least"}.get(check.rule, "more than")
         observed = (
             f"{_of_metric(check, figure)}{less}{on}: {_decimal(figure.value)}{ends}; {asked} {check.limit:g} is asked."
         )

@@ -250,7 +250,7 @@ def test_every_verb_notices_an_option_left_without_its_value() -> None:
         return [leaf for one in below for leaf in leaves(one)] if below else [command]
 
     found = leaves(get_command(main.app))
-    assert len(found) == len(main.VERBS) + 5
+    assert len(found) == len(main.VERBS) + 6
     assert all(isinstance(one, Verb) for one in found)
 
 
