@@ -18,7 +18,7 @@ Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 FEWEST_AHEAD, MOST_AHEAD = 1, 3  # units; more threads than that wait for each other
-_MOST_EXPECTED = 0.99  # of a unit that needs more rows than expected
+_AS_EXPECTED = 0.9  # of a unit that has run as many rows as expected; some need several times as many
 
 
 class Tick(Protocol):
@@ -61,7 +61,10 @@ class UnitProgress:
         self._tick(self._fraction() - before, rows)
 
     def _fraction(self) -> float:
-        return self._images * min(self._done / self._expected, _MOST_EXPECTED) if self._expected else 0.0
+        if not self._done or not self._expected:
+            return 0.0
+        rows = self._done / self._expected
+        return self._images * (_AS_EXPECTED * rows if rows < 1 else 1 - (1 - _AS_EXPECTED) / rows)
 
 
 def units_ahead() -> int:
