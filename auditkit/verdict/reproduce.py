@@ -29,8 +29,8 @@ _LARGE = 10  # times its default, a whole-number option would fill the memory
 # Limits of the rank correlation, from the demo's models, five images and two labels (benchmarks/reproduction.py). With
 # weights rounded as in TF32 each map reached 0.997, but learned masks (mask, fong) medians of 0.97 and 0.96 and a least
 # of 0.89 and 0.00: the search magnifies rounding. Of the maps of another method the least was 0.62 at most and the
-# median 0.67, of another model 0.29 and 0.53. Two seeds of rise had a median of 0.63, of differences 0.71, of mask 0.82,
-# of smoothgrad 0.85, so the seed must be known.
+# median 0.67, of another model 0.29 and 0.53. Two seeds of rise had a median of 0.63, of differences 0.71, of mask
+# 0.82, of smoothgrad 0.85, so the seed must be known.
 LIMIT = 0.95  # of every map
 LEARNED_LIMIT = 0.9  # of the median, where masks are learned
 
