@@ -1,5 +1,6 @@
 """The policy `standard` passes honest maps, and each kind of fake fails by a check that names the trouble."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ from onnx import TensorProto, helper, numpy_helper
 import auditkit
 from auditkit.arrays import Array
 from auditkit.data.dataset import Dataset
+from auditkit.records import to_object
 from auditkit.runs.folder.results import Results
 from auditkit.verdict.policy import shipped_text
-from benchmarks.calibration.fakes import BLIND, FAKES, Case, Fake
+from auditkit.verdict.verify import Originals, Sampling, verify
+from benchmarks.calibration.fakes import BLIND, DAMAGES, FAKES, Case, Fake, damaged
+from tests.support.forgeries import Forger
 
 SIDE, CELL, COUNT = 32, 8, 40
 TILES = SIDE // CELL  # in a row; each tile is a class
@@ -65,17 +69,17 @@ def vendor(tmp_path_factory: pytest.TempPathFactory) -> tuple[auditkit.OnnxClass
     return model, Dataset.open(folder / "tiles.npz", CLASSES), cases
 
 
-def _audited(vendor: tuple[auditkit.OnnxClassifier, Dataset, list[Case]], fake: Fake, folder: Path) -> Results:
-    """By `standard`, without its hints: they are tested elsewhere and take as long as the rest."""
+def _audited(
+    vendor: tuple[auditkit.OnnxClassifier, Dataset, list[Case]], fake: Fake, folder: Path, hints: str = "false"
+) -> Results:
+    """By `standard`, usually without its hints: they take as long as the rest."""
     model, images, cases = vendor
     bundle = auditkit.Bundle(folder / "maps", model=model)
     for image, case in zip(images.ids, cases, strict=True):
         made = fake(case)
         bundle.add([image] * len(made), list(made), np.stack(list(made.values())).astype(np.float32))
-    text = (
-        shipped_text("standard").replace('name = "standard"', 'name = "quick"').replace("hints = true", "hints = false")
-    )
-    (folder / "quick.toml").write_text(text)
+    text = shipped_text("standard").replace('name = "standard"', 'name = "quick"')
+    (folder / "quick.toml").write_text(text.replace("hints = true", f"hints = {hints}"))
     return auditkit.audit(model, images, folder / "run", heatmaps=folder / "maps", policy=folder / "quick.toml")
 
 
@@ -108,3 +112,19 @@ def test_no_fake_passes(name: str, vendor: tuple[auditkit.OnnxClassifier, Datase
     assert results.verdict == "fail", results.verdict_reason
     assert _failed(results) >= NAMED.get(name, set()), results.verdict_reason
     assert _failed(results) & {OTHERS, DIFFER, FLAG, PREDICTION}
+
+
+def test_a_forged_hint_is_found(vendor: tuple[auditkit.OnnxClassifier, Dataset, list[Case]], tmp_path: Path) -> None:
+    model, images, _ = vendor
+    results = _audited(vendor, lambda case: damaged(case, DAMAGES["flipped left to right"]), tmp_path, hints="true")
+    assert [hint.change for hint in results.hints] == ["flipped left to right"]
+
+    def answer(run: Path) -> str:
+        originals = Originals(model.file.path, images.source, {"maps": tmp_path / "maps"}, device="cpu")
+        return verify(run, originals, Sampling(share=0.1, seed=0)).answer
+
+    assert answer(tmp_path / "run") == "holds"
+    for number, forged in enumerate(([], [{**to_object(results.hints[0]), "change": "transposed"}])):
+        run = Path(shutil.copytree(tmp_path / "run", tmp_path / f"forged{number}"))
+        Forger(run).results(lambda plain, forged=forged: plain.update(hints=forged))
+        assert answer(run) == "does not hold"
