@@ -28,17 +28,17 @@ def batch_ends(policy: Policy, images: int) -> list[int]:
 class Batches:
     """The images of an audit in the order in which they are taken."""
 
-    whole: Dataset
+    every_image: Dataset
     policy: Policy
 
     def __iter__(self) -> Iterator[Dataset]:
         """All images that have been taken after each batch."""
-        order = self.whole.shuffled(self.policy.evaluation.seed)
+        order = self.every_image.shuffled(self.policy.evaluation.seed)
         return (order.select(range(end)) for end in batch_ends(self.policy, len(order)))
 
     def taken(self, earlier: tuple[Batch, ...]) -> Taken:
         """The entry of results.json."""
-        return Taken(len(self.whole), self.whole.digest(), earlier)
+        return Taken(len(self.every_image), self.every_image.digest(), earlier)
 
 
 def is_open(policy: Policy, results: Results, samples: Samples | None, day: date, fail_on: str | None) -> bool:

@@ -116,8 +116,8 @@ def _correlations(
                 raise
     values = []
     for image, shape, by_label in zip(unit.ids, unit.sizes, result.maps, strict=True):
-        values += [rank_correlation(made, fitted_map(maps, image, label, model.card, shape))
-                   for label, made in by_label.items()]  # fmt: skip
+        values += [rank_correlation(heatmap, fitted_map(maps, image, label, model.card, shape))
+                   for label, heatmap in by_label.items()]  # fmt: skip
     return values
 
 

@@ -530,3 +530,10 @@ def test_nothing_is_named_as_evidence_that_a_run_does_not_hold() -> None:
 ])  # fmt: skip
 def test_numbers_and_names_have_one_form(made: str, expected: str) -> None:
     assert made == expected
+
+
+def test_each_finding_of_a_reason_is_a_paragraph() -> None:
+    parts = ["2 of 9 checks failed.", "Failed: “One”. It is 1.", "Failed: “Two”. It is 2.", "Maps that meet it fail.",
+             "What to do: Ask."]  # fmt: skip
+    assert wording.paragraphs(" ".join(parts)) == parts
+    assert wording.paragraphs("") == []

@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 
 from auditkit.runs.evaluation.measure import Row
-from auditkit.runs.executor import execute, units_ahead
+from auditkit.runs.executor import UnitProgress, execute, units_ahead
 from auditkit.runs.folder.parquet import COLUMNS
 
 BOTH = pytest.mark.parametrize(("running", "ahead"), [(1, 0), (1, 1), (2, 3)], ids=["one thread", "cpu", "cuda"])
@@ -87,3 +87,16 @@ def test_units_ahead_follow_the_cores(monkeypatch: pytest.MonkeyPatch, cores: in
 
 def test_the_fields_of_a_row_are_the_columns_of_the_file() -> None:
     assert [field.name for field in fields(Row)] == list(COLUMNS)
+
+
+def test_a_unit_that_needs_more_rows_than_expected_goes_on() -> None:
+    done = [0.0]
+    with UnitProgress(lambda images, _rows=0: done.append(done[-1] + images), 10) as progress:
+        progress.expect(100)
+        for _ in range(50):
+            progress.count(10)
+        counted = done[2:]
+        assert counted == sorted(set(counted))  # always further
+        assert counted[9] == pytest.approx(9)
+        assert counted[-1] == pytest.approx(9.8)  # five times as many rows as expected
+    assert done[-1] == pytest.approx(0)  # the unit itself is counted by whoever runs it

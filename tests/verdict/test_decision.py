@@ -1413,3 +1413,14 @@ def test_a_stored_run_is_judged_like_one_in_memory(planted: Callable[[Any], Meas
     assert (stored.checks, stored.verdict, stored.verdict_reason) == (
         expected.checks, expected.verdict, expected.verdict_reason
     )  # fmt: skip
+
+
+def test_a_failed_check_says_what_to_do_and_a_passed_one_does_not() -> None:
+    asked = policy('complete; worst_completeness; min = 0.5; what_to_do = "Make better maps."')
+    found = results(asked)
+    assert verdict(asked, found) == "pass"
+    assert "What to do" not in check(asked, found, "complete").reason
+    for figure in pick(found, "metrics", name="worst_completeness"):
+        figure |= {"value": 0.3, "low": 0.2, "high": 0.35}
+    assert check(asked, found, "complete").reason.endswith("What to do: Make better maps.")
+    assert judged(asked, found, TODAY)[2].endswith("What to do: Make better maps.")

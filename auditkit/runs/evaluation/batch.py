@@ -90,10 +90,10 @@ def _mapped(plan: EvaluationPlan, image: str, scores: Array, chosen: Array) -> A
     """
     strict = plan.model.settings is None or plan.model.settings.precision == "strict"
     for bundle in plan.bundles.values():
-        own = [label for label in bundle.labels.get(image, ()) if label < len(scores)]
-        if set(chosen.tolist()) <= set(own):
+        mapped = [label for label in bundle.labels.get(image, ()) if label < len(scores)]
+        if set(chosen.tolist()) <= set(mapped):
             continue
-        taken = sorted(own, key=lambda label: -scores[label])[: len(chosen)]
+        taken = sorted(mapped, key=lambda label: -scores[label])[: len(chosen)]
         slack = TIED[strict] * float(scores[chosen].min(initial=1.0))
         if as_probable(plan.settings.labels, scores, chosen.tolist(), set(taken), min(slack, MOST_TIED)):
             return np.array(taken, np.int64)
