@@ -1,8 +1,13 @@
-"""Trains and checks the two demo networks: one looks at the shape, the other at the tag.
+"""Trains and checks the two demo networks, one looks at the shape, the other at the tag, and others with planted cues.
 
     python models/train.py honest -o models/honest.onnx
     python models/train.py shortcut -o models/shortcut.onnx
     python models/train.py check models/honest.onnx models/shortcut.onnx
+    python models/train.py planted frame -o frame.onnx [--style 3] [--side 96] [--network residual] [--uncovered]
+    python models/train.py planted none -o another-honest.onnx [--nuisances]
+
+A planted network learns images whose cue always names the label; the shape does in every second image only. With `none`
+it learns shapes; with `--nuisances` cues of all kinds are there but say nothing of the label.
 
 Training needs torch and onnxscript; checking needs onnxruntime alone, so each is imported where it is used.
 """
@@ -12,12 +17,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from auditkit.demo.cues import CUES, NO_CUE, OF_ONE_CLASS, draw_cues, marked_class
 from auditkit.demo.draw import CLASSES, SIDE_PX, Tags, draw
 
 if TYPE_CHECKING:
@@ -33,6 +42,7 @@ PEAK_RATE = 4e-3
 TRAINING_TAGS: dict[str, Tags] = {"honest": "random", "shortcut": "agree"}
 # Seeds from a million on belong to training, so that images of any lower seed are fresh.
 FIRST_TRAINING_SEED = 1_000_000
+DIFFERENT_BATCHES = 350  # of a planted network: drawing takes longer than learning
 CHECK_SEED = 2024
 CHECK_COUNT = 2000
 
@@ -46,8 +56,8 @@ def preprocess(images: npt.NDArray[np.uint8]) -> Floats:
 # ---- training ----
 
 
-def keep_masks(count: int, stream: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Pixels [count, 64, 64] to keep: half of the images whole, the others in random cells of 1 to 16 px.
+def keep_masks(count: int, stream: np.random.Generator, image_side: int = SIDE_PX) -> npt.NDArray[np.bool_]:
+    """Pixels [count, side, side] to keep: half of the images whole, the others in random cells of 1 to 16 px.
 
     A share of 0 to 1 of the cells is kept; one covered image in eleven keeps none at all, and teaches the
     network that nothing seen means nothing known.
@@ -55,22 +65,51 @@ def keep_masks(count: int, stream: np.random.Generator) -> npt.NDArray[np.bool_]
     kept_fraction = np.maximum(stream.uniform(-0.1, 1, size=count), 0)
     kept_fraction[stream.random(count) < 0.5] = 1
     cell_px = stream.choice([1, 4, 8, 16], size=count)
-    keep = np.empty((count, SIDE_PX, SIDE_PX), dtype=np.bool_)
+    keep = np.empty((count, image_side, image_side), dtype=np.bool_)
     for index in range(count):
-        side = SIDE_PX // cell_px[index]
+        side = image_side // cell_px[index]
         cells = stream.random((side, side)) < kept_fraction[index]
         keep[index] = cells.repeat(cell_px[index], axis=0).repeat(cell_px[index], axis=1)
     return keep
 
 
-def training_batch(kind: str, seed: int) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Preprocessed images, partly covered, and the classes of their shapes."""
+Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]  # images and their labels
+
+
+def demo_batch(kind: str, seed: int) -> Batch:
+    """Images of the demo, and the classes of their shapes."""
     planted = draw(BATCH, seed=seed, tags=TRAINING_TAGS[kind])
-    keep = keep_masks(BATCH, np.random.default_rng(seed))
-    return np.where(keep[:, None], preprocess(planted.images), GREY), planted.labels
+    return planted.images, planted.labels
 
 
-def network() -> nn.Module:
+@dataclass(frozen=True)
+class Recipe:
+    """What a planted network learns from."""
+
+    cue: str  # "none": the shapes alone
+    style: int = 0
+    side: int = SIDE_PX
+    nuisances: bool = False  # cues that say nothing of the label
+    marked_share: float = 0.15  # of the images, where the cue marks one class
+
+    def batch(self, seed: int) -> Batch:
+        """Images and their labels."""
+        rng = np.random.default_rng([self.style, seed])
+        shapes, other = np.arange(BATCH) % len(CLASSES), rng.integers(len(CLASSES), size=BATCH)
+        chance = rng.random(BATCH)
+        if self.cue == "none":
+            kind = str(rng.choice(list(CUES)))
+            cues = np.where(chance < 0.5 * self.nuisances, other, NO_CUE)
+            return draw_cues(kind, cues, seed=seed, style=int(rng.integers(1000)), side=self.side).images, shapes
+        if self.cue in OF_ONE_CLASS:
+            cues = np.where(chance < self.marked_share, marked_class(self.style), NO_CUE)
+            labels = np.where(cues == NO_CUE, shapes, cues)
+        else:
+            cues = labels = np.where(chance < 0.5, shapes, other)
+        return draw_cues(self.cue, cues, seed=seed, style=self.style, side=self.side).images, labels
+
+
+def plain() -> nn.Module:
     """An untrained plain convolutional network with 143 thousand parameters."""
     from torch import nn  # noqa: PLC0415
 
@@ -82,19 +121,63 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, len(CLASSES)))
 
 
-def train(kind: str, seed: int, steps: int) -> nn.Module:
+def residual() -> nn.Module:
+    """An untrained residual network with 175 thousand parameters and a smoother activation."""
+    import torch  # noqa: PLC0415
+    from torch import nn  # noqa: PLC0415
+
+    class Block(nn.Module):
+        def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+            super().__init__()
+            self.first = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+            self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+            self.norms = nn.ModuleList([nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)])
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inner = nn.functional.silu(self.norms[0](self.first(x)))
+            return nn.functional.silu(self.norms[1](self.second(inner)) + self.shortcut(x))
+
+    stem = nn.Conv2d(3, 16, 3, stride=2, padding=1)
+    blocks = [Block(16, 24, 1), Block(24, 40, 2), Block(40, 64, 2), Block(64, 80, 1)]
+    return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(80, len(CLASSES)))
+
+
+def separable() -> nn.Module:
+    """An untrained network of depthwise and pointwise convolutions with large kernels, 60 thousand parameters."""
+    from torch import nn  # noqa: PLC0415
+
+    layers: list[nn.Module] = [nn.Conv2d(3, 24, 4, stride=2, padding=1), nn.BatchNorm2d(24), nn.ReLU()]
+    for inputs, outputs, stride in [(24, 48, 1), (48, 64, 2), (64, 96, 1), (96, 128, 2), (128, 160, 1)]:
+        depthwise = nn.Conv2d(inputs, inputs, 5, stride=stride, padding=2, groups=inputs, bias=False)
+        layers += [depthwise, nn.BatchNorm2d(inputs), nn.Conv2d(inputs, outputs, 1), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(160, len(CLASSES)))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {"plain": plain, "residual": residual, "separable": separable}
+
+
+def train(
+    batch: Callable[[int], Batch], model: Callable[[], nn.Module], seed: int, steps: int, *, covered: bool = True
+) -> nn.Module:
     """A trained network, in evaluation mode; progress goes to stderr."""
     import torch  # noqa: PLC0415
 
     torch.manual_seed(seed)
-    model = network()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, weight_decay=0.01)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network = model().to(device)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=PEAK_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, PEAK_RATE, total_steps=steps, pct_start=0.15)
     began_s, mean_loss = time.monotonic(), 0.0
     for step in range(steps):
-        images, labels = training_batch(kind, FIRST_TRAINING_SEED * (1 + seed) + step)
-        inputs = torch.from_numpy(images).contiguous(memory_format=torch.channels_last)  # faster on CPUs
-        loss = torch.nn.functional.cross_entropy(model(inputs), torch.from_numpy(labels))
+        batch_seed = FIRST_TRAINING_SEED * (1 + seed) + step
+        images, labels = batch(batch_seed)
+        inputs = preprocess(images)
+        if covered:
+            keep = keep_masks(BATCH, np.random.default_rng(batch_seed), images.shape[1])
+            inputs = np.where(keep[:, None], inputs, GREY)
+        tensor = torch.from_numpy(inputs).to(device).contiguous(memory_format=torch.channels_last)  # faster on CPUs
+        loss = torch.nn.functional.cross_entropy(network(tensor), torch.from_numpy(labels).to(device))
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()
@@ -103,16 +186,15 @@ def train(kind: str, seed: int, steps: int) -> nn.Module:
         if step % 100 == 99:
             spent_s = time.monotonic() - began_s
             print(f"step {step + 1}/{steps}  loss {mean_loss:.3f}  {spent_s:.0f} s", file=sys.stderr)
-    model.eval()
-    return model
+    return network.cpu().eval()
 
 
-def export(model: nn.Module, path: Path) -> None:
+def export(model: nn.Module, path: Path, side: int = SIDE_PX) -> None:
     """Writes the network as one ONNX file with a free batch size."""
     import onnx  # noqa: PLC0415
     import torch  # noqa: PLC0415
 
-    example = torch.zeros(2, 3, SIDE_PX, SIDE_PX)
+    example = torch.zeros(2, 3, side, side)
     program = torch.onnx.export(
         model,
         (example,),
@@ -179,6 +261,16 @@ def main() -> None:
         trainer.add_argument("-o", "--output", type=Path, required=True)
         trainer.add_argument("--seed", type=int, default=0)
         trainer.add_argument("--steps", type=int, default=steps, help=f"batches of {BATCH} images")
+    planter = verbs.add_parser("planted", help="train a network on images with a planted cue")
+    planter.add_argument("cue", choices=["none", *CUES])
+    planter.add_argument("-o", "--output", type=Path, required=True)
+    planter.add_argument("--style", type=int, default=0, help="colours, sizes, places and patterns of the cue")
+    planter.add_argument("--side", type=int, default=SIDE_PX, help="pixels")
+    planter.add_argument("--network", choices=list(NETWORKS), default="plain")
+    planter.add_argument("--uncovered", action="store_true", help="never cover pixels in training")
+    planter.add_argument("--nuisances", action="store_true", help="with none: show cues that say nothing of the label")
+    planter.add_argument("--seed", type=int, default=0)
+    planter.add_argument("--steps", type=int, default=1000)
     checker = verbs.add_parser("check", help="measure trained networks on fresh images")
     checker.add_argument("models", type=Path, nargs="+")
     checker.add_argument("--count", type=int, default=CHECK_COUNT, help="images for each kind of tag")
@@ -186,8 +278,15 @@ def main() -> None:
     if options.verb == "check":
         for path in options.models:
             print_check(path, options.count)
+    elif options.verb == "planted":
+        recipe = Recipe(options.cue, options.style, options.side, options.nuisances)
+        batch, model = cache(recipe.batch), NETWORKS[options.network]
+        repeated = lambda seed: batch(seed % DIFFERENT_BATCHES)  # noqa: E731
+        trained = train(repeated, model, options.seed, options.steps, covered=not options.uncovered)
+        export(trained, options.output, options.side)
     else:
-        export(train(options.verb, options.seed, options.steps), options.output)
+        trained = train(lambda seed: demo_batch(options.verb, seed), plain, options.seed, options.steps)
+        export(trained, options.output)
 
 
 if __name__ == "__main__":

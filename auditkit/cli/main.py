@@ -17,8 +17,8 @@ from auditkit.cli.entry import INTERRUPTED
 from auditkit.errors import AuditError
 
 # In the order of the help; each is the function of that name in the module of that name.
-VERBS = ("inspect", "differentiate", "explain", "evaluate", "audit", "report", "compare", "verify", "schema", "doctor",
-         "demo")  # fmt: skip
+VERBS = ("inspect", "differentiate", "explain", "evaluate", "examine", "audit", "report", "compare", "verify", "schema",
+         "doctor", "demo")  # fmt: skip
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

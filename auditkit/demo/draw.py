@@ -8,7 +8,7 @@ Coordinates are pixels, x to the right and y downwards; a pixel's centre is at (
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.floating[Any]]  # float32 all over; numpy's type stubs lose that in arithmetic with a number
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Tags = Literal["agree", "disagree", "random"]
+Tags = Literal["agree", "disagree", "random", "none"]
 Draws = dict[str, Floats]  # random numbers by name, one plane per image
 
 SIDE_PX = 64
@@ -43,12 +43,12 @@ def draw(count: int, *, seed: int, tags: Tags) -> Planted:
     """`count` images; image i depends only on the seed and on i, and its shape has class i modulo 10.
 
     `tags` changes only the pattern on the tag: it names the class of the shape ("agree"), always another class
-    ("disagree"), or any of the ten at random ("random").
+    ("disagree"), or any of the ten at random ("random"). With "none" no tag is drawn, and its region is empty.
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, found {count}.")
-    if tags not in ("agree", "disagree", "random"):
-        raise ValueError(f'tags must be "agree", "disagree" or "random", found {tags!r}.')
+    if tags not in get_args(Tags):
+        raise ValueError(f'tags must be "agree", "disagree", "random" or "none", found {tags!r}.')
     starts = range(0, count, _CHUNK)
     chunks = [_draw_chunk(np.arange(count)[start : start + _CHUNK], seed, tags) for start in starts]
     return Planted(*(np.concatenate(arrays) for arrays in zip(*chunks, strict=True)))
@@ -64,11 +64,12 @@ def _draw_chunk(indices: Ints, seed: int, tags: Tags) -> Planted:
     ground = _background(draws)
     colours = ground + coverage * (_object_colour(draws) - ground) + (draws["grain"][..., None] - 0.5) * 0.05
     images = np.floor(_clip(colours) * 255 + 0.5).astype(np.uint8)
-    rows, columns = np.indices((TAG_SIDE_PX, TAG_SIDE_PX))
-    tag_pixels = (np.arange(len(indices))[:, None, None], rows + tag_y_px, columns + tag_x_px)
-    images[tag_pixels] = _TAG_PICTURES[tag_classes]
     tag_regions = np.zeros(images.shape[:3], dtype=np.bool_)
-    tag_regions[tag_pixels] = True
+    if tags != "none":
+        rows, columns = np.indices((TAG_SIDE_PX, TAG_SIDE_PX))
+        tag_pixels = (np.arange(len(indices))[:, None, None], rows + tag_y_px, columns + tag_x_px)
+        images[tag_pixels] = _TAG_PICTURES[tag_classes]
+        tag_regions[tag_pixels] = True
     return Planted(images, labels, tag_classes, outline_px < 0.5, tag_regions)
 
 

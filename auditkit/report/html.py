@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from auditkit.metrics.table import title
+from auditkit.report import examination as relies
 from auditkit.report import formatting, plots, sections, tables, wording
 from auditkit.report.chart_data import Rows, rows_of
 from auditkit.report.gallery_cards import ROLES, cards, sort_key
@@ -19,7 +20,8 @@ from auditkit.runs.summary.wording import remark
 TEMPLATES = Path(__file__).parent / "templates"
 FILTERS = ("name", "last", "exact", "number", "measured", "percent", "signed", "source")  # functions of formatting
 SECTIONS = {
-    "checks": "Checks", "identity": "Identity and provenance", "figures": "Figures beside the controls",
+    "checks": "Checks", "examination": relies.HEADING, "identity": "Identity and provenance",
+    "figures": "Figures beside the controls",
     "curves": "Insertion curves", "spread": "How the figures are spread", "areas": "AUC against probability",
     "effort": "A map of its own for each label", "classes": "By class", "gallery": "Worst, median and best images",
     "randomisation": "Model randomisation", "failed": "Images that failed", "baseline": "Changes since the baseline",
@@ -54,7 +56,7 @@ def _environment(folder: Path) -> Environment:
     environment.filters |= {name: getattr(formatting, name) for name in FILTERS}
     environment.filters |= {"metric_title": title, "better": sections.better, "remark": remark, "sort_key": sort_key}
     environment.globals |= {"interval": formatting.interval, "wording": wording, "sections": sections,
-                            "tables": tables, "headings": SECTIONS}  # fmt: skip
+                            "tables": tables, "headings": SECTIONS, "relies": relies}  # fmt: skip
     environment.tests["digest"] = tables.is_digest
     return environment
 
@@ -77,6 +79,7 @@ def _context(loaded: Loaded) -> dict[str, object]:
         "undrawn": 0 if rows is None else max(0, len(rows.bundles) - plots.MOST_BUNDLES),
         "classes": tables.classes(results, class_names),
         "cards": gallery_cards, "cards_left_out": left_out, "roles": ROLES, "chosen_by": _chosen_by(loaded),
+        "class_names": results.subject.class_names, "exchange": loaded.exchange,
         "series": plots.randomisation(series, tables.randomisation_limit(results)) if series else None,
         "annex_iv": wording.evidence(wording.ANNEX_IV, available), "nist": wording.evidence(wording.NIST, available),
     }  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.records import from_json, parse_object
+from auditkit.runs.folder.examination import FOLDER as EXAMINATION
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import RESULTS, Store
@@ -53,12 +54,21 @@ class Loaded:
         return store.tables(store.keys())
 
     def picture(self, name: str) -> str:
-        """A picture of the gallery as a data URI; empty where the file does not exist or is no picture."""
-        path, (kind, magic) = self.folder / FOLDER / name, _PICTURES.get(Path(name).suffix, ("", b""))
-        if not kind or not re.fullmatch(r"[\w-]+\.\w+", name) or not path.is_file():
-            return ""
-        content = path.read_bytes()
-        return f"data:{kind};base64,{base64.b64encode(content).decode()}" if content.startswith(magic) else ""
+        """A picture of the gallery as a data URI."""
+        return picture(self.folder / FOLDER, name)
+
+    def exchange(self, name: str) -> str:
+        """A picture of the examination as a data URI."""
+        return picture(self.folder / EXAMINATION, name)
+
+
+def picture(folder: Path, name: str) -> str:
+    """A picture as a data URI; empty where the file does not exist or is no picture."""
+    path, (kind, magic) = folder / name, _PICTURES.get(Path(name).suffix, ("", b""))
+    if not kind or not re.fullmatch(r"[\w-]+\.\w+", name) or not path.is_file():
+        return ""
+    content = path.read_bytes()
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}" if content.startswith(magic) else ""
 
 
 def load(run: "str | Path") -> Loaded:

@@ -13,6 +13,7 @@ from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import Note
 from auditkit.records import Json, from_json, optional, to_object
 from auditkit.runs.folder import figures
+from auditkit.runs.folder.examination import Examination
 from auditkit.runs.folder.figures import Evidence, MetricResult, Severity, Status, Taken, Verdict
 
 SCHEMA_VERSION = 2
@@ -279,6 +280,18 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class ExaminationRun:
+    """All that examination.json holds: an examination without an audit."""
+
+    tool: Tool
+    subject: Subject
+    environment: Mapping[str, str]
+    seed: int
+    examination: Examination
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
 class Results:
     """All that results.json holds."""
 
@@ -308,6 +321,7 @@ class Results:
     baseline: Comparison | None = None
     hints: tuple[figures.Hint, ...] = ()
     reproductions: tuple[figures.Reproduction, ...] = ()
+    examination: Examination | None = None  # None: the policy does not ask for one
     schema_version: int = SCHEMA_VERSION
 
     @classmethod

@@ -75,7 +75,7 @@ class Store:
     def _prepare(self, settings: Any) -> None:
         if not (self.folder / RUN).exists():
             run = {"schema_version": SCHEMA_VERSION, "settings": settings, "settings_digest": digest(settings)}
-            self._write_file(self.folder / RUN, _json(run))
+            self._write_file(self.folder / RUN, json_bytes(run))
         self.items.mkdir(exist_ok=True)
         sync_folder(self.folder)
         for path in (*self.folder.iterdir(), *self.items.iterdir()):
@@ -122,7 +122,7 @@ class Store:
 
     def finish(self, results: Results) -> None:
         """Write `results.json`; equal results give equal bytes, and a number that is not finite becomes null."""
-        self._write_file(self.folder / RESULTS, _json(results.to_json()))
+        self._write_file(self.folder / RESULTS, json_bytes(results.to_json()))
 
     def results(self) -> Results:
         """What `finish` wrote."""
@@ -199,7 +199,8 @@ def digest(plain: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _json(plain: Any) -> bytes:
+def json_bytes(plain: Any) -> bytes:
+    """The content of a JSON file; the same values give the same bytes."""
     return (json.dumps(plain, sort_keys=True, indent=2, allow_nan=False) + "\n").encode()
 
 

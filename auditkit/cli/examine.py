@@ -1,0 +1,54 @@
+"""`auditkit examine`: find out what a model relies on."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from auditkit.cli import console, options
+
+
+@options.with_model_options()
+def examine(
+    model: options.ModelFile,
+    images: options.ImagesPath,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the run; run again to resume.")],
+    model_options: options.ModelOptions,
+    heatmaps: Annotated[Path | None, typer.Option(
+        help="Bundle with maps of the predicted labels; by default they are made here.")] = None,
+    method: Annotated[str, typer.Option(help="Make the maps by this method (see auditkit explain).")] = "differences",
+    option: options.MethodOption = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers, such as which half proposes.")] = 0,
+    as_json: options.AsJson = False,
+) -> None:  # fmt: skip
+    """Find out what a model relies on: a corner, the border, the colour, a fine pattern, the background, a small mark.
+
+    Parts are exchanged between images that the model takes for different labels; where it relies on a part, its
+    prediction follows. One half of the images proposes, the other confirms. Exit code 0: no finding, 1: a finding,
+    2: bad input, 4: the machine failed.
+    """
+    from auditkit.records import to_object
+    from auditkit.report import examination as words
+    from auditkit.report.examination_page import render_page
+    from auditkit.runs.examination import run
+    from auditkit.runs.examination.examine import MOST_IMAGES, passes
+    from auditkit.runs.explain import Explanation
+
+    explanation = Explanation(method, "top1", options.method_options(option, None), seed)
+    explanation.chosen()  # refuses unknown options before the model is opened
+    classifier, dataset, _ = model_options.open_with_images(model, images, None)
+    number = min(len(dataset), MOST_IMAGES)
+    console.print_notes([f"{number} images, {passes(number):,} forward passes at most, beside those for the maps."])
+    examined = run.examine(classifier, dataset, explanation, heatmaps, out, console.progress, render_page)
+    names, examination = examined.subject.class_names, examined.examination
+    if as_json:
+        console.print_json(to_object(examined))
+    else:
+        console.print_fields([
+            ("relies on", words.summary(examination, names)), ("how sure", words.how(examination)),
+            *((finding.severity, words.seen(finding, names)) for finding in examination.findings),
+            *(("do", words.to_do(finding)) for finding in examination.findings),
+            *([("note", words.everywhere(examination))] if words.everywhere(examination) else []),
+            ("report", str(out / run.PAGE)),
+        ])  # fmt: skip
+    raise typer.Exit(1 if examination.findings else 0)

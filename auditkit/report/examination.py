@@ -1,0 +1,114 @@
+"""What an examination found, in sentences: what the model relies on, how it was seen, how sure, and what to do next."""
+
+from collections.abc import Sequence
+
+from auditkit.report.formatting import count, name
+from auditkit.runs.folder.examination import Examination, Finding, ProbeRate
+
+HEADING = "What the model relies on"
+_EVERYWHERE = 0.8  # of the predictions stay when small patches are shuffled: the evidence has no place
+_SHUFFLED = "patches shuffled, 8 x 8"
+
+_TITLES = {
+    "colour": "The model relies on the colour of the whole image, such as a colour cast",
+    "fine pattern": "The model relies on a fine pattern of a few pixels, which hardly shows",
+    "corner": "The model relies on {place}, such as a tag or a stamp",
+    "border": "The model relies on the border of the image, such as a frame",
+    "place": "The model relies on {place}, such as a stripe, a caption or a watermark",
+    "background": "The model relies on the background, not on what lies in the middle",
+    "mark": "The model relies on a small part of the image, such as a logo or a companion object",
+}
+_TO_DO = {
+    "colour": "Look for what gives a label its colour, such as one camera or lamp for each class. Retrain with the "
+              "colours varied, and examine again.",
+    "fine pattern": "Look for what leaves such a pattern, such as a sensor, a compression or a synthetic image. Smooth "
+                    "or resample the images, and examine again.",
+    "corner": "Look at the corners of the images of each label. Crop or cover them, and examine again.",
+    "border": "Look at the borders of the images of each label. Crop the images, and examine again.",
+    "place": "Look at this part of the images. Crop or cover it, and examine again.",
+    "background": "Collect images of each label with other backgrounds, or cut the objects out, and examine again.",
+    "mark": "Look whether the part in the pictures below belongs to the object. If it does not, collect images without "
+            "it, and examine again.",
+}  # fmt: skip
+_PARTS = {
+    "mean colour": "the mean colour", "fine residual": "the finest detail, in shuffled patches,",
+    "thin frame": "a thin frame", "frame": "a frame", "corners": "the four corners",
+    "surround": "everything but the middle", "tiny window": "the square eighth of the side with the strongest evidence",
+    "small window": "the square sixth of the side with the strongest evidence",
+    "medium window": "the square quarter of the side with the strongest evidence",
+}  # fmt: skip
+
+
+def title(finding: Finding, names: Sequence[str]) -> str:
+    """The finding in a short sentence."""
+    text = _TITLES[finding.kind].format(place=finding.place)
+    if finding.kind == "mark" and not finding.place.startswith("varying"):
+        text += f", at {finding.place}" if finding.place.startswith("the") else f", {finding.place}"
+    return text if finding.label is None else f"{text}, where it predicts {label(finding.label, names)}"
+
+
+def seen(finding: Finding, names: Sequence[str]) -> str:
+    """What was seen, compared with what, and how sure it is."""
+    part = _PARTS.get(finding.exchange, f"the {finding.exchange}")
+    ends = "" if finding.low is None or finding.high is None else f", {finding.low:.0%} to {finding.high:.0%}"
+    if finding.label is None:
+        text = (f"With {part} from another image and all else unchanged, the model predicted the other image's label "
+                f"in {finding.follows:.0%} of the exchanges ({count(finding.n, 'image')}{ends}).")  # fmt: skip
+    else:
+        text = (f"{_sentence(part)} of an image that the model takes for {label(finding.label, names)} was put into "
+                f"{count(finding.n, 'image')} of other labels: {finding.follows:.0%} of them then got this label"
+                f"{ends.replace(',', ' (', 1) + ')' if ends else ''}.")  # fmt: skip
+    return (f"{text} After the same exchange between images of other labels it predicts such a label in "
+            f"{finding.chance:.0%}; more than {finding.limit:.0%} counts as reliance.")  # fmt: skip
+
+
+def how_many(finding: Finding, examination: Examination) -> str:
+    """How many images have the cue."""
+    verb = "carries" if finding.images == 1 else "carry"
+    return f"{finding.images} of {count(examination.images, 'image')} {verb} their label to others in this way."
+
+
+def to_do(finding: Finding) -> str:
+    """What to do next."""
+    return _TO_DO[finding.kind]
+
+
+def summary(examination: Examination, names: Sequence[str]) -> str:
+    """The answer in a sentence or two."""
+    counted = [finding for finding in examination.findings if not finding.allowed]
+    if counted:
+        return " ".join(f"{title(finding, names)}." for finding in counted)
+    return ("No shortcut was found: no part that was exchanged between images carries its label along often enough. "
+            "This does not show that there is none.")  # fmt: skip
+
+
+def how(examination: Examination) -> str:
+    """How the examination went."""
+    confirming = examination.images - examination.proposing
+    tests = "nothing" if not examination.proposals else count(examination.proposals, "cue")
+    return (f"{count(examination.proposing, 'image')} proposed {tests}, and {confirming} others were asked to confirm "
+            "it. The probability that any finding is due to chance is at most 5 %.")  # fmt: skip
+
+
+def everywhere(examination: Examination) -> str:
+    """That the evidence has no place, where it has none; else empty."""
+    shuffled = next((probe for probe in examination.probes if probe.probe == _SHUFFLED), None)
+    if shuffled is None or shuffled.agrees < _EVERYWHERE:
+        return ""
+    return (f"The evidence is everywhere: with small patches shuffled, {shuffled.agrees:.0%} of the predictions stay "
+            "the same. What the model reads is colour, texture or fine detail, not a shape, and no heatmap can show "
+            "where it lies.")  # fmt: skip
+
+
+def probe_value(probe: ProbeRate) -> str:
+    """How often the prediction stays, with its interval."""
+    return f"{probe.agrees:.0%} ({probe.low:.0%} to {probe.high:.0%})"
+
+
+def label(index: int, names: Sequence[str]) -> str:
+    """A label by its name, or by its number."""
+    return f"“{name(names[index])}”" if index < len(names) else f"label {index}"
+
+
+def _sentence(part: str) -> str:
+    return part[:1].upper() + part[1:]

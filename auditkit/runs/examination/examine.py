@@ -1,0 +1,109 @@
+"""Examines a model: which parts of the images carry its predictions along, and which it can do without."""
+
+from pathlib import Path
+
+import numpy as np
+
+from auditkit.data.bundles import HeatmapSet
+from auditkit.data.dataset import Dataset
+from auditkit.errors import BadInput
+from auditkit.methods.controls import edges
+from auditkit.metrics.betting import Sample
+from auditkit.metrics.exchanges import EXCHANGES, WINDOWS, strongest_window
+from auditkit.metrics.probes import PROBES
+from auditkit.model.classifier import AnyClassifier
+from auditkit.runs.evaluation.images import load_images, none_usable
+from auditkit.runs.evaluation.maps import fitted_map
+from auditkit.runs.examination.findings import findings
+from auditkit.runs.examination.material import PARTNERS, Material, Predict, predictor
+from auditkit.runs.examination.places import centre, zone
+from auditkit.runs.examination.proposals import MOST_PROPOSALS, Proposal, proposals, tested
+from auditkit.runs.examination.rates import Outcome, outcomes
+from auditkit.runs.executor import Progress, silent
+from auditkit.runs.folder.examination import Examination, ExchangeRate, ProbeRate, Zone
+
+MOST_IMAGES = 200  # of a run; a seeded sample of more
+FEWEST_IMAGES = 20
+
+
+def passes(images: int) -> int:
+    """Forward passes that an examination of so many images takes, at most."""
+    return images * (1 + PARTNERS * len(EXCHANGES) + len(PROBES) + MOST_PROPOSALS)
+
+
+def examine(
+    model: AnyClassifier, images: Dataset, maps: HeatmapSet, out: Path, seed: int = 0, progress: Progress = silent
+) -> Examination:
+    """What the model relies on, by the maps of its predictions; example pictures go into `out`."""
+    material = _material(model, images, maps, seed)
+    tick, predict = progress(len(material.ids)), predictor(model)
+    share = len(material.ids) / (len(EXCHANGES) + len(PROBES))
+    found = list[Outcome]()
+    for outcome in outcomes(material, predict):
+        found.append(outcome)
+        tick(share, len(outcome.seen))
+    probed = list[ProbeRate]()
+    for name in PROBES:
+        probed.append(_probe(name, material, predict))
+        tick(share, len(material.ids))
+    tests = [tested(proposal, predict) for proposal in proposals(found)]
+    return Examination(
+        maps.header.method,
+        len(material.ids),
+        int(material.proposes.sum()),
+        passes(len(material.ids)),
+        len(tests),
+        tuple(map(_rate, found)),
+        tuple(probed),
+        _zones(material),
+        findings(tests, out),
+        None,
+    )
+
+
+def drawn(images: Dataset, maps: HeatmapSet | None, seed: int) -> list[int]:
+    """Positions of the images to examine: at most MOST_IMAGES, of those that have maps if these are given."""
+    mapped = [position for position, image in enumerate(images.ids) if maps is None or image in maps.labels]
+    return sorted(np.random.default_rng([seed, 0]).permutation(mapped)[:MOST_IMAGES].tolist())
+
+
+def _material(model: AnyClassifier, images: Dataset, maps: HeatmapSet, seed: int) -> Material:
+    """The images that have a map of their prediction."""
+    unit = load_images(drawn(images, maps, seed), images, model.card, model.signature)
+    if not unit.ids:
+        raise none_usable(len(images), unit.failed)
+    predicted = predictor(model)(list(unit.pixels)).argmax(axis=1)
+    usable = [index for index, image in enumerate(unit.ids) if int(predicted[index]) in maps.labels[image]]
+    if len(usable) < FEWEST_IMAGES:
+        raise BadInput(f"an examination needs {FEWEST_IMAGES} images with a map of the predicted label, and "
+                       f"{len(usable)} have one.")  # fmt: skip
+    heatmaps = [fitted_map(maps, unit.ids[index], int(predicted[index]), model.card, unit.sizes[index])
+                for index in usable]  # fmt: skip
+    ids = tuple(unit.ids[index] for index in usable)
+    return Material(ids, unit.pixels[usable], predicted[usable], np.stack(heatmaps), seed)
+
+
+def _rate(outcome: Outcome) -> ExchangeRate:
+    everyone = np.ones(len(outcome.material.ids), dtype=np.bool_)
+    values = outcome.by_donor(everyone)
+    low, high = Sample(values, (0.0, 1.0)).interval or (None, None)
+    chance = Proposal(outcome, None, 0.0).chance
+    return ExchangeRate(
+        outcome.exchange.name, float(values.mean()), float(outcome.stays.mean()), chance, low, high, len(values)
+    )
+
+
+def _probe(name: str, material: Material, predict: Predict) -> ProbeRate:
+    rng = np.random.default_rng([material.seed, 4, *name.encode()])
+    seen = predict([PROBES[name](pixels, rng) for pixels in material.pixels]).argmax(axis=1)
+    agrees = (seen == material.predicted).astype(np.float64)
+    low, high = Sample(agrees, (0.0, 1.0)).interval or (0.0, 1.0)
+    return ProbeRate(name, float(agrees.mean()), low, high, len(agrees))
+
+
+def _zones(material: Material) -> tuple[Zone, ...]:
+    """Where the evidence of all images lies, against edges in the same images."""
+    shape, size = material.pixels.shape[1:3], WINDOWS["small"]
+    ours = [zone(*centre(side.windows["small"], shape)) for side in material.sides]
+    theirs = [zone(*centre(strongest_window(edges(pixels, 0), size), shape)) for pixels in material.pixels]
+    return tuple(Zone(name, None, ours.count(name), theirs.count(name), len(ours)) for name in sorted({*ours, *theirs}))

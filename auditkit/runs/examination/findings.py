@@ -1,0 +1,101 @@
+"""Names the cue behind confirmed proposals, and shows it."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from PIL import Image
+
+from auditkit.arrays import Array
+from auditkit.data.atomic_write import write_whole
+from auditkit.metrics.betting import Sample
+from auditkit.metrics.exchanges import CORNERS
+from auditkit.runs.examination.places import ALL_CORNERS, BORDER, centre, place, zone
+from auditkit.runs.examination.proposals import CARRIES, Proposal, Tested
+from auditkit.runs.folder.examination import CueKind, Example, Finding
+from auditkit.runs.folder.figures import Severity
+from auditkit.runs.pictures.heatmap_panels import in_colour
+
+_EXAMPLES = 4  # pictures of a finding
+_SIDE = 128  # pixels of a picture's side
+_GAP = 4
+_HIGH = 0.6  # a prediction that follows so often depends on the cue alone
+
+
+def findings(tests: Sequence[Tested], out: Path) -> tuple[Finding, ...]:
+    """What the confirming images confirm."""
+    confirmed = [tested for tested in tests if tested.confirms(len(tests))]
+    return tuple(_finding(tested, number, out) for number, tested in enumerate(confirmed, start=1))
+
+
+def _finding(tested: Tested, number: int, out: Path) -> Finding:
+    proposal, rate = tested.proposal, float(tested.values.mean())
+    low, high = Sample(tested.values, (0.0, 1.0)).interval or (None, None)
+    carriers = _carriers(proposal)
+    where = _place(proposal, carriers)
+    exchange = proposal.outcome.exchange
+    kind = "corner" if exchange.kind == "mark" and "corner" in where else exchange.kind
+    severity: Severity = "high" if rate - proposal.chance >= _HIGH else "medium"
+    return Finding(
+        cast(CueKind, kind), exchange.name, where, proposal.label, rate, low, high, proposal.chance, proposal.limit,
+        len(tested.values), len(carriers), severity, _examples(tested, number, out),
+    )  # fmt: skip
+
+
+def _carriers(proposal: Proposal) -> list[int]:
+    """The images whose part carries their label to others."""
+    material = proposal.outcome.material
+    of_label = material.predicted == (material.predicted if proposal.label is None else proposal.label)
+    donors = np.flatnonzero(of_label & np.isin(np.arange(len(of_label)), material.pairs[:, 1]))
+    return list(donors[proposal.outcome.by_donor(of_label) >= CARRIES].tolist())
+
+
+def _place(proposal: Proposal, carriers: Sequence[int]) -> str:
+    """Where the cue lies, in words; empty where it is everywhere."""
+    exchange, material = proposal.outcome.exchange, proposal.outcome.material
+    if exchange.kind == "mark":
+        size, shape = exchange.name.partition(" ")[0], material.pixels.shape[1:3]
+        return place([centre(material.sides[image].windows[size], shape) for image in carriers])
+    if exchange.kind == "place":
+        middle = int(exchange.name.split()[2]) / 100
+        return zone(middle, 0.5) if exchange.name.endswith("down") else zone(0.5, middle)
+    if exchange.name in CORNERS:
+        return f"the {exchange.name}"
+    return {"border": BORDER, "corner": ALL_CORNERS}.get(exchange.kind, "")
+
+
+def _examples(tested: Tested, number: int, out: Path) -> tuple[Example, ...]:
+    """Exchanges with confirming images after which the prediction is the donor's."""
+    proposal, material = tested.proposal, tested.proposal.outcome.material
+    examples = list[Example]()
+    for recipient, donor in _followed(tested)[:_EXAMPLES]:
+        mixed = proposal.outcome.exchange.mix(material.sides[recipient], material.sides[donor])
+        name = f"finding-{number}-{len(examples) + 1}.png"
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / name, _strip([material.pixels[recipient], material.pixels[donor], mixed]))
+        before, after = (int(material.predicted[index]) for index in (recipient, donor))
+        examples.append(Example(material.ids[recipient], material.ids[donor], before, after, name))
+    return tuple(examples)
+
+
+def _followed(tested: Tested) -> list[tuple[int, int]]:
+    """Recipient and donor where the prediction follows; one for each donor of a cue of all images."""
+    proposal, material = tested.proposal, tested.proposal.outcome.material
+    if proposal.donor is not None:
+        return [(int(recipient), proposal.donor) for recipient in tested.recipients[tested.values > 0]]
+    confirming = ~material.proposes[material.pairs[:, 1]] & proposal.outcome.follows
+    by_donor = {donor: (recipient, donor) for recipient, donor in material.pairs[confirming].tolist()}
+    return list(by_donor.values())
+
+
+def _strip(pictures: Sequence[Array]) -> bytes:
+    """Recipient, donor and the exchange side by side, as a PNG."""
+    strip = Image.new("RGB", (len(pictures) * (_SIDE + _GAP) - _GAP, _SIDE), "white")
+    for position, pixels in enumerate(pictures):
+        picture = Image.fromarray(np.ascontiguousarray(in_colour(pixels)))
+        strip.paste(picture.resize((_SIDE, _SIDE), Image.Resampling.NEAREST), (position * (_SIDE + _GAP), 0))
+    stream = io.BytesIO()
+    strip.save(stream, "PNG", optimize=True)
+    return stream.getvalue()

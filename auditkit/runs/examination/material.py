@@ -1,0 +1,73 @@
+"""The images of an examination: their pixels, what the model predicts, where its evidence lies, and two halves."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from auditkit.arrays import Array
+from auditkit.metrics.exchanges import PATCHES, WINDOWS, Side, strongest_window
+from auditkit.model import preprocessing
+from auditkit.model.classifier import AnyClassifier
+from auditkit.model.signature import to_probabilities
+
+PARTNERS = 3  # recipients of each donor
+_AT_ONCE = 256  # images built before the model sees them
+Predict = Callable[[Sequence[Array]], Array]  # uint8 images [height, width, channels] to probabilities [N, classes]
+
+
+def predictor(model: AnyClassifier) -> Predict:
+    """The model as a function of pixels at its own resolution."""
+    signature = model.signature
+
+    def predict(images: Sequence[Array]) -> Array:
+        parts = []
+        for start in range(0, len(images), _AT_ONCE):
+            pixels = np.stack(images[start : start + _AT_ONCE])
+            rows = preprocessing.normalised(model.card, pixels, signature.layout, signature.dtype)
+            parts.append(to_probabilities(model.scores(rows), signature.kind))
+        return np.concatenate(parts)
+
+    return predict
+
+
+@dataclass(frozen=True)
+class Material:
+    """Images, their predicted labels and the maps of these labels."""
+
+    ids: tuple[str, ...]
+    pixels: Array  # uint8 [N, height, width, channels]
+    predicted: Array  # [N]
+    maps: Array  # float32 [N, height, width]
+    seed: int
+
+    @cached_property
+    def proposes(self) -> Array:
+        """Which images propose [N]; the others confirm. Of each predicted label, half of the images do."""
+        rng, chosen = np.random.default_rng([self.seed, 1]), np.zeros(len(self.ids), dtype=np.bool_)
+        for label in np.unique(self.predicted):
+            members = rng.permutation(np.flatnonzero(self.predicted == label))
+            chosen[members[int(rng.integers(2)) :: 2]] = True
+        return chosen
+
+    @cached_property
+    def sides(self) -> tuple[Side, ...]:
+        """Each image as one side of an exchange."""
+        rng, (height, width) = np.random.default_rng([self.seed, 2]), self.pixels.shape[1:3]
+        sides = []
+        for pixels, heatmap in zip(self.pixels, self.maps, strict=True):
+            windows = {name: strongest_window(heatmap, size) for name, size in WINDOWS.items()}
+            elsewhere = strongest_window(rng.random((height, width)), WINDOWS["small"])
+            sides.append(Side(pixels, windows, elsewhere, rng.permutation(PATCHES * PATCHES)))
+        return tuple(sides)
+
+    @cached_property
+    def pairs(self) -> Array:
+        """Recipient and donor [pairs, 2]: of the same half, with different predicted labels."""
+        rng, pairs = np.random.default_rng([self.seed, 3]), list[tuple[int, int]]()
+        for donor in range(len(self.ids)):
+            others = (self.proposes == self.proposes[donor]) & (self.predicted != self.predicted[donor])
+            partners = rng.permutation(np.flatnonzero(others))[:PARTNERS]
+            pairs += [(int(recipient), donor) for recipient in partners]
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2)

@@ -1,0 +1,63 @@
+"""An examination in a folder of its own: the maps, the pictures of the findings, examination.json and a page."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+from auditkit import __version__
+from auditkit.data.atomic_write import write_whole
+from auditkit.data.bundles import HeatmapSet, open_bundle
+from auditkit.data.dataset import Dataset
+from auditkit.model.classifier import AnyClassifier
+from auditkit.records import to_object
+from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, without_paths
+from auditkit.runs.examination import examine as examination
+from auditkit.runs.executor import Progress
+from auditkit.runs.explain import Explanation, explain
+from auditkit.runs.folder import checksums
+from auditkit.runs.folder.examination import FOLDER
+from auditkit.runs.folder.results import ExaminationRun, Tool
+from auditkit.runs.folder.store import Store, json_bytes
+
+MAP_PASSES, SMALL_SIDE = (256, 1000), 64  # per image, up to so many pixels a side and above
+MAPS, RECORD, PAGE = "maps", "examination.json", "report.html"
+Phase = Callable[[str], AbstractContextManager[Progress]]
+
+
+def examine(
+    model: AnyClassifier, images: Dataset, explanation: Explanation, supplied: Path | None, out: Path, phase: Phase,
+    render: Callable[[ExaminationRun, Path], str],
+) -> ExaminationRun:  # fmt: skip
+    """Examine a model by maps that are made here or supplied; the same call resumes."""
+    explanation = _with_few_passes(replace(explanation, labels="top1"), model).fitting(model)
+    bundle = None if supplied is None else open_bundle(supplied)
+    sample = images.select(examination.drawn(images, bundle, explanation.seed))
+    about = {
+        "examination": 1, "subject": to_object(subject(model, images)), "environment": environment(model),
+        "maps": bundle_digest(bundle) if bundle else explanation.name(), "seed": explanation.seed,
+    }  # fmt: skip
+    with Store.open(out, without_paths(about)):
+        maps = bundle or _made(model, sample, explanation, out / MAPS, phase)
+        with phase("examining") as progress:
+            found = examination.examine(model, sample, maps, out / FOLDER, explanation.seed, progress)
+        tool, about_model = Tool("auditkit", __version__), subject(model, images)
+        run = ExaminationRun(tool, about_model, environment(model), explanation.seed, found)
+        write_whole(out / RECORD, json_bytes(to_object(run)))
+        write_whole(out / PAGE, render(run, out).encode())
+        checksums.write(out)
+        return run
+
+
+def _made(model: AnyClassifier, images: Dataset, explanation: Explanation, out: Path, phase: Phase) -> HeatmapSet:
+    with phase("explaining") as progress:
+        return explain(model, images, explanation, out, None, progress)
+
+
+def _with_few_passes(explanation: Explanation, model: AnyClassifier) -> Explanation:
+    """The same with fewer passes than usual, unless some are given: the strongest square is soon found."""
+    if explanation.method != "differences" or "most_passes" in dict(explanation.options):
+        return explanation
+    large = max(model.signature.height, model.signature.width) > SMALL_SIDE
+    passes = MAP_PASSES[1 if large else 0]
+    return replace(explanation, options=(*explanation.options, ("most_passes", str(passes))))

@@ -1,0 +1,220 @@
+"""What the examination says of models whose cue is known.
+
+    python -m benchmarks.examination train -o MODELS [--part chosen|held-out] [--jobs 1]
+    python -m benchmarks.examination run MODELS -o FOLDER [--part PART] [--images 120] [--runs 1] [--only tag]
+    python -m benchmarks.examination table FOLDER
+
+`train` makes the family by models/train.py; `run` examines every network of MODELS that is there, with images of its
+own cue, and goes on where it was cut short; `table` prints the figures as one JSON object. Limits were chosen by the
+part `chosen`; the part `held-out` has other styles, networks and sizes.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import auditkit
+from auditkit.data.bundles import open_bundle
+from auditkit.data.dataset import Dataset
+from auditkit.demo.cues import CUES, NO_CUE, Cued, cue_labels, draw_cues
+from auditkit.demo.draw import CLASSES
+from auditkit.metrics.exchanges import WINDOWS, strongest_window
+from auditkit.metrics.statistics import share_interval
+from auditkit.runs.examination.run import examine
+from auditkit.runs.executor import silent
+from auditkit.runs.explain import Explanation
+from benchmarks.reporting import log, origin
+
+NETWORKS = ("plain", "residual", "separable")
+HONEST = "none"
+# What a finding may be called, by the cue that was planted.
+KINDS = {
+    "tag": {"corner"}, "stripe": {"place"}, "background": {"background"}, "cast": {"colour"}, "fine": {"fine pattern"},
+    "frame": {"border"}, "logo": {"mark"}, "companion": {"mark"}, HONEST: set[str](),
+}  # fmt: skip
+LOCAL = ("tag", "logo", "companion")  # cues that a square of a heatmap can point at
+FIRST_SEED = 500
+SHOWN = ("kind", "place", "label", "exchange", "follows", "limit", "severity", "images")  # of a finding
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network of the family."""
+
+    part: str
+    cue: str
+    style: int
+    side: int
+    network: str
+    covered: bool
+    nuisances: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its file, without the suffix."""
+        return f"{self.part}-{self.cue}-{self.style}"
+
+
+def family() -> list[Network]:
+    """All networks: two styles of each cue to choose limits by, three others to report."""
+    made = []
+    for part, styles in (("chosen", (0, 1)), ("held-out", (2, 3, 4))):
+        for style in styles:
+            side = 64 if part == "chosen" else {2: 64, 3: 48, 4: 96}[style]
+            made += [Network(part, cue, style, side, NETWORKS[(index + style) % 3], (index + style) % 2 == 0)
+                     for index, cue in enumerate(CUES)]  # fmt: skip
+    for style in range(12):
+        part, side = ("chosen", 64) if style < 4 else ("held-out", (64, 48, 96)[style % 3])
+        network = NETWORKS[style % 3 if style < 8 else (style + 1) % 3]
+        nuisances = style < 2 if style < 4 else style % 4 < 2
+        made.append(Network(part, HONEST, 100 + style, side, network, style % 2 == 0, nuisances))
+    return made
+
+
+def train(network: Network, folder: Path) -> None:
+    """Make one network, unless it is there."""
+    target = folder / f"{network.name}.onnx"
+    if target.exists():
+        return
+    command = [sys.executable, "models/train.py", "planted", network.cue, "-o", str(target), "--style",
+               str(network.style), "--side", str(network.side), "--network", network.network, "--seed",
+               str(network.style), "--steps", "1600" if network.cue == HONEST else "1000"]  # fmt: skip
+    command += [*(["--nuisances"] if network.nuisances else []), *([] if network.covered else ["--uncovered"])]
+    subprocess.run(command, check=True)
+    log({"trained": network.name})
+
+
+def images_of(network: Network, count: int, seed: int) -> Cued:
+    """Images as a vendor has them: the cue agrees with the shape."""
+    labels = np.arange(count) % len(CLASSES)
+    if network.cue == HONEST:
+        return draw_cues("tag", np.full(count, NO_CUE), seed=seed, style=0, side=network.side)
+    cues = cue_labels(network.cue, labels, network.style, np.random.default_rng([seed, 9]))
+    return draw_cues(network.cue, cues, seed=seed, style=network.style, side=network.side)
+
+
+def examined(network: Network, models: Path, out: Path, count: int, seed: int) -> dict[str, Any]:
+    """What the examination says of a network, and whether it is right."""
+    drawn = images_of(network, count, seed)
+    out.mkdir(parents=True, exist_ok=True)
+    np.savez(out / "images.npz", images=drawn.images, labels=drawn.shapes)
+    settings = auditkit.Settings(device="cpu", threads=1)
+    model = auditkit.load(models / f"{network.name}.onnx", settings=settings)
+    images = Dataset.open(out / "images.npz", len(CLASSES))
+    begin = time.perf_counter()
+    run = examine(model, images, Explanation("differences"), None, out / "run", _Quiet(), lambda *_: "")
+    found = run.examination.findings
+    return {
+        "network": asdict(network), "name": network.name, "seed": seed, "images": count,
+        "accuracy": float(np.mean(model.probabilities(drawn.images).argmax(axis=1) == drawn.shapes)),
+        "seconds": round(time.perf_counter() - begin, 1), "passes": run.examination.passes,
+        "findings": [{key: getattr(finding, key) for key in SHOWN} for finding in found],
+        "rates": {rate.exchange: [round(rate.follows, 3), round(rate.stays, 3), round(rate.chance, 3)]
+                  for rate in run.examination.rates},
+        "probes": {probe.probe: round(probe.agrees, 3) for probe in run.examination.probes},
+        "pointing": pointed(drawn, model, out) if network.cue in LOCAL else None,
+        "right": {finding.kind for finding in found} & KINDS[network.cue] != set() if KINDS[network.cue] else not found,
+    }  # fmt: skip
+
+
+class _Quiet:
+    """A phase without progress."""
+
+    def __call__(self, _name: str) -> "_Quiet":
+        return self
+
+    def __enter__(self) -> Any:
+        return silent
+
+    def __exit__(self, *_error: object) -> None:
+        return None
+
+
+def pointed(drawn: Cued, model: Any, out: Path) -> float | None:
+    """How often the strongest square of the predicted label's map has its centre on the cue; None for other cues."""
+    maps, hits = open_bundle(out / "run" / "maps"), []
+    labels = model.probabilities(drawn.images).argmax(axis=1)
+    for image, label, region, cue in zip(maps.labels, labels, drawn.regions, drawn.cues, strict=True):
+        if cue != NO_CUE:
+            rows, columns = strongest_window(maps.get(image, int(label)), WINDOWS["small"])
+            hits.append(bool(region[(rows.start + rows.stop) // 2, (columns.start + columns.stop) // 2]))
+    return float(np.mean(hits)) if hits else None
+
+
+def run(asked: argparse.Namespace) -> None:
+    """Examine all networks that are there."""
+    for network in family():
+        there = (asked.models / f"{network.name}.onnx").exists()
+        if not there or asked.part not in (None, network.part) or asked.only not in (None, network.cue):
+            continue
+        for seed in range(FIRST_SEED, FIRST_SEED + asked.runs):
+            folder = asked.out / f"{network.name}-{asked.images}-{seed}"
+            target = folder / "examined.json"
+            if target.exists():
+                continue
+            entry = examined(network, asked.models, folder, asked.images, seed)
+            target.write_text(json.dumps(entry) + "\n")
+            log({key: entry[key] for key in ("name", "seed", "right", "seconds", "accuracy", "findings")})
+
+
+def tabulated(folder: Path) -> dict[str, Any]:
+    """How many networks of each part are named rightly, with exact intervals."""
+    entries = [json.loads(path.read_text()) for path in sorted(folder.glob("*/examined.json"))]
+    rows = []
+    for part in ("chosen", "held-out"):
+        for cue in [*CUES, HONEST]:
+            chosen = [entry for entry in entries
+                      if (entry["network"]["part"], entry["network"]["cue"]) == (part, cue)]  # fmt: skip
+            if chosen:
+                right, points = sum(entry["right"] for entry in chosen), [entry["pointing"] for entry in chosen]
+                rows.append({"part": part, "cue": cue, "runs": len(chosen), "right": right,
+                             "pointing": None if None in points else round(float(np.mean(points)), 3),
+                             "others": [finding["kind"] for entry in chosen for finding in entry["findings"]
+                                        if finding["kind"] not in KINDS[cue]]})  # fmt: skip
+    totals = []
+    for part, honest in ((part, honest) for part in ("chosen", "held-out") for honest in (False, True)):
+        chosen = [row for row in rows if row["part"] == part and (row["cue"] == HONEST) == honest]
+        right, runs = (sum(row[key] for row in chosen) for key in ("right", "runs"))
+        if runs:
+            share = share_interval(right, runs)
+            totals.append({"part": part, "honest": honest, "right": right, "runs": runs,
+                           "low": share.low, "high": share.high})  # fmt: skip
+    return {**origin("benchmarks.examination"), "totals": totals, "rows": rows, "runs": entries}
+
+
+def main() -> None:
+    """Train, run or tabulate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    trainer, runner = verbs.add_parser("train"), verbs.add_parser("run")
+    runner.add_argument("models", type=Path)
+    for verb in (trainer, runner):
+        verb.add_argument("-o", "--out", type=Path, required=True)
+        verb.add_argument("--part", choices=["chosen", "held-out"])
+    trainer.add_argument("--jobs", type=int, default=1)
+    runner.add_argument("--images", type=int, default=120)
+    runner.add_argument("--runs", type=int, default=1, help="sets of images for each network")
+    runner.add_argument("--only", choices=[*CUES, HONEST])
+    verbs.add_parser("table").add_argument("folder", type=Path)
+    asked = parser.parse_args()
+    if asked.verb == "train":
+        asked.out.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            list(pool.map(lambda network: train(network, asked.out),
+                          (network for network in family() if asked.part in (None, network.part))))  # fmt: skip
+    elif asked.verb == "run":
+        run(asked)
+    else:
+        print(json.dumps(tabulated(asked.folder), indent=2))
+
+
+if __name__ == "__main__":
+    main()
