@@ -104,9 +104,10 @@ def _matters(check: "CheckResult") -> bool:
 
 def _figures(check: "CheckResult") -> tuple[str, str]:
     """The observed value with its interval, and the limit."""
-    limit = "" if check.limit is None else f"{check.rule} {check.limit:g}"
+    from auditkit.report.sections import limit
+
     if check.observed is None:
-        return "", limit
+        return "", limit(check)
     if check.low is None or check.high is None:
-        return f"{check.observed:.3g}", limit
-    return f"{check.observed:.3f} ({check.low:.3f} to {check.high:.3f})", limit
+        return f"{check.observed:.3g}", limit(check)
+    return f"{check.observed:.3f} ({check.low:.3f} to {check.high:.3f})", limit(check)

@@ -5,16 +5,13 @@ import re
 import unicodedata
 from typing import TypeGuard
 
-from auditkit.runs.folder.figures import CONTROL
+from auditkit.runs.summary.wording import source_name
 
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidi and other format characters, broken Unicode
 LONGEST_NAME = 120
 DECIMALS = 3
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 UP, DOWN = "higher is better", "lower is better"
-CONTROLS = {"random": "random map", "centred-gaussian": "centred Gaussian", "constant": "constant map",
-            "edges": "edges", "blurred-edges": "blurred edges", "noisy-gaussian": "Gaussian with noise",
-            "noisy-edges": "edges with noise", "one-map": "one map for all labels"}  # fmt: skip
 
 
 def visible(text: str) -> str:
@@ -36,12 +33,7 @@ def name(text: object, most: int = LONGEST_NAME) -> str:
 
 def source(bundle: str | None) -> str:
     """Who a figure is about, in words."""
-    if not bundle:
-        return "the model"
-    if not bundle.startswith(CONTROL):
-        return name(bundle)
-    kind, _, of = bundle.removeprefix(CONTROL).partition(":")
-    return f"{CONTROLS.get(kind, name(kind))}{f' ({name(of)})' if of else ''}"
+    return name(source_name(bundle))
 
 
 def number(value: float | None, decimals: int = DECIMALS) -> str:

@@ -11,10 +11,11 @@ from auditkit.arrays import Array
 from auditkit.metrics.label_specificity import CLIPPED
 from auditkit.metrics.table import title
 from auditkit.report.chart_data import BAND, GRID, SEED, Rows, sample
-from auditkit.report.formatting import CONTROLS, DOWN, UP, count, exact, name, percent, source
+from auditkit.report.formatting import DOWN, UP, count, exact, name, percent, source
 from auditkit.report.svg import Axis, Panel, legend, nice_range
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult, RandomisationStage
 from auditkit.runs.summary.source_rows import image_means
+from auditkit.runs.summary.wording import CONTROLS
 
 MOST_IMAGES, MOST_PAIRS = 400, 1500  # points of a chart
 MOST_BUNDLES = 4  # that are drawn; all of them are in the tables

@@ -8,7 +8,7 @@ from auditkit.report import wording
 from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, source
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult, Taken
 from auditkit.runs.folder.results import CheckResult, DifferenceResult, ModelFile, Results
-from auditkit.runs.summary.wording import flag_text, remark, why_not_randomised
+from auditkit.runs.summary.wording import flag_text, remark, source_text, why_not_randomised
 
 MOST_KEY_BUNDLES = 3
 _RULES = {"min": "at least", "max": "at most"}
@@ -156,7 +156,7 @@ def limit(check: CheckResult) -> str:
         return ""
     if not check.rule.startswith("margin over "):
         return f"{_RULES.get(check.rule, check.rule)} {exact(check.limit)}"
-    control = source(check.rule.removeprefix("margin over "))
+    control = name(source_text(check.rule.removeprefix("margin over ")))
     if check.limit > 0:
         return f"more than {exact(check.limit)} above {control}"
     return f"less than {exact(-check.limit)} below {control}" if check.limit < 0 else f"above {control}"

@@ -15,7 +15,7 @@ from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.table import METRICS, title
 from auditkit.runs.folder.figures import STATUSES, Evidence, Severity, Status
 from auditkit.runs.folder.results import CheckResult
-from auditkit.runs.summary.wording import why_not_randomised
+from auditkit.runs.summary.wording import source_text, why_not_randomised
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression
@@ -101,7 +101,7 @@ def judge_check(check: Check, policy: Policy, measurements: Measurements, allowe
     if check.metric not in ("flags", "runtime_error"):
         least = min(outcome.e_holds for _, outcome in judged)
         evidence = Evidence(least, fmean(outcome.e_fails for _, outcome in outcomes), len(outcomes))
-    notes = (f"{control} is left out: {reason}." for control, reason in left_out.items())
+    notes = (f"Left out: {source_text(control)}, because {reason}." for control, reason in left_out.items())
     finding, to_do = _finding(check, *worst), ""
     if finding.status == "fail" and check.what_to_do:
         to_do = f"What to do: {check.what_to_do}"
@@ -278,12 +278,12 @@ def _no_room(check: Check, figure: Figure) -> str:
     control = figure.control
     if control is None or control.value is None:
         return ""
-    (least, most), of, at = METRICS[check.metric].limits, control.of, control.value
+    (least, most), at = METRICS[check.metric].limits, control.value
     if check.limit < 0 and control.interval is not None and control.interval[0] + check.limit < least:
-        return f"{of} is itself at {at:.3g}, so nothing can be shown to lie {-check.limit:g} below it"
+        return f"the control itself is at {at:.3g}, so nothing can be shown to lie {-check.limit:g} below it"
     near = most - max(check.limit, HEADROOM) - ROUNDING
     if check.limit >= 0 and at >= near and at + (figure.value or 0) >= near:
-        return f"{of} is itself at {at:.3g}, so nothing can be shown to lie {check.limit or HEADROOM:g} above it"
+        return f"the control itself is at {at:.3g}, so nothing can be shown to lie {check.limit or HEADROOM:g} above it"
     return ""
 
 
@@ -298,7 +298,7 @@ def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
         observed = f"{of}: {figure.value:.3g}{on}; at most {check.limit:g} is allowed."
     else:
         ends = "" if figure.interval is None else " (95 % interval {} to {})".format(*map(_decimal, figure.interval))
-        less = f" minus that of {figure.against}" if figure.against else ""
+        less = f" minus that of {source_text(figure.against)}" if figure.against else ""
         asked = {"max": "at most", "min": "at least"}.get(check.rule, "more than")
         observed = (
             f"{_of_metric(check, figure)}{less}{on}: {_decimal(figure.value)}{ends}; {asked} {check.limit:g} is asked."

@@ -14,9 +14,10 @@ from datetime import date
 
 from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES
 from auditkit.metrics.table import METRICS
-from auditkit.runs.folder.figures import CONTROL, Severity, Verdict
+from auditkit.runs.folder.figures import Severity, Verdict
 from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.samples import Samples
+from auditkit.runs.summary.wording import source_text
 from auditkit.verdict.checks import Finding, judge_check
 from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Figure, Measurements
@@ -97,9 +98,10 @@ def _not_above(policy: Policy, measurements: Measurements, active: Mapping[str, 
     for check in margins or _default_margins(policy, measurements):
         for control in check.over:
             name = f"not-above-{control}"
-            title = f"{check.metric.replace('_', ' ')} above control:{control}"
-            over_control = replace(check, id=name, title=title, limit=0.0, over=(control,), what_to_do="")
-            finding = judge_check(over_control, any_count, measurements)
+            over_control = replace(check, id=name, limit=0.0, over=(control,), what_to_do="")
+            title = over_control.requirement
+            titled = replace(over_control, title=f"{title[:1].upper()}{title[1:]}")
+            finding = judge_check(titled, any_count, measurements)
             few = finding.figure.n < FEWEST_IMAGES  # they are no sign of anything
             if finding.status in ("fail", "inconclusive") and not few:
                 finding = replace(finding, part_of=check.id if margins else "")
@@ -212,9 +214,10 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
 def _weak(of_policy: Sequence[Finding]) -> str:
     """Says so where maps differ from label to label as they should, but are no better than one without the model."""
     specific = any(finding.metric == "label_specificity" and finding.status == "pass" for finding in of_policy)
-    beaten = [finding.figure.against.removeprefix(CONTROL) for finding in of_policy
+    beaten = [finding.figure.against for finding in of_policy
               if finding.metric == "relevance_gain" and finding.status == "fail"]  # fmt: skip
-    return f"The maps are faithful but weak: no better than {beaten[0]}. " if specific and any(beaten) else ""
+    better = source_text(beaten[0]) if specific and any(beaten) else ""
+    return f"The maps are faithful but weak: no better than {better}. " if better else ""
 
 
 def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Severity) -> str:
@@ -226,7 +229,7 @@ def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Sever
     below = [finding.id for finding in of_policy if finding.status == "fail" and not at_least(finding.severity, level)]
     if below:
         sentences.append(f"Failed, but below the severity {level} that decides: {', '.join(below)}.")
-    sentences += [f"In {finding.id}, {', '.join(finding.left_out)} was left out, not beaten."
+    sentences += [f"Left out of {finding.id}, not beaten: {', '.join(map(source_text, finding.left_out))}."
                   for finding in passed if finding.left_out]  # fmt: skip
     if decision.tested:
         sentences.append(_AT_MOST.format("do not meet the policy", "pass"))

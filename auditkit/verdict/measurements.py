@@ -11,7 +11,7 @@ from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import CONTROL, MetricResult
 from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.samples import Samples
-from auditkit.runs.summary.wording import remark
+from auditkit.runs.summary.wording import remark, source_name, source_text
 from auditkit.verdict.policy import ONE_MAP_CONTROL
 
 _Key = tuple[str, str, str, str]  # metric, bundle, infill and, in comparisons, what they are compared with
@@ -87,7 +87,7 @@ class Measurements:
                    for entry in self._comparisons.get((metric, bundle, infill, against), [])]  # fmt: skip
         if not margins:
             missing = [figure for figure in self._figures(metric, bundle, infill) if figure.value is None]
-            figure = missing[0] if missing else Figure(of, reason=f"it was not compared with {name}")
+            figure = missing[0] if missing else Figure(of, reason=f"it was not compared with {source_text(name)}")
             return [replace(figure, of=of, against=name)]
         unsure = control == ONE_MAP_CONTROL and METRICS[metric].rests_on_predicted_label
         least = f"above {self.results.settings.eps1}" if unsure else f"{FLOOR:g} or more"
@@ -95,10 +95,11 @@ class Measurements:
             margins = [self._of_unsure(margin, least, bundle, infill) for margin in margins]
         # Only images on which another label counts tell of the one map; its best effort is about just them.
         of_control = self._of_control("best_effort" if unsure else metric, against, infill)
-        short = "" if unsure or of_control.sample is not None else f"the results lack the figure of {name} itself"
+        known = unsure or of_control.sample is not None
+        short = "" if known else f"the results lack the figure of {source_text(name)} itself"
         same_curves = self._samples is not None and self._samples.same_curves(bundle, infill, against)
-        return [replace(margin, control=replace(of_control, of=name), short=short, against=name,
-                        same_curves=same_curves) for margin in margins]  # fmt: skip
+        return [replace(margin, control=of_control, short=short, against=name, same_curves=same_curves)
+                for margin in margins]  # fmt: skip
 
     def _of_control(self, metric: str, control: str, infill: str) -> Figure:
         entries = self._controls.get((metric, control, infill, ""), [])
@@ -137,7 +138,7 @@ class Measurements:
                    for entry in self.results.controls)  # fmt: skip
 
     def _of(self, bundle: str, infill: str) -> str:
-        name = bundle or "the model"
+        name = source_name(bundle)
         return f"{name} ({infill})" if len(self.infills) > 1 and infill else name
 
 

@@ -8,9 +8,11 @@ from importlib import resources
 from auditkit.errors import BadInput
 from auditkit.methods.controls import CONTROLS as DRAWN
 from auditkit.metrics.betting import FEWEST_IMAGES
+from auditkit.metrics.table import title
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.figures import Severity
+from auditkit.runs.folder.figures import CONTROL, Severity
 from auditkit.runs.folder.results import SHIPPED, RecordedPolicy, RecordedSuppression
+from auditkit.runs.summary.wording import source_text
 
 SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high", "critical")
 FAIL_ON = SEVERITIES[1:]  # what is for information never fails
@@ -39,20 +41,22 @@ class Check:
     @property
     def rule_text(self) -> str:
         """The rule as results.json writes it."""
-        return self.rule if self.rule != "min_margin_over" else f"margin over {self._controls()}"
+        return self.rule if self.rule != "min_margin_over" else f"margin over {self._control or 'every control'}"
 
     @property
     def requirement(self) -> str:
         """The check in words."""
-        about = self.metric.replace("_", " ")
+        about = title(self.metric)
         if self.rule != "min_margin_over":
             return f"{about} {'at least' if self.rule == 'min' else 'at most'} {self.limit:g}"
+        over = f"that of {source_text(self._control)}" if self._control else "every control"
         if self.limit < 0:
-            return f"{about} less than {-self.limit:g} below {self._controls()}"
-        return f"{about} above {self._controls()}" + (f" by more than {self.limit:g}" if self.limit else "")
+            return f"{about} less than {-self.limit:g} below {over}"
+        return f"{about} above {over}" + (f" by more than {self.limit:g}" if self.limit else "")
 
-    def _controls(self) -> str:
-        return f"control:{self.over[0]}" if len(self.over) == 1 else "every control"
+    @property
+    def _control(self) -> str:
+        return f"{CONTROL}{self.over[0]}" if len(self.over) == 1 else ""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import resolved
-from auditkit.runs.folder.figures import Severity, Status
+from auditkit.runs.folder.figures import CONTROL, Severity, Status
 from auditkit.runs.folder.results import ModelFile, Refusal
+from auditkit.runs.summary.wording import source_text
 from auditkit.verdict.checks import NO_FIGURE, Finding
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import ONE_MAP_CONTROL, Policy
@@ -100,8 +101,9 @@ def _controls(policy: Policy, measurements: Measurements) -> Finding:
         expected += [f"{ONE_MAP_CONTROL}:{bundle}" for bundle in measurements.bundles]
     missing = [name for name in expected
                if not all(measurements.has_control(name, infill) for infill in measurements.infills)]  # fmt: skip
+    names = ", ".join(source_text(f"{CONTROL}{name}") for name in missing)
     if missing or not measurements.infills:
-        return _finding("controls", title, "not assessed", f"No figures of {', '.join(missing) or 'any control'}.")
+        return _finding("controls", title, "not assessed", f"No figures of {names or 'any control'}.")
     return _finding("controls", title, "pass", f"{len(expected)} controls were measured.")
 
 

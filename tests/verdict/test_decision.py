@@ -136,7 +136,7 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
         "title": "The maps show clearly more evidence than maps that ignore the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True, "counts": True,
-        "reason": "Worst completeness of maps (gray) minus that of control:random on 1000 images: 0.200 (95 % interval "
+        "reason": "Worst completeness of maps (gray) minus that of a random map on 1000 images: 0.200 (95 % interval "
         "0.190 to 0.210); more than 0.05 is asked.",
     }  # fmt: skip
     json.dumps(to_json(checks), allow_nan=False)
@@ -184,7 +184,7 @@ def test_a_margin_must_hold_over_the_best_control(good: Plain, value: float, exp
     one |= {"value": value, "low": value - 0.01, "high": value + 0.01}
     found = check(DETAILED, good, "completeness-above-controls")
     assert (found.status, found.observed) == (expected, value)
-    assert " that of control:edges on" in found.reason
+    assert " that of edges on" in found.reason
     assert verdict(DETAILED, good) == expected
 
 
@@ -194,7 +194,7 @@ def test_a_wide_interval_counts_before_a_small_margin(good: Plain) -> None:
         one.update({"value": value, "low": low, "high": 0.3})
     said = check(DETAILED, good, "completeness-above-controls")
     assert (said.status, said.observed) == ("inconclusive", 0.15)
-    assert " that of control:constant on" in said.reason
+    assert " that of a constant map on" in said.reason
 
 
 def test_a_margin_over_one_control_asks_nothing_of_the_others(good: Plain) -> None:
@@ -265,6 +265,19 @@ def test_maps_that_equal_a_control_on_every_image_are_not_above_it() -> None:
     assert "On every image its curves are the control's" in said.reason
 
 
+@pytest.mark.parametrize(("rule", "weak"), [('min_margin_over = "control:0"', True), ("min = 0.9", False)])
+def test_maps_that_only_differ_by_label_are_called_weak_beside_a_control(rule: str, weak: bool) -> None:
+    asked = policy(f"gain; relevance_gain; {rule}\ndiffer; label_specificity; min = 0.25")
+    found = results(asked)
+    found["metrics"] += [entry(name, "maps", 0.5) for name in ("relevance_gain", "label_specificity")]
+    found["controls"] += [entry("relevance_gain", f"control:{name}", 0.7) for name in CONTROLS[:-1]]
+    for one in pick(found, "comparisons", name="relevance_gain"):
+        one |= {"value": -0.2, "low": -0.21, "high": -0.19}
+    _, said, reason = judged(asked, found, TODAY)
+    assert said == "fail"
+    assert reason.startswith("The maps are faithful but weak: no better than a random map. ") == weak
+
+
 def test_a_margin_that_float32_cannot_resolve_is_none() -> None:
     found = results(PLAIN)
     (one,) = pick(found, "comparisons", name="worst_completeness", against="control:random")
@@ -332,7 +345,7 @@ def test_a_check_that_cannot_fail_is_not_passed(good: Plain) -> None:
     checks, said, reason = judged(DETAILED, good, TODAY)
     found = next(one for one in checks if one.id == "soundness-near-random")
     assert (found.status, found.required, said) == ("not assessed", False, "pass")
-    assert "Control:random is itself at 0.02, so nothing can be shown to lie 0.05 below it." in found.reason
+    assert "The control itself is at 0.02, so nothing can be shown to lie 0.05 below it." in found.reason
     assert reason.startswith(
         "12 checks hold, 6 of the policy and 6 of the measurement itself; 1 suppressed or not assessed: "
         "soundness-near-random. Not assessed: “The maps do not make up evidence for labels that the model rejects”. "
@@ -417,7 +430,7 @@ def test_room_that_is_not_known_is_none(good: Plain) -> None:
     drop("controls", name="worst_soundness", bundle="control:random")(good)
     said = check(DETAILED, good, "soundness-near-random")
     assert (said.status, said.required) == ("inconclusive", True)
-    assert "The results lack the figure of control:random itself" in said.reason
+    assert "The results lack the figure of a random map itself" in said.reason
     assert verdict(DETAILED, good) == "inconclusive"
 
 
@@ -428,7 +441,7 @@ def test_a_margin_that_cannot_be_met_stays_open(margin: float, expected: str, go
     apart(good, "worst_completeness", "edges", margin)
     said = check(DETAILED, good, "completeness-above-controls")
     assert (said.status, verdict(DETAILED, good)) == (expected, expected)
-    told = "Control:edges is itself at 0.97, so nothing can be shown to lie 0.05 above it." in said.reason
+    told = "The control itself is at 0.97, so nothing can be shown to lie 0.05 above it." in said.reason
     assert told == (expected == "inconclusive")
 
 
@@ -459,8 +472,8 @@ def test_controls_without_room_are_left_out_where_others_have_it() -> None:
     at(found, "worst_soundness", "random", 0.01, 0.005)
     said, reason = check(asked, found, "sound"), judged(asked, found, TODAY)[2]
     assert said.status == "pass"
-    assert "control:random is left out: control:random is itself at 0.01" in said.reason
-    assert "In sound, control:random was left out, not beaten." in reason
+    assert "Left out: a random map, because the control itself is at 0.01" in said.reason
+    assert "Left out of sound, not beaten: a random map." in reason
 
 
 # What the verdict weighs ----------------------------------------------------------------------------------------------
@@ -524,9 +537,10 @@ def test_a_sure_model_can_pass_and_the_reason_is_told(good: Plain) -> None:
     assert why_not_assessed(NotAssessed("best_effort", "no-second-label", value=0.01)) in reason
     found = {one.id: one for one in checks}
     assert (found["best-effort"].status, found["best-effort"].required) == ("not assessed", False)
-    assert "control:one-map is left out: no image has a second label" in found["completeness-above-controls"].reason
+    reason_of_check = found["completeness-above-controls"].reason
+    assert "Left out: one map for all labels, because no image has a second label" in reason_of_check
     assert "not-above-one-map" not in found
-    assert "In completeness-above-controls, control:one-map was left out, not beaten." in reason
+    assert "Left out of completeness-above-controls, not beaten: one map for all labels." in reason
 
 
 def test_the_model_must_be_the_reason(good: Plain) -> None:
@@ -566,7 +580,7 @@ def test_one_map_needs_images_that_can_tell_it_from_others(n: int, expected: str
     names = {one.id: one for one in checks}
     left_out = f"{n} of 1000 images have a second label with probability above 0.01, 20 are needed"
     assert (left_out in names["completeness-above-controls"].reason) == (expected == "pass")
-    assert ("control:one-map was left out, not beaten" in reason) == (expected == "pass")
+    assert ("not beaten: one map for all labels" in reason) == (expected == "pass")
     assert ("not-above-one-map" in names) == (expected == "fail")
 
 
@@ -871,6 +885,7 @@ def test_controls_that_are_not_beaten_are_named_even_when_nobody_asks() -> None:
     one |= {"value": 0.0, "low": -0.01, "high": 0.01}
     said = check(asked, found, "not-above-random")
     assert (said.status, said.severity) == ("inconclusive", "info")
+    assert said.title == "Worst completeness above that of a random map"
     assert verdict(asked, found) == "pass"
     for one in found["metrics"]:
         one.update(MISSING if one["name"] in OF_EVERY_LABEL else {})
@@ -957,6 +972,7 @@ def test_leaving_out(what: str, good: Plain) -> None:
     assert said in ("inconclusive", "fail")
     assert reason
     assert any(one.status not in ("pass", "suppressed") for one in checks)
+    assert "control:" not in " ".join([reason, *(f"{one.title} {one.reason}" for one in checks)])
 
 
 REFUSED: dict[str, Callable[[Plain], object]] = {
@@ -1253,7 +1269,7 @@ def test_one_failure_among_many_tests_must_be_clear() -> None:
     assert found.verdict == "inconclusive"
     assert found.verdict_reason.startswith(
         "1 of 7 checks failed or are open. Failed: “insertion above every control”. Insertion of maps minus that "
-        "of control:edges on"
+        "of edges on"
     )
     assert found.verdict_reason.endswith("With so many tests, a failure may still be chance; add images to settle it.")
     drawn.margins["control:edges"] = low - 0.1

@@ -13,6 +13,7 @@ from auditkit.cli.main import main
 from auditkit.errors import BadInput
 from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.folder.results import SHIPPED, RecordedSuppression
+from auditkit.runs.summary import wording
 from auditkit.verdict.flags import CHEATS, KINDS
 from auditkit.verdict.policy import CONTROLS, Policy, shipped_text
 from auditkit.verdict.policy_file import parse_policy, read_policy
@@ -151,12 +152,19 @@ def test_titles_say_what_is_asked() -> None:
     margins = {
         "control:0": "insertion above every control",
         "control:0.1": "insertion above every control by more than 0.1",
-        "control:edges:-0.1": "insertion less than 0.1 below control:edges",
+        "control:edges:-0.1": "insertion less than 0.1 below that of edges",
+        "control:random:0": "insertion above that of a random map",
     }
     for text, said in margins.items():
         assert small(more=CHECK.format("insertion", f'min_margin_over = "{text}"')).checks[1].title == said
     assert small().checks[0].title == "worst completeness at least 0.4"
     assert small(more=CHECK.format("flags", 'max = 0\ntitle = "no fakes"')).checks[1].title == "no fakes"
+
+
+def test_every_control_has_a_plain_name() -> None:
+    assert tuple(wording.CONTROLS) == CONTROLS
+    assert [wording.source_text(f"control:{control}") for control in ("random", "blurred-edges", "one-map:maps")] == [
+        "a random map", "blurred edges", "one map for all labels (maps)"]  # fmt: skip
 
 
 def test_suppressions_name_checks_or_single_cheats() -> None:

@@ -23,7 +23,7 @@ from auditkit.runs.summary.row_table import RowTable
 from auditkit.runs.summary.samples import Assessed, Samples, paired_difference
 from auditkit.runs.summary.sampling_error import sampling_errors
 from auditkit.runs.summary.source_rows import Source, map_flags, sources
-from auditkit.runs.summary.wording import figure_text, flag_text, remarks, sampling_remarks
+from auditkit.runs.summary.wording import figure_text, flag_text, remarks, sampling_remarks, source_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +90,7 @@ class Summary:
         rows = []
         for source, infill in lines:
             figures = [cells.get((source, infill, name), "") for name in names]
-            rows.append([source, *([infill] if several else []), *figures])
+            rows.append([source_name(source), *([infill] if several else []), *figures])
         return head, rows
 
     def __repr__(self) -> str:  # what a Python prompt shows

@@ -13,6 +13,10 @@ from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import CONTROL, Flag, FlagKind, MetricResult, NotRandomised, Runtime, SamplingError
 from auditkit.runs.summary.sampling_error import MOST_SAMPLING_ERROR
 
+CONTROLS = {"random": "random map", "centred-gaussian": "centred Gaussian", "constant": "constant map",
+            "edges": "edges", "blurred-edges": "blurred edges", "noisy-gaussian": "Gaussian with noise",
+            "noisy-edges": "edges with noise", "one-map": "one map for all labels"}  # fmt: skip
+_TAKE_AN_ARTICLE = tuple(f"{CONTROL}{name}" for name in ("random", "centred-gaussian", "constant", "noisy-gaussian"))
 _WHY_NOT_ASSESSED: dict[Cause, str] = {
     "no-map-for-predicted-label": "no map for the predicted label",
     "no-map-for-named-label": "no map for a named label",
@@ -56,6 +60,19 @@ _FLAGS: dict[FlagKind, str] = {
     "constant": "{0.bundle}: {0.count} of {0.total} maps are constant",
     "ties": "{0.bundle}: many pixels are tied in {0.count} of {0.total} maps",
 }  # fmt: skip
+
+
+def source_name(source: str | None) -> str:
+    """Whose maps a figure is about, as a table names them; controls have plain names."""
+    if source is None or not source.startswith(CONTROL):
+        return source or "the model"
+    kind, _, bundle = source.removeprefix(CONTROL).partition(":")
+    return f"{CONTROLS.get(kind, kind)}{f' ({bundle})' if bundle else ''}"
+
+
+def source_text(source: str) -> str:
+    """The same within a sentence."""
+    return f"{'a ' if source in _TAKE_AN_ARTICLE else ''}{source_name(source)}"
 
 
 def why_not_assessed(missing: NotAssessed) -> str:
