@@ -78,10 +78,11 @@ _METHODS = (
      "Spearman's rank correlation with the original maps must fall: a map that stays the same does not "
      "depend on the model.", ""),
     ("Test by betting", "Decides whether a mean keeps the policy's limit. Capital grows or shrinks with each "
-     "image, and reaches 20 times its start by chance in at most 5 % of audits, whatever the values are and "
-     "whenever you look. A check passes at 20, fails when the opposite test reaches 20, and is inconclusive "
-     "otherwise. A verdict fails when the mean over all its tests reaches 20. The interval beside a check holds "
-     "the limits that its test leaves open.", "e = mean over bets of ∏ (1 + bet · (x − limit)),  one x per image"),
+     "image, and reaches 20 times its start by chance in at most 5 % of audits, whatever the values are, and "
+     "also if images are added later and the result is looked at again. A check passes at 20, fails when the "
+     "opposite test reaches 20, and is inconclusive otherwise. A verdict fails when the mean over all its tests "
+     "reaches 20. The interval beside a check holds the limits that its test leaves open.",
+     "e = mean over bets of ∏ (1 + bet · (x − limit)),  one x per image"),
     ("Interval", "Describes a figure and decides nothing. Bootstrap over images, at the stated confidence; "
      "Wilson's for accuracy; where all images have the same value, what so many equal images leave possible. Of "
      "fewer than 5 images none is given. Differences are paired: both maps on the same images. An interval of a "
