@@ -280,17 +280,21 @@ def compared(records: dict[str, Figures]) -> list[Figures]:
             both = [image for image in full[metric] if image in own[metric]]
             mine, theirs = (np.array([figures[metric][image] for image in both]) for figures in (own, full))
             difference = paired_difference(mine, theirs)
+            several = difference.low is not None  # fewer than five images have no interval
             one[metric] = {
                 "mean": float(mine.mean()), "difference": difference.value, "low": difference.low,
                 "high": difference.high, "n": difference.n,
-                "standard_error": float((mine - theirs).std(ddof=1) / np.sqrt(len(mine))),
+                "standard_error": float((mine - theirs).std(ddof=1) / np.sqrt(len(mine))) if several else None,
             }  # fmt: skip
         found.append(one)
     return found
 
 
 def pooled(found: list[Figures]) -> list[Figures]:
-    """The mean difference over models of each schedule that was measured on all of them, with its 95 % interval."""
+    """The mean difference over models of each schedule that was measured on all of them, with its 95 % interval.
+
+    It has none if a model has none.
+    """
     models = {one["model"] for one in found}
     by_schedule = {one["schedule"]: [other for other in found if other["schedule"] == one["schedule"]] for one in found}
     rows = []
@@ -300,8 +304,11 @@ def pooled(found: list[Figures]) -> list[Figures]:
         row: Figures = {"schedule": schedule, "rows": float(np.mean([one["rows"] for one in several]))}
         for metric in METRICS:
             value = float(np.mean([one[metric]["difference"] for one in several]))
-            error = 1.96 * float(np.sqrt(sum(one[metric]["standard_error"] ** 2 for one in several))) / len(several)
-            row[metric] = {"difference": value, "low": value - error, "high": value + error}
+            errors = [one[metric]["standard_error"] for one in several]
+            row[metric] = {"difference": value, "low": None, "high": None}
+            if None not in errors:
+                error = 1.96 * float(np.linalg.norm(errors)) / len(several)
+                row[metric] |= {"low": value - error, "high": value + error}
         rows.append(row)
     return rows
 
@@ -324,7 +331,8 @@ def _table(rows: list[Figures]) -> str:
     """One line for each schedule, the cheapest last."""
 
     def text(figure: Figures) -> str:
-        return f"{figure['difference']:+.3f} ({figure['low']:+.3f} to {figure['high']:+.3f})"
+        ends = "" if figure["low"] is None else f" ({figure['low']:+.3f} to {figure['high']:+.3f})"
+        return f"{figure['difference']:+.3f}{ends}"
 
     ordered = sorted(rows, key=lambda one: -one["rows"])
     lines = [[one["schedule"], f"{one['rows']:,.0f}", *(text(one[metric]) for metric in METRICS)]
@@ -339,12 +347,18 @@ def plot(found: list[Figures]) -> str:
         series: list[Series] = []
         for model, (tone, shape) in zip(dict.fromkeys(one["model"] for one in found), MARKS, strict=False):
             points = [(float(np.log10(one["rows"])), one[metric]) for one in found if one["model"] == model]
-            rows = [[x, value["difference"], value["low"], value["high"], x, x] for x, value in points]
+            rows = [[x, value["difference"], *_ends(value), x, x] for x, value in points]
             series.append((model, tone, shape, np.array(rows)))
-        ends = [one[metric][end] for one in found for end in ("low", "high")]
+        ends = [end for one in found for end in _ends(one[metric])]
         charts.append((metric.capitalize(), Axis(2.5, 4.1, "images a mask, powers of ten"),
                        Axis(min(*ends, -0.02), max(*ends, 0.02), "difference to full"), series))  # fmt: skip
     return page(charts)
+
+
+def _ends(figure: Figures) -> tuple[float, float]:
+    """The interval of a difference; the difference itself where it has none."""
+    low, high = (figure["difference"] if figure[end] is None else figure[end] for end in ("low", "high"))
+    return low, high
 
 
 def main() -> None:

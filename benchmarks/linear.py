@@ -179,11 +179,15 @@ def shares(lengths: Sequence[int], scores: Iterable[Array]) -> Shares:
 
 
 def needed(found: Shares) -> dict[str, int | None]:
-    """The length from which on the share is at least 1 - delta; None where no length tried is short of it, or all."""
+    """The length from which on the share is at least 1 - delta; None where no length tried is short of it, or all.
+
+    Shares of fewer than five shuffles have no interval, and so the length has none.
+    """
     lengths = sorted(found)
 
     def first(end: str) -> int | None:
-        short = [place for place, n in enumerate(lengths) if getattr(found[n], end) < 1 - DELTA]
+        ends = [getattr(found[n], end) for n in lengths]
+        short = [place for place, share in enumerate(ends) if share is not None and share < 1 - DELTA]
         return lengths[short[-1] + 1] if short and short[-1] + 1 < len(lengths) else None
 
     return {"value": first("value"), "low": first("high"), "high": first("low")}
@@ -191,9 +195,10 @@ def needed(found: Shares) -> dict[str, int | None]:
 
 def told(found: Interval) -> Row:
     """A share as it is written down, and whether it shows the theorem's 1 - delta, refutes it or leaves it open."""
-    low, high = found.low or 0.0, found.high or 0.0
-    answer = "holds" if low >= 1 - DELTA else "fails" if high < 1 - DELTA else "open"
-    return {"value": found.value, "low": low, "high": high, "n": found.n, "is": answer}
+    answer = "open"
+    if found.low is not None and found.high is not None and not found.low < 1 - DELTA <= found.high:
+        answer = "holds" if found.low >= 1 - DELTA else "fails"
+    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n, "is": answer}
 
 
 def measure(kind: str, margin: float, d: int, shuffles: int, seed: int) -> Row:
@@ -284,7 +289,8 @@ def plot(rows: Sequence[Row]) -> str:
             ("needed for soundness", "b2", "triangle", points(chief, "needed_sound")),
             ("L1, claimed for completeness", "b0", "", first),
             ("needed by the first interval for completeness", "b0", "disc", points(chief, "needed_fixed"))]),
-        ("All inputs: length needed for soundness", Axis(2, most[0] + 0.5, "log₂ (d × margin² / variance of z)"),
+        ("All inputs: length needed for soundness",
+         Axis(2, max(most[0], 2) + 0.5, "log₂ (d × margin² / variance of z)"),
          Axis(0, most[3] * 1.05, "length × margin² / variance of z"), every),
     ]  # fmt: skip
     return page(panels)

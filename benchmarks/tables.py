@@ -20,6 +20,7 @@ from benchmarks.label_specificity import specificity_table
 from benchmarks.memory import memory_table
 from benchmarks.paper.tables import findings
 from benchmarks.paper.tables import markdown as of_paper
+from benchmarks.paper.tables import told as share_text
 from benchmarks.peers.tables import markdown as of_peers
 from benchmarks.planted import planted_table
 from benchmarks.record import record_table
@@ -106,7 +107,7 @@ def linear(found: Results) -> str:
     """The linear theorem: shares at the lengths that it claims."""
 
     def share(one: Results | None) -> str:
-        return "the length exceeds d" if one is None else f"{one['value']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
+        return "the length exceeds d" if one is None else share_text(one, ".3f")
 
     rows = [
         [f"{row['kind']}, margin {row['margin']:g}", f"{row['d']:,}", str(row["L1"]), str(row["L2"]),

@@ -39,6 +39,23 @@ def test_schedules_are_measured_and_compared(
     assert (tmp_path / "plot.svg").read_text().startswith("<svg")
 
 
+def test_few_images_have_differences_without_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = {"image": ["a", "a"], "label": [0, 1], "predicted": [True, False], "insertion": [0.5, 0.2],
+               "alpha": [0.5, 0.7], "beta": [0.9, 0.8], "log_odds": [[1.0, -1.0], [-1.0, 1.0]]}  # fmt: skip
+    twice = {key: [*values, *values] for key, values in columns.items()}
+    for schedule, gain in (("full", 0.0), ("fast", 0.1)):
+        results = twice | {"infill": [infill for infill in frontier.INFILLS for _ in "ab"],
+                           "insertion": [value + gain for value in twice["insertion"]]}  # fmt: skip
+        record = {**frontier.origin("benchmarks.frontier"), "schedule": schedule, "model": "m", "labels": "top2",
+                  "rows": 10, "masks": 2, "results": results}  # fmt: skip
+        (tmp_path / f"{schedule}.json").write_text(json.dumps(record))
+    run(monkeypatch, "table", tmp_path, "--plot", tmp_path / "plot.svg")
+    found = json.loads(capsys.readouterr().out)
+    assert "| fast | 10 | +0.000 | +0.000 | +0.100 | +0.000 |" in frontier.frontier_table(found)
+
+
 def test_pooling_is_the_mean_over_models() -> None:
     one = {metric: {"difference": 0.1, "standard_error": 0.03} for metric in frontier.METRICS}
     two = {metric: {"difference": 0.3, "standard_error": 0.04} for metric in frontier.METRICS}

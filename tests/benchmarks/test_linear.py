@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from auditkit.metrics.statistics import share_interval
-from benchmarks import linear
+from benchmarks import linear, tables
 
 ROOT = Path(linear.__file__).parents[1]
 CHANCE = np.random.default_rng(0)
@@ -114,6 +114,18 @@ def test_the_length_needed_is_the_one_behind_the_last_that_falls_short():
 
 def test_a_share_shows_the_promise_refutes_it_or_leaves_it_open():
     assert [linear.told(share_interval(hits, 1000))["is"] for hits in (1000, 955, 900)] == ["holds", "open", "fails"]
+
+
+def test_few_shuffles_have_values_without_intervals(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["linear", "--powers", "9", "11", "--shuffles", "4", "--plot", str(tmp_path / "plot.svg")]
+    )
+    linear.main()
+    found = json.loads(capsys.readouterr().out)
+    share = found["rows"][1]["at_L1"]["fixed"]
+    assert (share["low"], share["high"], share["n"], share["is"]) == (None, None, 4, "open")
+    assert found["rows"][1]["needed_sound"]["low"] is None
+    assert f"| {share['value']:.3f} |" in tables.linear(found)
 
 
 def test_the_script_prints_what_was_claimed_and_measured_and_draws_it(tmp_path, monkeypatch, capsys):
