@@ -1,7 +1,7 @@
 """Measure honest heatmaps, fakes and damaged ones on a model.
 
     python -m benchmarks.calibration MODEL.onnx IMAGES -o FOLDER [--preset imagenet] [--images 100] [--labels top3]
-        [--other MODEL.onnx] [--wrong-preset unit]
+        [--other MODEL.onnx [--other-preset caffe]] [--wrong-preset unit]
 
 Maps of every method are made; fakes and damaged maps are made from some of them; `--other` adds the maps of another
 model, `--wrong-preset` those of the same model fed wrongly. FOLDER/values.json then has every metric of every set of
@@ -11,6 +11,7 @@ where it was cut short.
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,8 @@ HONEST: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 COPIED = ["mask", "rise"]  # methods whose maps are faked and damaged
 TOGETHER = 6  # sets in one evaluation
+FEW_LABELS = 20  # in all: more are lent in small groups of images, since a lender maps every label of a group
+GROUP = 5  # images
 Values = dict[str, dict[str, list[float | None]]]  # by source and metric, one number for each image
 
 
@@ -113,62 +116,95 @@ def every_set(model: OnnxClassifier, images: Dataset, asked: argparse.Namespace)
         log({"made": method})
     seen = predictions(model, images)
     for number, (name, (method, fake)) in enumerate(fakes_of(asked.copied).items()):
+        if name.partition("/")[0] in (asked.without or ()):
+            continue
         sets[name] = faked(sets[f"honest/{method}"], seen, fake, asked.out / "fakes" / str(number))
-    borrowed = {"another model's": (asked.other, asked.preset), "of wrong pixels": (asked.model, asked.wrong_preset)}
+    borrowed = {"another model's": (asked.other, asked.other_preset or asked.preset),
+                "of wrong pixels": (asked.model, asked.wrong_preset)}  # fmt: skip
     for name, (path, preset) in borrowed.items():
         if path is None or preset is None:
             continue
         lender = opened(path, preset, asked)
         for method in asked.copied:
             out = asked.out / "borrowed" / f"{name} {method}".replace(" ", "-")
-            wanted = sets[f"honest/{method}"].labels
-            rule = ",".join(str(label) for label in sorted(set().union(*wanted.values())))
-            lent = auditkit.explain(lender, images, out / "lent", method, labels=rule, **HONEST[method])
-            ours = {image: {label: lent.get(image, label) for label in labels} for image, labels in wanted.items()}
-            sets[f"borrowed/{name}, {method}"] = kept(ours, out)
+            sets[f"borrowed/{name}, {method}"] = kept(lent(lender, images, sets[f"honest/{method}"], method, out), out)
     if "search" not in (asked.without or ()):
         sets["damaged/found by search"] = searched(model, images, sets["honest/rise"], asked.out / "search")
     return sets
 
 
-def values_of(run: FinishedRun, source: str) -> dict[str, list[float | None]]:
-    """Every metric of a source on every image, None where it has none."""
-    found = {}
-    for name, metric in run.metrics(source, run.table.infills[0]).items():
-        if not isinstance(metric, NotAssessed):
-            means = metric.image_means(len(run.table.images))
-            found[name] = [None if np.isnan(value) else round(float(value), 5) for value in means]
-    matrices = Matrices.of(metric_rows(run.table, run.table.positions(source)))
-    for name, chosen in (("predicted_log_odds", matrices.predicted), ("other_log_odds", ~matrices.predicted)):
-        own = np.where(chosen & np.isfinite(matrices.own), matrices.own, np.nan)
-        levels = dict(zip(matrices.images.tolist(), own, strict=True))
-        found[name] = [_mean(levels.get(image)) for image in range(len(run.table.images))]
+def lent(
+    lender: OnnxClassifier, images: Dataset, honest: HeatmapSet, method: str, out: Path
+) -> Mapping[str, LabelMaps]:
+    """Another model's maps for the images and labels that a set has maps for."""
+    every, found = set().union(*honest.labels.values()), dict[str, LabelMaps]()
+    group = len(images) if len(every) <= FEW_LABELS else GROUP
+    for start in range(0, len(images), group):
+        some = images.select(list(range(start, min(start + group, len(images)))))
+        labels = sorted(set().union(*(honest.labels[image] for image in some.ids)))
+        folder = out / "lent" if group == len(images) else out / "lent" / str(start)
+        maps = auditkit.explain(lender, some, folder, method, labels=",".join(map(str, labels)), pool=images,
+                                **HONEST[method])  # fmt: skip
+        found |= {image: {label: maps.get(image, label) for label in honest.labels[image]} for image in some.ids}
     return found
 
 
-def _mean(levels: Array | None) -> float | None:
+def values_of(run: FinishedRun, source: str, images: Sequence[str]) -> dict[str, list[float | None]]:
+    """Every metric of a source on every image, in the order of these images; None where it has none."""
+    found = {}
+    for name, metric in run.metrics(source, run.table.infills[0]).items():
+        if not isinstance(metric, NotAssessed):
+            means = metric.image_means(len(run.table.images)).tolist()
+            found[name] = in_order(dict(zip(run.table.images, means, strict=True)), images)
+    matrices = Matrices.of(metric_rows(run.table, run.table.positions(source)))
+    for name, chosen in (("predicted_log_odds", matrices.predicted), ("other_log_odds", ~matrices.predicted)):
+        own = np.where(chosen & np.isfinite(matrices.own), matrices.own, np.nan)
+        levels = {run.table.images[image]: _mean(row) for image, row in zip(matrices.images.tolist(), own, strict=True)}
+        found[name] = in_order(levels, images)
+    return found
+
+
+def in_order(values: Mapping[str, float], images: Sequence[str]) -> list[float | None]:
+    """Values by image in the order of these images: a run reads its units in an order of its own."""
+    ordered = [values.get(image, math.nan) for image in images]
+    return [None if math.isnan(value) else round(value, 5) for value in ordered]
+
+
+def _mean(levels: Array) -> float:
     """The mean of the numbers that there are."""
-    known = [] if levels is None else levels[np.isfinite(levels)].tolist()
-    return round(statistics.fmean(known), 5) if known else None
+    known = levels[np.isfinite(levels)].tolist()
+    return statistics.fmean(known) if known else math.nan
+
+
+def together(sets: Mapping[str, HeatmapSet]) -> list[list[str]]:
+    """Names of sets that are evaluated together: they have maps for the same labels.
+
+    Where two labels are equally probable, one method may have mapped the one and another method the other; an
+    evaluation takes one of the two for all its sets.
+    """
+    by_labels: dict[object, list[str]] = {}
+    for name, maps in sets.items():
+        labels = tuple((image, tuple(sorted(maps.labels[image]))) for image in sorted(maps.labels))
+        by_labels.setdefault(labels, []).append(name)
+    return [names[start : start + TOGETHER] for names in by_labels.values() for start in range(0, len(names), TOGETHER)]
 
 
 def measure(model: OnnxClassifier, images: Dataset, sets: Mapping[str, HeatmapSet], asked: argparse.Namespace) -> None:
     """Keep the values of all sets and controls, as they are measured."""
     names, values = list(sets), Values()
-    for start in range(0, len(names), TOGETHER):
-        some = names[start : start + TOGETHER]
-        out = asked.out / "runs" / str(start // TOGETHER)
+    for number, some in enumerate(together(sets)):
+        out = asked.out / "runs" / str(number)
         auditkit.evaluate(model, images, {f"set{names.index(name)}": sets[name] for name in some}, out=out,
                           labels=asked.labels, saliency="none", infill=asked.infill,
-                          controls=not start)  # fmt: skip
+                          controls=not number)  # fmt: skip
         run = read_run(out)
         for source in run.table.sources:
-            number = source.rpartition("set")[2]
-            known = names[int(number)] if number.isdecimal() else ""
-            values[source.replace(f"set{number}", known) if known else source] = values_of(run, source)
+            place = source.rpartition("set")[2]
+            known = names[int(place)] if place.isdecimal() else ""
+            values[source.replace(f"set{place}", known) if known else source] = values_of(run, source, images.ids)
         log({"measured": some})
         record = {**origin("benchmarks.calibration"), "model": asked.model.name, "labels": asked.labels}
-        (asked.out / "values.json").write_text(json.dumps({**record, "images": run.table.images, "values": values}))
+        (asked.out / "values.json").write_text(json.dumps({**record, "images": images.ids, "values": values}))
 
 
 def main() -> None:
@@ -184,8 +220,11 @@ def main() -> None:
     parser.add_argument("--labels", default="top3")
     parser.add_argument("--infill", default="gray")
     parser.add_argument("--other", type=Path, help="another model, whose maps are borrowed")
+    parser.add_argument("--other-preset", help="how images are prepared for it, if not as for the first")
     parser.add_argument("--wrong-preset", help="a way to prepare images that is not the model's")
-    parser.add_argument("--without", action="append", choices=[*HONEST, "search"], help="to leave out; repeatable")
+    parser.add_argument(
+        "--without", action="append", choices=[*HONEST, "blind", "search"], help="to leave out; repeatable"
+    )
     parser.add_argument("--copied", nargs="+", default=COPIED, help="methods whose maps are faked and damaged")
     asked = parser.parse_args()
     model = opened(asked.model, asked.preset, asked)

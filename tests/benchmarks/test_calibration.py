@@ -1,9 +1,13 @@
 """Fakes and damaged maps of the calibration."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from auditkit.arrays import Array
+from auditkit.data.bundles import Bundle, open_bundle
+from benchmarks.calibration.__main__ import TOGETHER, in_order, together
 from benchmarks.calibration.fakes import BLIND, DAMAGES, FAKES, Case, bayer, damaged
 
 
@@ -54,3 +58,18 @@ def test_labels_and_images_are_swapped(case: Case) -> None:
 
 def test_a_bayer_matrix_has_every_number_once() -> None:
     assert sorted(bayer(8).ravel()) == list(range(64))
+
+
+def test_values_come_in_the_order_of_the_images() -> None:
+    """Units of two runs are read in different orders; sets are compared image by image."""
+    assert in_order({"c": 0.3, "a": 0.1, "b": float("nan")}, ["a", "b", "c", "d"]) == [0.1, None, 0.3, None]
+
+
+def test_sets_with_maps_for_other_labels_are_evaluated_apart(tmp_path: Path) -> None:
+    sets = {}
+    for number in range(TOGETHER + 2):
+        bundle = Bundle(tmp_path / str(number))
+        bundle.add(["a", "a"], [0, 2 if number == 1 else 1], np.zeros((2, 4, 4), np.float32))
+        sets[str(number)] = open_bundle(tmp_path / str(number))
+    first, second, third = together(sets)
+    assert (first, second, third) == (["0", "2", "3", "4", "5", "6"], ["7"], ["1"])
