@@ -180,7 +180,7 @@ def plot(rows: list[Record]) -> str:
         if row["checks"]:
             ends = binomtest(row["decided"], row["checks"]).proportion_ci(method="exact")
             points.append([(row["margin"] + following) / 2, row["decided"] / row["checks"], ends.low, ends.high])
-    series = [("checks of all sets of maps, 100 images", *MARKS[0], np.array(points))]
+    series = [("checks of all sets of maps, 40 or 100 images", *MARKS[0], np.array(points))]
     axes = Axis(0.0, 0.4, "margin, in shares of half the range"), Axis(0.0, 1.0, "share decided")
     return page([("Checks that are decided", *axes, series)])
 
