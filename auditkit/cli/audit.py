@@ -89,6 +89,7 @@ def _print(results: "Results", out: Path) -> None:
         ("verdict", f"{word.upper()}{comma}{aside}. {headline(results).means}"),
         *([("images", taken(results))] if results.run.taken else []),
         ("because", results.verdict_reason),
+        *_relies_on(results),
         *(("hint", hint.text) for hint in results.hints),
         *(("reproduced", entry.text) for entry in results.reproductions),
         *((check.status, f"{check.title or check.id}: {check.reason}") for check in untold),
@@ -96,6 +97,15 @@ def _print(results: "Results", out: Path) -> None:
         ("report", str(out / "report.html")),
         ("results", str(out / "results.json")),
     ])  # fmt: skip
+
+
+def _relies_on(results: "Results") -> list[tuple[str, str]]:
+    """What the model relies on, if it was examined or should have been."""
+    from auditkit.report.examination import summary
+
+    if results.examination is not None:
+        return [("relies on", summary(results.examination, results.subject.class_names))]
+    return [("relies on", f"Not known: {results.not_examined}.")] if results.not_examined else []
 
 
 def _matters(check: "CheckResult") -> bool:

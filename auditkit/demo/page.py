@@ -16,10 +16,12 @@ from auditkit.demo.draw import CLASSES
 from auditkit.demo.planted import POLICY, TOP_PIXELS, Demo, Vendor
 from auditkit.metrics.localisation import kept_first
 from auditkit.metrics.statistics import Interval
+from auditkit.report.examination import label, seen
 from auditkit.report.formatting import exact, last, percent
 from auditkit.report.html import page
-from auditkit.report.load_run import load
+from auditkit.report.load_run import load, picture
 from auditkit.report.sections import Fact
+from auditkit.runs.folder.examination import FOLDER as EXAMINATION
 from auditkit.runs.folder.results import Results
 from auditkit.verdict.policy_file import read_policy
 
@@ -27,6 +29,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _TILES = 6  # images whose masks are shown
 _KEPT_FRACTION = 0.05  # of the pixels of a tile
 _ZOOM = 3
+_EXCHANGES = 2  # pictures of a finding
 _GRAY = 128
 
 
@@ -39,18 +42,20 @@ def render(demo: Demo) -> str:
         "right": " and ".join(dict.fromkeys(f"{vendor.correct_when_agree:.0%}" for vendor in demo.vendors)),
         "kept": percent(_KEPT_FRACTION), "images": len(images), "chance_object": f"{demo.audited.objects.mean():.0%}",
         "chance_tag": f"{TOP_PIXELS / images[0, ..., 0].size:.0%}",
-        "vendors": [_vendor(vendor) for vendor in demo.vendors], "tiles": _tiles(demo),
-        "policies": read_policy(POLICY).name, "origin": _origin(demo, runs),
+        "vendors": [_vendor(vendor, runs[vendor.model], demo.folder / vendor.model) for vendor in demo.vendors],
+        "tiles": _tiles(demo),
+        "policies": POLICY, "origin": _origin(demo, runs),
     }, _TEMPLATES)  # fmt: skip
 
 
 def headline(demo: Demo) -> str:
     """The finding in a sentence."""
     if not demo.cheats:
-        return "Neither model is caught reading the tag"
-    honest = [vendor.model for vendor in demo.vendors if not vendor.reads_the_tag]
-    rest = f"; {' and '.join(honest)} looks at the shape" if honest else ""
-    return f"The model “{' and '.join(demo.cheats)}” reads the tag instead of the shape{rest}"
+        return "Neither model is caught taking a shortcut"
+    cheat = next(vendor for vendor in demo.vendors if vendor.relies_on)
+    others = [vendor.model for vendor in demo.vendors if not vendor.relies_on]
+    rest = f"; no shortcut was found in “{' and '.join(others)}”" if others else ""
+    return f"{cheat.relies_on[0].replace('The model', f'The model “{cheat.model}”', 1)}{rest}"
 
 
 def _origin(demo: Demo, runs: Mapping[str, Results]) -> list[tuple[str, list[Fact]]]:
@@ -61,7 +66,7 @@ def _origin(demo: Demo, runs: Mapping[str, Results]) -> list[tuple[str, list[Fac
         ("The demo", [
             ("made by", f"auditkit {__version__}", False), ("pictures", drawn, False),
             ("drawn", f"here, with the fixed seed {demo.seed}", False), ("audited pictures, digest", digest, True),
-            ("policy", f"{policy.name} (the demo's own policy.toml)", False), ("policy, sha256", policy.sha256, True),
+            ("policy", policy.name, False), ("policy, sha256", policy.sha256, True),
         ]),
         *((f"The audit of {name}", _audit(run)) for name, run in runs.items()),
     ]  # fmt: skip
@@ -73,11 +78,16 @@ def _audit(run: Results) -> list[Fact]:
     return [*file, ("audited with", tool, False), ("ended", run.run.ended or "not recorded", False)]
 
 
-def _vendor(vendor: Vendor) -> dict[str, object]:
-    cheats, on_object, on_tag = vendor.reads_the_tag, vendor.on_object, vendor.on_tag
+def _vendor(vendor: Vendor, run: Results, folder: Path) -> dict[str, object]:
+    findings, names = run.examination.findings if run.examination else (), run.subject.class_names
+    examples = [example for finding in findings for example in finding.examples[:_EXCHANGES]]
+    shown = [(picture(folder / EXAMINATION, example.picture), f"{label(example.before, names)} with the part of "
+              f"{label(example.after, names)}: predicted as {label(example.after, names)}") for example in examples]
+    cheats, on_object, on_tag = bool(vendor.relies_on), vendor.on_object, vendor.on_tag
     return {
         "name": vendor.model, "tone": "fail" if cheats else "pass", "symbol": "✗" if cheats else "✓",
-        "says": f"Its evidence lies on the {'tag' if cheats else 'shape'}.",
+        "says": f"{'. '.join(vendor.relies_on) or 'No shortcut was found'}.",
+        "seen": [seen(finding, names) for finding in findings], "exchanges": shown,
         "object_share": _percent(on_object.share), "tag_share": _percent(on_tag.share),
         "object_pointed": _percent(on_object.pointing_game), "tag_pointed": _percent(on_tag.pointing_game),
         "disagree": f"{vendor.correct_when_disagree:.0%}",

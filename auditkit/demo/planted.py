@@ -15,17 +15,17 @@ from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import ranks
 from auditkit.demo.draw import TAG_SIDE_PX, Planted, draw
 from auditkit.errors import AuditError, BadInput
-from auditkit.metrics.betting import DECISIVE, Sample
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.metrics.statistics import Interval, mean_interval
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
+from auditkit.report.examination import title
 from auditkit.runs.explain import Explanation
 from auditkit.verdict.audit import AuditRequest, Phase, audit
 from auditkit.verdict.policy_file import read_policy
 
 _PACKAGE = Path(__file__).parents[1]
-POLICY = _PACKAGE / "demo" / "policy.toml"
+POLICY = "standard"
 MODELS = ("honest", "shortcut")
 TOP_PIXELS = TAG_SIDE_PX**2  # the most important pixels, where evidence is looked for: as many as the tag has
 _BATCH = 64
@@ -70,7 +70,7 @@ class Vendor:
     followed_tag: float  # share of the disagreeing images for which the answer is the class that the tag names
     on_object: Evidence
     on_tag: Evidence
-    reads_the_tag: bool  # whether more of its evidence lies on the tag than on the object, by a test
+    relies_on: tuple[str, ...]  # findings of the examination, which knows nothing of tags and shapes
 
     def sentence(self) -> str:
         """The results in words."""
@@ -78,7 +78,9 @@ class Vendor:
             f"{self.correct_when_agree:.0%} right on ordinary images, {self.correct_when_disagree:.0%} when tags lie"
         )
         on_object, on_tag = self.on_object.share.value, self.on_tag.share.value
-        return f"{correct}; {on_object:.0%} of its evidence on the shape, {on_tag:.0%} on the tag"
+        relies_on = "; ".join(self.relies_on) or "No shortcut was found"
+        truth = f"in truth {on_object:.0%} of its evidence lies on the shape, {on_tag:.0%} on the tag"
+        return f"{correct}. {relies_on}; {truth}"
 
     def to_json(self) -> dict[str, object]:
         """Plain object for --json."""
@@ -99,8 +101,8 @@ class Demo:
 
     @property
     def cheats(self) -> list[str]:
-        """The models that read the tag."""
-        return [vendor.model for vendor in self.vendors if vendor.reads_the_tag]
+        """The models that take a shortcut, by the examination."""
+        return [vendor.model for vendor in self.vendors if vendor.relies_on]
 
     def to_json(self) -> dict[str, object]:
         """Plain object for --json."""
@@ -122,7 +124,7 @@ def run(out: Path, count: int, answered: int, seed: int, settings: Settings, pha
         out.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             content = io.BytesIO()
-            np.savez_compressed(content, images=audited.images, labels=audited.labels, masks=audited.objects)
+            np.savez_compressed(content, images=audited.images, labels=audited.labels)
             write_whole(path, content.getvalue())
     vendors = tuple(_audit(name, path, audited, test_sets, settings, phase) for name in MODELS)
     return Demo(vendors, out, audited, answered, seed)
@@ -136,7 +138,7 @@ def _audit(
     request = AuditRequest(read_policy(POLICY), Explanation("mask", None, _MASK_OPTIONS), command=("auditkit", "demo"))
     dataset = Dataset.open(images, model.signature.classes, model.card.names)
     results = audit(model, dataset, request, folder, lambda what: phase(f"{name}: {what}"))
-    maps = open_bundle(folder / "maps")
+    maps, found = open_bundle(folder / "maps"), results.examination
     agreeing, disagreeing = test_sets
     misled = _answers(model, disagreeing)
     object_shares, object_hits = _inside(maps, audited, audited.objects)
@@ -147,7 +149,7 @@ def _audit(
         correct_when_disagree=float(np.mean(misled == disagreeing.labels)),
         followed_tag=float(np.mean(misled == disagreeing.tags)),
         on_object=Evidence.of(object_shares, object_hits), on_tag=Evidence.of(tag_shares, tag_hits),
-        reads_the_tag=Sample(tag_shares - object_shares, (-1.0, 1.0)).e_above(0.0) >= DECISIVE,
+        relies_on=tuple(title(finding, ()) for finding in found.findings) if found else (),
     )  # fmt: skip
 
 

@@ -33,9 +33,10 @@ _TO_DO = {
 _PARTS = {
     "mean colour": "the mean colour", "fine residual": "the finest detail, in shuffled patches,",
     "thin frame": "a thin frame", "frame": "a frame", "corners": "the four corners",
-    "surround": "everything but the middle", "tiny window": "the square eighth of the side with the strongest evidence",
-    "small window": "the square sixth of the side with the strongest evidence",
-    "medium window": "the square quarter of the side with the strongest evidence",
+    "surround": "everything but the middle",
+    "tiny window": "the small square with the strongest evidence (2 % of the image)",
+    "small window": "the small square with the strongest evidence (3 % of the image)",
+    "medium window": "the square with the strongest evidence (6 % of the image)",
 }  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from auditkit.report.html import page
 from auditkit.report.load_run import picture
 from auditkit.report.sections import Fact
 from auditkit.runs.folder.examination import FOLDER
-from auditkit.runs.folder.results import ExaminationRun, ModelFile
+from auditkit.runs.folder.examination_run import ExaminationRun
+from auditkit.runs.folder.results import ModelFile
 
 
 def render_page(run: ExaminationRun, folder: Path) -> str:

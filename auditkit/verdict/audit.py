@@ -38,6 +38,7 @@ from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict import reproduce
 from auditkit.verdict.batches import Batches, is_open
 from auditkit.verdict.decision import judge
+from auditkit.verdict.examination import examined
 from auditkit.verdict.hints import find_hints, wanted
 from auditkit.verdict.policy import Policy, at_least, deciding
 
@@ -193,6 +194,9 @@ def _measure(
         results = replace(results, run=replace(results.run, taken=batches.taken(tuple(earlier))))
     randomised = _randomise(model, taken, request, store, measured.usable, phase)
     results = replace(results, randomisation=randomised)
+    if request.policy.examination is not None:
+        with phase("examining") as progress:
+            results = examined(model, taken, measured.usable, request.policy, results, store.folder, progress)
     if reproduce.wanted(request.policy, results):
         with phase("reproducing") as progress:
             reproductions = reproduce.reproduce(model, taken, measured.usable, request.pool, results, progress)

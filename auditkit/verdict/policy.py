@@ -1,7 +1,8 @@
 """What a policy says: the settings of an evaluation, the checks on its results, and who answers for exceptions."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from importlib import resources
 
@@ -82,6 +83,14 @@ class Randomisation:
 
 
 @dataclass(frozen=True)
+class ExaminationRules:
+    """What the model may rely on, and how severe it is if it relies on anything else."""
+
+    severity: Severity | None = None  # of every finding; None: by how often the prediction follows
+    allowed: Mapping[str, str] = field(default_factory=dict)  # reasons by kind of cue
+
+
+@dataclass(frozen=True)
 class Policy:
     """Settings of an evaluation, and what must hold of its results."""
 
@@ -99,6 +108,7 @@ class Policy:
     pass_means: str = ""  # in a sentence
     cannot_tell: tuple[str, ...] = ()  # sentences about maps that it cannot tell from good ones
     hints: bool = False  # whether to look for a mistake where supplied maps do not pass
+    examination: ExaminationRules | None = None  # None: the model is not examined
     reproduce: bool = False  # whether to make some of the supplied maps anew, by the method that they name
 
     @property

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
@@ -16,6 +17,7 @@ from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.table import METRICS
 from auditkit.regular_files import read_regular, reason
 from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.folder.examination import CueKind
 from auditkit.runs.folder.results import SHIPPED
 from auditkit.toml_tables import Table, is_number, nearest, shown
 from auditkit.verdict.flags import CHEATS
@@ -28,6 +30,7 @@ from auditkit.verdict.policy import (
     RULES,
     SEVERITIES,
     Check,
+    ExaminationRules,
     Policy,
     Randomisation,
     Suppression,
@@ -79,7 +82,7 @@ def parse_policy(text: str, where: str) -> Policy:
         version = f"is {shown(data['schema_version'])}" if "schema_version" in data else "is missing"
         raise BadInput(f"{where}: schema_version {version}, expected {SCHEMA_VERSION}.")
     keys = ("schema_version", "name", "description", "pass_means", "cannot_tell", "hints", "reproduce",
-            "fail_on", "evaluation", "randomisation", "check", "suppression")  # fmt: skip
+            "fail_on", "evaluation", "randomisation", "examination", "allowed", "check", "suppression")  # fmt: skip
     top = Table(data, where, keys)
     settings_keys = ("labels", "infill", "eps1", "eps2", "steps", "range", "confidence", "seed", "controls",
                      "minimum_images", "max_failed_images")  # fmt: skip
@@ -98,7 +101,8 @@ def parse_policy(text: str, where: str) -> Policy:
         _name(top), top.text("description", ""), settings,
         evaluation.whole("minimum_images", 1, 1), failed, controls, randomisation,
         top.choice("fail_on", FAIL_ON, "low"), checks, _suppressions(top, checks), text, top.text("pass_means", ""),
-        _cannot_tell(top), top.truth("hints", default=False), top.truth("reproduce", default=False),
+        _cannot_tell(top), top.truth("hints", default=False), _examination(top),
+        top.truth("reproduce", default=False),
     )  # fmt: skip
 
 
@@ -173,6 +177,22 @@ def _randomisation(top: Table) -> Randomisation | None:
         return None
     table = Table(top.data["randomisation"], f"{top.where} [randomisation]", ("images", "stages"))
     return Randomisation(table.whole("images", 2, 32), table.whole("stages", 1, 4))
+
+
+def _examination(top: Table) -> ExaminationRules | None:
+    """What the examination may find; without a table [examination] there is none."""
+    allowed = dict[str, str]()
+    for table in _tables(top, "allowed", ("kind", "reason")):
+        kind = table.choice("kind", get_args(CueKind))
+        if kind in allowed:
+            raise BadInput(f"{table.where}: '{kind}' is allowed twice; keep one of them.")
+        allowed[kind] = table.text("reason")
+    if "examination" not in top:
+        if allowed:
+            raise BadInput(f"{top.where}: the model is not examined; add a table [examination], or leave allowed out.")
+        return None
+    table = Table(top.data["examination"], f"{top.where} [examination]", ("severity",))
+    return ExaminationRules(table.choice("severity", SEVERITIES) if "severity" in table else None, allowed)
 
 
 def _tables(top: Table, key: str, keys: Sequence[str]) -> list[Table]:

@@ -468,7 +468,6 @@ def test_the_wheel_holds_the_policies(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(built).namelist())
     assert {f"auditkit/verdict/policies/{name}.toml" for name in SHIPPED} <= names
     assert {
-        "auditkit/demo/policy.toml",
         "auditkit/demo/templates/demo.html",
         "auditkit/report/templates/report.css",
     } <= names

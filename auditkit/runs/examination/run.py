@@ -17,7 +17,8 @@ from auditkit.runs.executor import Progress
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.examination import FOLDER
-from auditkit.runs.folder.results import ExaminationRun, Tool
+from auditkit.runs.folder.examination_run import ExaminationRun
+from auditkit.runs.folder.results import Tool
 from auditkit.runs.folder.store import Store, json_bytes
 
 MAP_PASSES, SMALL_SIDE = (256, 1000), 64  # per image, up to so many pixels a side and above

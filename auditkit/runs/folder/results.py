@@ -280,18 +280,6 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ExaminationRun:
-    """All that examination.json holds: an examination without an audit."""
-
-    tool: Tool
-    subject: Subject
-    environment: Mapping[str, str]
-    seed: int
-    examination: Examination
-    schema_version: int = SCHEMA_VERSION
-
-
-@dataclass(frozen=True)
 class Results:
     """All that results.json holds."""
 
@@ -321,7 +309,8 @@ class Results:
     baseline: Comparison | None = None
     hints: tuple[figures.Hint, ...] = ()
     reproductions: tuple[figures.Reproduction, ...] = ()
-    examination: Examination | None = None  # None: the policy does not ask for one
+    examination: Examination | None = None
+    not_examined: str = ""  # why the model was not examined, where the policy asks for it
     schema_version: int = SCHEMA_VERSION
 
     @classmethod

@@ -33,6 +33,7 @@ from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import Policy
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify import page
+from auditkit.verdict.verify.examination import contradictions
 from auditkit.verdict.verify.run_record import Outcome, PlainRecord, RecordedRun, differences
 
 _MOST_CHARACTERS = 100  # of a fact about the machine
@@ -41,7 +42,7 @@ OTHERWISE = "is not written as auditkit writes it"
 _DIGEST = re.compile("[0-9a-f]{32}")
 NOT_SUMMED_UP = (
     "tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained", "randomisation",
-    "baseline", "hints", "reproductions",
+    "baseline", "hints", "reproductions", "examination", "not_examined",
 )  # entries of results.json that do not follow from rows  # fmt: skip
 SUMMED_UP = tuple(field.name for field in fields(RunFacts) if field.name in
                   ("rows", "bundles", "pool", "infill_images", "copies"))  # entries of its `run` that do  # fmt: skip
@@ -259,6 +260,7 @@ def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     bundles = sorted(results.run.bundles) if reproduce.wanted(policy, results) else []
     if sorted(entry.bundle for entry in results.reproductions) != bundles:
         problems.append(f"{RESULTS}: reproductions of {', '.join(bundles) or 'no bundle'} are expected, no other")
+    problems += contradictions(results, policy)
     day = date.fromisoformat((results.run.ended or "")[:10])  # on which suppressions were in force or not
     unchecked += [f"whether {entry.check} was judged before its suppression expired, on {entry.expires}: that rests on "
                   f"the recorded time; run the audit again" for entry in policy.suppressions

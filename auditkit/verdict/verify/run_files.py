@@ -11,6 +11,7 @@ from pathlib import Path
 from auditkit.data import bundle_files
 from auditkit.runs.explain_record import RECORD
 from auditkit.runs.folder import checksums
+from auditkit.runs.folder.examination import FOLDER as EXAMINATION
 from auditkit.runs.folder.store import LOCK, RESULTS, RUN
 from auditkit.runs.pictures.gallery_index import INDEX
 from auditkit.verdict.audit import GALLERY, MAPS, POLICY, RANDOMISED, REPORT, SITTINGS
@@ -35,7 +36,7 @@ _KINDS = {
         _any_of(LOCK): _PROCESS_ID,
         _any_of(checksums.SUMS): 256 * _MIB,
         f"{_BUNDLE}/{_any_of(bundle_files.HEADER, bundle_files.MANIFEST, RECORD)}": 256 * _MIB,
-        rf"items/[0-9a-f]{{64}}\.parquet|{GALLERY}/[0-9A-Za-z_-]+\.(png|jpg)": 256 * _MIB,
+        rf"items/[0-9a-f]{{64}}\.parquet|({GALLERY}|{EXAMINATION})/[0-9A-Za-z_-]+\.(png|jpg)": 256 * _MIB,
         rf"{_BUNDLE}/{bundle_files.MAPS}/[0-9]+\.npy": 4096 * _MIB,
     }.items()
 }  # fmt: skip

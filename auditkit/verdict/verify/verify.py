@@ -19,7 +19,7 @@ from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.store import LOCK, RESULTS, RUN
 from auditkit.runs.summary.summarise import Summary
-from auditkit.verdict.verify import consistency, maps, pictures, recompute, run_files, sample, stored_rows
+from auditkit.verdict.verify import consistency, examination, maps, pictures, recompute, run_files, sample, stored_rows
 from auditkit.verdict.verify.originals import OpenedOriginals, Originals, open_originals
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 
@@ -250,6 +250,7 @@ def _recompute(
     if recorded.results.policy is not None:
         result.check("pictures", lambda: pictures.check_pictures(recorded, plan))
         result.check("hints", lambda: recompute.check_hints(recorded, plan))
+        result.check("examination", lambda: examination.check_examination(recorded, plan, progress))
         result.check("reproductions", lambda: maps.check_reproductions(recorded, plan, opened.pool))
     explained = recorded.results.explained
     if explained is None:

@@ -1,0 +1,42 @@
+"""The examination of the model as part of an audit: what the policy asks for, allows and calls severe."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from auditkit.data.bundles import HeatmapSet
+from auditkit.data.dataset import Dataset
+from auditkit.errors import BadInput
+from auditkit.model.classifier import AnyClassifier
+from auditkit.runs.examination.examine import examine
+from auditkit.runs.executor import Progress
+from auditkit.runs.folder.examination import FOLDER, Examination
+from auditkit.runs.folder.results import Results
+from auditkit.verdict.policy import Policy
+
+
+def examined(
+    model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], policy: Policy, results: Results,
+    folder: Path, progress: Progress,
+) -> Results:  # fmt: skip
+    """The results with what the model relies on, by the first set of maps, or with why that is not known."""
+    if not bundles:
+        return replace(results, not_examined="no set of maps can be used")
+    maps = next(iter(bundles.values()))
+    try:
+        found = examine(model, images, maps, folder / FOLDER, results.settings.seed, progress)
+    except BadInput as error:
+        return replace(results, not_examined=str(error).removesuffix("."))
+    return replace(results, examination=judged(found, policy))
+
+
+def judged(examination: Examination, policy: Policy) -> Examination:
+    """The same with the policy's severity, and with its reason where it allows a cue."""
+    rules = policy.examination
+    if rules is None:
+        return examination
+    findings = tuple(
+        replace(finding, severity=rules.severity or finding.severity, allowed=rules.allowed.get(finding.kind, ""))
+        for finding in examination.findings
+    )
+    return replace(examination, findings=findings)
