@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,7 @@ def _audit(run: Results) -> list[Fact]:
 
 def _vendor(vendor: Vendor, run: Results, folder: Path) -> dict[str, object]:
     findings, names = run.examination.findings if run.examination else (), run.subject.class_names
-    examples = [example for finding in findings for example in finding.examples[:_EXCHANGES]]
+    examples = chain.from_iterable(finding.examples[:_EXCHANGES] for finding in findings)
     shown = [(picture(folder / EXAMINATION, example.picture), f"{label(example.before, names)} with the part of "
               f"{label(example.after, names)}: predicted as {label(example.after, names)}") for example in examples]
     cheats, on_object, on_tag = bool(vendor.relies_on), vendor.on_object, vendor.on_tag

@@ -44,7 +44,9 @@ def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
     said = json.loads((folder / "said.json").read_text())
     assert said["cheats"] == ["shortcut"]
     honest, shortcut = said["models"]
-    assert (honest["verdict"], shortcut["verdict"]) == ("pass", "fail")
+    assert honest["relies_on"] == []
+    assert shortcut["relies_on"] == ["The model relies on the corners, such as a tag or a stamp"]
+    assert "fail" not in (honest["verdict"], shortcut["verdict"])  # of their maps, which are good
     assert honest["correct_when_agree"] == shortcut["correct_when_agree"] == 1
     assert honest["correct_when_disagree"] > 0.9 > 0.1 > shortcut["correct_when_disagree"]
     for own, places in ((honest, ("object", "tag")), (shortcut, ("tag", "object"))):
@@ -55,8 +57,8 @@ def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
             assert 0 < one["high"] <= max(0.1, 1 - 0.025 ** (1 / one["n"]) + 1e-9)
     models = ("honest", "shortcut")
     page = (folder / "demo-output" / "report.html").read_text()
-    assert "“shortcut” reads the tag instead of the shape" in page
-    assert page.count("data:image/png") == 18
+    assert "“shortcut” relies on the corners, such as a tag or a stamp; no shortcut was found in “honest”" in page
+    assert page.count("data:image/png") == 18 + 2  # masks, and exchanges
     assert "http" not in page.replace("http-equiv", "")
     assert "the most important 5 % of the pixels" in page
     assert "needs" not in page  # at 5 % the label may well not be seen
@@ -64,7 +66,7 @@ def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
     for name, run in results.items():
         told = (f"{name}.onnx", run["subject"]["model"]["sha256"], run["policy"]["sha256"], run["run"]["ended"],
                 f"auditkit {run['tool']['version']}", "with the fixed seed 7", "20 for the audits",
-                "Verdict of the policy “<bdi>demo</bdi>”", "not proof that a model is right, safe or fair")  # fmt: skip
+                "Verdict of the policy “<bdi>standard</bdi>”", "not proof that a model is right, safe or fair")  # fmt: skip
         assert [words for words in told if words not in page] == []
     for name in models:
         assert f'href="{name}/report.html"' in page

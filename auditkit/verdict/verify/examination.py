@@ -25,6 +25,8 @@ def check_examination(recorded: RecordedRun, plan: EvaluationPlan, progress: Pro
     if results.policy is None:
         raise ValueError("the run has no policy")
     policy = parse_policy(results.policy.text, POLICY)
+    if policy.examination is None:
+        return Outcome("the policy asks for none")
     with tempfile.TemporaryDirectory() as folder:
         again = examined(plan.model, plan.images, plan.bundles, policy, results, Path(folder), progress)
         problems = [f"{RESULTS}: {text}" for text in _differences(results.examination, again.examination)]
