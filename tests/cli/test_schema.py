@@ -15,6 +15,7 @@ from auditkit.data.alignment import Frame
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
 from auditkit.model import card, signature
+from auditkit.runs.folder.examination import CueKind
 from auditkit.runs.folder.results import SHIPPED, Results
 from auditkit.verdict import policy
 from auditkit.verdict.policy_file import parse_policy
@@ -132,6 +133,8 @@ def test_the_choices_of_a_policy_are_those_of_the_code() -> None:
     assert check["metric"]["enum"] == [name for name, metric in METRICS.items() if metric.in_policies]
     assert check["severity"]["enum"] == list(policy.SEVERITIES)
     assert keys["fail_on"]["enum"] == list(policy.FAIL_ON)
+    assert keys["examination"]["properties"]["severity"]["enum"] == list(policy.SEVERITIES)
+    assert keys["allowed"]["items"]["properties"]["kind"]["enum"] == list(get_args(CueKind))
     assert keys["evaluation"]["properties"]["controls"]["anyOf"][1]["items"]["enum"] == list(policy.CONTROLS)
     assert {"min", "max", "min_margin_over"} == set(policy.RULES) <= set(check)
 
@@ -182,8 +185,8 @@ def test_the_results_of_a_run_fit(runs: dict[str, Any], name: str) -> None:
 def test_the_runs_have_all_parts_between_them(runs: dict[str, Any]) -> None:
     names = set(json.loads(read_schema("results"))["properties"])
     assert {name for name in names if not any(run.get(name) for run in runs.values())} == {
-        # Of bad images, of maps that fail, of several bundles, and of maps that were supplied.
-        "failed_images", "hints", "reliability", "reproductions",
+        # Of bad images, of maps that fail, of several bundles, of maps that were supplied, and of policies that ask.
+        "failed_images", "hints", "reliability", "reproductions", "examination", "not_examined",
     }  # fmt: skip
 
 
