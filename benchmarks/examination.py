@@ -3,10 +3,12 @@
     python -m benchmarks.examination train -o MODELS [--part chosen|held-out] [--jobs 1]
     python -m benchmarks.examination run MODELS -o FOLDER [--part PART] [--images 120] [--runs 1] [--only tag]
     python -m benchmarks.examination table FOLDER
+    python -m benchmarks.examination null [--runs 1000] [--model MODEL --images IMAGES --maps MAPS [--preset imagenet]]
 
 `train` makes the family by models/train.py; `run` examines every network of MODELS that is there, with images of its
 own cue, and goes on where it was cut short; `table` prints the figures as one JSON object. Limits were chosen by the
-part `chosen`; the part `held-out` has other styles, networks and sizes.
+part `chosen`; the part `held-out` has other styles, networks and sizes. `null` prints how often something is found
+where there is nothing to find; with a model, its images and the maps of an examination also for permuted labels.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,8 @@ from auditkit.metrics.statistics import share_interval
 from auditkit.runs.examination.run import examine
 from auditkit.runs.executor import silent
 from auditkit.runs.explain import Explanation
-from benchmarks.reporting import log, origin
+from benchmarks.examination_null import IMAGES, WORLDS, permuted, simulated
+from benchmarks.reporting import log, origin, printed_at_end
 
 NETWORKS = ("plain", "residual", "separable")
 HONEST = "none"
@@ -166,7 +170,7 @@ def run(asked: argparse.Namespace) -> None:
 
 
 def tabulated(folder: Path) -> dict[str, Any]:
-    """How many networks of each part are named rightly, with exact intervals."""
+    """How many networks of each part are named rightly, with intervals."""
     entries = [json.loads(path.read_text()) for path in sorted(folder.glob("*/examined.json"))]
     rows = []
     for part in ("chosen", "held-out"):
@@ -190,6 +194,17 @@ def tabulated(folder: Path) -> dict[str, Any]:
     return {**origin("benchmarks.examination"), "totals": totals, "rows": rows, "runs": entries}
 
 
+def null(asked: argparse.Namespace) -> None:
+    """Print how often something is found where there is nothing."""
+    results = origin("benchmarks.examination")
+    with printed_at_end(results):
+        results["simulated"] = list[dict[str, Any]]()
+        for world, images in product(WORLDS, IMAGES):
+            results["simulated"].append(simulated(world, images, asked.runs))
+        if asked.model:
+            results["permuted"] = permuted(asked.model, asked.images, asked.preset, asked.maps)
+
+
 def main() -> None:
     """Train, run or tabulate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -204,6 +219,11 @@ def main() -> None:
     runner.add_argument("--runs", type=int, default=1, help="sets of images for each network")
     runner.add_argument("--only", choices=[*CUES, HONEST])
     verbs.add_parser("table").add_argument("folder", type=Path)
+    nulls = verbs.add_parser("null")
+    nulls.add_argument("--runs", type=int, default=1000)
+    for option in ("--model", "--images", "--maps"):
+        nulls.add_argument(option, type=Path)
+    nulls.add_argument("--preset")
     asked = parser.parse_args()
     if asked.verb == "train":
         asked.out.mkdir(parents=True, exist_ok=True)
@@ -212,6 +232,8 @@ def main() -> None:
                           (network for network in family() if asked.part in (None, network.part))))  # fmt: skip
     elif asked.verb == "run":
         run(asked)
+    elif asked.verb == "null":
+        null(asked)
     else:
         print(json.dumps(tabulated(asked.folder), indent=2))
 

@@ -17,7 +17,7 @@ from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.examination.findings import findings
 from auditkit.runs.examination.material import PARTNERS, Material, Predict, predictor
 from auditkit.runs.examination.places import centre, zone
-from auditkit.runs.examination.proposals import MOST_PROPOSALS, Proposal, proposals, tested
+from auditkit.runs.examination.proposals import MOST_PROPOSALS, proposals, tested
 from auditkit.runs.examination.rates import Outcome, outcomes
 from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder.examination import Examination, ExchangeRate, ProbeRate, Zone
@@ -35,7 +35,7 @@ def examine(
     model: AnyClassifier, images: Dataset, maps: HeatmapSet, out: Path, seed: int = 0, progress: Progress = silent
 ) -> Examination:
     """What the model relies on, by the maps of its predictions; example pictures go into `out`."""
-    material = _material(model, images, maps, seed)
+    material = material_of(model, images, maps, seed)
     tick, predict = progress(len(material.ids)), predictor(model)
     share = len(material.ids) / (len(EXCHANGES) + len(PROBES))
     found = list[Outcome]()
@@ -67,7 +67,7 @@ def drawn(images: Dataset, maps: HeatmapSet | None, seed: int) -> list[int]:
     return sorted(np.random.default_rng([seed, 0]).permutation(mapped)[:MOST_IMAGES].tolist())
 
 
-def _material(model: AnyClassifier, images: Dataset, maps: HeatmapSet, seed: int) -> Material:
+def material_of(model: AnyClassifier, images: Dataset, maps: HeatmapSet, seed: int) -> Material:
     """The images that have a map of their prediction."""
     unit = load_images(drawn(images, maps, seed), images, model.card, model.signature)
     if not unit.ids:
@@ -77,6 +77,9 @@ def _material(model: AnyClassifier, images: Dataset, maps: HeatmapSet, seed: int
     if len(usable) < FEWEST_IMAGES:
         raise BadInput(f"an examination needs {FEWEST_IMAGES} images with a map of the predicted label, and "
                        f"{len(usable)} have one.")  # fmt: skip
+    if len(np.unique(predicted[usable])) == 1:
+        raise BadInput("the model predicts one label for all images, so no part can come from another label: give "
+                       "images that it takes for different labels.")  # fmt: skip
     heatmaps = [fitted_map(maps, unit.ids[index], int(predicted[index]), model.card, unit.sizes[index])
                 for index in usable]  # fmt: skip
     ids = tuple(unit.ids[index] for index in usable)
@@ -87,10 +90,8 @@ def _rate(outcome: Outcome) -> ExchangeRate:
     everyone = np.ones(len(outcome.material.ids), dtype=np.bool_)
     values = outcome.by_donor(everyone)
     low, high = Sample(values, (0.0, 1.0)).interval or (None, None)
-    chance = Proposal(outcome, None, 0.0).chance
-    return ExchangeRate(
-        outcome.exchange.name, float(values.mean()), float(outcome.stays.mean()), chance, low, high, len(values)
-    )
+    name, chance = outcome.exchange.name, outcome.mean_chance(everyone)
+    return ExchangeRate(name, float(values.mean()), outcome.stays, chance, low, high, len(values))
 
 
 def _probe(name: str, material: Material, predict: Predict) -> ProbeRate:

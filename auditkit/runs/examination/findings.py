@@ -37,9 +37,9 @@ def _finding(tested: Tested, number: int, out: Path) -> Finding:
     where = _place(proposal, carriers)
     exchange = proposal.outcome.exchange
     kind = "corner" if exchange.kind == "mark" and "corner" in where else exchange.kind
-    severity: Severity = "high" if rate - proposal.chance >= _HIGH else "medium"
+    severity: Severity = "high" if rate - tested.chance >= _HIGH else "medium"
     return Finding(
-        cast(CueKind, kind), exchange.name, where, proposal.label, rate, low, high, proposal.chance, proposal.limit,
+        cast(CueKind, kind), exchange.name, where, proposal.label, rate, low, high, tested.chance, tested.limit,
         len(tested.values), len(carriers), severity, _examples(tested, number, out),
     )  # fmt: skip
 
@@ -48,8 +48,7 @@ def _carriers(proposal: Proposal) -> list[int]:
     """The images whose part carries their label to others."""
     material = proposal.outcome.material
     of_label = material.predicted == (material.predicted if proposal.label is None else proposal.label)
-    donors = np.flatnonzero(of_label & np.isin(np.arange(len(of_label)), material.pairs[:, 1]))
-    return list(donors[proposal.outcome.by_donor(of_label) >= CARRIES].tolist())
+    return list(np.flatnonzero(of_label & (proposal.outcome.rates >= CARRIES)).tolist())
 
 
 def _place(proposal: Proposal, carriers: Sequence[int]) -> str:

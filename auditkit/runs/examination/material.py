@@ -64,10 +64,28 @@ class Material:
 
     @cached_property
     def pairs(self) -> Array:
-        """Recipient and donor [pairs, 2]: of the same half, with different predicted labels."""
+        """Recipient and donor [pairs, 2]: of the same half, with different predicted labels.
+
+        Where half of the images or more have one label, the last recipient of each donor has the donor's label: few
+        other exchanges would tell how often the frequent label is predicted by chance.
+        """
         rng, pairs = np.random.default_rng([self.seed, 3]), list[tuple[int, int]]()
+        alike = int(2 * np.bincount(self.predicted).max() >= len(self.ids))
         for donor in range(len(self.ids)):
-            others = (self.proposes == self.proposes[donor]) & (self.predicted != self.predicted[donor])
-            partners = rng.permutation(np.flatnonzero(others))[:PARTNERS]
+            same_half = self.proposes == self.proposes[donor]
+            same_half[donor] = False
+            same_label = self.predicted == self.predicted[donor]
+            partners = [*rng.permutation(np.flatnonzero(same_half & ~same_label))[: PARTNERS - alike],
+                        *rng.permutation(np.flatnonzero(same_half & same_label))[:alike]]  # fmt: skip
             pairs += [(int(recipient), donor) for recipient in partners]
         return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
+    def pair_labels(self) -> Array:
+        """The predicted labels of recipient and donor [pairs, 2]."""
+        return np.asarray(self.predicted[self.pairs])
+
+    @cached_property
+    def differ(self) -> Array:
+        """Whether they differ [pairs]."""
+        return np.asarray(self.pair_labels[:, 0] != self.pair_labels[:, 1])

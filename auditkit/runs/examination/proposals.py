@@ -7,6 +7,7 @@ part of one proposing image is put into every confirming image of another label.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,7 +25,7 @@ CARRIES = 0.75  # of its partners: an image whose part carries its label to so m
 FEWEST_CARRIERS = 2  # images of a label that propose a cue together
 EXPLAINS = 0.8  # an exchange that carries along so much of what the widest does explains it
 MOST_PROPOSALS = 8
-MOST_LIMIT = 0.9
+MOST_LIMIT = 0.9  # or, where a label comes by chance more often than in 80 %, half way from chance to 1
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,15 @@ class Proposal:
     gain: float  # in the proposing half: the rate over chance, or the share of a label's images that carry it
     donor: int | None = None  # whose part is added to other images, where it is about one label
 
-    @property
-    def chance(self) -> float:
-        """How often a donor's label is predicted after exchanges between images of other labels."""
-        labels = self.outcome.material.predicted if self.label is None else [self.label]
-        return float(np.mean([self.outcome.chance(int(label)) for label in labels]))
+    def chance(self, half: Array) -> float:
+        """How often a donor's label is predicted after exchanges between images of other labels, in one half."""
+        return self.outcome.mean_chance(half) if self.label is None else self.outcome.chance(self.label, half)
 
-    @property
-    def limit(self) -> float:
+    def limit(self, half: Array) -> float:
         """What the rate has to exceed."""
         margin = MARGIN if self.donor is None else ADDED_MARGIN
-        return min(self.chance + self.outcome.exchange.breadth + margin, MOST_LIMIT)
+        chance = self.chance(half)
+        return min(chance + self.outcome.exchange.breadth + margin, max(MOST_LIMIT, (1 + chance) / 2))
 
 
 @dataclass(frozen=True)
@@ -57,17 +56,27 @@ class Tested:
     values: Array  # by donor, or by recipient of the part that is added
     recipients: Array  # of the part that is added, in the order of the values; empty for a cue of all images
 
+    @cached_property
+    def chance(self) -> float:
+        """In the confirming half: a proposal may owe its strength to a low chance in the other."""
+        return self.proposal.chance(~self.proposal.outcome.material.proposes)
+
+    @cached_property
+    def limit(self) -> float:
+        """What the rate of the confirming half has to exceed."""
+        return self.proposal.limit(~self.proposal.outcome.material.proposes)
+
     def confirms(self, tests: int) -> bool:
         """Whether the rate exceeds the limit, with the error shared out among so many tests."""
-        return len(self.values) > 0 and e_above(self.values, 0.0, self.proposal.limit) >= DECISIVE * tests
+        return len(self.values) > 0 and e_above(self.values, 0.0, self.limit) >= DECISIVE * tests
 
 
 def proposals(outcomes: Sequence[Outcome]) -> list[Proposal]:
     """What the proposing half suggests: a cue of all images, or else cues of single labels."""
     usable = [outcome for outcome in outcomes if outcome.exchange.kind != CONTROL]
     half = usable[0].material.proposes
-    of_all = [_with_gain(outcome, None, half) for outcome in usable]
-    strong = [proposal for proposal in of_all if proposal.chance + proposal.gain > proposal.limit]
+    of_all = [_of_all(outcome, half) for outcome in usable]
+    strong = [proposal for proposal in of_all if proposal.chance(half) + proposal.gain > proposal.limit(half)]
     if strong:
         return [_narrowest(strong)]
     labels = np.unique(usable[0].material.predicted[half]).tolist()
@@ -75,10 +84,10 @@ def proposals(outcomes: Sequence[Outcome]) -> list[Proposal]:
     return sorted(found, key=lambda proposal: -proposal.gain)[:MOST_PROPOSALS]
 
 
-def _with_gain(outcome: Outcome, label: int | None, donors: Array) -> Proposal:
-    proposal = Proposal(outcome, label, 0.0)
-    values = outcome.by_donor(donors)
-    return Proposal(outcome, label, float(values.mean()) - proposal.chance if len(values) else 0.0)
+def _of_all(outcome: Outcome, half: Array) -> Proposal:
+    """A cue of all images, with its gain."""
+    values = outcome.by_donor(half)
+    return Proposal(outcome, None, float(values.mean()) - outcome.mean_chance(half) if len(values) else 0.0)
 
 
 def _narrowest(strong: Sequence[Proposal]) -> Proposal:
@@ -93,9 +102,8 @@ def _of_label(outcomes: Sequence[Outcome], label: int, half: Array) -> Proposal 
     found = []
     for outcome in outcomes:
         donors = np.flatnonzero(half & (outcome.material.predicted == label))
-        rates = np.array([outcome.by_donor(np.arange(len(half)) == donor).sum() for donor in donors])
-        proposal = Proposal(outcome, label, 0.0)
-        carries = rates >= max(CARRIES, proposal.limit)
+        rates = np.nan_to_num(outcome.rates[donors])
+        carries = rates >= max(CARRIES, Proposal(outcome, label, 0.0).limit(half))
         if carries.sum() >= FEWEST_CARRIERS:
             best = int(donors[rates.argmax()])
             found.append(Proposal(outcome, label, float(carries.mean()), best))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,29 +19,37 @@ class Outcome:
     material: Material
     seen: Array  # [pairs], the predicted label
 
-    @property
+    @cached_property
     def follows(self) -> Array:
-        """Whether the prediction is the donor's [pairs]."""
-        return np.asarray(self.seen == self.material.predicted[self.material.pairs[:, 1]])
+        """Whether the prediction is the donor's, and was not before [pairs]."""
+        return np.asarray((self.seen == self.material.pair_labels[:, 1]) & self.material.differ)
 
     @property
-    def stays(self) -> Array:
-        """Whether the prediction is still the recipient's [pairs]."""
-        return np.asarray(self.seen == self.material.predicted[self.material.pairs[:, 0]])
+    def stays(self) -> float:
+        """How often the prediction is still the recipient's, where the donor's is another."""
+        return float((self.seen == self.material.pair_labels[:, 0])[self.material.differ].mean())
 
-    def chance(self, label: int) -> float:
+    def chance(self, label: int, donors: Array) -> float:
         """How often this label is predicted where neither image has it: some models fall back on one label."""
-        recipients, donors = self.material.predicted[self.material.pairs].T
-        neither = (recipients != label) & (donors != label)
+        neither = donors[self.material.pairs[:, 1]] & (self.material.pair_labels != label).all(axis=1)
         return float((self.seen[neither] == label).mean()) if neither.any() else 0.0
 
+    def mean_chance(self, donors: Array) -> float:
+        """The same for the donors' own labels, on average."""
+        labels, counts = np.unique(self.material.predicted[donors], return_counts=True)
+        return float(np.average([self.chance(int(label), donors) for label in labels], weights=counts))
+
+    @cached_property
+    def rates(self) -> Array:
+        """Share of its partners whose prediction follows, of each donor [N]; NaN where it has none."""
+        donors, images = self.material.pairs[:, 1], len(self.material.ids)
+        counts = np.bincount(donors, weights=self.material.differ, minlength=images)
+        sums = np.bincount(donors, weights=self.follows, minlength=images)
+        return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
+
     def by_donor(self, chosen: Array) -> Array:
-        """Share of the partners whose prediction follows, for each of the chosen donors [N] that has partners."""
-        donors = self.material.pairs[:, 1]
-        counts = np.bincount(donors, minlength=len(chosen))
-        sums = np.bincount(donors, weights=self.follows, minlength=len(chosen))
-        used = chosen & (counts > 0)
-        return np.asarray(sums[used] / counts[used])
+        """The rates of the chosen donors [N] that have partners."""
+        return np.asarray(self.rates[chosen & ~np.isnan(self.rates)])
 
 
 def outcomes(material: Material, predict: Predict) -> Iterator[Outcome]:
