@@ -191,7 +191,7 @@ def tabulated(folder: Path) -> dict[str, Any]:
             share = share_interval(right, runs)
             totals.append({"part": part, "honest": honest, "right": right, "runs": runs,
                            "low": share.low, "high": share.high})  # fmt: skip
-    return {**origin("benchmarks.examination"), "totals": totals, "rows": rows, "runs": entries}
+    return {**origin("benchmarks.examination"), "totals": totals, "rows": rows, "networks": entries}
 
 
 def null(asked: argparse.Namespace) -> None:

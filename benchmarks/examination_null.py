@@ -17,6 +17,7 @@ from auditkit.arrays import Array
 from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.metrics.exchanges import CONTROL, EXCHANGES, Exchange
+from auditkit.report.markdown import table
 from auditkit.runs.examination.examine import material_of
 from auditkit.runs.examination.material import Material, predictor
 from auditkit.runs.examination.proposals import ADDED_MARGIN, MARGIN, MOST_LIMIT, Proposal, Tested, proposals, tested
@@ -92,7 +93,10 @@ class Simulation:
     def _true_rate(self, exchange: Exchange) -> float:
         """How often the donor is followed beside chance, so that the rate lies just at the limit."""
         by_chance = self.world.fallback / self.world.labels
-        return min(exchange.breadth + self.world.margin, (MOST_LIMIT - by_chance) / (1 - by_chance))
+        # Where all donors are followed, they leave less to chance; where those of one label are, chance is as it was.
+        share = exchange.breadth + self.world.margin
+        rate = share / (1 - by_chance) if self.world.of_label else share
+        return min(rate, (MOST_LIMIT - by_chance) / (1 - by_chance))
 
     def _rates(self, exchange: Exchange, images: int) -> Array:
         rate, spread = self._true_rate(exchange), self.world.spread
@@ -134,6 +138,28 @@ def _share(false: int, runs: int) -> dict[str, Any]:
     interval = binomtest(false, runs).proportion_ci()
     low, high = (round(float(end), 4) for end in (interval.low, interval.high))
     return {"runs": runs, "false findings": false, "share": false / runs, "low": low, "high": high}
+
+
+def null_table(results: dict[str, Any]) -> str:
+    """The shares by world and number of images, and for permuted labels."""
+    shares = {(entry["world"], entry["images"]): f"{entry['share']:.1%} ({entry['low']:.1%} to {entry['high']:.1%})"
+              for entry in results["simulated"]}  # fmt: skip
+    lines = [
+        [world, *(shares[world, images] for images in IMAGES)] for world in dict.fromkeys(name for name, _ in shares)
+    ]
+    about = (
+        f"{results['simulated'][0]['runs']:,} simulated examinations each, where predictions follow the donor just as "
+        "often as the limit allows: the share with a finding, with exact 95 % intervals. At most 5 % is promised. "
+        "Where the donors of one label differ, the best may truly lie above the limit; such findings do not count."
+    )
+    parts = [about, table(["what is followed at the limit", *(f"{images} images" for images in IMAGES)], lines)]
+    if found := results.get("permuted"):
+        parts.append(
+            f"{found['model']}, {found['images']} images: {found['false findings']} of {found['runs']} permutations of "
+            f"the donors' labels give a finding ({found['low']:.1%} to {found['high']:.1%}); "
+            f"{found['findings without permutation']} without permutation."
+        )
+    return "\n\n".join(parts)
 
 
 def permuted(model_file: Path, images: Path, preset: str | None, maps: Path) -> dict[str, Any]:

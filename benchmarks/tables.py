@@ -15,6 +15,7 @@ from benchmarks.calibration.randomisation import randomisation_table
 from benchmarks.calibration.road import road_table
 from benchmarks.calibration.rules import calibration_table
 from benchmarks.calibration.simulation import simulation_table
+from benchmarks.examination_null import null_table
 from benchmarks.frontier import frontier_table
 from benchmarks.label_specificity import specificity_table
 from benchmarks.memory import memory_table
@@ -158,6 +159,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "calibration-simulation": ("How often a verdict is wrong, whenever one looks", simulation_table),
     "calibration-road": ("What the first check of `standard` says when hidden pixels are imputed", road_table),
     "calibration-randomisation": ("Maps of a model and of a copy that has forgotten everything", randomisation_table),
+    "examination-null": ("How often an examination finds what is not there", null_table),
     "frontier": ("What a learned mask loses when it costs less", frontier_table),
     "label-specificity-": ("Honest methods and cheats in the cross-label matrix", specificity_table),
     "reproduction": ("How alike the maps of two devices, seeds, methods and models are", reproduction_table),

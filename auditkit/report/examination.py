@@ -50,7 +50,7 @@ def title(finding: Finding, names: Sequence[str]) -> str:
 
 def seen(finding: Finding, names: Sequence[str]) -> str:
     """What was seen, compared with what, and how sure it is."""
-    part = _PARTS.get(finding.exchange, f"the {finding.exchange}")
+    part = _part(finding.exchange)
     ends = "" if finding.low is None or finding.high is None else f", {finding.low:.0%} to {finding.high:.0%}"
     if finding.label is None:
         text = (f"With {part} from another image and all else unchanged, the model predicted the other image's label "
@@ -109,6 +109,15 @@ def probe_value(probe: ProbeRate) -> str:
 def label(index: int, names: Sequence[str]) -> str:
     """A label by its name, or by its number."""
     return f"“{name(names[index])}”" if index < len(names) else f"label {index}"
+
+
+def _part(exchange: str) -> str:
+    """What an exchange takes from the donor."""
+    if exchange.startswith("band"):
+        _, direction, percent, *_ = exchange.split()
+        sides = {"across,": ("horizontal", "height"), "down,": ("vertical", "width")}
+        return f"the {sides[direction][0]} band at {percent} % of the {sides[direction][1]}"
+    return _PARTS.get(exchange, f"the {exchange}")
 
 
 def _sentence(part: str) -> str:

@@ -171,7 +171,7 @@ def test_proposals_never_see_the_confirming_half(given: Given, tmp_path: Path) -
     changed = replace(material, pixels=pixels, maps=maps)
     predict = predictor(model)
     found = [proposals.proposals(list(outcomes(one, predict))) for one in (material, changed)]
-    first, second = ([(item.outcome.exchange.name, item.label, item.gain, item.donor) for item in each] for each in found)
+    first, second = ([(one.outcome.exchange.name, one.label, one.gain, one.donor) for one in each] for each in found)
     assert first == second != []
     if found[0][0].donor is None:
         confirmed = [proposals.tested(each[0], predict).values.mean() for each in found]

@@ -39,7 +39,9 @@ class Proposal:
 
     def chance(self, half: Array) -> float:
         """How often a donor's label is predicted after exchanges between images of other labels, in one half."""
-        return self.outcome.mean_chance(half) if self.label is None else self.outcome.chance(self.label, half)
+        if self.label is None:
+            return self.outcome.mean_chance(half)
+        return float(self.outcome.chances(np.array([self.label]), half)[0])
 
     def limit(self, half: Array) -> float:
         """What the rate has to exceed."""

@@ -29,15 +29,17 @@ class Outcome:
         """How often the prediction is still the recipient's, where the donor's is another."""
         return float((self.seen == self.material.pair_labels[:, 0])[self.material.differ].mean())
 
-    def chance(self, label: int, donors: Array) -> float:
-        """How often this label is predicted where neither image has it: some models fall back on one label."""
-        neither = donors[self.material.pairs[:, 1]] & (self.material.pair_labels != label).all(axis=1)
-        return float((self.seen[neither] == label).mean()) if neither.any() else 0.0
+    def chances(self, labels: Array, donors: Array) -> Array:
+        """How often each label is predicted where neither image has it: some models fall back on one label."""
+        chosen = donors[self.material.pairs[:, 1]]
+        neither = (self.material.pair_labels[chosen, :, None] != labels).all(axis=1)
+        seen = (self.seen[chosen, None] == labels) & neither
+        return np.asarray(seen.sum(axis=0) / np.maximum(neither.sum(axis=0), 1))
 
     def mean_chance(self, donors: Array) -> float:
         """The same for the donors' own labels, on average."""
         labels, counts = np.unique(self.material.predicted[donors], return_counts=True)
-        return float(np.average([self.chance(int(label), donors) for label in labels], weights=counts))
+        return float(np.average(self.chances(labels, donors), weights=counts))
 
     @cached_property
     def rates(self) -> Array:
