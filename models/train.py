@@ -126,7 +126,7 @@ def residual() -> nn.Module:
     import torch  # noqa: PLC0415
     from torch import nn  # noqa: PLC0415
 
-    class Block(nn.Module):
+    class Block(nn.Module):  # type: ignore[misc]
         def __init__(self, inputs: int, outputs: int, stride: int) -> None:
             super().__init__()
             self.first = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
