@@ -17,7 +17,7 @@ from auditkit.demo.draw import CLASSES
 from auditkit.demo.planted import POLICY, TOP_PIXELS, Demo, Vendor
 from auditkit.metrics.localisation import kept_first
 from auditkit.metrics.statistics import Interval
-from auditkit.report.examination import label, seen
+from auditkit.report.examination import exchanged, seen
 from auditkit.report.formatting import exact, last, percent
 from auditkit.report.html import page
 from auditkit.report.load_run import load, picture
@@ -82,8 +82,7 @@ def _audit(run: Results) -> list[Fact]:
 def _vendor(vendor: Vendor, run: Results, folder: Path) -> dict[str, object]:
     findings, names = run.examination.findings if run.examination else (), run.subject.class_names
     examples = chain.from_iterable(finding.examples[:_EXCHANGES] for finding in findings)
-    shown = [(picture(folder / EXAMINATION, example.picture), f"{label(example.before, names)} with the part of "
-              f"{label(example.after, names)}: predicted as {label(example.after, names)}") for example in examples]
+    shown = [(picture(folder / EXAMINATION, example.picture), exchanged(example, names)) for example in examples]
     cheats, on_object, on_tag = bool(vendor.relies_on), vendor.on_object, vendor.on_tag
     return {
         "name": vendor.model, "tone": "fail" if cheats else "pass", "symbol": "✗" if cheats else "✓",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from auditkit.report.formatting import count, name
-from auditkit.runs.folder.examination import Examination, Finding, ProbeRate
+from auditkit.runs.folder.examination import Examination, Example, Finding, ProbeRate
 
 HEADING = "What the model relies on"
 _EVERYWHERE = 0.8  # of the predictions stay when small patches are shuffled: the evidence has no place
@@ -104,6 +104,12 @@ def everywhere(examination: Examination) -> str:
 def probe_value(probe: ProbeRate) -> str:
     """How often the prediction stays, with its interval."""
     return f"{probe.agrees:.0%} ({probe.low:.0%} to {probe.high:.0%})"
+
+
+def exchanged(example: Example, names: Sequence[str]) -> str:
+    """What an example shows."""
+    before, after = label(example.before, names), label(example.after, names)
+    return f"{before} with the part of {after}: predicted as {after}"
 
 
 def label(index: int, names: Sequence[str]) -> str:

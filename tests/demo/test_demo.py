@@ -66,7 +66,8 @@ def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
     for name, run in results.items():
         told = (f"{name}.onnx", run["subject"]["model"]["sha256"], run["policy"]["sha256"], run["run"]["ended"],
                 f"auditkit {run['tool']['version']}", "with the fixed seed 7", "20 for the audits",
-                "Verdict of the policy “<bdi>standard</bdi>”", "not proof that a model is right, safe or fair")  # fmt: skip
+                "Verdict of the policy “<bdi>standard</bdi>”",
+                "not proof that a model is right, safe or fair")  # fmt: skip
         assert [words for words in told if words not in page] == []
     for name in models:
         assert f'href="{name}/report.html"' in page

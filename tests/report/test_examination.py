@@ -21,7 +21,8 @@ from auditkit.runs.folder.examination import (
     ProbeRate,
     Zone,
 )
-from auditkit.runs.folder.results import ExaminationRun, Subject, Tool
+from auditkit.runs.folder.examination_run import ExaminationRun
+from auditkit.runs.folder.results import Subject, Tool
 from tests.support import synthetic_runs
 
 NAMES = ("<b>cat</b>", "dog & {{7*7}}")
