@@ -1,9 +1,13 @@
 """What an examination found, in sentences: what the model relies on, how it was seen, how sure, and what to do next."""
 
+import json
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal
 
 from auditkit.report.formatting import count, name
-from auditkit.runs.folder.examination import Examination, Example, Finding, ProbeRate
+from auditkit.runs.folder.examination import Examination, Example, Finding, ProbeRate, Zone
 
 HEADING = "What the model relies on"
 _EVERYWHERE = 0.8  # of the predictions stay when small patches are shuffled: the evidence has no place
@@ -86,9 +90,14 @@ def summary(examination: Examination, names: Sequence[str]) -> str:
 def how(examination: Examination) -> str:
     """How the examination went."""
     confirming = examination.images - examination.proposing
-    tests = "nothing" if not examination.proposals else count(examination.proposals, "cue")
-    return (f"{count(examination.proposing, 'image')} proposed {tests}, and {confirming} others were asked to confirm "
-            "it. The probability that any finding is due to chance is at most 5 %.")  # fmt: skip
+    if not examination.proposals:
+        return (f"{count(examination.proposing, 'image')} proposed nothing that the {confirming} others could have "
+                "confirmed. A cue that fewer than two of the proposing images of a label share is not found."
+                )  # fmt: skip
+    proposed = "it" if examination.proposals == 1 else "them"
+    return (f"{count(examination.proposing, 'image')} proposed {count(examination.proposals, 'cue')}, and {confirming} "
+            f"others were asked to confirm {proposed}. The chance that any finding is an accident is at most 5 %."
+            )  # fmt: skip
 
 
 def everywhere(examination: Examination) -> str:
@@ -104,6 +113,31 @@ def everywhere(examination: Examination) -> str:
 def probe_value(probe: ProbeRate) -> str:
     """How often the prediction stays, with its interval."""
     return f"{probe.agrees:.0%} ({probe.low:.0%} to {probe.high:.0%})"
+
+
+def usual(of: Literal["exchanges", "probes"], name: str, value: float) -> str:
+    """Where a rate ranks among those of other models: four public ones, and honest ones of drawn shapes."""
+    others = _usual_rates()[of].get(name, [])
+    if not others:
+        return "–"
+    below = sum(other < value for other in others)
+    return f"{others[0]:.0%} to {others[-1]:.0%}; above {below} of {len(others)}"
+
+
+@cache
+def _usual_rates() -> dict[str, dict[str, list[float]]]:
+    text = (Path(__file__).parent / "usual_rates.json").read_text("utf-8")
+    rates: dict[str, dict[str, list[float]]] = json.loads(text)
+    return rates
+
+
+def placed(zone: Zone, examination: Examination, names: Sequence[str]) -> str:
+    """Where the evidence of a label lies, and how often that is so of other labels and of edges."""
+    of_all = next(other for other in examination.zones if other.label is None and other.place == zone.place)
+    others = (of_all.images - zone.images) / max(of_all.n - zone.n, 1)
+    return (f"In {zone.images} of {count(zone.n, 'image')} of {label(zone.label or 0, names)} the strongest evidence "
+            f"lies in {zone.place}; so it does in {others:.0%} of the other images, and edges do in {zone.edges}."
+            )  # fmt: skip
 
 
 def exchanged(example: Example, names: Sequence[str]) -> str:

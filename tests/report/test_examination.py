@@ -1,5 +1,6 @@
 """Every finding of an examination is a sentence that a reader can use, and names stay names."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import get_args
 import pytest
 
 from auditkit.metrics.exchanges import CONTROL, CORNERS, EXCHANGES, Exchange
+from auditkit.metrics.probes import PROBES
 from auditkit.records import from_json
 from auditkit.report import examination as words
 from auditkit.report.examination_page import render_page
@@ -43,7 +45,7 @@ def examination(*found: Finding, shuffled: float = 0.3) -> Examination:
     rates = (ExchangeRate("frame", 0.93, 0.05, 0.02, None, None, 120),)
     probes = (ProbeRate("patches shuffled, 8 x 8", shuffled, 0.2, 0.9, 120),)
     zones = (Zone("the centre", None, 3, 4, 120),)
-    return Examination("known", 120, 60, 9000, len(found), rates, probes, zones, found, None)
+    return Examination("known", 120, 60, 9000, len(found), rates, probes, zones, found)
 
 
 def plain(text: str) -> None:
@@ -110,3 +112,18 @@ def test_the_page_shows_all_and_escapes_names(allowed: str, tmp_path: Path) -> N
     assert body.count('<span class="pill') == len(found)
     assert "picture missing" in body
     assert "The evidence is everywhere" in body
+
+
+def test_the_place_of_a_label_is_told_beside_that_of_others() -> None:
+    of_all, of_label = Zone("the centre", None, 40, 30, 100), Zone("the centre", 1, 10, 3, 12)
+    text = words.placed(of_label, replace(examination(), zones=(of_all, of_label)), ("cat", "dog"))
+    assert text == ("In 10 of 12 images of “dog” the strongest evidence lies in the centre; so it does in 34% of the "
+                    "other images, and edges do in 3.")  # fmt: skip
+
+
+def test_a_rate_ranks_among_those_of_other_models() -> None:
+    assert words.usual("exchanges", "mean colour", 0.95).endswith("above 16 of 16")
+    assert words.usual("exchanges", "unheard of", 0.5) == "–"
+    known = json.loads((Path(words.__file__).parent / "usual_rates.json").read_text())
+    assert set(known["exchanges"]) == {exchange.name for exchange in EXCHANGES}
+    assert set(known["probes"]) == set(PROBES)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
@@ -16,7 +17,7 @@ from auditkit.runs.evaluation.images import load_images, none_usable
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.examination.findings import findings
 from auditkit.runs.examination.material import PARTNERS, Material, Predict, predictor
-from auditkit.runs.examination.places import centre, zone
+from auditkit.runs.examination.places import MOST, centre, zone
 from auditkit.runs.examination.proposals import MOST_PROPOSALS, proposals, tested
 from auditkit.runs.examination.rates import Outcome, outcomes
 from auditkit.runs.executor import Progress, silent
@@ -24,6 +25,7 @@ from auditkit.runs.folder.examination import Examination, ExchangeRate, ProbeRat
 
 MOST_IMAGES = 200  # of a run; a seeded sample of more
 FEWEST_IMAGES = 20
+FEWEST_OF_LABEL, APART = 5, 0.3  # images of a label whose evidence has a place, and how much more often than others
 
 
 def passes(images: int) -> int:
@@ -57,7 +59,6 @@ def examine(
         tuple(probed),
         _zones(material),
         findings(tests, out),
-        None,
     )
 
 
@@ -103,8 +104,21 @@ def _probe(name: str, material: Material, predict: Predict) -> ProbeRate:
 
 
 def _zones(material: Material) -> tuple[Zone, ...]:
-    """Where the evidence of all images lies, against edges in the same images."""
+    """Where the evidence of all images lies, and that of labels which have a place of their own, beside edges."""
     shape, size = material.pixels.shape[1:3], WINDOWS["small"]
-    ours = [zone(*centre(side.windows["small"], shape)) for side in material.sides]
-    theirs = [zone(*centre(strongest_window(edges(pixels, 0), size), shape)) for pixels in material.pixels]
-    return tuple(Zone(name, None, ours.count(name), theirs.count(name), len(ours)) for name in sorted({*ours, *theirs}))
+    ours = np.array([zone(*centre(side.windows["small"], shape)) for side in material.sides])
+    squares = (strongest_window(edges(pixels, 0), size) for pixels in material.pixels)
+    theirs = np.array([zone(*centre(square, shape)) for square in squares])
+    zones = [_zone(place, None, ours, theirs) for place in sorted({*ours.tolist(), *theirs.tolist()})]
+    for label, number in zip(*np.unique(material.predicted, return_counts=True), strict=True):
+        chosen = material.predicted == label
+        places = ours[chosen].tolist()
+        commonest = max(sorted(set(places)), key=places.count)
+        own, other = places.count(commonest) / number, float(np.mean(ours[~chosen] == commonest))
+        if number >= FEWEST_OF_LABEL and own >= MOST and own - other >= APART:
+            zones.append(_zone(commonest, int(label), ours[chosen], theirs[chosen]))
+    return tuple(zones)
+
+
+def _zone(place: str, label: int | None, ours: Array, theirs: Array) -> Zone:
+    return Zone(place, label, int(np.sum(ours == place)), int(np.sum(theirs == place)), len(ours))

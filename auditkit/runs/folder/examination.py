@@ -88,4 +88,3 @@ class Examination:
     probes: tuple[ProbeRate, ...]
     zones: tuple[Zone, ...]
     findings: tuple[Finding, ...]
-    smallest_group: int | None  # images that must share a cue for it to be found; None: there are too few images
