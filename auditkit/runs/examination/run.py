@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from auditkit import __version__
+from auditkit.data import bundle_check
 from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
+from auditkit.errors import BadInput
 from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_object
 from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, without_paths
@@ -32,7 +34,7 @@ def examine(
 ) -> ExaminationRun:  # fmt: skip
     """Examine a model by maps that are made here or supplied; the same call resumes."""
     explanation = _with_few_passes(replace(explanation, labels="top1"), model).fitting(model)
-    bundle = None if supplied is None else open_bundle(supplied)
+    bundle = None if supplied is None else _usable(open_bundle(supplied), model)
     sample = images.select(examination.drawn(images, bundle, explanation.seed))
     about = {
         "examination": 1, "subject": to_object(subject(model, images)), "environment": environment(model),
@@ -48,6 +50,14 @@ def examine(
         write_whole(out / PAGE, render(run, out).encode())
         checksums.write(out)
         return run
+
+
+def _usable(bundle: HeatmapSet, model: AnyClassifier) -> HeatmapSet:
+    """The bundle, if its maps are of this model."""
+    for problem in bundle_check.check(bundle, None, model.identity, model.signature.classes):
+        if problem.severity == "error":
+            raise BadInput(problem.message)
+    return bundle
 
 
 def _made(model: AnyClassifier, images: Dataset, explanation: Explanation, out: Path, phase: Phase) -> HeatmapSet:
