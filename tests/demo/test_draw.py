@@ -131,7 +131,7 @@ def test_objects_stand_out_from_the_ground(agree: Planted) -> None:
         assert abs(np.median(image[inside]) - np.median(image[~inside & ~tag])) > 20
 
 
-@pytest.mark.parametrize(("count", "tags", "named"), [(0, "agree", "count"), (5, "none", "tags")])
+@pytest.mark.parametrize(("count", "tags", "named"), [(0, "agree", "count"), (5, "never", "tags")])
 def test_bad_arguments_are_named(count: int, tags: Tags, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         draw(count, seed=1, tags=tags)

@@ -19,7 +19,7 @@ from auditkit.metrics.values import NotAssessed, Note
 from auditkit.records import to_json
 from auditkit.runs.folder.figures import Flag, MetricResult
 from auditkit.runs.summary.summarise import Summary
-from auditkit.runs.summary.wording import figure_text
+from auditkit.runs.summary.wording import figure_text, source_name
 from tests.metrics.test_protocols import CLASSES, SIZE, Array, small_toy
 from tests.runs.test_evaluation import photographs
 
@@ -411,7 +411,7 @@ def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> 
         "schema_version", "tool", "run", "subject", "settings", "environment", "runtime", "metrics", "controls",
         "comparisons", "classes", "classes_are", "reliability", "points", "flags", "failed_images", "checks", "verdict",
         "verdict_reason", "policy", "software", "explained", "randomisation", "baseline", "limitations",
-        "hints", "reproductions",
+        "hints", "reproductions", "examination", "not_examined",
     }  # fmt: skip
     assert {entry["bundle"] for entry in results["metrics"]} == {None, "a", "b", "c"}
     assert all(entry["bundle"].startswith("control:") for entry in results["controls"])
@@ -445,8 +445,8 @@ def test_tables_show_every_source_and_metric(found: Summary) -> None:
     assert all(cell for row in rows for cell in row)
     text, page = str(found), found._repr_html_()
     for source in {metric.bundle for metric in found.metrics if metric.bundle}:
-        assert source in text
-        assert source in page
+        assert source_name(source) in text
+        assert source_name(source) in page
 
 
 def test_what_a_table_has_no_room_for_is_said_below(model: Any, folder: Path, tmp_path: Path) -> None:
