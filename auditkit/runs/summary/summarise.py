@@ -95,8 +95,10 @@ class Summary:
 
     def __repr__(self) -> str:  # what a Python prompt shows
         head, rows = self.grid()
-        # Values on one line, their intervals beneath them.
-        halves = [[cell.partition(" (")[::2] for cell in row] for row in rows]
+        # Names and values on one line, the intervals beneath them.
+        names = 2 if head[1:2] == ["infill"] else 1
+        halves = [[*((cell, "") for cell in row[:names]), *(cell.partition(" (")[::2] for cell in row[names:])]
+                  for row in rows]  # fmt: skip
         lines = [head]
         for row in halves:
             lines += [[value for value, _ in row], [f"({rest}" if rest else "" for _, rest in row]]
