@@ -2,7 +2,7 @@
 
 TYPE_CHECKING = False  # as typing has it, whose import takes longer than all else here
 if TYPE_CHECKING:
-    from auditkit.api import audit, evaluate, explain
+    from auditkit.api import audit, evaluate, examine, explain
     from auditkit.data.bundles import Bundle, open_bundle
     from auditkit.errors import AuditError, BadInput
     from auditkit.model.classifier import CallableClassifier, OnnxClassifier, load
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AuditError", "BadInput", "Bundle", "CallableClassifier", "Limits", "OnnxClassifier", "Overrides", "Settings",
-    "__version__", "audit", "evaluate", "explain", "load", "open_bundle",
+    "__version__", "audit", "evaluate", "examine", "explain", "load", "open_bundle",
 ]  # fmt: skip
 
 # The module of each public name, imported when the name is used: importing auditkit imports nothing heavy.
 _MODULES = {
-    "auditkit.api": ("audit", "evaluate", "explain"),
+    "auditkit.api": ("audit", "evaluate", "examine", "explain"),
     "auditkit.data.bundles": ("Bundle", "open_bundle"),
     "auditkit.errors": ("AuditError", "BadInput"),
     "auditkit.model.classifier": ("CallableClassifier", "OnnxClassifier", "load"),

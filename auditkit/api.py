@@ -16,10 +16,14 @@ from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier, load
+from auditkit.report.examination_page import render_page
 from auditkit.runs import evaluate as evaluating
 from auditkit.runs import explain as explaining
 from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.examination import run as examining
+from auditkit.runs.executor import silent_phase
 from auditkit.runs.explain import Explanation
+from auditkit.runs.folder.examination import Examination
 from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict import audit as auditing
@@ -93,6 +97,23 @@ def audit(
     request = auditing.AuditRequest(rules, explanation, fail_on, earlier, bundles=bundles, until_decided=until_decided)
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
     return auditing.audit(classifier, dataset, replace(request, pool=infill_pool), Path(out))
+
+
+def examine(
+    model: Model, images: Images, out: PathLike, heatmaps: Maps | None = None, *, method: str = "differences",
+    seed: int = 0, size: Size | float | None = None, preset: str | None = None, **options: Any,
+) -> Examination:  # fmt: skip
+    """What the model relies on; the page with pictures is in the folder `out`.
+
+    `model`, `size` and `preset` are as in `explain`. Without `heatmaps` of the predicted labels, maps are made by
+    `method` with its `options`.
+    """
+    image_size, method_options = _split_size(model, size, options)
+    request = Explanation(method, "top1", method_options, _number("seed", seed, int))
+    supplied = None if heatmaps is None else _open_bundle(heatmaps).path
+    classifier, dataset, _ = _open(model, images, None, image_size, preset)
+    run = examining.examine(classifier, dataset, request, supplied, Path(out), silent_phase, render_page)
+    return run.examination
 
 
 def _open(

@@ -32,7 +32,7 @@ from auditkit.demo.draw import CLASSES
 from auditkit.metrics.exchanges import WINDOWS, strongest_window
 from auditkit.metrics.statistics import share_interval
 from auditkit.runs.examination.run import examine
-from auditkit.runs.executor import silent
+from auditkit.runs.executor import silent_phase
 from auditkit.runs.explain import Explanation
 from benchmarks.examination_null import IMAGES, WORLDS, permuted, simulated
 from benchmarks.reporting import log, origin, printed_at_end
@@ -114,7 +114,7 @@ def examined(network: Network, models: Path, out: Path, count: int, seed: int) -
     model = auditkit.load(models / f"{network.name}.onnx", settings=settings)
     images = Dataset.open(out / "images.npz", len(CLASSES))
     begin = time.perf_counter()
-    run = examine(model, images, Explanation("differences"), None, out / "run", _Quiet(), lambda *_: "")
+    run = examine(model, images, Explanation("differences"), None, out / "run", silent_phase, lambda *_: "")
     found = run.examination.findings
     return {
         "network": asdict(network), "name": network.name, "seed": seed, "images": count,
@@ -127,19 +127,6 @@ def examined(network: Network, models: Path, out: Path, count: int, seed: int) -
         "pointing": pointed(drawn, model, out) if network.cue in LOCAL else None,
         "right": {finding.kind for finding in found} & KINDS[network.cue] != set() if KINDS[network.cue] else not found,
     }  # fmt: skip
-
-
-class _Quiet:
-    """A phase without progress."""
-
-    def __call__(self, _name: str) -> "_Quiet":
-        return self
-
-    def __enter__(self) -> Any:
-        return silent
-
-    def __exit__(self, *_error: object) -> None:
-        return None
 
 
 def pointed(drawn: Cued, model: Any, out: Path) -> float | None:

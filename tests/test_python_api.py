@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 import auditkit
+from auditkit.demo.draw import draw
+from auditkit.demo.planted import bundled_model
 from auditkit.errors import AuditError, BadInput, OutOfMemory, RuntimeFailure
 from tests.support import onnx_models
 
@@ -284,3 +286,10 @@ def test_a_function_may_change_the_pictures_that_it_is_given(tmp_path: Path) -> 
     found = [auditkit.explain(one, images, tmp_path / one.__name__, "occlusion", labels=[1], size=(8, 8), preset="unit")
              for one in (score, rude)]  # fmt: skip
     assert np.array_equal(*(maps.get("0", 1) for maps in found))
+
+
+def test_examine_gives_what_the_model_relies_on(tmp_path: Path) -> None:
+    drawn = draw(24, seed=5, tags="agree").images
+    found = auditkit.examine(bundled_model("shortcut"), drawn, tmp_path / "examined", method="occlusion").findings
+    assert [finding.kind for finding in found] == ["corner"]
+    assert (tmp_path / "examined" / "report.html").is_file()

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Event, Semaphore
 from typing import Protocol, Self, TypeVar
 
@@ -34,6 +34,11 @@ Progress = Callable[[int], Tick]  # of the number of images in all
 def silent(_total: int) -> Tick:
     """Progress that nobody watches."""
     return lambda _done, _rows=0: None
+
+
+def silent_phase(_name: str) -> AbstractContextManager[Progress]:
+    """A phase of work that nobody watches."""
+    return nullcontext(silent)
 
 
 class UnitProgress:

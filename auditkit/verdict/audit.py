@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, resolved
-from auditkit.runs.executor import Progress, silent
+from auditkit.runs.executor import Progress, silent_phase
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder import checksums, provenance
@@ -69,12 +69,8 @@ class AuditRequest:
                            "--until-decided out.")  # fmt: skip
 
 
-def _no_progress(_name: str) -> AbstractContextManager[Progress]:
-    return nullcontext(silent)
-
-
 def audit(
-    model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, phase: Phase = _no_progress
+    model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, phase: Phase = silent_phase
 ) -> Results:
     """The results with the verdict; the same call resumes an interrupted run.
 
