@@ -29,7 +29,7 @@ from auditkit.report.markdown import table
 from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.folder.figures import CONTROL
 from benchmarks.calibration.__main__ import COPIED, HONEST, Values, chosen_images, fakes_of, opened
-from benchmarks.calibration.rules import CHECKS, Record, judged
+from benchmarks.calibration.rules import Record, judged
 from benchmarks.reporting import log, origin
 
 CHECK, FIGURE = "prediction-above-controls", "relevance_gain"
@@ -169,7 +169,7 @@ def decisions(values: dict[str, Values], sets: Iterable[str]) -> Record:
 
 
 def _decision(values: Values, source: str) -> Record:
-    found = judged(CHECKS[CHECK], {"values": values}, source, slice(None))
+    found = judged(CHECK, {"values": values}, source, slice(None))
     return {"status": found["status"], "least": found["least"], "gain": _mean_gain(values, source)}
 
 

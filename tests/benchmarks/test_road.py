@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from auditkit.arrays import Array
-from benchmarks.calibration.road import imputed, system
+from auditkit.methods.controls import CONTROLS
+from auditkit.runs.folder.figures import CONTROL
+from benchmarks.calibration.road import FIGURE, decisions, imputed, system
 
 
 @pytest.fixture
@@ -41,3 +43,11 @@ def test_the_system_is_symmetric_and_leaves_constants_alone() -> None:
     matrix = system(4, 5)
     assert abs(matrix - matrix.T).max() == 0
     assert np.allclose(matrix @ np.ones(20), 0)
+
+
+def test_a_set_is_decided_under_each_infill() -> None:
+    rng = np.random.default_rng(0)
+    values = {f"{CONTROL}{name}": {FIGURE: list(rng.random(40) * 0.1)} for name in CONTROLS}
+    good, weak = ({FIGURE: list(rng.random(40) * 0.1 + gain)} for gain in (0.5, -0.5))
+    found = decisions({"gray": {**values, "set": good}, "road": {**values, "set": weak}}, ["set"])
+    assert [found["sets"][0][infill]["status"] for infill in ("gray", "road")] == ["pass", "fail"]
