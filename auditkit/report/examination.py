@@ -16,9 +16,9 @@ _SHUFFLED = "patches shuffled, 8 x 8"
 _TITLES = {
     "colour": "The model relies on the colour of the whole image, such as a colour cast",
     "fine pattern": "The model relies on a fine pattern of a few pixels, which hardly shows",
-    "corner": "The model relies on {place}, such as a tag or a stamp",
+    "corner": "The model relies on something in {place}, such as a tag or a stamp",
     "border": "The model relies on the border of the image, such as a frame",
-    "place": "The model relies on {place}, such as a stripe, a caption or a watermark",
+    "place": "The model relies on something at {place}, such as a stripe, a caption or a watermark",
     "background": "The model relies on the background, not on what lies in the middle",
     "mark": "The model relies on a small part of the image, such as a logo or a companion object",
 }
@@ -38,9 +38,9 @@ _PARTS = {
     "mean colour": "the mean colour", "fine residual": "the finest detail, in shuffled patches,",
     "thin frame": "a thin frame", "frame": "a frame", "corners": "the four corners",
     "surround": "everything but the middle",
-    "tiny window": "the small square with the strongest evidence (2 % of the image)",
-    "small window": "the small square with the strongest evidence (3 % of the image)",
-    "medium window": "the square with the strongest evidence (6 % of the image)",
+    "tiny window": "a small square (2 % of the image) where either has its strongest evidence",
+    "small window": "a small square (3 % of the image) where either has its strongest evidence",
+    "medium window": "a square (6 % of the image) where either has its strongest evidence",
 }  # fmt: skip
 
 
@@ -57,20 +57,21 @@ def seen(finding: Finding, names: Sequence[str]) -> str:
     part = _part(finding.exchange)
     ends = "" if finding.low is None or finding.high is None else f", {finding.low:.0%} to {finding.high:.0%}"
     if finding.label is None:
-        text = (f"With {part} from another image and all else unchanged, the model predicted the other image's label "
-                f"in {finding.follows:.0%} of the exchanges ({count(finding.n, 'image')}{ends}).")  # fmt: skip
+        text = (f"An image got {part} from another one, and nothing else was changed. The model then predicted the "
+                f"other image's label in {finding.follows:.0%} of the exchanges ({count(finding.n, 'image')}, each "
+                f"with several others{ends}).")  # fmt: skip
     else:
-        text = (f"{_sentence(part)} of an image that the model takes for {label(finding.label, names)} was put into "
-                f"{count(finding.n, 'image')} of other labels: {finding.follows:.0%} of them then got this label"
+        text = (f"{count(finding.n, 'image')} of other labels got {part} from one that the model takes for "
+                f"{label(finding.label, names)}. It then predicted this label in {finding.follows:.0%} of them"
                 f"{ends.replace(',', ' (', 1) + ')' if ends else ''}.")  # fmt: skip
-    return (f"{text} After the same exchange between images of other labels it predicts such a label in "
+    return (f"{text} When such a part came from an image of an unrelated label, the same label was predicted in "
             f"{finding.chance:.0%}; more than {finding.limit:.0%} counts as reliance.")  # fmt: skip
 
 
 def how_many(finding: Finding, examination: Examination) -> str:
     """How many images have the cue."""
-    verb = "carries" if finding.images == 1 else "carry"
-    return f"{finding.images} of {count(examination.images, 'image')} {verb} their label to others in this way."
+    return (f"In {finding.images} of {count(examination.images, 'image')} this part is enough to change the prediction "
+            "for most others.")  # fmt: skip
 
 
 def to_do(finding: Finding) -> str:
@@ -83,7 +84,7 @@ def summary(examination: Examination, names: Sequence[str]) -> str:
     counted = [finding for finding in examination.findings if not finding.allowed]
     if counted:
         return " ".join(f"{title(finding, names)}." for finding in counted)
-    return ("No shortcut was found: no part that was exchanged between images carries its label along often enough. "
+    return ("No shortcut was found: where parts of images were exchanged, the prediction seldom followed the part. "
             "This does not show that there is none.")  # fmt: skip
 
 
@@ -91,12 +92,12 @@ def how(examination: Examination) -> str:
     """How the examination went."""
     confirming = examination.images - examination.proposing
     if not examination.proposals:
-        return (f"{count(examination.proposing, 'image')} proposed nothing that the {confirming} others could have "
+        return (f"In {count(examination.proposing, 'image')} nothing was found that the {confirming} others could have "
                 "confirmed. A cue that fewer than two of the proposing images of a label share is not found."
                 )  # fmt: skip
-    proposed = "it" if examination.proposals == 1 else "them"
-    return (f"{count(examination.proposing, 'image')} proposed {count(examination.proposals, 'cue')}, and {confirming} "
-            f"others were asked to confirm {proposed}. The chance that any finding is an accident is at most 5 %."
+    proposed = "It was" if examination.proposals == 1 else "They were"
+    return (f"{count(examination.proposals, 'possible cue')} came up in {count(examination.proposing, 'image')}. "
+            f"{proposed} then tested on {confirming} others; a false finding has a probability of at most 5 %."
             )  # fmt: skip
 
 
@@ -158,7 +159,3 @@ def _part(exchange: str) -> str:
         sides = {"across,": ("horizontal", "height"), "down,": ("vertical", "width")}
         return f"the {sides[direction][0]} band at {percent} % of the {sides[direction][1]}"
     return _PARTS.get(exchange, f"the {exchange}")
-
-
-def _sentence(part: str) -> str:
-    return part[:1].upper() + part[1:]

@@ -45,7 +45,7 @@ def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
     assert said["cheats"] == ["shortcut"]
     honest, shortcut = said["models"]
     assert honest["relies_on"] == []
-    assert shortcut["relies_on"] == ["The model relies on the corners, such as a tag or a stamp"]
+    assert shortcut["relies_on"] == ["The model relies on something in the corners, such as a tag or a stamp"]
     assert "fail" not in (honest["verdict"], shortcut["verdict"])  # of their maps, which are good
     assert honest["correct_when_agree"] == shortcut["correct_when_agree"] == 1
     assert honest["correct_when_disagree"] > 0.9 > 0.1 > shortcut["correct_when_disagree"]
@@ -57,7 +57,7 @@ def test_the_demo_tells_which_model_cheats_and_by_what(folder: Path) -> None:
             assert 0 < one["high"] <= max(0.1, 1 - 0.025 ** (1 / one["n"]) + 1e-9)
     models = ("honest", "shortcut")
     page = (folder / "demo-output" / "report.html").read_text()
-    assert "“shortcut” relies on the corners, such as a tag or a stamp; no shortcut was found in “honest”" in page
+    assert "“shortcut” relies on something in the corners, such as a tag or a stamp; no shortcut" in page
     assert page.count("data:image/png") == 18 + 2  # masks, and exchanges
     assert "http" not in page.replace("http-equiv", "")
     assert "the most important 5 % of the pixels" in page
