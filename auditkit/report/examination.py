@@ -38,9 +38,9 @@ _PARTS = {
     "mean colour": "the mean colour", "fine residual": "the finest detail, in shuffled patches,",
     "thin frame": "a thin frame", "frame": "a frame", "corners": "the four corners",
     "surround": "everything but the middle",
-    "tiny window": "a small square (2 % of the image) where either has its strongest evidence",
-    "small window": "a small square (3 % of the image) where either has its strongest evidence",
-    "medium window": "a square (6 % of the image) where either has its strongest evidence",
+    "tiny window": "two small squares (2 % of the image each), where either has its strongest evidence,",
+    "small window": "two small squares (3 % of the image each), where either has its strongest evidence,",
+    "medium window": "two squares (6 % of the image each), where either has its strongest evidence,",
 }  # fmt: skip
 
 
@@ -57,9 +57,9 @@ def seen(finding: Finding, names: Sequence[str]) -> str:
     part = _part(finding.exchange)
     ends = "" if finding.low is None or finding.high is None else f", {finding.low:.0%} to {finding.high:.0%}"
     if finding.label is None:
-        text = (f"An image got {part} from another one, and nothing else was changed. The model then predicted the "
-                f"other image's label in {finding.follows:.0%} of the exchanges ({count(finding.n, 'image')}, each "
-                f"with several others{ends}).")  # fmt: skip
+        text = (f"{part[:1].upper()}{part[1:]} came from another image, and nothing else was changed. The model then "
+                f"predicted the other image's label in {finding.follows:.0%} of the exchanges "
+                f"({count(finding.n, 'image')}, each with several others{ends}).")  # fmt: skip
     else:
         text = (f"{count(finding.n, 'image')} of other labels got {part} from one that the model takes for "
                 f"{label(finding.label, names)}. It then predicted this label in {finding.follows:.0%} of them"
