@@ -196,11 +196,11 @@ def cue_labels(kind: str, labels: Array, style: int, rng: np.random.Generator) -
 def draw_cues(kind: str, cues: Array, *, seed: int, style: int, side: int = SIDE_PX) -> Cued:
     """An image for each cue [N]; the shape of image i has class i modulo 10."""
     base = draw(len(cues), seed=seed, tags="none")
-    made = [
+    drawn_images = [
         _drawn(kind, int(cue), base.images[index], base.objects[index], style=style, seed=[seed, index], side=side)
         for index, cue in enumerate(cues)
     ]
-    images, objects, regions = (np.stack(arrays) for arrays in zip(*made, strict=True))
+    images, objects, regions = (np.stack(arrays) for arrays in zip(*drawn_images, strict=True))
     return Cued(images, base.labels, cues, objects, regions)
 
 

@@ -138,7 +138,7 @@ def _audit(
     request = AuditRequest(read_policy(POLICY), Explanation("mask", None, _MASK_OPTIONS), command=("auditkit", "demo"))
     dataset = Dataset.open(images, model.signature.classes, model.card.names)
     results = audit(model, dataset, request, folder, lambda what: phase(f"{name}: {what}"))
-    maps, found = open_bundle(folder / "maps"), results.examination
+    maps, examination = open_bundle(folder / "maps"), results.examination
     agreeing, disagreeing = test_sets
     misled = _answers(model, disagreeing)
     object_shares, object_hits = _inside(maps, audited, audited.objects)
@@ -149,7 +149,7 @@ def _audit(
         correct_when_disagree=float(np.mean(misled == disagreeing.labels)),
         followed_tag=float(np.mean(misled == disagreeing.tags)),
         on_object=Evidence.of(object_shares, object_hits), on_tag=Evidence.of(tag_shares, tag_hits),
-        relies_on=tuple(title(finding, ()) for finding in found.findings) if found else (),
+        relies_on=tuple(title(finding, ()) for finding in examination.findings) if examination else (),
     )  # fmt: skip
 
 

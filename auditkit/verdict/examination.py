@@ -24,10 +24,10 @@ def examined(
         return replace(results, not_examined="no set of maps can be used")
     maps = next(iter(bundles.values()))
     try:
-        found = examine(model, images, maps, folder / FOLDER, results.settings.seed, progress)
+        examination = examine(model, images, maps, folder / FOLDER, results.settings.seed, progress)
     except BadInput as error:
         return replace(results, not_examined=str(error).removesuffix("."))
-    return replace(results, examination=judged(found, policy))
+    return replace(results, examination=judged(examination, policy))
 
 
 def judged(examination: Examination, policy: Policy) -> Examination:

@@ -40,22 +40,22 @@ def examine(
     material = material_of(model, images, maps, seed)
     tick, predict = progress(len(material.ids)), predictor(model)
     share = len(material.ids) / (len(EXCHANGES) + len(PROBES))
-    found = list[Outcome]()
+    exchanged = list[Outcome]()
     for outcome in outcomes(material, predict):
-        found.append(outcome)
+        exchanged.append(outcome)
         tick(share, len(outcome.seen))
     probed = list[ProbeRate]()
     for name in PROBES:
         probed.append(_probe(name, material, predict))
         tick(share, len(material.ids))
-    tests = [tested(proposal, predict) for proposal in proposals(found)]
+    tests = [tested(proposal, predict) for proposal in proposals(exchanged)]
     return Examination(
         maps.header.method,
         len(material.ids),
         int(material.proposes.sum()),
         passes(len(material.ids)),
         len(tests),
-        tuple(map(_rate, found)),
+        tuple(map(_rate, exchanged)),
         tuple(probed),
         _zones(material),
         findings(tests, out),
@@ -114,8 +114,8 @@ def _zones(material: Material) -> tuple[Zone, ...]:
         chosen = material.predicted == label
         places = ours[chosen].tolist()
         commonest = max(sorted(set(places)), key=places.count)
-        own, other = places.count(commonest) / number, float(np.mean(ours[~chosen] == commonest))
-        if number >= FEWEST_OF_LABEL and own >= MOST and own - other >= APART:
+        share, other_share = places.count(commonest) / number, float(np.mean(ours[~chosen] == commonest))
+        if number >= FEWEST_OF_LABEL and share >= MOST and share - other_share >= APART:
             zones.append(_zone(commonest, int(label), ours[chosen], theirs[chosen]))
     return tuple(zones)
 

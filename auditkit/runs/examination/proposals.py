@@ -82,8 +82,8 @@ def proposals(outcomes: Sequence[Outcome]) -> list[Proposal]:
     if strong:
         return [_narrowest(strong)]
     labels = np.unique(usable[0].material.predicted[half]).tolist()
-    found = [proposal for label in labels if (proposal := _of_label(usable, int(label), half)) is not None]
-    return sorted(found, key=lambda proposal: -proposal.gain)[:MOST_PROPOSALS]
+    candidates = [proposal for label in labels if (proposal := _of_label(usable, int(label), half)) is not None]
+    return sorted(candidates, key=lambda proposal: -proposal.gain)[:MOST_PROPOSALS]
 
 
 def _of_all(outcome: Outcome, half: Array) -> Proposal:
@@ -101,15 +101,15 @@ def _narrowest(strong: Sequence[Proposal]) -> Proposal:
 
 def _of_label(outcomes: Sequence[Outcome], label: int, half: Array) -> Proposal | None:
     """A cue that several images of a label share, with the image that shows it best."""
-    found = []
+    candidates = []
     for outcome in outcomes:
         donors = np.flatnonzero(half & (outcome.material.predicted == label))
         rates = np.nan_to_num(outcome.rates[donors])
         carries = rates >= max(CARRIES, Proposal(outcome, label, 0.0).limit(half))
         if carries.sum() >= FEWEST_CARRIERS:
             best = int(donors[rates.argmax()])
-            found.append(Proposal(outcome, label, float(carries.mean()), best))
-    return _narrowest(found) if found else None
+            candidates.append(Proposal(outcome, label, float(carries.mean()), best))
+    return _narrowest(candidates) if candidates else None
 
 
 def tested(proposal: Proposal, predict: Predict) -> Tested:

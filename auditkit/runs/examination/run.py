@@ -43,9 +43,9 @@ def examine(
     with Store.open(out, without_paths(about)):
         maps = bundle or _made(model, sample, explanation, out / MAPS, phase)
         with phase("examining") as progress:
-            found = examination.examine(model, sample, maps, out / FOLDER, explanation.seed, progress)
+            relied_on = examination.examine(model, sample, maps, out / FOLDER, explanation.seed, progress)
         tool, about_model = Tool("auditkit", __version__), subject(model, images)
-        run = ExaminationRun(tool, about_model, environment(model), explanation.seed, found)
+        run = ExaminationRun(tool, about_model, environment(model), explanation.seed, relied_on)
         write_whole(out / RECORD, json_bytes(to_object(run)))
         write_whole(out / PAGE, render(run, out).encode())
         checksums.write(out)

@@ -39,10 +39,10 @@ def check_examination(recorded: RecordedRun, plan: EvaluationPlan, progress: Pro
 
 def contradictions(results: Results, policy: Policy) -> Iterator[str]:
     """Contradictions about what the model relies on; whether it does needs the originals."""
-    asked, found = policy.examination is not None, results.examination
-    if asked == (found is None and not results.not_examined) or (found is not None and results.not_examined):
+    asked, stored = policy.examination is not None, results.examination
+    if asked == (stored is None and not results.not_examined) or (stored is not None and results.not_examined):
         yield f"{RESULTS}: an examination, or why there is none, is {'' if asked else 'not '}expected"
-    elif found is not None and judged(found, policy) != found:
+    elif stored is not None and judged(stored, policy) != stored:
         yield f"{RESULTS}: the examination's findings have other severities or reasons than the policy gives"
 
 
