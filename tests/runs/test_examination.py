@@ -111,7 +111,7 @@ def test_one_label_for_all_images_is_refused(tmp_path: Path) -> None:
 
 def test_too_few_images_are_refused(tmp_path: Path) -> None:
     given = relying.coloured(relying.CENTRE, FEWEST_IMAGES - 1)
-    with pytest.raises(BadInput, match=f"needs {FEWEST_IMAGES} images .* and {FEWEST_IMAGES - 1} have one"):
+    with pytest.raises(BadInput, match=f"needs {FEWEST_IMAGES} images .*; here are {FEWEST_IMAGES - 1}"):
         examined(given, tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_images_without_a_map_of_the_prediction_are_left_out(tmp_path: Path) -> 
     bundle.add(list(dataset.ids[:50]), labels[:50].tolist(), given.maps[:50])
     maps = auditkit.open_bundle(tmp_path / "maps")
     assert examine(given.model(), dataset, maps, tmp_path / "pictures").images == 24
-    with pytest.raises(BadInput, match="and 0 have one"):
+    with pytest.raises(BadInput, match="here are 0"):
         examine(given.model(), dataset.select(range(24, 60)), maps, tmp_path / "pictures")
 
 

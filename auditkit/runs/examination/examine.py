@@ -68,6 +68,13 @@ def drawn(images: Dataset, maps: HeatmapSet | None, seed: int) -> list[int]:
     return sorted(np.random.default_rng([seed, 0]).permutation(mapped)[:MOST_IMAGES].tolist())
 
 
+def require_enough(images: int) -> None:
+    """BadInput where so few images have a map of the predicted label, or can have one."""
+    if images < FEWEST_IMAGES:
+        raise BadInput(f"an examination needs {FEWEST_IMAGES} images with a map of the predicted label; here are "
+                       f"{images}.")  # fmt: skip
+
+
 def material_of(model: AnyClassifier, images: Dataset, maps: HeatmapSet, seed: int) -> Material:
     """The images that have a map of their prediction."""
     unit = load_images(drawn(images, maps, seed), images, model.card, model.signature)
@@ -75,9 +82,7 @@ def material_of(model: AnyClassifier, images: Dataset, maps: HeatmapSet, seed: i
         raise none_usable(len(images), unit.failed)
     predicted = predictor(model)(list(unit.pixels)).argmax(axis=1)
     usable = [index for index, image in enumerate(unit.ids) if int(predicted[index]) in maps.labels[image]]
-    if len(usable) < FEWEST_IMAGES:
-        raise BadInput(f"an examination needs {FEWEST_IMAGES} images with a map of the predicted label, and "
-                       f"{len(usable)} have one.")  # fmt: skip
+    require_enough(len(usable))
     if len(np.unique(predicted[usable])) == 1:
         raise BadInput("the model predicts one label for all images, so no part can come from another label: give "
                        "images that it takes for different labels.")  # fmt: skip

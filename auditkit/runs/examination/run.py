@@ -35,17 +35,19 @@ def examine(
     """Examine a model by maps that are made here or supplied; the same call resumes."""
     explanation = _with_few_passes(replace(explanation, labels="top1"), model).fitting(model)
     bundle = None if supplied is None else _usable(open_bundle(supplied), model)
-    sample = images.select(examination.drawn(images, bundle, explanation.seed))
+    sample, about_model = images.select(examination.drawn(images, bundle, explanation.seed)), subject(model, images)
+    examination.require_enough(len(sample))  # before maps are made
     about = {
-        "examination": 1, "subject": to_object(subject(model, images)), "environment": environment(model),
+        "examination": 1, "subject": to_object(about_model), "environment": environment(model),
         "maps": bundle_digest(bundle) if bundle else explanation.name(), "seed": explanation.seed,
     }  # fmt: skip
     with Store.open(out, without_paths(about)):
         maps = bundle or _made(model, sample, explanation, out / MAPS, phase)
         with phase("examining") as progress:
             relied_on = examination.examine(model, sample, maps, out / FOLDER, explanation.seed, progress)
-        tool, about_model = Tool("auditkit", __version__), subject(model, images)
-        run = ExaminationRun(tool, about_model, environment(model), explanation.seed, relied_on)
+        run = ExaminationRun(
+            Tool("auditkit", __version__), about_model, environment(model), explanation.seed, relied_on
+        )
         write_whole(out / RECORD, json_bytes(to_object(run)))
         write_whole(out / PAGE, render(run, out).encode())
         checksums.write(out)
