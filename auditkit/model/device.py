@@ -50,7 +50,7 @@ CUDA = DeviceProfile(
     name="cuda", provider="CUDAExecutionProvider",
     largest_batch=512, first_batch=16, pads_batches=True, batches_in_flight=3, gradient_batch=64,
     masks_in_graph=True, casts_to_float16=True, relu_gates=True,
-    units_at_once=2, unit_images=16, slow_unit_images=16, slow_pixels=float("inf"), small_units=4,
+    units_at_once=2, unit_images=32, slow_unit_images=32, slow_pixels=float("inf"), small_units=4,
     sample_images=4, learning_factor=32, learning_rows=1280, learning_pixels=640 * 224 * 224,
 )  # fmt: skip
 PROFILES: dict[str, DeviceProfile] = {profile.name: profile for profile in (CPU, CUDA)}
