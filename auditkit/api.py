@@ -24,6 +24,7 @@ from auditkit.runs.examination import run as examining
 from auditkit.runs.executor import silent_phase
 from auditkit.runs.explain import Explanation
 from auditkit.runs.folder.examination import Examination
+from auditkit.runs.folder.figures import Taking
 from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict import audit as auditing
@@ -78,14 +79,15 @@ def explain(
 def audit(
     model: Model, images: Images, out: PathLike, heatmaps: Heatmaps = (), *, method: str | None = None,
     policy: PathLike = "standard", pool: Images | None = None, baseline: PathLike | None = None,
-    fail_on: str | None = None, until_decided: bool = False, size: Size | float | None = None,
+    fail_on: str | None = None, until_decided: bool = False, limit: int | None = None, size: Size | float | None = None,
     preset: str | None = None, **options: Any,
 ) -> Results:  # fmt: skip
     """The results with checks and verdict; the report and all evidence are in the folder `out`.
 
     `model`, `size` and `preset` are as in `explain`. Without `heatmaps`, maps are made by `method` (mask by default)
     with its `options`. `policy` is the name of one that comes with auditkit (explore, standard, strict) or a TOML file.
-    With `until_decided`, images are taken batch by batch until every check that counts is decided.
+    With `until_decided`, images are taken batch by batch until every check that counts is decided; `limit` is how many
+    are taken at most.
     """
     rules, bundles = read_policy(policy), _open_bundles(heatmaps)
     image_size, method_options = _split_size(model, size, options)
@@ -94,7 +96,9 @@ def audit(
         raise BadInput(f"give heatmaps or {extra}, not both: a bundle names its own method.")
     explanation = None if bundles else Explanation(method or "mask", None, method_options, rules.evaluation.seed)
     earlier = None if baseline is None else Path(baseline)
-    request = auditing.AuditRequest(rules, explanation, fail_on, earlier, bundles=bundles, until_decided=until_decided)
+    request = auditing.AuditRequest(
+        rules, explanation, fail_on, earlier, bundles=bundles, taking=Taking(until_decided, limit)
+    )
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
     return auditing.audit(classifier, dataset, replace(request, pool=infill_pool), Path(out))
 

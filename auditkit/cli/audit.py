@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from auditkit.cli import console, options
+from auditkit.cli.plans import announce_audit
 
 if TYPE_CHECKING:
     from auditkit.runs.folder.results import CheckResult, Results
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 def audit(
     model: options.ModelFile,
     images: options.ImagesPath,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the run; run again to resume.")],
     model_options: options.ModelOptions,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=(
+        "Folder for the run; run again to resume. By default MODEL-audit."))] = None,
     policy: Annotated[str, typer.Option(
         help="explore, standard, strict, or a TOML file (see auditkit policy).")] = "standard",
     heatmaps: Annotated[list[Path] | None, typer.Option(
@@ -34,17 +36,29 @@ def audit(
         help="Lowest severity that fails: low, medium, high or critical; overrides the policy.")] = None,
     until_decided: Annotated[bool, typer.Option("--until-decided", help=(
         "Take images batch by batch, in an order that the seed fixes, until every check is decided."))] = False,
+    budget: Annotated[str | None, typer.Option(help=(
+        "Time to keep within, such as 90s, 10m or 1h: what is left out for it is said before the work. "
+        "On a CPU, 20m by default and 3m for a first look; none sets no limit."))] = None,
+    limit: options.Limit = None,
+    labels: Annotated[str | None, typer.Option(help="all, topK, f>=p or a list, in place of the policy's.")] = None,
+    steps: Annotated[str | None, typer.Option(help="Points of a curve, in place of the policy's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers, in place of the policy's.")] = None,
+    dry_run: options.DryRun = False,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever the verdict.")] = False,
     as_json: options.AsResultsJson = False,
 ) -> None:  # fmt: skip
     """Judge a model's heatmaps, supplied or made here, by a policy, and write a report that can be filed.
 
-    Exit code 0: passed, 1: failed, 2: bad input, 3: the figures do not decide, 4: the machine failed. Run the same
-    command again to resume a run that was cut short.
+    First it says what it will do and how long that takes. With other labels, steps or another seed than the policy's,
+    it cannot pass. Exit code 0: passed, 1: failed, 2: bad input, 3: the figures do not decide, 4: the machine failed.
+    Run the same command again to resume a run that was cut short.
     """
+    from auditkit.metrics.curves import parse_steps
     from auditkit.runs.evaluate import open_bundles
     from auditkit.runs.explain import Explanation
+    from auditkit.runs.folder.figures import Taking
     from auditkit.verdict import audit as audits
+    from auditkit.verdict import plan as plans
     from auditkit.verdict.policy_file import read_policy
 
     rules = read_policy(policy)
@@ -52,24 +66,38 @@ def audit(
     for name, is_set in makers.items():
         if heatmaps and is_set:
             raise typer.BadParameter(f"give --heatmaps or {name}, not both: a bundle names its own method")
-    explanation = None
+    any_method, folder = not any(makers.values()), out or Path(f"{model.stem}-audit")
+    request = audits.AuditRequest(
+        rules, None, fail_on, baseline, tuple(sys.argv), open_bundles(heatmaps or []), None,
+        Taking(until_decided, limit), labels, parse_steps(steps) if steps else None, seed,
+    )  # fmt: skip
     if not heatmaps:
-        maker = method or "mask"
-        explanation = Explanation(maker, None, options.method_options(option, quality), rules.evaluation.seed, gradient)
+        chosen = options.method_options(option, quality)
+        explanation = Explanation(method or "mask", None, chosen, request.evaluation.seed, gradient)
         explanation.chosen()  # refuses unknown options before the model is opened
-    bundles = open_bundles(heatmaps or [])
-    request = audits.AuditRequest(rules, explanation, fail_on, baseline, tuple(sys.argv), bundles,
-                                  until_decided=until_decided)  # fmt: skip
+        request = replace(request, explanation=explanation)
+    plans.budget_of(budget or "none", request, "cpu")  # refuses a bad one before the model is opened
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
-    if explanation is not None:
-        explanation = explanation.fitting(classifier)
+    seconds = plans.budget_of(budget, request, classifier.device.name)
+    request, schedule = replace(request, pool=infill_pool), None
+    begun = None if dry_run else plans.resumed(request, folder, any_method=any_method)
+    if begun is not None:
+        request = begun
+    else:
+        plan = plans.plan_audit(classifier, dataset, request, seconds, any_method=any_method)
+        schedule = announce_audit(plan, seconds, dry_run=dry_run, as_json=as_json)
+        if dry_run:
+            return
+        request = plan.request
+    if request.explanation is not None:
+        explanation = request.explanation.fitting(classifier)
         console.print_notes(explanation.notes)
-    request = replace(request, explanation=explanation, pool=infill_pool)
-    results = audits.audit(classifier, dataset, request, out, console.progress)
+        request = replace(request, explanation=explanation)
+    results = audits.audit(classifier, dataset, request, folder, console.scheduled(schedule))
     if as_json:
         console.print_json(results.to_json(), sort_keys=True)
     else:
-        _print(results, out)
+        _print(results, folder)
     if not exit_zero:
         raise typer.Exit(audits.EXIT_CODES[results.verdict or "inconclusive"])
 

@@ -16,26 +16,67 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from auditkit.runs.executor import Progress, Tick
+    from auditkit.verdict.audit import Phase
 
 _FIGURE_WIDTH = 14  # of a column, such as -1.156 to 1.592
 _LOG_WIDTH = 110  # of a table of two columns where there is no terminal
 _WIDE_LOG_WIDTH = 140  # of a table with many columns
 _MAX_CHARACTERS = 2000  # of a text out of a vendor's file
 _MINUTE, _HOUR = 60, 3600
-_LINE_SECONDS = 30.0  # between two lines of progress
+_LINE_SECONDS = 60.0  # between two lines of progress
 _SAMPLE_SECONDS, _SAMPLES = 5.0, 60  # the pace is that of the last five minutes
+_BY_IMAGE = ("explaining", "evaluating")  # phases that come back for each batch of images
 _FEW = 0.1  # a share below which percents have a decimal
 
 
+class Schedule:
+    """The phases of a run with what each is planned to take, to say how much of the whole is left."""
+
+    def __init__(self, rows: Mapping[str, float], seconds: Mapping[str, float], images: int) -> None:
+        self.rows, self.seconds, self.images = rows, seconds, images
+        self.done, self.kept = dict.fromkeys(seconds, 0.0), dict.fromkeys(seconds, 0.0)  # shares of each phase
+        self.rows_done, self.began = 0, time.monotonic()
+
+    def count(self, phase: str, share: float, rows: int, *, kept: bool) -> None:
+        """Count work of a phase; what an earlier run has kept took no time in this one."""
+        self.done[phase] += share
+        self.kept[phase] += share * kept
+        self.rows_done += rows
+
+    @property
+    def share(self) -> float:
+        """How much of the whole is done, by planned time."""
+        return self._planned(self.done) / max(sum(self.seconds.values()), 1e-9)
+
+    def seconds_left(self) -> float:
+        """At the planned pace until a twentieth is done, then at the pace so far."""
+        in_all, done = sum(self.seconds.values()), self._planned(self.done)
+        worked = done - self._planned(self.kept)
+        pace = (time.monotonic() - self.began) / worked if worked > in_all / 20 else 1.0
+        return max(in_all - done, 0.0) * pace
+
+    def _planned(self, shares: Mapping[str, float]) -> float:
+        return sum(self.seconds[phase] * min(share, 1.0) for phase, share in shares.items())
+
+    def text(self) -> str:
+        """Rows done of rows planned."""
+        return f"{self.share:.0%}, {self.rows_done:,} of about {sum(self.rows.values()):,.0f} rows"
+
+
+def scheduled(schedule: Schedule | None) -> "Phase":
+    """The phases of a run as `progress` shows them, within the schedule of the whole."""
+    return lambda what: progress(what, schedule=schedule)
+
+
 @contextmanager
-def progress(what: str, unit: str = "images") -> Iterator["Progress"]:
+def progress(what: str, unit: str = "images", schedule: Schedule | None = None) -> Iterator["Progress"]:
     """A function that takes the total and returns a counter.
 
-    A terminal shows a bar with rate and time left; elsewhere, such as in a pipeline's log, a line appears every half
+    A terminal shows a bar with rate and time left; elsewhere, such as in a pipeline's log, a line appears every
     minute. The rate is in rows per second if the work counts them.
     """
     if not sys.stderr.isatty():
-        yield lambda total: _Lines(what, _Pace(unit, total)).tick
+        yield lambda total: _Lines(what, _Pace(what, unit, total, schedule)).tick
         return
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 
@@ -48,7 +89,7 @@ def progress(what: str, unit: str = "images") -> Iterator["Progress"]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
         def begin(total: int) -> "Tick":
-            pace = _Pace(unit, total)
+            pace = _Pace(what, unit, total, schedule)
             task = bar.add_task(what, total=total, pace=pace)
 
             def tick(done: float, rows: int = 0) -> None:
@@ -61,13 +102,15 @@ def progress(what: str, unit: str = "images") -> Iterator["Progress"]:
 
 
 class _Pace:
-    """How much is done, how fast, and how long the rest will take at the pace of the last minutes.
+    """How much is done, how fast, and how long the rest will take: by the schedule of the whole, if there is one.
 
-    Work that an earlier run has done is counted at once, so the mean since the beginning would say too little.
+    Without one, it is at the pace of the last minutes: work that an earlier run has done is counted at once, so the
+    mean since the beginning would say too little.
     """
 
-    def __init__(self, unit: str, total: int) -> None:
-        self.unit, self.total = unit, total
+    def __init__(self, phase: str, unit: str, total: int, schedule: Schedule | None = None) -> None:
+        self.phase, self.unit, self.total = phase, unit, total
+        self.schedule = schedule if schedule is not None and phase in schedule.seconds else None
         self.done, self.rows = 0.0, 0
         self.began = time.monotonic()
         self._lock = Lock()  # units that run at the same time count in threads
@@ -77,13 +120,18 @@ class _Pace:
         """Count work, and take a sample from time to time."""
         with self._lock:
             self.done, self.rows, now = self.done + done, self.rows + rows, time.monotonic()
+            if self.schedule is not None:
+                whole = self.schedule.images if self.phase in _BY_IMAGE else self.total
+                self.schedule.count(self.phase, done / max(whole, 1), rows, kept=not self.rows)
             if now - self.samples[-1][0] >= _SAMPLE_SECONDS:
                 self.samples.append((now, self.done))
             elif not self.rows:  # at the beginning: what an earlier run has done
                 self.samples[-1] = (now, self.done)
 
     def share(self) -> str:
-        """How much is done, in percent."""
+        """How much is done: of the whole, if there is a schedule."""
+        if self.schedule is not None:
+            return self.schedule.text()
         share = self.done / max(self.total, 1)
         return f"{share:.1%}" if 0 < share < _FEW else f"{share:.0%}"
 
@@ -94,6 +142,8 @@ class _Pace:
 
     def time_left(self) -> str:
         """How long the rest will take; empty if nothing is known yet."""
+        if self.schedule is not None:
+            return f"about {_duration(self.schedule.seconds_left())} left"
         since, before = self.samples[0]
         progress = self.done - before
         if progress <= 0:
@@ -109,13 +159,14 @@ class _Lines:
         self.last_line = time.monotonic()
 
     def tick(self, done: float, rows: int = 0) -> None:
-        """Count work that is done, and print a line if half a minute has passed."""
+        """Count work that is done, and print a line if a minute has passed."""
         pace, now = self.pace, time.monotonic()
         pace.count(done, rows)
         if now - self.last_line < _LINE_SECONDS or pace.done >= pace.total:
             return
         self.last_line = now
-        facts = filter(None, [f"{pace.share()} of {pace.total:,} {pace.unit}", pace.rate(), pace.time_left()])
+        of = "" if pace.schedule is not None else f" of {pace.total:,} {pace.unit}"
+        facts = filter(None, [f"{pace.share()}{of}", pace.rate(), pace.time_left()])
         sys.stderr.write(f"{self.what}: {', '.join(facts)}\n")
         sys.stderr.flush()
 
@@ -173,7 +224,7 @@ def _stacked(cell: str) -> str:
     return f"{value}\n{interval.removesuffix(')')}" if interval else value
 
 
-def print_fields(fields: list[tuple[str, str]]) -> None:
+def print_fields(fields: list[tuple[str, str]], stderr: bool = False) -> None:
     """Print names and texts in two aligned columns; long texts wrap within theirs."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -181,4 +232,5 @@ def print_fields(fields: list[tuple[str, str]]) -> None:
     for name, text in fields:
         # Names out of a vendor's file must not be read as markup or as terminal control.
         table.add_row(name, Text(plain(text)))
-    Console(width=None if sys.stdout.isatty() else _LOG_WIDTH).print(table)
+    stream = sys.stderr if stderr else sys.stdout
+    Console(stderr=stderr, width=None if stream.isatty() else _LOG_WIDTH).print(table)

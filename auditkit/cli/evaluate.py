@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from auditkit.cli import console, options
+from auditkit.cli import console, options, plans
 
 _setting = partial(typer.Option, rich_help_panel="What is measured (part of every figure's name)")
 
@@ -44,6 +44,8 @@ def evaluate(
     controls: Annotated[bool, typer.Option(help="Also measure maps that know nothing of the model.")] = True,
     confidence: Annotated[float, _setting(help="Confidence of the intervals.")] = 0.95,
     interval: Annotated[str, _setting(help="Bootstrap interval: expanded, percentile or bca.")] = "expanded",
+    limit: options.Limit = None,
+    dry_run: options.DryRun = False,
     as_json: options.AsResultsJson = False,
 ) -> None:  # fmt: skip
     """Measure how well heatmaps explain a model: insertion and deletion, saliency metric, completeness, soundness.
@@ -55,6 +57,7 @@ def evaluate(
     from auditkit.runs import evaluate as runs
     from auditkit.runs.evaluation.settings import Evaluation
     from auditkit.runs.summary.wording import figure_text, remarks
+    from auditkit.verdict import estimate
 
     settings = Evaluation(
         labels=labels, renormalise=renormalise, protocol=protocol, infill=tuple(infill) if infill else None,
@@ -62,9 +65,17 @@ def evaluate(
         ties=ties, tie_orders=tie_orders, seed=seed, draws=draws, controls=controls, deletion=deletion,  # type: ignore[arg-type]
         saliency=saliency, confidence=confidence, interval=interval,  # type: ignore[arg-type]
     )  # fmt: skip
-    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
+    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
     bundles = runs.open_bundles(heatmaps or [])
-    with console.progress("evaluating") as progress:
+    schedule = None
+    if dry_run or not out.exists():
+        cost = estimate.evaluating(classifier, dataset, settings, len(bundles), infill_pool)
+        what = f"{len(dataset)} images, {', '.join(bundles) or 'controls alone'}"
+        schedule = plans.announce(what, [cost], len(dataset), plans.shorter_figures(cost, len(dataset)),
+                                  dry_run=dry_run, as_json=as_json)  # fmt: skip
+        if dry_run:
+            return
+    with console.progress("evaluating", schedule=schedule) as progress:
         summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)
     if as_json:
         console.print_json(json.loads((out / "results.json").read_text()))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from auditkit.cli import console, options
+from auditkit.cli import console, options, plans
 
 
 @options.with_model_options()
@@ -19,6 +19,8 @@ def examine(
     method: Annotated[str, typer.Option(help="Make the maps by this method (see auditkit explain).")] = "differences",
     option: options.MethodOption = None,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers, such as which half proposes.")] = 0,
+    limit: options.Limit = None,
+    dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Find out what a model relies on: a corner, the border, the colour, a fine pattern, the background, a small mark.
@@ -31,15 +33,26 @@ def examine(
     from auditkit.report import examination as words
     from auditkit.report.examination_page import render_page
     from auditkit.runs.examination import run
-    from auditkit.runs.examination.examine import MOST_IMAGES, passes
+    from auditkit.runs.examination.examine import MOST_IMAGES
     from auditkit.runs.explain import Explanation
+    from auditkit.verdict import estimate
 
     explanation = Explanation(method, "top1", options.method_options(option, None), seed)
     explanation.chosen()  # refuses unknown options before the model is opened
-    classifier, dataset, _ = model_options.open_with_images(model, images, None)
-    number = min(len(dataset), MOST_IMAGES)
-    console.print_notes([f"{number} images, {passes(number):,} forward passes at most, beside those for the maps."])
-    examined = run.examine(classifier, dataset, explanation, heatmaps, out, console.progress, render_page)
+    classifier, dataset, _ = model_options.open_with_images(model, images, None, limit)
+    schedule = None
+    if dry_run or not out.exists():
+        number = min(len(dataset), MOST_IMAGES)
+        rate = estimate.forward_rate(classifier, dataset)
+        costs = [estimate.examining(rate)]
+        if heatmaps is None:
+            maker = run.few_passes(explanation, classifier)
+            costs.insert(0, estimate.explaining(classifier, dataset, maker, rate))
+        what = f"{number} images, maps of their predictions {'by ' + method if heatmaps is None else 'as supplied'}"
+        schedule = plans.announce(what, costs, number, dry_run=dry_run, as_json=as_json)
+        if dry_run:
+            return
+    examined = run.examine(classifier, dataset, explanation, heatmaps, out, console.scheduled(schedule), render_page)
     names, examination = examined.subject.class_names, examined.examination
     if as_json:
         console.print_json(to_object(examined))

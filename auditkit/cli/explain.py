@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from auditkit.cli import console, options
+from auditkit.cli import console, options, plans
 
 _METHODS = (
     "mask, differences, gradient, gradient-input, smoothgrad, integrated-gradients, grad-cam, fong, igos++, rise, "
@@ -29,6 +29,8 @@ def explain(
     pool: Annotated[Path | None, typer.Option(help="Images to fill in with; by default the explained ones.")] = None,
     pictures: Annotated[Path | None, typer.Option(
         help="Folder for pictures: the image, the order of its pixels, the first 30 %.")] = None,
+    limit: options.Limit = None,
+    dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Make heatmaps for every label of every image by one method, in a bundle for `auditkit evaluate`.
@@ -38,15 +40,24 @@ def explain(
     from auditkit.errors import BadInput
     from auditkit.runs import explain as runs
     from auditkit.runs.explain_record import Record
+    from auditkit.verdict import estimate
 
     request = runs.Explanation(method, labels, options.method_options(option, quality), seed, gradient)
     request.chosen()  # refuses unknown options before the model is opened
     if pictures is not None and pictures.exists() and not pictures.is_dir():
         raise BadInput(f"--pictures {pictures} is a file; name a folder.")
-    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
+    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
     explanation = request.fitting(classifier)
     console.print_notes(explanation.notes)
-    with console.progress("explaining") as progress:
+    schedule = None
+    if dry_run or not out.exists():
+        what = f"{len(dataset)} images, maps by {explanation.method}"
+        cost = estimate.explaining(classifier, dataset, explanation)
+        schedule = plans.announce(what, [cost], len(dataset), plans.shorter_maps(cost, len(dataset), explanation),
+                                  dry_run=dry_run, as_json=as_json)  # fmt: skip
+        if dry_run:
+            return
+    with console.progress("explaining", schedule=schedule) as progress:
         maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress)
     if pictures is not None:
         from auditkit.runs.pictures import heatmap_panels

@@ -25,6 +25,10 @@ _GIB = 2**30
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)]
 ImagesPath = Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder, CSV or .npz.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Take so many images at most, in an order fixed by the seed and their names.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it would take, and stop.")]
 AsResultsJson = Annotated[bool, typer.Option("--json", help="Print results.json instead of a table.")]
 MethodOption = Annotated[
     list[str] | None, typer.Option("--option", help="An option of the method, such as steps=300; repeatable.")
@@ -127,14 +131,17 @@ class ModelOptions:
         return open_file(model, self.opening(), self.settings())
 
     def open_with_images(
-        self, model: Path, images: Path, pool: Path | None
+        self, model: Path, images: Path, pool: Path | None, limit: int | None = None
     ) -> "tuple[OnnxClassifier, Dataset, Dataset | None]":
-        """The classifier in an ONNX file, its images, and the images to fill in with."""
+        """The classifier in an ONNX file, its images, so many of them at most, and the images to fill in with."""
         from auditkit.data.dataset import Dataset
 
         classifier = self.open(model)
         classes = (classifier.signature.classes, classifier.card.names)
-        return classifier, Dataset.open(images, *classes), Dataset.open(pool, *classes) if pool else None
+        dataset = Dataset.open(images, *classes)
+        if limit is not None and limit < len(dataset):
+            dataset = dataset.sample(limit)
+        return classifier, dataset, Dataset.open(pool, *classes) if pool else None
 
 
 def with_model_options(*names: str, without: tuple[str, ...] = ()) -> Callable[[_Verb], _Verb]:

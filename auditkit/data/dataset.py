@@ -148,6 +148,10 @@ class Dataset(Listing):
         keys = [hashlib.sha256(name).digest() for name in names]
         return self.select(sorted(range(len(self)), key=keys.__getitem__))
 
+    def sample(self, count: int, seed: int = 0) -> "Dataset":
+        """The first of them in that order."""
+        return self.shuffled(seed).select(range(min(count, len(self))))
+
     def digest(self) -> str:
         """SHA256 over the ids, labels and boxes, and over the content of all images and masks."""
         digest = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogateescape"))

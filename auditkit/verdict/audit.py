@@ -12,6 +12,7 @@ from auditkit.data.atomic_write import flush, write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.metrics.curves import Steps
 from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_object
 from auditkit.report.html import render_html
@@ -26,7 +27,7 @@ from auditkit.runs.executor import Progress, silent_phase
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explain_record import Record
 from auditkit.runs.folder import checksums, provenance
-from auditkit.runs.folder.figures import Batch, NotRandomised, Randomisation
+from auditkit.runs.folder.figures import Batch, NotRandomised, Randomisation, Taking
 from auditkit.runs.folder.results import Comparison, Explained, Refusal, Results
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
@@ -41,11 +42,13 @@ from auditkit.verdict.decision import judge
 from auditkit.verdict.examination import examined
 from auditkit.verdict.hints import find_hints, wanted
 from auditkit.verdict.policy import Policy, at_least, deciding
+from auditkit.verdict.preconditions import changed_settings
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
 POLICY, MAPS, GALLERY, RANDOMISED, REPORT, SITTINGS = (
     "policy.toml", "maps", "gallery", "randomised", "report.html", "sittings.jsonl",
 )  # fmt: skip
+CHANGEABLE = ("labels", "steps", "seed")  # settings of a policy that a request can replace
 EXIT_CODES = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3}
 
 
@@ -60,13 +63,30 @@ class AuditRequest:
     command: tuple[str, ...] = ()
     bundles: Mapping[str, HeatmapSet] = field(default_factory=dict)  # the supplied heatmaps
     pool: Dataset | None = None  # None: infills are drawn from the images
-    until_decided: bool = False  # takes images batch by batch, and stops when every check that counts is decided
+    taking: Taking = Taking()
+    labels: str | None = None  # these and the next two replace those of the policy, which then cannot be passed
+    steps: Steps | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
-        level = deciding(self.fail_on or self.policy.fail_on)  # refuses a bad value before the work
-        if self.until_decided and not any(at_least(check.severity, level) for check in self.policy.checks):
+        deciding(self.fail_on or self.policy.fail_on)  # refuses a bad value before the work
+        if self.taking.limit is not None and self.taking.limit < 1:
+            raise BadInput(f"--limit {self.taking.limit} leaves no image; give 1 or more.")
+        if self.taking.until_decided and not self.can_decide:
             raise BadInput(f"the policy {self.policy.name} sets no limits, so there is nothing to decide; leave "
                            "--until-decided out.")  # fmt: skip
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether a check counts, so that there can be a verdict."""
+        level = deciding(self.fail_on or self.policy.fail_on)
+        return any(at_least(check.severity, level) for check in self.policy.checks)
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The settings of the policy, with those that replace some of them."""
+        changes = {name: value for name in CHANGEABLE if (value := getattr(self, name)) is not None}
+        return replace(self.policy.evaluation, **changes)
 
 
 def audit(
@@ -77,32 +97,64 @@ def audit(
     Finished maps, units of rows and stages of randomisation are kept in `out`. The report and the checksums are
     written last.
     """
-    if request.until_decided and request.pool is None:
+    if request.taking.in_batches and request.pool is None:
         request = replace(request, pool=images)  # which does not grow from batch to batch
     about = _about(model, images, request)
     if request.baseline is not None:
-        _require_comparable(request.baseline, out, images, request.policy.evaluation, model.signature.classes)
+        _require_comparable(request.baseline, out, images, request.evaluation, model.signature.classes)
     with Store.open(out, without_paths(about)) as store:
-        started = _log_start(out, request.command)
+        sitting = _Sitting(model, request, store, _log_start(out, request.command))
         write_whole(out / POLICY, request.policy.text.encode())
-        images, results, samples = _measure(model, images, request, store, phase, date.fromisoformat(started[:10]))
-        run = replace(
-            results.run, started=started, ended=provenance.now(), command=request.command,
-            git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on,
-        )  # fmt: skip
-        results = replace(results, run=run, software=provenance.facts(model), policy=request.policy.to_record())
-        results = judge(request.policy, results, samples, datetime.now(UTC).date(), request.fail_on)
+        images, results, samples = _measure(sitting, images, phase)
+        results = sitting.judged(results, samples)
         if wanted(request.policy, results):
             usable = {name: maps for name, maps in request.bundles.items() if name in results.bundles}
-            results = replace(results, hints=find_hints(model, images, usable, request.policy.evaluation))
+            results = replace(results, hints=find_hints(model, images, usable, request.evaluation))
         store.finish(results)
         baseline, problem = _changes_since(request.baseline, out)
-        store.finish(replace(results, baseline=baseline))
-        write_whole(out / REPORT, render_html(load(out)).encode())
+        sitting.report(replace(results, baseline=baseline))
         checksums.write(out)
         if problem:
             raise BadInput(f"{problem} The run is finished in {out}, without a baseline.")
         return store.results()
+
+
+@dataclass(frozen=True)
+class _Sitting:
+    """An audit at work on its folder."""
+
+    model: AnyClassifier
+    request: AuditRequest
+    store: Store
+    started: str  # when the first sitting began
+
+    @property
+    def day(self) -> date:
+        """That of the start, so that a resumed run stops at the same batch."""
+        return date.fromisoformat(self.started[:10])
+
+    def judged(self, results: Results, samples: Samples | None) -> Results:
+        """The results with the facts of the run and the verdict."""
+        request = self.request
+        run = replace(
+            results.run, started=self.started, ended=provenance.now(), command=request.command,
+            git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on,
+        )  # fmt: skip
+        results = replace(results, run=run, software=provenance.facts(self.model), policy=request.policy.to_record())
+        return judge(request.policy, results, samples, datetime.now(UTC).date(), request.fail_on)
+
+    def first_look(self, measured: "_Measured", images: Dataset, total: int) -> None:
+        """A report before the other images are measured; the last one replaces it."""
+        if measured.summary is None:
+            return
+        showcase(self.model, images, measured.usable, measured.summary, self.store.folder / GALLERY)
+        so_far = f"A first look at {len(images)} of {total} images: the audit goes on, and nothing is decided yet."
+        self.report(replace(self.judged(measured.results, measured.samples), verdict_reason=so_far))
+
+    def report(self, results: Results) -> None:
+        """Write the results and the page."""
+        self.store.finish(results)
+        write_whole(self.store.folder / REPORT, render_html(load(self.store.folder)).encode())
 
 
 def _changes_since(baseline: Path | None, out: Path) -> tuple[Comparison | None, str]:
@@ -120,8 +172,12 @@ def _changes_since(baseline: Path | None, out: Path) -> tuple[Comparison | None,
 def _about(model: AnyClassifier, images: Dataset, request: AuditRequest) -> dict[str, object]:
     """Everything that identifies the run; a folder that holds another run is refused."""
     explanation = None if request.explanation is None else request.explanation.fitting(model)
+    classes = model.signature.classes
+    settings = resolved(request.evaluation, classes).to_record()
+    changed = {name: used for name, (used, _asked) in changed_settings(request.policy, settings, classes).items()}
     return {
-        **({"until_decided": True} if request.until_decided else {}),
+        **({"taking": to_object(request.taking)} if request.taking.in_batches else {}),
+        **({"settings": changed} if changed else {}),
         "subject": to_object(subject(model, images)),
         "policy": request.policy.sha256,
         "fail_on": request.fail_on,
@@ -165,14 +221,12 @@ def _log_start(out: Path, command: tuple[str, ...]) -> str:
         raise RuntimeFailure(f"{path} cannot be written or read ({error}). Finished work is kept.{way_out}") from None
 
 
-def _measure(
-    model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, phase: Phase, day: date
-) -> tuple[Dataset, Results, Samples | None]:  # fmt: skip
-    """The images that were taken, the results without a verdict, and the values of each image.
-
-    `day` is that of the start, so that a resumed run stops at the same batch.
-    """
-    batches = Batches(images, request.policy) if request.until_decided else [images]
+def _measure(sitting: _Sitting, images: Dataset, phase: Phase) -> tuple[Dataset, Results, Samples | None]:
+    """The images that were taken, the results without a verdict, and the values of each image."""
+    model, request, store = sitting.model, sitting.request, sitting.store
+    taking = request.taking
+    batches = Batches(images, request.policy, request.evaluation.seed, taking) if taking.in_batches else [images]
+    last = taking.ends(request.policy.images_needed, len(images))[-1]
     earlier, precisions = list[Batch](), set[str | None]()
     for taken in batches:
         measured = _measure_batch(model, taken, request, store, phase, earlier)
@@ -181,7 +235,11 @@ def _measure(
         if len(precisions) > 1:
             raise RuntimeFailure("some images need strict float32 and others do not; give --precision strict and a "
                                  "new folder.")  # fmt: skip
-        if len(taken) == len(images) or not is_open(request.policy, results, samples, day, request.fail_on):
+        if len(taken) == last:
+            break
+        if len(taken) == taking.first_look:
+            sitting.first_look(measured, taken, last)
+        elif not is_open(request.policy, results, samples, sitting.day, request.fail_on):
             break
         earlier.append(Batch(len(taken), results.subject.images.digest, results.run.bundles))
     if measured.summary is not None:
@@ -217,7 +275,7 @@ def _measure_batch(
     model: AnyClassifier, images: Dataset, request: AuditRequest, store: Store, phase: Phase, earlier: Sequence[Batch]
 ) -> _Measured:  # fmt: skip
     """Measure these images, of which the `earlier` batches are done."""
-    settings, pool, bundles = request.policy.evaluation, request.pool, request.bundles
+    settings, pool, bundles = request.evaluation, request.pool, request.bundles
     explained, summary = None, None
     refused = refusals(model, bundles)
     if request.explanation is not None:
@@ -272,6 +330,6 @@ def _randomise(
     with phase("randomising") as progress:
         return randomisation(
             model, images, request.explanation, request.pool, maps, images_wanted=settings.images,
-            stages=settings.stages, confidence=request.policy.evaluation.confidence, out=store.folder / RANDOMISED,
+            stages=settings.stages, confidence=request.evaluation.confidence, out=store.folder / RANDOMISED,
             progress=progress,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""An audit that takes images batch by batch until they decide.
+"""An audit that takes images batch by batch, such as until they decide.
 
 The tests of a verdict keep their error whenever one looks (metrics/betting.py), so looking after every batch is sound.
 The order of the images is fixed before the run by the policy's seed and their names, so nobody picks them.
@@ -9,19 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from auditkit.data.dataset import Dataset
-from auditkit.runs.folder.figures import Batch, Taken
+from auditkit.runs.folder.figures import Batch, Taken, Taking
 from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.samples import Samples
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import Policy
-
-
-def batch_ends(policy: Policy, images: int) -> list[int]:
-    """How many images have been taken after each batch: as many as a verdict needs, then half as many again."""
-    ends = [min(policy.images_needed, images)]
-    while ends[-1] < images:
-        ends.append(min(ends[-1] + (ends[-1] + 1) // 2, images))
-    return ends
 
 
 @dataclass(frozen=True)
@@ -30,15 +22,17 @@ class Batches:
 
     every_image: Dataset
     policy: Policy
+    seed: int
+    taking: Taking
 
     def __iter__(self) -> Iterator[Dataset]:
         """All images that have been taken after each batch."""
-        order = self.every_image.shuffled(self.policy.evaluation.seed)
-        return (order.select(range(end)) for end in batch_ends(self.policy, len(order)))
+        order = self.every_image.shuffled(self.seed)
+        return (order.select(range(end)) for end in self.taking.ends(self.policy.images_needed, len(order)))
 
     def taken(self, earlier: tuple[Batch, ...]) -> Taken:
         """The entry of results.json."""
-        return Taken(len(self.every_image), self.every_image.digest(), earlier)
+        return Taken(len(self.every_image), self.every_image.digest(), earlier, self.taking)
 
 
 def is_open(policy: Policy, results: Results, samples: Samples | None, day: date, fail_on: str | None) -> bool:

@@ -9,7 +9,7 @@ from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import resolved
 from auditkit.runs.folder.figures import CONTROL, Severity, Status
-from auditkit.runs.folder.results import ModelFile, Refusal
+from auditkit.runs.folder.results import ModelFile, Refusal, Settings
 from auditkit.runs.summary.wording import source_text
 from auditkit.verdict.checks import NO_FIGURE, Finding
 from auditkit.verdict.measurements import Figure, Measurements
@@ -39,17 +39,26 @@ def _record(_policy: Policy, measurements: Measurements) -> Finding:
 
 
 def _settings(policy: Policy, measurements: Measurements) -> Finding:
-    title, recorded = "measured as the policy asks", vars(measurements.results.settings)
+    title, results = "measured as the policy asks", measurements.results
     try:
-        expected = resolved(policy.evaluation, measurements.results.subject.classes).to_record()
+        others = changed_settings(policy, results.settings, results.subject.classes)
     except BadInput as error:
         return _finding("settings", title, "error", str(error))
-    for name, value in vars(expected).items():
-        if recorded[name] != value:
-            return _finding(
-                "settings", title, "error", f"{name} was {recorded[name]!r}, the policy asks for {value!r}."
-            )
+    if others:
+        changes = [f"{name} {_written(used)} instead of {_written(asked)}" for name, (used, asked) in others.items()]
+        reason = f"Measured with {', '.join(changes)}; the figures stand, but the policy cannot be passed."
+        return _finding("settings", title, "error", reason)
     return _finding("settings", title, "pass", "Every setting is the policy's.")
+
+
+def changed_settings(policy: Policy, settings: Settings, classes: int) -> dict[str, tuple[object, object]]:
+    """What was measured otherwise than the policy asks: the value that was used, and the policy's."""
+    asked = vars(resolved(policy.evaluation, classes).to_record())
+    return {name: (value, asked[name]) for name, value in vars(settings).items() if value != asked[name]}
+
+
+def _written(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _images(policy: Policy, measurements: Measurements) -> Finding:

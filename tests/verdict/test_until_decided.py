@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 import auditkit
-from auditkit.data.bundles import Bundle
+from auditkit.data.bundles import Bundle, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.model.classifier import Opening
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.folder import checksums
+from auditkit.runs.folder.figures import Taking
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import Store
 from auditkit.verdict import audit as auditing
-from auditkit.verdict.batches import batch_ends
-from auditkit.verdict.policy_file import parse_policy
+from auditkit.verdict.audit import AuditRequest
+from auditkit.verdict.policy_file import read_policy
 from auditkit.verdict.verify import Originals, verify
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
@@ -85,10 +86,55 @@ def _timeless(run: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def test_batches_grow_by_half() -> None:
-    policy = parse_policy(POLICY.format(limit=0.5), "policy")
-    assert batch_ends(policy, 100) == [20, 30, 45, 68, 100]
-    assert batch_ends(policy, 20) == [20]
-    assert batch_ends(policy, 7) == [7]
+    assert Taking(until_decided=True).ends(20, 100) == [20, 30, 45, 68, 100]
+    assert Taking(until_decided=True).ends(20, 20) == [20]
+    assert Taking(until_decided=True).ends(20, 7) == [7]
+    assert Taking(until_decided=True, limit=50, first_look=3).ends(20, 100) == [3, 20, 30, 45, 50]
+    assert Taking(limit=50).ends(20, 100) == [50]
+    assert Taking(first_look=8).ends(20, 100) == [8, 100]
+    assert Taking().ends(20, 100) == [100]
+
+
+def test_a_limit_takes_the_first_images_of_the_same_order(folder: Path, tmp_path: Path) -> None:
+    results = auditkit.audit(_model(folder), folder / "images.npz", tmp_path / "run", folder / "maps", limit=24,
+                             policy=folder / "unclear.toml")  # fmt: skip
+    assert results.run.taken is not None
+    assert (results.subject.images.count, results.run.taken.count, results.run.taken.earlier) == (24, IMAGES, ())
+    assert _answer(folder, tmp_path / "run") == ("holds", [])
+
+
+def test_a_first_look_has_a_report_and_changes_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen when the other images are about to be measured."""
+    pages = list[str]()
+
+    def watched(model: Any, images: Dataset, *rest: Any) -> Any:
+        page = tmp_path / "run" / "report.html"
+        pages.append(page.read_text() if page.exists() else "")
+        return evaluate(model, images, *rest)
+
+    monkeypatch.setattr(auditing, "evaluate", watched)
+    rules = read_policy(folder / "unclear.toml")
+    request = AuditRequest(rules, None, bundles={"maps": open_bundle(folder / "maps")}, taking=Taking(first_look=5))
+    images = Dataset.open(folder / "images.npz", 4)
+    results = auditing.audit(_model(folder), images, request, tmp_path / "run")
+    assert pages[0] == ""
+    assert "A first look at 5 of 32 images: the audit goes on, and nothing is decided yet." in pages[1]
+    assert "A first look" not in (tmp_path / "run" / "report.html").read_text()
+    whole = Store(folder / "all").results()
+    assert [metric.value for metric in results.metrics] == pytest.approx([metric.value for metric in whole.metrics])
+    assert _answer(folder, tmp_path / "run") == ("holds", [])
+
+
+def test_other_settings_than_the_policys_never_pass(folder: Path, tmp_path: Path) -> None:
+    rules, images = read_policy(folder / "clear.toml"), Dataset.open(folder / "images.npz", 4)
+    request = AuditRequest(rules, None, bundles={"maps": open_bundle(folder / "maps")}, labels="top3", seed=4)
+    results = auditing.audit(_model(folder), images, request, tmp_path / "run")
+    (check,) = [check for check in results.checks if check.id == "settings"]
+    assert results.verdict == "inconclusive"
+    assert check.reason.startswith("Measured with labels top3 instead of top2, seed 4 instead of 5;")
+    assert _answer(folder, tmp_path / "run") == ("holds", [])
 
 
 def test_the_order_is_that_of_digests_of_seed_and_name() -> None:

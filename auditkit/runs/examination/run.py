@@ -33,7 +33,7 @@ def examine(
     render: Callable[[ExaminationRun, Path], str],
 ) -> ExaminationRun:  # fmt: skip
     """Examine a model by maps that are made here or supplied; the same call resumes."""
-    explanation = _with_few_passes(replace(explanation, labels="top1"), model).fitting(model)
+    explanation = few_passes(explanation, model)
     bundle = None if supplied is None else _usable(open_bundle(supplied), model)
     sample, about_model = images.select(examination.drawn(images, bundle, explanation.seed)), subject(model, images)
     examination.require_enough(len(sample))  # before maps are made
@@ -67,8 +67,9 @@ def _made(model: AnyClassifier, images: Dataset, explanation: Explanation, out: 
         return explain(model, images, explanation, out, None, progress)
 
 
-def _with_few_passes(explanation: Explanation, model: AnyClassifier) -> Explanation:
-    """The same with fewer passes than usual, unless some are given: the strongest square is soon found."""
+def few_passes(explanation: Explanation, model: AnyClassifier) -> Explanation:
+    """The same for predicted labels, with fewer passes than usual, unless some are given: a square is soon found."""
+    explanation = replace(explanation, labels="top1").fitting(model)
     if explanation.method != "differences" or "most_passes" in dict(explanation.options):
         return explanation
     large = max(model.signature.height, model.signature.width) > SMALL_SIDE

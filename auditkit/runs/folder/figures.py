@@ -278,9 +278,36 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Taking:
+    """How many images an audit takes, and when it looks at them."""
+
+    until_decided: bool = False  # stop when every check that counts is decided
+    limit: int | None = None  # images at most
+    first_look: int | None = None  # images before a first report
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether images are taken in an order of their own, and not all at once."""
+        return self != Taking()
+
+    def ends(self, needed: int, images: int) -> list[int]:
+        """How many of the images have been taken after each batch.
+
+        Until it is decided, these are as many as a verdict needs, then half as many again.
+        """
+        most = min(self.limit or images, images)
+        ends = [] if self.first_look is None else [self.first_look]
+        while self.until_decided and needed < most:
+            ends.append(needed)
+            needed += (needed + 1) // 2
+        return [*sorted({end for end in ends if end < most}), most]
+
+
+@dataclass(frozen=True)
 class Taken:
     """The images that a run had to take from; it took them by the SHA256 of the seed and their names."""
 
     count: int
     digest: str
     earlier: tuple[Batch, ...]  # all but the last, which is the run's
+    taking: Taking

@@ -14,7 +14,6 @@ from auditkit.records import parse_object, to_json, to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
-from auditkit.runs.evaluation.settings import resolved
 from auditkit.runs.explain_record import FUNCTION, RECORD, Record, encoded, map_digest, unnamed_files
 from auditkit.runs.folder import provenance
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
@@ -27,11 +26,11 @@ from auditkit.runs.randomisation import stage_result
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import Summary, summarise
 from auditkit.verdict import reproduce
-from auditkit.verdict.audit import GALLERY, MAPS, POLICY, RANDOMISED, REPORT, SITTINGS
-from auditkit.verdict.batches import batch_ends
+from auditkit.verdict.audit import CHANGEABLE, GALLERY, MAPS, POLICY, RANDOMISED, REPORT, SITTINGS
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import Policy
 from auditkit.verdict.policy_file import parse_policy
+from auditkit.verdict.preconditions import changed_settings
 from auditkit.verdict.verify import page
 from auditkit.verdict.verify.examination import contradictions
 from auditkit.verdict.verify.run_record import Outcome, PlainRecord, RecordedRun, differences
@@ -100,11 +99,13 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
         default = explained.request.labels == (policy and policy.evaluation.labels)
         labels = None if run["maps"]["labels"] is None and default else explained.request.labels
         maps, pool = {"method": explained.method, "labels": labels}, explained.request.pool
-    subject, taken = about["subject"], results.run.taken
+    subject, taken, classes = about["subject"], results.run.taken, results.subject.classes
+    others = changed_settings(policy, results.settings, classes) if policy else {}
+    changed = {name: used for name, (used, _asked) in others.items()}
     if taken is not None:
         subject = {**subject, "images": {"count": taken.count, "digest": taken.digest}}
     return {
-        **({} if taken is None else {"until_decided": True}),
+        **({} if taken is None else {"taking": to_object(taken.taking)}), **({"settings": changed} if changed else {}),
         "subject": subject, "policy": policy and policy.sha256, "fail_on": results.run.fail_on, "maps": maps,
         "bundles": {**bundles, **(about["bundles"] if explained is None else {})},
         "pool": pool, "environment": environment,
@@ -252,9 +253,8 @@ def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
         problems.append(f"the policy calls itself '{policy.name}' and is not the one that auditkit ships")
     if (recorded.store.folder / POLICY).read_bytes() != policy.text.encode():
         problems.append(f"the policy is not that of {POLICY}")
-    settings = to_object(resolved(policy.evaluation, results.subject.classes).to_record())
-    problems += [f"the policy asks for other settings: {text}"
-                 for text in differences(recorded.plain["settings"], settings, "settings")]  # fmt: skip
+    others = changed_settings(policy, results.settings, results.subject.classes).keys() - set(CHANGEABLE)
+    problems += [f"the policy asks for another setting '{name}'" for name in sorted(others)]
     problems += _taken_otherwise(recorded, policy)
     problems += _randomisation_facts(recorded, asked=policy.randomisation is not None)
     bundles = sorted(results.run.bundles) if reproduce.wanted(policy, results) else []
@@ -278,7 +278,7 @@ def _taken_otherwise(recorded: RecordedRun, policy: Policy) -> Iterator[str]:
     taken, count = recorded.results.run.taken, recorded.results.subject.images.count
     if taken is not None:
         sizes = [*(batch.images for batch in taken.earlier), count]
-        expected = batch_ends(policy, taken.count)[: len(sizes)]
+        expected = taken.taking.ends(policy.images_needed, taken.count)[: len(sizes)]
         if count > taken.count or sizes != expected:
             yield f"{RESULTS}: run.taken has batches up to {sizes} of {taken.count} images, expected {expected}"
 

@@ -207,7 +207,9 @@ def _images(
     taken = recorded.results.run.taken
     if taken is not None:
         originals.compare(f"the set of images {path}", images.digest(), taken.digest)
-        images = images.shuffled(recorded.settings.seed).select(range(min(about.count, len(images))))
+        images = images.sample(about.count, recorded.settings.seed)
+    elif recorded.results.policy is None and about.count < len(images):  # an evaluation of some of them
+        images = images.sample(about.count)
     originals.compare(f"the set of images {path}", images.digest(), about.digest)
     originals.compare_name("the images", path, about.source, "give --images under that name")
     if model is None:

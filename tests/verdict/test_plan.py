@@ -1,0 +1,168 @@
+"""What an audit says before it begins, and what it leaves out to keep within a time."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import auditkit
+from auditkit.data.dataset import Dataset
+from auditkit.errors import BadInput
+from auditkit.metrics.curves import parse_steps
+from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.explain import Explanation
+from auditkit.runs.explain_record import Record
+from auditkit.runs.folder.figures import Taking
+from auditkit.verdict import estimate
+from auditkit.verdict import plan as plans
+from auditkit.verdict.audit import AuditRequest, audit
+from auditkit.verdict.estimate import Cost
+from auditkit.verdict.policy_file import read_policy
+from tests.support import onnx_models
+from tests.support.commands import auditkit as command
+from tests.support.commands import refused
+
+IMAGES = 100
+STANDARD = read_policy("standard")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("plan"), np.random.default_rng(0)
+    onnx_models.save(onnx_models.convnet(size=8, classes=4), folder)
+    np.savez(folder / "images.npz", images=rng.integers(0, 256, (IMAGES, 8, 8, 3), dtype=np.uint8))
+    return folder
+
+
+@pytest.fixture
+def model(folder: Path) -> Any:
+    return auditkit.load(folder / "model.onnx", preset="unit", settings=auditkit.Settings(device="cpu"))
+
+
+@pytest.fixture
+def images(folder: Path) -> Dataset:
+    return Dataset.open(folder / "images.npz", 4)
+
+
+@pytest.mark.parametrize("method", ["mask", "differences", "occlusion", "rise", "grad-cam", "gradient-input"])
+def test_rows_are_those_that_maps_take(model: Any, images: Dataset, method: str, tmp_path: Path) -> None:
+    """At most: differences may end sooner."""
+    what = Explanation(method, "top2", (("steps", "60"),) if method == "mask" else ()).fitting(model)
+    few = images.select(range(3))
+    cost = estimate.explaining(model, few, what)
+    auditkit.explain(model, few, tmp_path / "maps", method, labels="top2", **dict(what.options))
+    record = Record.of(tmp_path / "maps")
+    taken = max(record.passes, record.gradients)
+    assert cost.rate > 0
+    assert cost.rows == pytest.approx(taken / 3) or (method == "differences" and cost.rows >= taken / 3)
+
+
+def test_controls_cost_no_row(model: Any, images: Dataset) -> None:
+    assert estimate.explaining(model, images, Explanation("edges")).seconds(100) == 0
+
+
+def test_rows_of_fixed_curves_are_exact(model: Any, images: Dataset) -> None:
+    settings = replace(STANDARD.evaluation, steps=parse_steps("12"))
+    cost = estimate.evaluating(model, images, settings, 1)
+    curves = 3 + 1 + 7 + 7 + 2  # maps and their deletion, controls and theirs, and those drawn for each label
+    assert cost.rows == pytest.approx(curves * 11, rel=0.35)
+
+
+def _plan(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch, *, maps: float, figures: float, budget: float,
+          any_method: bool = True, policy: str = "standard", **request: Any) -> plans.Plan:  # fmt: skip
+    """The plan where an image takes so many seconds; maps by the quick method take a tenth."""
+
+    def explaining(_model: Any, _images: Any, what: Explanation, _rate: Any = None) -> Cost:
+        return Cost("explaining", maps * (0.1 if what.method == plans.QUICK_METHOD else 1.0), 1.0)
+
+    monkeypatch.setattr(plans, "explaining", explaining)
+    monkeypatch.setattr(plans, "evaluating", lambda *_: Cost("evaluating", figures * 1e4, 1e4))
+    asked = AuditRequest(read_policy(policy), Explanation("mask"), **request)
+    return plans.plan_audit(model, images, asked, budget, any_method=any_method)
+
+
+def test_what_fits_is_done_as_asked(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _plan(model, images, monkeypatch, maps=1, figures=1, budget=1200)
+    assert plan.request.explanation == Explanation("mask")
+    assert (plan.chosen, plan.request.taking) == ((), Taking())
+    assert plan.seconds == pytest.approx(200, rel=0.02)
+
+
+def test_a_budget_takes_the_quick_method_first(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _plan(model, images, monkeypatch, maps=20, figures=2, budget=1200)
+    assert plan.chosen == ("--method occlusion",)
+    assert plan.request.taking == Taking(first_look=44)
+    asked = _plan(model, images, monkeypatch, maps=20, figures=2, budget=1200, any_method=False)
+    assert asked.chosen == ("--until-decided", "--limit 54")  # the method was asked for
+
+
+def test_a_budget_takes_fewer_images_next(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _plan(model, images, monkeypatch, maps=20, figures=38, budget=1200)
+    assert plan.chosen == ("--method occlusion", "--until-decided", "--limit 29")
+    assert plan.seconds <= 1200
+    assert "so some checks may stay open" in plan.decision
+    few = _plan(model, images, monkeypatch, maps=20, figures=380, budget=1200)
+    assert few.chosen == ("--method occlusion", "--limit 3")
+    assert few.decision == "3 images decide nothing: the policy standard needs 20."
+
+
+def test_long_work_names_ways_to_shorten_it(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _plan(model, images, monkeypatch, maps=20, figures=2, budget=1e6)
+    ways = list(plans.shorter(plan))
+    assert ways[0].startswith("--until-decided (about 17 min)")
+    assert any("--method occlusion" in way for way in ways)
+    assert list(plans.shorter(_plan(model, images, monkeypatch, maps=1, figures=1, budget=1e6))) == []
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("none", None)])
+def test_budgets(text: str, seconds: float | None) -> None:
+    assert plans.budget_of(text, AuditRequest(STANDARD, None), "cpu") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "0m", "ten minutes", "-5m"])
+def test_bad_budgets(text: str) -> None:
+    with pytest.raises(BadInput, match="is not like 90s, 10m or 1h"):
+        plans.budget_of(text, AuditRequest(STANDARD, None), "cpu")
+
+
+def test_a_resumed_run_keeps_what_was_chosen(model: Any, images: Dataset, tmp_path: Path) -> None:
+    chosen = AuditRequest(STANDARD, Explanation("occlusion"), taking=Taking(limit=22))
+    audit(model, images, chosen, tmp_path / "run")
+    asked = AuditRequest(STANDARD, Explanation("mask"))
+    again = plans.resumed(asked, tmp_path / "run", any_method=True)
+    assert again is not None
+    assert again.taking == Taking(limit=22)
+    assert again.explanation is not None
+    assert again.explanation.name() == Explanation("occlusion").name()
+    assert plans.resumed(asked, tmp_path / "none", any_method=True) is None
+
+
+def test_the_command_says_its_plan_first_and_stops_there_when_asked(folder: Path, tmp_path: Path) -> None:
+    told = ("audit", folder / "model.onnx", folder / "images.npz", "-o", tmp_path / "run", "--preset", "unit")
+    begin = time.monotonic()
+    done = command(*told, "--dry-run", "--json")
+    assert time.monotonic() - begin < 20
+    plan = json.loads(done.stdout)
+    assert plan["plan"] == "100 images, maps of the labels top3 by mask, policy standard"
+    assert [phase["phase"] for phase in plan["phases"]] == ["explaining", "evaluating", "examining"]
+    assert not (tmp_path / "run").exists()
+    refused(command(*told, "--budget", "soon"), "is not like 90s, 10m or 1h")
+    refused(command(*told, "--limit", "0"), "--limit")
+
+
+@pytest.mark.parametrize("verb", ["explain", "evaluate", "examine"])
+def test_other_verbs_say_their_plan_too(folder: Path, tmp_path: Path, verb: str) -> None:
+    done = command(verb, folder / "model.onnx", folder / "images.npz", "-o", tmp_path / "run", "--preset", "unit",
+                   "--dry-run", "--limit", "40")  # fmt: skip
+    assert done.returncode == 0
+    assert "40 images" in done.stdout
+    assert "in all" in done.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_evaluations_need_no_settings_of_a_policy(model: Any, images: Dataset) -> None:
+    assert estimate.evaluating(model, images, Evaluation(labels="top1", controls=False), 1).rows > 0
