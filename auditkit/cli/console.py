@@ -224,7 +224,7 @@ def _stacked(cell: str) -> str:
     return f"{value}\n{interval.removesuffix(')')}" if interval else value
 
 
-def print_fields(fields: list[tuple[str, str]], stderr: bool = False) -> None:
+def print_fields(fields: list[tuple[str, str]]) -> None:
     """Print names and texts in two aligned columns; long texts wrap within theirs."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
@@ -232,5 +232,4 @@ def print_fields(fields: list[tuple[str, str]], stderr: bool = False) -> None:
     for name, text in fields:
         # Names out of a vendor's file must not be read as markup or as terminal control.
         table.add_row(name, Text(plain(text)))
-    stream = sys.stderr if stderr else sys.stdout
-    Console(stderr=stderr, width=None if stream.isatty() else _LOG_WIDTH).print(table)
+    Console(width=None if sys.stdout.isatty() else _LOG_WIDTH).print(table)

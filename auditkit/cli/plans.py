@@ -17,7 +17,7 @@ def announce(
     what: str, costs: Sequence["Cost"], images: int, shorter: Iterable[str] = (),
     further: Iterable[tuple[str, str]] = (), *, dry_run: bool, as_json: bool,
 ) -> console.Schedule:  # fmt: skip
-    """Print the plan on stderr, or with `dry_run` as the result of the verb; returns it for the progress."""
+    """Print the plan, unless JSON is the output of the work that follows; returns it for the progress."""
     from auditkit.verdict.plan import duration
 
     rows = {cost.phase: cost.rows_for(images) for cost in costs}
@@ -30,12 +30,12 @@ def announce(
     ways = list(shorter)
     if ways:
         fields.append(("shorter", "; ".join(ways)))
-    if dry_run and as_json:
+    if not as_json:
+        console.print_fields(fields)
+    elif dry_run:
         phases = [{"phase": phase, "rows": round(rows[phase]), "seconds": round(seconds[phase], 1)} for phase in rows]
         console.print_json({"schema_version": 1, "plan": what, "images": images, "phases": phases,
                             "seconds": round(in_all, 1), **dict(further), "shorter": ways})  # fmt: skip
-    else:
-        console.print_fields(fields, stderr=not dry_run)
     return console.Schedule(rows, seconds, images)
 
 

@@ -16,7 +16,7 @@ from auditkit.runs.evaluation.batch import Batch, prepare
 from auditkit.runs.evaluation.curves import CurveRequest, measure_curves
 from auditkit.runs.evaluation.images import load_sample, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation
-from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.evaluation.settings import Evaluation, usual_points
 from auditkit.runs.examination.examine import FEWEST_IMAGES, MOST_IMAGES, passes
 from auditkit.runs.executor import UnitProgress, silent
 from auditkit.runs.explain import Explanation, request_for
@@ -24,7 +24,7 @@ from auditkit.runs.explain import Explanation, request_for
 SECONDS = 1.5  # of a trial, at most
 SHARE = 0.02  # of the work itself; more is not spent on a trial of short work
 _FORWARD_ROWS = 8  # images in a batch
-USUAL_POINTS, USUAL_WEIGHT = 70, 3  # of a refined curve, where few were measured: counted as so many curves
+USUAL_WEIGHT = 3  # curves that the usual number of points counts for, where few were measured
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,9 @@ def _curves_needed(plan: EvaluationPlan, batch: Batch, bundles: int, *, controls
 
 def _points(plan: EvaluationPlan, rows: int, curves: int) -> float:
     """Rows of a curve: those seen, and where it is refined and few were seen, also the usual number."""
-    if any(rule.steps.rule == "auto" for rule in plan.curve_rules):
-        rows, curves = rows + USUAL_POINTS * USUAL_WEIGHT, curves + USUAL_WEIGHT
+    refined = [rule.steps for rule in plan.curve_rules if rule.steps.rule == "auto"]
+    if refined:
+        rows, curves = rows + USUAL_WEIGHT * usual_points(refined[0], plan.span.pixels), curves + USUAL_WEIGHT
     return rows / curves
 
 

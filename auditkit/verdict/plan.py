@@ -193,6 +193,8 @@ def shorter(plan: Plan) -> Iterator[str]:
 
 def duration(seconds: float) -> str:
     """A time in words."""
+    if seconds < 1:
+        return "1 s"
     if seconds < 2 * MINUTE:
         return f"{seconds:.0f} s"
     return f"{seconds / MINUTE:.0f} min" if seconds < 2 * HOUR else f"{seconds / HOUR:.1f} h"

@@ -523,7 +523,7 @@ def test_units_hold_every_image_once_and_on_a_gpu_begin_and_end_small(device: st
     ("cuda", 224, {"steps": Steps("exact")}, 1),
     ("cuda", 224, {"infill": ("gray", "random"), "steps": Steps("auto", tolerance=1e-4)}, 1),
     ("cuda", 224, {"labels": "all"}, 1),
-    ("cuda", 224, {"labels": "f>=0.01"}, 12),
+    ("cuda", 224, {"labels": "f>=0.01"}, 5),
     ("cuda", 32, {"steps": Steps("exact")}, 32),
     ("cpu", 64, {}, 16),
     ("cpu", 64, {"steps": Steps("exact")}, 6),

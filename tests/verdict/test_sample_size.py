@@ -22,7 +22,7 @@ def test_the_checks_of_standard_are_decided_by_tens_of_images() -> None:
 
 def test_the_cost_is_that_of_all_curves() -> None:
     passes = expected_passes(read_policy("standard"), 50)
-    assert (passes.images, passes.labels, passes.infills, passes.points) == (50, 3, 1, 32)
+    assert (passes.images, passes.labels, passes.infills, passes.points) == (50, 3, 1, 70)
     assert passes.total == 50 * (passes.insertion_curves + passes.deletion_curves) * 32
     assert expected_passes(read_policy("strict"), 50, 3).infills == 2
     assert expected_passes(read_policy("standard"), 50, 5).insertion_curves > passes.insertion_curves

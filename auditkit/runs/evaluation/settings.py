@@ -18,7 +18,7 @@ NO_MAP = "no map for this label"
 NO_LABEL = "no label of the image is in the label set"
 MOST_SIGMA = 1000.0  # pixels: a blur wider than any image is a plain colour
 TOLERANCE = 5e-3  # of an area, up to which curves are refined
-_FEW_POINTS, _MANY_POINTS = 32, 512  # of a refined curve: typically at the default tolerance, and at most
+_FEW_POINTS, _MANY_POINTS = 70, 512  # of a refined curve: typically at the default tolerance, and at most
 _USUAL_ROWS, _USUAL_PIXELS = 128, 224 * 224  # of a curve, and of each row; with more, units have fewer images
 _USUAL_LABELS = 10  # of an image; with more, likewise
 
