@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 import auditkit
+from auditkit.report import pipeline
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TOP = [path for path in (ROOT / "auditkit").iterdir() if path.suffix in ("", ".py") and path.name[0] != "_"]
 PACKAGES = {path.stem for path in TOP}
 SPAN = re.compile(r"`([^`\n]+)`")
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#][^)]*)\)")
 PATH = re.compile(r"(?:auditkit|benchmarks|docs|models|tests)/[\w./-]*")
 NAME = re.compile(r"(?:auditkit\.)?([a-z_]+(?:\.\w+)+)")
 FILE = re.compile(r".*\.(?:csv|html|json|md|npz|onnx|parquet|toml|txt)")
@@ -53,10 +54,25 @@ def test_names_in_the_documentation_exist(page: Path) -> None:
     assert missing(page.read_text()) == []
 
 
+def leads_nowhere(link: str, folder: Path) -> bool:
+    """Whether a link names no file, or a heading that the file does not have."""
+    path, _, anchor = link.partition("#")
+    if not (folder / path).exists():
+        return True
+    headings = re.findall(r"^#+ (.*)$", (folder / path).read_text(), re.MULTILINE) if anchor else []
+    anchors = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+    return bool(anchor) and anchor not in anchors
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
-def test_links_in_the_documentation_lead_to_files(page: Path) -> None:
+def test_links_in_the_documentation_lead_to_files_and_headings(page: Path) -> None:
     local = [link for link in LINK.findall(page.read_text()) if "://" not in link]
-    assert [link for link in local if not (page.parent / link).exists()] == []
+    assert [link for link in local if leads_nowhere(link, page.parent)] == []
+
+
+def test_help_of_checks_leads_to_headings() -> None:
+    assert [link for link in pipeline.PAGES if leads_nowhere(link, ROOT)] == []
+    assert leads_nowhere("docs/ci.md#gone", ROOT)
 
 
 def test_a_name_that_is_gone_is_noticed() -> None:

@@ -1,0 +1,99 @@
+"""Every form of a run says the same: what failed in one is not green in another, and nothing is counted twice."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from auditkit.report import wording
+from auditkit.report.formats import render
+from auditkit.report.load_run import Loaded, load
+from auditkit.verdict.audit import EXIT_CODES
+from tests.report.test_formats import AUDIT, check, examination, finding, junit, made, outcome, page, sarif
+
+__all__ = ["made"]  # a fixture
+HELD = check("pass", id="held")
+FAILED = check("fail", id="failed", severity="critical")
+DETAIL = check("fail", id="detail", counts=False, part_of="failed")
+OPEN = check("inconclusive", id="undecided")
+ALLOWED = "The tag is part of the task."
+RUNS: dict[str, dict[str, Any]] = {
+    "pass": {"verdict": "pass", "checks": [HELD, check("suppressed")]},
+    "fail": {"verdict": "fail", "checks": [HELD, FAILED, DETAIL, OPEN]},
+    "inconclusive": {"verdict": "inconclusive", "checks": [HELD, OPEN, check("not assessed", required=False)]},
+    "explore": {"verdict": "measured", "checks": [HELD, check("fail", severity="info", counts=False), OPEN,
+                                                  check("error")]},
+    "shortcut": {"verdict": "pass", "checks": [HELD], "examination": examination(finding(), finding(1, kind="mark"))},
+    "allowed": {"verdict": "pass", "checks": [HELD], "examination": examination(finding(allowed=ALLOWED))},
+    "mild": {"verdict": "pass", "checks": [HELD], "examination": examination(finding(severity="info"))},
+    "explored shortcut": {"verdict": "measured", "checks": [HELD], "examination": examination(finding())},
+    "no shortcut": {"verdict": "pass", "checks": [HELD], "examination": examination()},
+    "not examined": {"verdict": "pass", "checks": [HELD], "not_examined": "there are too few images"},
+}  # fmt: skip
+# Failures and errors in JUnit; levels of SARIF's results.
+RED: dict[str, tuple[int, int, list[str]]] = {
+    "pass": (0, 0, ["note"]), "fail": (1, 1, ["error", "none"]), "inconclusive": (0, 1, ["error", "none"]),
+    "explore": (0, 0, []), "shortcut": (2, 0, ["error", "error"]), "allowed": (0, 0, ["note"]),
+    "mild": (0, 0, ["note"]), "explored shortcut": (0, 0, ["note"]), "no shortcut": (0, 0, []),
+    "not examined": (0, 0, []),
+}  # fmt: skip
+
+
+@pytest.fixture(params=RUNS)
+def loaded(made: Callable[..., Path], request: pytest.FixtureRequest) -> tuple[str, Loaded]:
+    return request.param, load(made(**AUDIT | RUNS[request.param]))
+
+
+def test_statuses_are_the_same_in_every_form(loaded: tuple[str, Loaded]) -> None:
+    results, folder = loaded[1].results, loaded[1].folder
+    statuses = {entry.id: entry.status for entry in results.checks}
+    in_sarif = sarif(folder)["properties"]["statuses"]
+    assert {key: in_sarif[key] for key in statuses} == statuses
+    assert in_sarif["auditkit:verdict"] == results.verdict
+    words = {entry.title: wording.status(entry.status).word for entry in results.checks}
+    cells = [["".join(cell.itertext()) for cell in row] for row in page(folder).iter("tr")]
+    in_markdown = {row[1]: row[0].split(" ", 1)[1].removesuffix(" (not counted)") for row in cells if row[1] in words}
+    assert in_markdown == words
+    table = render(loaded[1], "html").partition('<table class="plain checks')[2].partition("</table>")[0]
+    rows = re.findall(r'data-label="status">.*?</span>\s*([\w ]+?)</span>.*?<th scope="row">([^<]+)', table, re.DOTALL)
+    assert {title: word for word, title in rows} == words
+    output = str(junit(folder).findtext("system-out"))
+    assert all(f"{word}: {title}: " in output for title, word in words.items())
+
+
+def test_findings_are_the_same_in_every_form(loaded: tuple[str, Loaded]) -> None:
+    results, folder = loaded[1].results, loaded[1].folder
+    findings = results.examination.findings if results.examination else ()
+    in_sarif = [one for one in sarif(folder)["results"] if one["ruleId"].startswith("examination:")]
+    assert [one["ruleId"] for one in in_sarif] == [f"examination:{one.kind}" for one in findings]
+    assert [bool(one["suppressions"]) for one in in_sarif] == [bool(one.allowed) for one in findings]
+    cases = [case for case in junit(folder).iter("testcase") if case.get("classname") == "auditkit.examination"]
+    assert len(cases) == max(len(findings), int(bool(results.examination or results.not_examined)))
+    html = render(loaded[1], "html")
+    for found, case in zip(findings, cases, strict=False):
+        text = f"{case[0].get('message')}{case[0].text}"
+        assert (ALLOWED in text) is (ALLOWED in html) is bool(found.allowed)
+        assert ("what to do: " in text) is not bool(found.allowed)
+        assert (case[0].tag == "system-out") is (loaded[0] != "shortcut")
+
+
+def test_each_problem_is_counted_once_and_a_code_of_0_is_not_red(loaded: tuple[str, Loaded]) -> None:
+    """Except for shortcuts, which the verdict about the maps does not count."""
+    kind, folder, results = loaded[0], loaded[1].folder, loaded[1].results
+    suite, run = junit(folder), sarif(folder)
+    failures, errors, levels = RED[kind]
+    assert (suite.get("failures"), suite.get("errors")) == (str(failures), str(errors))
+    assert [one["level"] for one in run["results"]] == levels
+    code = run["invocations"][0]["exitCode"]
+    assert code == EXIT_CODES[str(results.verdict)]
+    notices = [one["level"] for one in run["invocations"][0]["toolExecutionNotifications"]]
+    assert kind == "shortcut" or (code == 0) is (failures + errors == 0 and "error" not in levels + notices)
+
+
+def test_findings_count_from_the_severity_that_fails(made: Callable[..., Path]) -> None:
+    said = AUDIT | RUNS["shortcut"]
+    for fail_on, expected in (("high", "failure"), ("critical", "system-out")):
+        folder = made(**said | {"run": {**AUDIT["run"], "fail_on": fail_on}})
+        assert outcome(junit(folder), "examination:corner") == expected
