@@ -12,7 +12,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier, load
@@ -231,7 +231,7 @@ def _check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     checked = dict(settings)
     for name, value in settings.items():
         if name not in defaults:
-            raise BadInput(f"there is no setting '{name}'; the settings are those of auditkit evaluate --help.")
+            raise BadInput(unknown("setting", name, defaults))
         if name in _CHECKS and (value is not None or defaults[name] is not None):
             checked[name] = _CHECKS[name](name, value)
     return checked

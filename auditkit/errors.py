@@ -1,5 +1,8 @@
 """The errors auditkit raises on purpose, each with the exit code it ends a command with."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class AuditError(Exception):
     """A sentence for the user: what is wrong, where, and what to do next."""
@@ -11,6 +14,14 @@ class BadInput(AuditError):
     """The model, card, image, option or heatmap given cannot be used as it is."""
 
     exit_code = 2
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """What to say about a name that is not known: the most similar one that is, or else all of them."""
+    spelled = {each.lower(): each for each in known}
+    similar = difflib.get_close_matches(name.lower(), spelled, 1)
+    way_out = f"choose from {', '.join(spelled.values())}." if spelled else "there is none to choose from."
+    return f"unknown {kind} '{name}'; " + (f"did you mean '{spelled[similar[0]]}'?" if similar else way_out)
 
 
 class ColourPicture(BadInput):

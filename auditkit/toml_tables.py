@@ -1,18 +1,22 @@
 """Reads the tables of a TOML file key by key; refuses unknown keys and wrong types with a way out."""
 
-import difflib
 import re
 import sys
+import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
+from pathlib import Path
 from typing import TypeGuard, TypeVar
 
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
+from auditkit.regular_files import read_regular, reason
 
 T = TypeVar("T", bound=str)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 MOST_CHARACTERS = 2000  # of a text that ends up in reports
+_MOST_BYTES = 1 << 18  # of a file
+_MOST_DOTS = 100  # in a line: reading a key takes the square of its parts
 
 
 class Table:
@@ -24,16 +28,14 @@ class Table:
         self.where, self.data = where, data
         for key in data:
             if key not in keys:
-                hint = nearest(key, keys) or f"known keys: {', '.join(keys)}."
-                raise BadInput(f"{where}: unknown key '{key}'; {hint}")
+                raise BadInput(f"{where}: {unknown('key', key, keys)}")
 
     def __contains__(self, key: str) -> bool:
         return key in self.data
 
     def refuse(self, key: str, expected: str) -> BadInput:
         """The error that names a key's value and what is expected."""
-        end = "" if expected.endswith("?") else "."
-        return BadInput(f"{self.where}: {key} is {shown(self.data[key])}, expected {expected}{end}")
+        return BadInput(f"{self.where}: {key} is {shown(self.data[key])}, expected {expected}.")
 
     def _value(self, key: str, default: object, expected: str) -> object:
         if key not in self.data and default is None:
@@ -65,8 +67,8 @@ class Table:
         for option in options:
             if option == value:
                 return option
-        hint = nearest(value, options) if isinstance(value, str) else ""
-        raise self.refuse(key, f"{expected}; {hint}" if hint else expected)
+        name = value if isinstance(value, str) else shown(value)
+        raise BadInput(f"{self.where}: {unknown(key, name, options)}")
 
     def number(self, key: str, default: float | None = None, expected: str = "a finite number") -> float:
         """A finite number."""
@@ -98,10 +100,22 @@ class Table:
         return value
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A question that suggests the most similar known word; empty if none is similar."""
-    close = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean '{close[0]}'?" if close else ""
+def read_text(path: Path, what: str) -> str:
+    """Text of a TOML file, its bytes unchanged: a digest is of what is on the disk."""
+    try:
+        return read_regular(path, _MOST_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the {what} {path} cannot be read: {reason(error)}.") from None
+
+
+def parse_toml(text: str, where: str) -> dict[str, object]:
+    """The tables of a TOML text; `where` is the file's name in messages."""
+    if len(text) > _MOST_BYTES or max(line.count(".") for line in text.split("\n")) > _MOST_DOTS:
+        raise BadInput(f"{where}: over {_MOST_BYTES:,} characters, or {_MOST_DOTS} dots in a line, are not read.")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also an integer of more digits than Python reads
+        raise BadInput(f"{where} is not TOML: {error}.") from None
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -115,7 +115,7 @@ def test_a_size_that_is_one_number_is_the_methods(tmp_path: Path) -> None:
     for size in (8, "abc"):
         words = f"size {size!r} is not the height and width of the function's pictures"
         _told(BadInput, words, lambda s=size: auditkit.explain(_scores, _pictures(), tmp_path / "no", size=s))
-    _told(BadInput, "random has no option 'size'",
+    _told(BadInput, "random: unknown option 'size'",
           lambda: auditkit.explain(path, _pictures(), tmp_path / "no", "random", size=8))  # fmt: skip
     assert not (tmp_path / "no").exists()
 

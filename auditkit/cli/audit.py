@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ def audit(
     policy: Annotated[str, typer.Option(
         help="explore, standard, strict, or a TOML file (see auditkit policy).")] = "standard",
     heatmaps: Annotated[list[Path] | None, typer.Option(
-        help="Bundle of the vendor's heatmaps; repeatable. Some are made anew if it names how.")] = None,
+        metavar="BUNDLE", help="The vendor's heatmaps; repeatable. Some are made again if it says how.")] = None,
     method: Annotated[str | None, typer.Option(
         help="Make heatmaps by this method (see auditkit explain); mask if you supply none.")] = None,
     quality: options.Quality = None,
@@ -46,12 +47,16 @@ def audit(
     dry_run: options.DryRun = False,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever the verdict.")] = False,
     as_json: options.AsResultsJson = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:  # fmt: skip
     """Judge a model's heatmaps, supplied or made here, by a policy, and write a report that can be filed.
 
     First it says what it will do and how long that takes. With other labels, steps or another seed than the policy's,
     it cannot pass. Exit code 0: passed, 1: failed, 2: bad input, 3: the figures do not decide, 4: the machine failed.
     Run the same command again to resume a run that was cut short.
+
+    Example: auditkit audit vendor.onnx images/ --heatmaps maps --policy standard -o run
     """
     from auditkit.metrics.curves import parse_steps
     from auditkit.runs.evaluate import open_bundles
@@ -85,32 +90,33 @@ def audit(
         request = begun
     else:
         plan = plans.plan_audit(classifier, dataset, request, seconds, any_method=any_method)
-        schedule = announce_audit(plan, seconds, dry_run=dry_run, as_json=as_json)
+        schedule = announce_audit(plan, seconds, dry_run=dry_run, as_json=as_json, quiet=quiet)
         if dry_run:
             return
         request = plan.request
     if request.explanation is not None:
         explanation = request.explanation.fitting(classifier)
-        console.print_notes(explanation.notes)
+        console.print_notes(explanation.notes, quiet)
         request = replace(request, explanation=explanation)
-    results = audits.audit(classifier, dataset, request, folder, console.scheduled(schedule))
+    results = audits.audit(classifier, dataset, request, folder, console.scheduled(schedule, quiet))
     if as_json:
         console.print_json(results.to_json(), sort_keys=True)
     else:
-        _print(results, folder)
+        _print(results, folder, verbose)
+        console.print_fields(console.identifiers(classifier, dataset) if verbose else [])
     if not exit_zero:
         raise typer.Exit(audits.EXIT_CODES[results.verdict or "inconclusive"])
 
 
-def _print(results: "Results", out: Path) -> None:
+def _print(results: "Results", out: Path, verbose: bool) -> None:
     from auditkit.metrics.table import METRICS
     from auditkit.report.sections import flags, taken
     from auditkit.report.wording import headline
 
     shown = [check for check in results.checks if not check.part_of and (check.metric in METRICS or _matters(check))]
     if shown:
-        rows = [[check.title or check.id, check.status, *_figures(check)] for check in shown]
-        console.print_table(["check", "status", "observed", "limit"], rows)
+        rows = [[check.title or check.id, *[check.id] * verbose, check.status, *_figures(check)] for check in shown]
+        console.print_table(["check", *["identifier"] * verbose, "status", "observed", "limit"], rows)
     untold = [check for check in shown if _matters(check) and f"“{check.title}”" not in results.verdict_reason]
     word, comma, aside = headline(results).word.partition(",")
     console.print_fields([

@@ -17,13 +17,14 @@ _MAX_PROBLEMS = 20  # in the table; --json has them all
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Bring heatmaps into the form that auditkit reads, and check them. A bundle is a folder with bundle.json (what"
-    " the maps are), manifest.csv (image,label,heatmap) and the maps. From Python: auditkit.Bundle(path, "
-    "model='vendor.onnx').add(ids, labels, array).",
+    cls=options.Verbs,
+    help="Bring heatmaps into the form that auditkit reads, and check them.\n\n"
+    "A bundle is a folder with bundle.json (what the maps are), manifest.csv (image,label,heatmap) and the maps. From "
+    "Python: auditkit.Bundle(path, model='vendor.onnx').add(ids, labels, array).",
 )
 
 
-@app.command(cls=options.Verb)
+@options.verb(app, "check")
 @options.with_model_options("card", "preset")
 def check(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle's folder.", show_default=False)],
@@ -38,6 +39,8 @@ def check(
     """Say whether a bundle can be used: read every map, and list every problem with its file and value.
 
     The exit code is 2 if there are errors, and 0 if there are only warnings.
+
+    Example: auditkit bundle check maps --model vendor.onnx --images images/
     """
     from auditkit.data import bundle_check
     from auditkit.data.bundles import open_bundle
@@ -72,7 +75,7 @@ def check(
         raise typer.Exit(2)
 
 
-@app.command("import", cls=options.Verb)
+@options.verb(app, "import")
 def import_(
     source: Annotated[Path, typer.Argument(
         metavar="SOURCE", show_default=False,
@@ -90,11 +93,13 @@ def import_(
         help="How three channels become one score: sum (the default), mean, abs-sum or max-abs.")] = None,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
-    """Make a bundle of maps that lie in files. Labels come from the files, never from a guess.
+    """Make a bundle from heatmaps in files. Labels come from the files, never from a guess.
 
     Image ids are those of the image set: the file's name relative to its folder, or its number in an .npz.
 
     Colour pictures are refused, because the order of the scores cannot be recovered from them.
+
+    Example: auditkit bundle import heatmaps/ -o maps --model vendor.onnx --method 'Grad-CAM layer4'
     """
     from auditkit.data.bundle_import import import_maps
     from auditkit.data.bundles import Bundle

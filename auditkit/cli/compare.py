@@ -22,6 +22,8 @@ def compare(
 
     Runs whose figures are not comparable are refused, with the list of what differs. The exit code is 0 even if the
     runs differ.
+
+    Example: auditkit compare last-year this-year
     """
     from auditkit.data.atomic_write import write_errors, write_whole
     from auditkit.errors import BadInput

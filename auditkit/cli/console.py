@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from auditkit.data.dataset import Dataset
+    from auditkit.model.classifier import OnnxClassifier
     from auditkit.runs.executor import Progress, Tick
     from auditkit.verdict.audit import Phase
 
@@ -63,19 +65,24 @@ class Schedule:
         return f"{self.share:.0%}, {self.rows_done:,} of about {sum(self.rows.values()):,.0f} rows"
 
 
-def scheduled(schedule: Schedule | None) -> "Phase":
+def scheduled(schedule: Schedule | None, quiet: bool) -> "Phase":
     """The phases of a run as `progress` shows them, within the schedule of the whole."""
-    return lambda what: progress(what, schedule=schedule)
+    return lambda what: progress(what, schedule=schedule, quiet=quiet)
 
 
 @contextmanager
-def progress(what: str, unit: str = "images", schedule: Schedule | None = None) -> Iterator["Progress"]:
-    """A function that takes the total and returns a counter.
+def progress(
+    what: str, unit: str = "images", schedule: Schedule | None = None, quiet: bool = False
+) -> Iterator["Progress"]:
+    """A function that takes the total and returns a counter; unless quiet, the counter shows how far it is.
 
     A terminal shows a bar with rate and time left; elsewhere, such as in a pipeline's log, a line appears every
     minute. The rate is in rows per second if the work counts them.
     """
-    if not sys.stderr.isatty():
+    if quiet:
+        yield lambda _total: lambda _done, _rows=0: None
+        return
+    if not sys.stderr.isatty() or Console(stderr=True).is_dumb_terminal:
         yield lambda total: _Lines(what, _Pace(what, unit, total, schedule)).tick
         return
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
@@ -183,10 +190,15 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def print_notes(notes: Iterable[object]) -> None:
-    """Print what the user should know before the work begins, on stderr."""
-    for note in notes:
+def print_notes(notes: Iterable[object], quiet: bool = False) -> None:
+    """Print what the user should know before the work begins, on stderr, unless quiet."""
+    for note in () if quiet else notes:
         sys.stderr.write(f"note: {plain(str(note))}\n")
+
+
+def identifiers(model: "OnnxClassifier", images: "Dataset") -> list[tuple[str, str]]:
+    """Fields for --verbose: digests of the model's file and of the images."""
+    return [("model sha256", model.file.sha256), ("images digest", images.digest())]
 
 
 def print_json(content: Mapping[str, object], sort_keys: bool = False) -> None:

@@ -29,6 +29,8 @@ def differentiate(
 
     The gradient is that of sum(seed · scores), and has the shape of the input. Any onnxruntime runs the file. The
     gradient is checked against changes of the scores on noise images; a wrong one is not written.
+
+    Example: auditkit differentiate vendor.onnx -o vendor-gradient.onnx
     """
     from auditkit.errors import BadInput
     from auditkit.model import gradient

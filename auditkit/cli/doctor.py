@@ -9,7 +9,10 @@ from auditkit.cli import console, options
 
 @options.with_model_options("device")
 def doctor(model_options: options.ModelOptions, as_json: options.AsJson = False) -> None:
-    """Check this machine: versions, CUDA or what it lacks, memory, and a two-second self-test."""
+    """Check this machine: versions, CUDA or what it lacks, memory, and a two-second self-test.
+
+    Example: auditkit doctor --device cuda
+    """
     from auditkit.demo import planted
     from auditkit.model import doctor
 

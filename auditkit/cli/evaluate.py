@@ -18,7 +18,7 @@ def evaluate(
     images: options.ImagesPath,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results; run again to resume.")],
     model_options: options.ModelOptions,
-    heatmaps: Annotated[list[Path] | None, typer.Option(help="Bundle of heatmaps; repeatable.")] = None,
+    heatmaps: Annotated[list[Path] | None, typer.Option(metavar="BUNDLE", help="Heatmaps; repeatable.")] = None,
     labels: Annotated[str | None, _setting(
         help="all, topK, f>=p or a list; all for up to 20 classes, otherwise top10.")] = None,
     renormalise: Annotated[bool | None, _setting(
@@ -26,7 +26,7 @@ def evaluate(
     protocol: Annotated[str | None, _setting(
         help="A published tool's rules: paper, paper-code, rise, xplique, openvino or torchcam.")] = None,
     infill: Annotated[list[str] | None, _setting(
-        help="gray (the default), blur, blur:SIGMA, random (images) or image:FILE; repeatable.")] = None,
+        metavar="INFILL", help="gray (the default), blur, blur:SIGMA, random or image:FILE; repeatable.")] = None,
     steps: Annotated[str | None, _setting(
         help="Points of a curve: a number, exact, auto (the default) or auto:TOLERANCE.")] = None,
     kept_range: Annotated[str, _setting(
@@ -47,11 +47,15 @@ def evaluate(
     limit: options.Limit = None,
     dry_run: options.DryRun = False,
     as_json: options.AsResultsJson = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:  # fmt: skip
     """Measure how well heatmaps explain a model: insertion and deletion, saliency metric, completeness, soundness.
 
     Every figure has an interval over the images and stands beside controls, maps that know nothing of the model. Run
     the same command again to resume a run that was cut short.
+
+    Example: auditkit evaluate vendor.onnx images/ --heatmaps maps -o run
     """
     from auditkit.metrics.curves import parse_steps
     from auditkit.runs import evaluate as runs
@@ -72,10 +76,10 @@ def evaluate(
         cost = estimate.evaluating(classifier, dataset, settings, len(bundles), infill_pool)
         what = f"{len(dataset)} images, {', '.join(bundles) or 'controls alone'}"
         schedule = plans.announce(what, [cost], len(dataset), plans.shorter_figures(cost, len(dataset)),
-                                  dry_run=dry_run, as_json=as_json)  # fmt: skip
+                                  dry_run=dry_run, as_json=as_json, quiet=quiet)  # fmt: skip
         if dry_run:
             return
-    with console.progress("evaluating", schedule=schedule) as progress:
+    with console.progress("evaluating", schedule=schedule, quiet=quiet) as progress:
         summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)
     if as_json:
         console.print_json(json.loads((out / "results.json").read_text()))
@@ -89,6 +93,7 @@ def evaluate(
         *(("flag", text) for text in summary.flag_texts()),
         ("measured", summary.settings_text()),
         ("results", str(out / "results.json")),
+        *(console.identifiers(classifier, dataset) if verbose else []),
     ])  # fmt: skip
 
 

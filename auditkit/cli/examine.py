@@ -1,5 +1,6 @@
 """`auditkit examine`: find out what a model relies on."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,12 +23,16 @@ def examine(
     limit: options.Limit = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:  # fmt: skip
     """Find out what a model relies on: a corner, the border, the colour, a fine pattern, the background, a small mark.
 
     Parts are exchanged between images that the model takes for different labels; where it relies on a part, its
     prediction follows. One half of the images proposes, the other confirms. Exit code 0: no finding, 1: a finding,
     2: bad input, 4: the machine failed.
+
+    Example: auditkit examine vendor.onnx images/ -o examined
     """
     from auditkit.records import to_object
     from auditkit.report import examination as words
@@ -49,10 +54,10 @@ def examine(
             maker = run.few_passes(explanation, classifier)
             costs.insert(0, estimate.explaining(classifier, dataset, maker, rate))
         what = f"{number} images, maps of their predictions {'by ' + method if heatmaps is None else 'as supplied'}"
-        schedule = plans.announce(what, costs, number, dry_run=dry_run, as_json=as_json)
+        schedule = plans.announce(what, costs, number, dry_run=dry_run, as_json=as_json, quiet=quiet)
         if dry_run:
             return
-    examined = run.examine(classifier, dataset, explanation, heatmaps, out, console.scheduled(schedule), render_page)
+    examined = run.examine(classifier, dataset, explanation, heatmaps, out, console.scheduled(schedule, quiet), render_page)
     names, examination = examined.subject.class_names, examined.examination
     if as_json:
         console.print_json(to_object(examined))
@@ -63,5 +68,6 @@ def examine(
             *(("do", words.to_do(finding)) for finding in examination.findings),
             *([("note", words.everywhere(examination))] if words.everywhere(examination) else []),
             ("report", str(out / run.PAGE)),
+            *(console.identifiers(classifier, dataset) if verbose else []),
         ])  # fmt: skip
     raise typer.Exit(1 if examination.findings else 0)

@@ -32,10 +32,14 @@ def explain(
     limit: options.Limit = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:  # fmt: skip
     """Make heatmaps for every label of every image by one method, in a bundle for `auditkit evaluate`.
 
     Maps that the bundle already has are kept: run the same command again to resume.
+
+    Example: auditkit explain vendor.onnx images/ -o maps --method grad-cam --labels top2
     """
     from auditkit.errors import BadInput
     from auditkit.runs import explain as runs
@@ -48,16 +52,16 @@ def explain(
         raise BadInput(f"--pictures {pictures} is a file; name a folder.")
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
     explanation = request.fitting(classifier)
-    console.print_notes(explanation.notes)
+    console.print_notes(explanation.notes, quiet)
     schedule = None
     if dry_run or not out.exists():
         what = f"{len(dataset)} images, maps by {explanation.method}"
         cost = estimate.explaining(classifier, dataset, explanation)
         schedule = plans.announce(what, [cost], len(dataset), plans.shorter_maps(cost, len(dataset), explanation),
-                                  dry_run=dry_run, as_json=as_json)  # fmt: skip
+                                  dry_run=dry_run, as_json=as_json, quiet=quiet)  # fmt: skip
         if dry_run:
             return
-    with console.progress("explaining", schedule=schedule) as progress:
+    with console.progress("explaining", schedule=schedule, quiet=quiet) as progress:
         maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress)
     if pictures is not None:
         from auditkit.runs.pictures import heatmap_panels
@@ -71,4 +75,5 @@ def explain(
     notes = [*record.notes, *maps.notes]
     fields = [(name, str(value)) for name, value in facts.items()]
     fields += [("warning", text) for text in classifier.card.warnings] + [("note", note) for note in notes]
+    fields += console.identifiers(classifier, dataset) if verbose else []
     console.show(as_json, {"schema_version": 1, **facts, "notes": notes}, fields)

@@ -31,6 +31,8 @@ def inspect(
 
     The file is treated as hostile: it is first opened in a guarded child process, and no other file that it names is
     read unless it is a plain file beside it.
+
+    Example: auditkit inspect vendor.onnx --images labelled/
     """
     from auditkit.runs import inspection
 

@@ -11,39 +11,39 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from auditkit import __version__
 from auditkit.cli import bundle, console, options, policy
 from auditkit.cli.entry import INTERRUPTED
-from auditkit.errors import AuditError
+from auditkit.errors import AuditError, unknown
 
 # In the order of the help; each is the function of that name in the module of that name.
 VERBS = ("inspect", "differentiate", "explain", "evaluate", "examine", "audit", "report", "compare", "verify", "schema",
          "doctor", "demo")  # fmt: skip
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    no_args_is_help=True, pretty_exceptions_enable=False, cls=options.Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Audit image classifiers through their ONNX files: what they are, and how well heatmaps explain them.",
     epilog="Start with: auditkit demo, or: auditkit inspect vendor.onnx",
 )  # fmt: skip
 for name in VERBS:
-    verb = getattr(import_module(f"auditkit.cli.{name}"), name)
-    # Paragraphs are unwrapped, so that they wrap at the terminal's width.
-    paragraphs = (" ".join(part.split()) for part in verb.__doc__.split("\n\n"))
-    app.command(name, cls=options.Verb, help="\n\n".join(paragraphs))(verb)
+    options.verb(app, name)(getattr(import_module(f"auditkit.cli.{name}"), name))
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(policy.app, name="policy")
 
 
 def _show_version(is_set: bool) -> None:
     if is_set:
-        print(f"auditkit {__version__}")
+        from auditkit.model.doctor import providers, versions
+
+        print(", ".join(f"{name} {version}" for name, version in versions().items()))
+        print(f"providers: {', '.join(providers())}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")]
-    = False,
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help=(
+        "Show the versions of auditkit and of what it runs on."))] = False,
 ) -> None:  # fmt: skip
     pass
 
@@ -68,6 +68,8 @@ def main() -> None:
     except typer.Abort:
         raise KeyboardInterrupt from None
     except (BrokenPipeError, SystemExit):  # typer turns a broken pipe into exit code 1, that of a failed policy
+        if "_AUDITKIT_COMPLETE" in os.environ:  # a shell asks for words
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that flushing at exit does not fail again
         sys.exit(_CLOSED_PIPE)
     except Exception as error:
@@ -108,6 +110,9 @@ def _explained(error: Exception) -> tuple[str, int]:
     if hasattr(error, "format_message"):  # a usage error, whose class moved between versions of typer
         context = getattr(error, "ctx", None)
         sentence = error.format_message().strip()
+        if hasattr(error, "possibilities"):
+            names = (name for option in error.ctx.command.get_params(error.ctx) for name in option.opts)
+            sentence = unknown("option", error.option_name, names)
         if sentence and not sentence.endswith((".", "?")):
             sentence += "."
         return sentence + (f" See: {context.command_path} --help" if sentence and context else ""), 2

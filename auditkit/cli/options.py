@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial, wraps
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from auditkit.errors import BadInput
+from auditkit.cli import config
+from auditkit.errors import BadInput, unknown
 
 if TYPE_CHECKING:
     from auditkit.data.dataset import Dataset
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from auditkit.model.session import Settings
 
 _GIB = 2**30
+_Verb = Callable[..., None]
+_map_option = partial(typer.Option, rich_help_panel="How heatmaps are made")
+_file_option = partial(typer.Option, rich_help_panel="How the model and its images are read")
+_run_option = partial(typer.Option, rich_help_panel="How the model is run")
+_limit_option = partial(typer.Option, rich_help_panel="Limits for unknown files")
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)]
 ImagesPath = Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder, CSV or .npz.", show_default=False)]
@@ -31,26 +38,56 @@ Limit = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it would take, and stop.")]
 AsResultsJson = Annotated[bool, typer.Option("--json", help="Print results.json instead of a table.")]
 MethodOption = Annotated[
-    list[str] | None, typer.Option("--option", help="An option of the method, such as steps=300; repeatable.")
+    list[str] | None,
+    _map_option("--option", metavar="NAME=VALUE", help="An option of the method, such as steps=300; repeatable."),
 ]
-Quality = Annotated[str | None, typer.Option(
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show results and errors only: no notes, no progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show identifiers and digests too.")]
+_Config = Annotated[str | None, typer.Option(
+    config.OPTION, metavar="FILE", help="TOML file with options, in a table for each command; typed options win."
+)]  # fmt: skip
+Quality = Annotated[str | None, _map_option(
     help="Of learned masks: fast (the default: 1,400 images a mask, figures differ from full's by up to 0.02 on "
     "average), full (10,000) or paper (20,000, with the paper's optimiser)."
 )]  # fmt: skip
 Gradient = Annotated[
-    str, typer.Option(help="How a mask is learned: graph, differences, or auto (the first that works).")
+    str, _map_option(help="How a mask is learned: graph, differences, or auto (the first that works).")
 ]
 
-_Verb = Callable[..., None]
-_file_option = partial(typer.Option, rich_help_panel="What the file is (when a guess is wrong)")
-_run_option = partial(typer.Option, rich_help_panel="How it is run")
-_limit_option = partial(typer.Option, rich_help_panel="Limits for unknown files")
+
+def _with_plain_flags(parameters: list[Any]) -> list[Any]:
+    """The parameters; the help names no value of a flag, which takes none."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class Verbs(TyperGroup):
+    """A group of commands that says which one a misspelled word may mean."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters as the help shows them."""
+        return _with_plain_flags(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # the class of contexts moved between versions
+        """The command that the arguments begin with."""
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            raise BadInput(f"{unknown('command', args[0], self.commands)} See: {ctx.command_path} --help")
+        return super().resolve_command(ctx, args)
 
 
 class Verb(TyperCommand):
-    """A command that refuses an option in the place of another option's value, which typer would take for the value."""
+    """A command that takes options from a config file.
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # the class of contexts moved between versions
+    It refuses an option in the place of another option's value, which typer would take for the value.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters as the help shows them."""
+        return _with_plain_flags(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments that are left after the options."""
         names, taking_values = {*ctx.help_option_names}, set[str]()
         for parameter in self.params:
@@ -63,7 +100,29 @@ class Verb(TyperCommand):
                 break
             if name in taking_values and value in names:
                 raise BadInput(f"{name} needs a value, but {value} follows. See: {ctx.command_path} --help")
+        if not ctx.resilient_parsing:  # as it is to complete a word
+            expanded = config.expand(ctx, args)
+            sys.argv = [*sys.argv[: len(sys.argv) - len(args)], *expanded]  # what a run records
+            args = expanded
         return super().parse_args(ctx, args)
+
+
+def verb(app: typer.Typer, name: str) -> Callable[[_Verb], _Verb]:
+    """A decorator that adds a verb to an app; its docstring is the help, and the last paragraph of it an example."""
+
+    def decorate(function: _Verb) -> _Verb:
+        @wraps(function)
+        def command(config: str | None = None, **values: Any) -> None:  # noqa: ARG001 (its options are among the values)
+            function(**values)
+
+        # Paragraphs are unwrapped, so that they wrap at the terminal's width.
+        *paragraphs, example = (" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
+        parameter = Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=_Config)
+        _set_parameters(command, [*signature(function).parameters.values(), parameter])
+        app.command(name, cls=Verb, help="\n\n".join(paragraphs), epilog=example)(command)
+        return function
+
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -71,10 +130,10 @@ class ModelOptions:
     """How to open and run a model; each field is an option of the command line."""
 
     # fmt: off
-    card: Annotated[Path | None, typer.Option(help="Card to use; by default MODEL with the suffix .toml.")] = None
-    preset: Annotated[str | None, typer.Option(
+    card: Annotated[Path | None, _file_option(help="Card to use; by default MODEL with the suffix .toml.")] = None
+    preset: Annotated[str | None, _file_option(
         help="Use a common preprocessing instead of a card: imagenet, caffe, tf, unit, clip, cifar or none.")] = None
-    ignore_exif: Annotated[bool, typer.Option(
+    ignore_exif: Annotated[bool, _file_option(
         "--ignore-exif", help="Use pictures as they are stored; by default their EXIF orientation is applied.")] = False
     input: Annotated[str | None, _file_option(help="Name of the image input.")] = None
     output: Annotated[str | None, _file_option(help="Name of the tensor with the class scores.")] = None
@@ -164,11 +223,16 @@ def with_model_options(*names: str, without: tuple[str, ...] = ()) -> Callable[[
             verb(**values, model_options=ModelOptions(**chosen))
 
         others = [item for item in signature(verb).parameters.values() if item.name != "model_options"]
-        command.__signature__ = Signature([*others, *parameters])  # type: ignore[attr-defined]
-        command.__annotations__ = {item.name: item.annotation for item in (*others, *parameters)}
+        _set_parameters(command, [*others, *parameters])
         return command
 
     return decorate
+
+
+def _set_parameters(command: _Verb, parameters: list[Parameter]) -> None:
+    """Let typer see these parameters instead of those that the function is written with."""
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in parameters}
 
 
 def parse_pairs(texts: list[str] | None, option: str, example: str) -> list[tuple[str, str]]:

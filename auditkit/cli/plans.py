@@ -15,9 +15,9 @@ _WORK = {"explaining": "make maps", "evaluating": "measure", "randomising": "ran
 
 def announce(
     what: str, costs: Sequence["Cost"], images: int, shorter: Iterable[str] = (),
-    further: Iterable[tuple[str, str]] = (), *, dry_run: bool, as_json: bool,
+    further: Iterable[tuple[str, str]] = (), *, dry_run: bool, as_json: bool, quiet: bool,
 ) -> console.Schedule:  # fmt: skip
-    """Print the plan, unless JSON is the output of the work that follows; returns it for the progress."""
+    """Print the plan, unless it is quiet or JSON is the output of the work that follows; returns it for the progress."""
     from auditkit.verdict.plan import duration
 
     rows = {cost.phase: cost.rows_for(images) for cost in costs}
@@ -30,16 +30,16 @@ def announce(
     ways = list(shorter)
     if ways:
         fields.append(("shorter", "; ".join(ways)))
-    if not as_json:
+    if not as_json and (dry_run or not quiet):
         console.print_fields(fields)
-    elif dry_run:
+    elif as_json and dry_run:
         phases = [{"phase": phase, "rows": round(rows[phase]), "seconds": round(seconds[phase], 1)} for phase in rows]
         console.print_json({"schema_version": 1, "plan": what, "images": images, "phases": phases,
                             "seconds": round(in_all, 1), **dict(further), "shorter": ways})  # fmt: skip
     return console.Schedule(rows, seconds, images)
 
 
-def announce_audit(plan: "Plan", budget: float | None, *, dry_run: bool, as_json: bool) -> console.Schedule:
+def announce_audit(plan: "Plan", budget: float | None, *, dry_run: bool, as_json: bool, quiet: bool) -> console.Schedule:
     """The same for an audit, with what decides and what the budget chose."""
     from auditkit.verdict.plan import duration, shorter
 
@@ -58,7 +58,7 @@ def announce_audit(plan: "Plan", budget: float | None, *, dry_run: bool, as_json
         further.append(("budget", f"to keep within {duration(budget)}: {' '.join(plan.chosen)}; for everything: "
                                   "--budget none"))  # fmt: skip
     what = f"{taken}, {made}, policy {request.policy.name}"
-    return announce(what, plan.costs, plan.most_images, shorter(plan), further, dry_run=dry_run, as_json=as_json)
+    return announce(what, plan.costs, plan.most_images, shorter(plan), further, dry_run=dry_run, as_json=as_json, quiet=quiet)
 
 
 def shorter_maps(cost: "Cost", images: int, explanation: "Explanation") -> Iterator[str]:

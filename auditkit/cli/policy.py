@@ -16,25 +16,30 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="What an audit must find: policies that come with auditkit (explore, standard, strict), or your own in TOML.",
+    cls=options.Verbs,
+    help="Show, check and write policies: what an audit must find. Explore, standard and strict come with auditkit; "
+    "others are TOML files.",
 )
 
 
-@app.command(cls=options.Verb)
+@options.verb(app, "init")
 def init(
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="explore, standard or strict.")] = "standard",
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File to write.")] = Path("policy.toml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Write a commented policy to start from. It is named after the file, since it is no longer auditkit's own."""
+    """Write a commented policy to start from. It is named after the file, since it is no longer auditkit's own.
+
+    Example: auditkit policy init strict -o ours.toml
+    """
     from auditkit.data.atomic_write import write_errors, write_whole
-    from auditkit.errors import BadInput
+    from auditkit.errors import BadInput, unknown
     from auditkit.runs.folder.results import SHIPPED
     from auditkit.verdict.policy import shipped_text
     from auditkit.verdict.policy_file import parse_policy
 
     if name not in SHIPPED:
-        raise BadInput(f"there is no policy '{name}' to start from; use {', '.join(SHIPPED)}.")
+        raise BadInput(unknown("policy", name, SHIPPED))
     if (out.exists() or out.is_symlink()) and not force:
         raise BadInput(f"{out} exists already; name another file with -o, or overwrite it with --force.")
     if out.is_dir() or not out.parent.is_dir():
@@ -50,13 +55,16 @@ def init(
     console.print_fields([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
 
 
-@app.command(cls=options.Verb)
+@options.verb(app, "check")
 def check(
     policy: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file, or explore, standard or strict.",
                                           show_default=False)],
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
-    """Say what a policy asks, or, with exit code 2, what is wrong with it."""
+    """Say what a policy asks, or, with exit code 2, what is wrong with it.
+
+    Example: auditkit policy check ours.toml
+    """
     from auditkit.verdict.policy_file import read_policy
 
     rules = read_policy(policy)
@@ -66,18 +74,20 @@ def check(
         _print(rules)
 
 
-@app.command(cls=options.Verb)
+@options.verb(app, "plan")
 def plan(
     policy: Annotated[str, typer.Argument(metavar="POLICY", help="standard, strict, explore, or a TOML file.",
                                           show_default=False)],
     images: Annotated[int | None, typer.Option(
-        help="Images of the audit to cost; as many as four of five cases need by default.")] = None,
+        help="Images that the audit would have; by default as many as decide four cases of five.")] = None,
     labels: Annotated[int | None, typer.Option(help="Labels of each image, if the policy leaves them open.")] = None,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Say how many images are expected to decide each check of a policy, and what an audit costs. Nothing is run.
 
     The expectation rests on honest maps of two models; after 20 images, the audit itself gives a better one.
+
+    Example: auditkit policy plan standard --images 200
     """
     from auditkit.verdict.policy_file import read_policy
     from auditkit.verdict.sample_size import expected_images, expected_passes
@@ -99,9 +109,12 @@ def plan(
     )  # fmt: skip
 
 
-@app.command("list", cls=options.Verb)
+@options.verb(app, "list")
 def list_(as_json: options.AsJson = False) -> None:
-    """List the policies that come with auditkit."""
+    """List the policies that come with auditkit.
+
+    Example: auditkit policy list
+    """
     from auditkit.runs.folder.results import SHIPPED
     from auditkit.verdict.policy_file import read_policy
 

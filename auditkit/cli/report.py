@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from auditkit.data.atomic_write import write_errors, write_whole
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 
 
 def report(
@@ -19,6 +19,8 @@ def report(
     """Show the results of a run in another form: a page to read, Markdown, JSON, JUnit or SARIF for a pipeline.
 
     Nothing is measured again and no model is needed. The exit code is 0 whatever the verdict.
+
+    Example: auditkit report run -f junit -o run.xml
     """
     from auditkit.report.formats import FORMATS, render
     from auditkit.report.load_run import load
@@ -26,7 +28,7 @@ def report(
     from auditkit.runs.folder.store import RUN
 
     if form not in FORMATS:
-        raise BadInput(f"there is no format '{form}'; use {', '.join(FORMATS)}.")
+        raise BadInput(unknown("format", form, FORMATS))
     if run.is_dir() and not (run / RUN).exists():
         raise BadInput(f"{run} is not a run (it has no {RUN}); give the folder that audit or evaluate wrote.")
     text = render(load(run), form)

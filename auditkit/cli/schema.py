@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 
 _FOLDER = resources.files("auditkit") / "schemas"
 _SUFFIX = ".schema.json"
@@ -15,7 +15,10 @@ def schema(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False,
                                         help="results, bundle, card or policy; TOML files as parsed objects.")],
 ) -> None:  # fmt: skip
-    """Print the JSON schema of results.json, of a bundle's bundle.json, of a model's card or of a policy."""
+    """Print the JSON schema of results.json, of a bundle's bundle.json, of a model's card or of a policy.
+
+    Example: auditkit schema card
+    """
     print(read_schema(name), end="")
 
 
@@ -23,5 +26,5 @@ def read_schema(name: str) -> str:
     """The text of a JSON schema that comes with auditkit."""
     names = sorted(file.name.removesuffix(_SUFFIX) for file in _FOLDER.iterdir() if file.name.endswith(_SUFFIX))
     if name not in names:
-        raise BadInput(f"there is no schema '{name}'; the schemas are {', '.join(names)}.")
+        raise BadInput(unknown("schema", name, names))
     return (_FOLDER / f"{name}{_SUFFIX}").read_text("utf-8")

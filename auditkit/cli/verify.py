@@ -11,19 +11,20 @@ from auditkit.cli import console, options
 if TYPE_CHECKING:
     from auditkit.verdict.verify import Verification
 
-_original = partial(typer.Option, rich_help_panel="What the run was made from (paths in a run are not trusted)")
+_original = partial(typer.Option, rich_help_panel="What else the run was made from")
 
 
 @options.with_model_options("card", "layout", "device", "memory_limit", "time_limit")
 def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an audit or evaluation.", show_default=False)],
     model_options: options.ModelOptions,
-    model: Annotated[Path | None, _original(help="The ONNX file.")] = None,
-    images: Annotated[Path | None, _original(help="Folder, CSV or .npz.")] = None,
+    model: Annotated[Path | None, typer.Option(help="The ONNX file that the run was made from.")] = None,
+    images: Annotated[Path | None, typer.Option(help="Its images: folder, CSV or .npz.")] = None,
     heatmaps: Annotated[list[str] | None, _original(
         metavar="NAME=PATH", help="A bundle by its name in the run; repeatable.")] = None,
     pool: Annotated[Path | None, _original(help="Images for random infill.")] = None,
-    infill: Annotated[list[Path] | None, _original(help="Picture of an infill image:FILE; repeatable.")] = None,
+    infill: Annotated[list[Path] | None, _original(
+        metavar="FILE", help="Picture of an infill image:FILE; repeatable.")] = None,
     baseline: Annotated[Path | None, _original(help="The run that changes are counted from.")] = None,
     sample: Annotated[float | None, typer.Option(
         help="Share of the images whose rows are recomputed; by default 0.05, and at least 32 images.")] = None,
@@ -31,15 +32,19 @@ def verify(
         help="Images whose maps are made again, if the audit made them; by default 32, or 2 of costly ones.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sample; a new one by default, and printed.")] = None,
     as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List all problems, however many they are.")] = False,
 ) -> None:  # fmt: skip
     """Check that a run is what it says: no file changed, figures follow from rows, rows and maps can be reproduced.
 
     There are three answers. The run holds (exit code 0): all of it was checked. It does not hold (5): something was
-    changed or does not come out again. It could not be checked (3): nothing wrong was found, but something is missing,
+    changed or cannot be reproduced. It could not be checked (3): nothing wrong was found, but something is missing,
     such as the model; each is listed with the way out.
 
     Rows are recomputed for a sample of the images and for those that decide most; so are maps that the audit made
     itself. No path that the run records is opened: name the files yourself. Nothing is written.
+
+    Example: auditkit verify run --model vendor.onnx --images images/
     """
     from auditkit.errors import IntegrityFailure, NotChecked
     from auditkit.verdict import verify as verifying
@@ -49,9 +54,9 @@ def verify(
         model, images, bundles, pool, tuple(infill or ()), baseline, model_options.opening(),
         model_options.settings().device,
     )  # fmt: skip
-    with console.progress("recomputing") as progress:
+    with console.progress("recomputing", quiet=quiet) as progress:
         verification = verifying.verify(run, originals, verifying.Sampling(sample, maps, seed), progress)
-    console.show(as_json, verification.to_json(), _fields(verification))
+    console.show(as_json, verification.to_json(), _fields(verification, verbose))
     problems, unchecked = verification.problems, verification.unchecked
     if problems:
         raise IntegrityFailure(f"{run} does not hold {_counted(problems, 'problem')}.")
@@ -64,13 +69,13 @@ def _counted(texts: list[str], noun: str) -> str:
     return f"(1 {noun}): {first}" if len(texts) == 1 else f"({len(texts):,} {noun}s); the first: {first}"
 
 
-def _fields(verification: "Verification") -> list[tuple[str, str]]:
+def _fields(verification: "Verification", verbose: bool) -> list[tuple[str, str]]:
     from auditkit.verdict.verify.verify import NOT_PROVEN, shown
 
-    fields = list[tuple[str, str]]()
+    few, fields = tuple if verbose else shown, list[tuple[str, str]]()
     for check in verification.checks:
-        texts = [f"DOES NOT HOLD: {problem}" for problem in shown(check.problems)]
-        texts += [f"COULD NOT BE CHECKED: {text}" for text in shown(check.unchecked)]
+        texts = [f"DOES NOT HOLD: {problem}" for problem in few(check.problems)]
+        texts += [f"COULD NOT BE CHECKED: {text}" for text in few(check.unchecked)]
         fields += [(check.name, text) for text in texts or [check.about]]
     sample = verification.sample
     if sample is not None:

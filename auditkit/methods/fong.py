@@ -20,7 +20,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 from auditkit.graph.fong_objective import Deletion, DeletionRecipe
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.mask_objective import WEIGHTS, upsampled
@@ -57,7 +57,7 @@ class FongOptions:
 
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
-            raise BadInput(f"start '{self.start}' is not one of {', '.join(get_args(Start))}.")
+            raise BadInput(unknown("start", self.start, get_args(Start)))
         option_values.require_whole(self, "steps", "factor", "rows")
         option_values.require_not_negative(self, "l1", "tv", "jitter")
         option_values.require_positive(self, "rate")

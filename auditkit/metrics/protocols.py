@@ -17,7 +17,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.ranks import Ties
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 
 _BLUR_WIDTH, _BLUR_SIGMA = 11, 5.0  # RISE's, in pixels
 
@@ -163,7 +163,7 @@ PRESETS: dict[str, Preset] = {
 def preset(name: str) -> Preset:
     """The preset of that name."""
     if name not in PRESETS:
-        raise BadInput(f"there is no preset '{name}'; the presets are {', '.join(PRESETS)}.")
+        raise BadInput(unknown("protocol", name, PRESETS))
     return PRESETS[name]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 from auditkit.metrics.values import Note
 
 Method = Literal["percentile", "bca", "expanded"]
@@ -176,7 +176,7 @@ def _check_settings(confidence: float, method: str, draws: int) -> None:
     if not 0 < confidence < 1:
         raise BadInput(f"confidence must be between 0 and 1, as in 0.95; found {confidence:g}.")
     if method not in METHODS:
-        raise BadInput(f"there is no interval method '{method}'; use {', '.join(METHODS)}.")
+        raise BadInput(unknown("interval", method, METHODS))
     if draws < _LEAST_DRAWS:
         raise BadInput(f"an interval needs at least {_LEAST_DRAWS} draws, found {draws}.")
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 from auditkit.model import external_data
 from auditkit.model.signature import Overrides, Signature
 from auditkit.records import Json, to_json
@@ -117,7 +117,7 @@ PRESETS: dict[str, Preset] = {
 def from_preset(name: str, signature: Signature) -> Card:
     """The card of a preset for a model with that signature."""
     if name not in PRESETS:
-        raise BadInput(f"there is no preset '{name}'; the presets are {', '.join(PRESETS)}.")
+        raise BadInput(unknown("preset", name, PRESETS))
     preset = PRESETS[name]
     size = (signature.height, signature.width)
     margin = preset.margin and min(size) >= _SMALLEST_WITH_MARGIN

@@ -40,12 +40,16 @@ def versions() -> dict[str, str]:
     return {"auditkit": __version__, "python": platform.python_version(), **packages}
 
 
+def providers() -> list[str]:
+    """What the runtime can run a model on, if the machine has it."""
+    return list(runtime.library().get_available_providers())
+
+
 def describe() -> MachineFacts:
     """Facts for `doctor`."""
     system, problem = f"{platform.system()} {platform.machine()}", runtime.cuda_problem()
-    providers = runtime.library().get_available_providers()
     gpus = CudaFacts(runtime.build().cuda_version, problem, [] if problem else device.gpu_names())
-    return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), providers, gpus, worker.guards())
+    return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), providers(), gpus, worker.guards())
 
 
 def name_clash() -> str | None:

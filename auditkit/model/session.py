@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from auditkit.arrays import Array, Weights
-from auditkit.errors import BadInput, OutOfMemory
+from auditkit.errors import BadInput, OutOfMemory, unknown
 from auditkit.graph import float_types, simplify
 from auditkit.model import runtime
 from auditkit.model.device import CPU, PROFILES
@@ -49,7 +49,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, value, kind in (("device", self.device, Device), ("precision", self.precision, Precision)):
             if value not in get_args(kind):
-                raise BadInput(f"{name} '{value}' is not one of {', '.join(get_args(kind))}.")
+                raise BadInput(unknown(name, value, get_args(kind)))
         for name, number in (("batch", self.batch), ("memory", self.memory_bytes)):
             if number is not None and number < 1:
                 raise BadInput(f"{name} {number} is not a positive number.")

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from auditkit.arrays import Array
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 from auditkit.graph import edit
 
 Layout = Literal["NCHW", "NHWC"]
@@ -50,7 +50,7 @@ class Overrides:
     def __post_init__(self) -> None:
         for name, value, allowed in (("layout", self.layout, get_args(Layout)), ("kind", self.kind, get_args(Kind))):
             if value is not None and value not in allowed:
-                raise BadInput(f"{name} '{value}' is not one of {', '.join(allowed)}.")
+                raise BadInput(unknown(name, value, allowed))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The forms that a run can be shown in."""
 
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 from auditkit.report.load_run import Loaded
 from auditkit.runs.folder.store import RESULTS
 
@@ -21,5 +21,5 @@ def render(loaded: Loaded, form: str) -> str:
     elif form == "json":
         return (loaded.folder / RESULTS).read_text(encoding="utf-8")
     else:
-        raise BadInput(f"there is no format '{form}'; use {', '.join(FORMATS)}.")
+        raise BadInput(unknown("format", form, FORMATS))
     return draw(loaded)

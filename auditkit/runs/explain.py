@@ -11,7 +11,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset, FailedImage
-from auditkit.errors import BadInput, LoadFailure, ModelFailure, NoGradient
+from auditkit.errors import BadInput, LoadFailure, ModelFailure, NoGradient, unknown
 from auditkit.methods.notes import Note
 from auditkit.methods.registry import METHODS, Method
 from auditkit.methods.request import MethodResult, Pool, Request
@@ -47,9 +47,9 @@ class Explanation:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise BadInput(f"there is no method '{self.method}'; the methods are {', '.join(METHODS)}.")
+            raise BadInput(unknown("method", self.method, METHODS))
         if self.gradient not in GRADIENTS:
-            raise BadInput(f"gradient '{self.gradient}' is not one of {', '.join(GRADIENTS)}.")
+            raise BadInput(unknown("gradient", self.gradient, GRADIENTS))
         if self.gradient == "differences" and self.method != "mask" and METHODS[self.method].needs == "gradient":
             raise BadInput(f"{self.method} follows the gradient itself; without one, use mask or differences.")
         if self.seed < 0:
@@ -121,12 +121,11 @@ def _read_options(method: str, options: tuple[tuple[str, str], ...]) -> Any:
         if name == QUALITY and qualities:
             quality = qualities.get(text)
             if quality is None:
-                raise BadInput(f"quality '{text}' is not one of {', '.join(qualities)}.")
+                raise BadInput(unknown("quality", text, qualities))
         elif name in known:
             values[name] = _parse_option(name, text, str(known[name].type))
         else:
-            names = [*known, *[QUALITY] * bool(qualities)]
-            raise BadInput(f"{method} has no option '{name}'; it has {', '.join(names) or 'none'}.")
+            raise BadInput(f"{method}: {unknown('option', name, [*known, *[QUALITY] * bool(qualities)])}")
     if quality is not None:
         values = asdict(quality.options) | values
     for name, option in known.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from importlib import resources
 
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 from auditkit.methods.controls import CONTROLS as DRAWN
 from auditkit.metrics.betting import FEWEST_IMAGES
 from auditkit.metrics.table import title
@@ -137,7 +137,7 @@ def deciding(severity: str) -> Severity:
     for known in FAIL_ON:
         if severity == known:
             return known
-    raise BadInput(f"a verdict cannot fail on '{severity}'; the severities are {', '.join(FAIL_ON)}.")
+    raise BadInput(unknown("severity", severity, FAIL_ON))
 
 
 def at_least(severity: Severity, least: Severity) -> bool:

@@ -5,21 +5,19 @@ file, the key and what is allowed.
 """
 
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.table import METRICS
-from auditkit.regular_files import read_regular, reason
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.examination import CueKind
 from auditkit.runs.folder.results import SHIPPED
-from auditkit.toml_tables import Table, is_number, nearest, shown
+from auditkit.toml_tables import Table, is_number, parse_toml, read_text, shown
 from auditkit.verdict.flags import CHEATS
 from auditkit.verdict.policy import (
     BUILT_IN,
@@ -38,8 +36,6 @@ from auditkit.verdict.policy import (
 )
 
 SCHEMA_VERSION = 1
-MOST_BYTES = 1 << 18
-MOST_DOTS = 100  # in a line: reading a key takes the square of its parts
 # Every map of a label is complete when eps1 is above the label's probability, and sound when eps2 is above what the map
 # reaches; near 1 that is so of all maps. 0.1 is the most that is published.
 MOST_EPS = 0.1
@@ -55,29 +51,16 @@ _MARGIN = re.compile(r"control:(?:([a-z-]*[a-z]):)?([-+]?(?:\d+\.?\d*|\.\d+)(?:e
 def read_policy(name_or_path: str | Path) -> Policy:
     """The shipped policy of this name, or the one in this file."""
     name, path = str(name_or_path), Path(name_or_path)
-    return parse_policy(shipped_text(name), name) if name in SHIPPED else parse_policy(_text(path), path.name)
-
-
-def _text(path: Path) -> str:
-    """Text of a policy file, its bytes unchanged: the digest is of what is on the disk."""
+    if name in SHIPPED:
+        return parse_policy(shipped_text(name), name)
     if not path.exists():
-        hint = nearest(str(path), SHIPPED)
-        names = f"{', '.join(SHIPPED)}{f'; {hint}' if hint else '.'}"
-        raise BadInput(f"there is no policy file {path}, and the policies of auditkit are {names}")
-    try:
-        return read_regular(path, MOST_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"the policy {path} cannot be read: {reason(error)}.") from None
+        raise BadInput(unknown("policy or file", name, SHIPPED))
+    return parse_policy(read_text(path, "policy"), path.name)
 
 
 def parse_policy(text: str, where: str) -> Policy:
     """The policy that a text states; `where` is the file's name in messages."""
-    if len(text) > MOST_BYTES or max(line.count(".") for line in text.split("\n")) > MOST_DOTS:
-        raise BadInput(f"{where}: over {MOST_BYTES:,} characters, or {MOST_DOTS} dots in a line, are not read.")
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also an integer of more digits than Python reads
-        raise BadInput(f"{where} is not TOML: {error}.") from None
+    data = parse_toml(text, where)
     if type(data.get("schema_version")) is not int or data["schema_version"] != SCHEMA_VERSION:
         version = f"is {shown(data['schema_version'])}" if "schema_version" in data else "is missing"
         raise BadInput(f"{where}: schema_version {version}, expected {SCHEMA_VERSION}.")
@@ -167,8 +150,7 @@ def _controls(table: Table) -> tuple[str, ...]:
         raise table.refuse("controls", f"'all' or a list of {', '.join(CONTROLS)}; [] is none")
     for name in value:
         if name not in CONTROLS:
-            hint = nearest(name, CONTROLS) or f"the controls are {', '.join(CONTROLS)}."
-            raise BadInput(f"{table.where}: there is no control '{name}' for controls; {hint}")
+            raise BadInput(f"{table.where}: {unknown('control', name, CONTROLS)}")
     return tuple(name for name in CONTROLS if name in value)
 
 
@@ -301,8 +283,7 @@ def _suppressions(top: Table, checks: tuple[Check, ...]) -> tuple[Suppression, .
         if name in BUILT_IN:
             raise BadInput(f"{table.where}: '{name}' is a precondition of every verdict and cannot be suppressed.")
         if name not in known:
-            hint = nearest(name, known) or f"there are {', '.join(known)}."
-            raise BadInput(f"{table.where}: there is no check '{name}' to suppress; {hint}")
+            raise BadInput(f"{table.where}: {unknown('check', name, known)}")
         if name in [other.check for other in suppressions]:
             raise BadInput(f"{table.where}: '{name}' is suppressed twice; keep one of them.")
         suppressions.append(Suppression(name, table.text("reason"), table.text("approver"), table.day("expires")))

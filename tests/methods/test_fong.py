@@ -282,7 +282,7 @@ def test_coarse_masks_by_the_images_size(model: OnnxClassifier) -> None:
         ({"jitter": -1}, "jitter -1 is not a number from 0 up."),
         ({"blur": 0.0}, "blur 0.0 is not a number above 0."),
         ({"beta": 0.5}, "beta 0.5 is not a number from 1 up."),
-        ({"start": "square"}, "start 'square' is not one of circle, ones."),
+        ({"start": "square"}, "unknown start 'square'; choose from circle, ones."),
     ],
 )
 def test_options_are_refused_with_one_sentence(wrong: dict[str, Any], sentence: str) -> None:

@@ -88,7 +88,7 @@ def test_counts_ascend_within_the_picture(name: str, pixels: int) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(BadInput, match="the presets are paper, paper-code, rise"):
+    with pytest.raises(BadInput, match="unknown protocol 'raise'; did you mean 'rise'"):
         preset("raise")
     with pytest.raises(BadInput, match="at least one step"):
         preset("rise").with_steps(0)

@@ -320,7 +320,7 @@ def test_the_order_in_ties_is_seen(tmp_path: Path, toy: Toy, images: Array, name
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"protocol": "raise"}, "'raise' is not one of paper, paper-code, rise, xplique, openvino, torchcam"),
+        ({"protocol": "raise"}, "unknown protocol 'raise'; did you mean 'rise'?"),
         ({"protocol": "rise", "infill": "gray"}, "the protocol rise has its own infill"),
         ({"protocol": "rise", "infill": "pink"}, "the protocol rise has its own infill"),
         ({"protocol": "rise", "ties": "random"}, "its own ties"),

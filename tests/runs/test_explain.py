@@ -106,7 +106,7 @@ def test_a_function_is_explained_too(given: tuple[Path, Path], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (("--method", "magic"), "no method 'magic'"),
+    (("--method", "magic"), "unknown method 'magic'"),
     (("--method", "smoothgrad", "--option", "sample=3"), "no option 'sample'"),
     (("--method", "smoothgrad", "--option", "samples=three"), "not a number"),
     (("--method", "gradient", "--option", "samples=3"), "it has none"),
@@ -217,7 +217,7 @@ def test_the_command_tells_of_differences_before_it_begins(given: tuple[Path, Pa
     first, second = done.stderr.splitlines()[:2]
     assert first.startswith("note: the method differences takes the place of mask: no gradient rule for Det")
     assert second == "note: these options of mask do not apply to differences: steps=300"
-    refused(command(*words, "--option", "step=300"), "mask has no option 'step'")
+    refused(command(*words, "--option", "step=300"), "mask: unknown option 'step'; did you mean 'steps'")
     refused(command(*words, "--method", "fong"), "Use mask with --gradient differences, which needs none")
 
 

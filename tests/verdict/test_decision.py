@@ -485,7 +485,7 @@ def test_severities_below_the_level_do_not_decide(good: Plain) -> None:
     assert verdict(DETAILED, good, "medium") == "fail"
     assert verdict(DETAILED, good, "high") == "pass"
     assert check(DETAILED, good, "runtime-error").status == "fail"
-    with pytest.raises(BadInput, match="cannot fail on 'info'; the severities are low, medium, high, critical"):
+    with pytest.raises(BadInput, match="unknown severity 'info'; choose from low, medium, high, critical"):
         verdict(DETAILED, good, "info")
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from auditkit.errors import BadInput, NoGradient
+from auditkit.errors import BadInput, NoGradient, unknown
 from auditkit.graph.mask_objective import WEIGHTS, Recipe, masks_of
 from auditkit.methods import option_values
 from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss_scale, prepare_once
@@ -36,7 +36,7 @@ class MaskOptions:
     def __post_init__(self) -> None:
         for name, kind in (("infill", Infill), ("loss", Loss)):
             if getattr(self, name) not in get_args(kind):
-                raise BadInput(f"{name} '{getattr(self, name)}' is not one of {', '.join(get_args(kind))}.")
+                raise BadInput(unknown(name, getattr(self, name), get_args(kind)))
         option_values.require_whole(self, "steps", "distractors", "factor", "masks", "rows")
         option_values.require_not_negative(self, "tv", "l1")
         option_values.require_positive(self, "rate")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from auditkit.data.ranks import TIES, Ties
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, unknown
 from auditkit.metrics import protocols
 from auditkit.metrics.curves import Steps
 from auditkit.metrics.faithfulness import EPS1, EPS2, default_labels, parse_labels
@@ -63,8 +63,8 @@ class Evaluation:
             if infill.startswith(BLUR_PREFIX):
                 blur_sigma(infill)
             elif infill not in INFILLS and not infill.startswith(IMAGE_PREFIX) and self.protocol is None:
-                forms = (*INFILLS, f"{BLUR_PREFIX}SIGMA or {IMAGE_PREFIX}FILE")
-                raise BadInput(f"infill '{infill}' is not one of {', '.join(forms)}.")
+                forms = (*INFILLS, f"{BLUR_PREFIX}SIGMA", f"{IMAGE_PREFIX}FILE")
+                raise BadInput(unknown("infill", infill, forms))
         self._check_choices_and_numbers()
         if isinstance(self.range, str) or len(self.range) != 2:
             raise BadInput(f"range {self.range!r} is not two kept fractions, such as 0.2 and 0.6.")
@@ -78,7 +78,7 @@ class Evaluation:
         )  # fmt: skip
         for name, value, allowed in choices:
             if value not in allowed:
-                raise BadInput(f"{name} '{value}' is not one of {', '.join(filter(None, allowed))}.")
+                raise BadInput(unknown(name, str(value), filter(None, allowed)))
 
         shares = (("eps1", self.eps1, 0.0), ("eps2", self.eps2, 0.0), ("confidence", self.confidence, 0.5))
         for name, share, least in shares:
