@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+_LEAST_SIMILARITY = 0.7  # grey and gray have 0.75; gpu and cpu have 0.67
+
 
 class AuditError(Exception):
     """A sentence for the user: what is wrong, where, and what to do next."""
@@ -19,7 +21,7 @@ class BadInput(AuditError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """What to say about a name that is not known: the most similar one that is, or else all of them."""
     spelled = {each.lower(): each for each in known}
-    similar = difflib.get_close_matches(name.lower(), spelled, 1)
+    similar = difflib.get_close_matches(name.lower(), spelled, 1, _LEAST_SIMILARITY)
     way_out = f"choose from {', '.join(spelled.values())}." if spelled else "there is none to choose from."
     return f"unknown {kind} '{name}'; " + (f"did you mean '{spelled[similar[0]]}'?" if similar else way_out)
 

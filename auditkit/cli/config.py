@@ -7,11 +7,12 @@ from typing import Any
 from auditkit.errors import BadInput
 from auditkit.toml_tables import MOST_CHARACTERS, Table, is_number, parse_toml, read_text
 
+Context = Command = Option = Any  # of typer, whose classes have no name that all its versions know
 OPTION = "--config"
 _DIGEST = "sha256:"  # in place of a file whose options are in the command line already
 
 
-def expand(context: Any, args: list[str]) -> list[str]:
+def expand(context: Context, args: list[str]) -> list[str]:
     """The arguments of a verb with the options of a config file before them and its digest instead of its name.
 
     Options that are typed take precedence. The result can be recorded and given again without the file.
@@ -30,29 +31,32 @@ def expand(context: Any, args: list[str]) -> list[str]:
         return args
     text = read_text(Path(file), "config")
     table, words = _table(context, parse_toml(text, Path(file).name), Path(file).name), list[str]()
-    for name, option in _options(context.command).items():
+    for name, option in long_options(context.command).items():
         if name in table and not {*option.opts, *option.secondary_opts} & {*typed}:
             words += _words(option, name, table)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return [f"{OPTION}={_DIGEST}{digest}", *words, *args[:position], *args[after:]]
 
 
-def _table(context: Any, data: object, where: str) -> Table:
+def _table(context: Context, data: object, where: str) -> Table:
     """The table of a verb, with its keys checked, and those of the groups that it belongs to."""
-    names = getattr(context.command, "commands", None) or _options(context.command)
+    names = getattr(context.command, "commands", None) or [*long_options(context.command)]
     if context.parent is None:
         return Table(data, where, names)
     outer = _table(context.parent, data, where)
     return Table(outer.data.get(context.info_name, {}), f"{outer.where} [{context.info_name}]", names)
 
 
-def _options(command: Any) -> dict[str, Any]:
-    """The options of a verb by their long names without dashes."""
-    names = {opt: each for each in command.params for opt in each.opts if opt.startswith("--") and opt != OPTION}
-    return {name.removeprefix("--"): each for name, each in names.items()}
+def long_options(command: Command) -> dict[str, Option]:
+    """The options of a command by their long names without dashes, --config excepted."""
+    options = dict[str, Option]()
+    for option in command.params:
+        names = [name.removeprefix("--") for name in option.opts if name.startswith("--") and name != OPTION]
+        options |= dict.fromkeys(names, option)
+    return options
 
 
-def _words(option: Any, name: str, table: Table) -> list[str]:
+def _words(option: Option, name: str, table: Table) -> list[str]:
     """The words of the command line that set an option to its value in the table."""
     value = table.data[name]
     if option.is_flag:

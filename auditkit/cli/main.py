@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from auditkit.cli import bundle, console, options, policy
+from auditkit.cli import bundle, config, console, options, policy
 from auditkit.cli.entry import INTERRUPTED
 from auditkit.errors import AuditError, unknown
 
@@ -110,8 +110,8 @@ def _explained(error: Exception) -> tuple[str, int]:
     if hasattr(error, "format_message"):  # a usage error, whose class moved between versions of typer
         context = getattr(error, "ctx", None)
         sentence = error.format_message().strip()
-        if hasattr(error, "possibilities"):
-            names = (name for option in error.ctx.command.get_params(error.ctx) for name in option.opts)
+        if context and hasattr(error, "possibilities") and hasattr(error, "option_name"):
+            names = [config.OPTION, "--help", *(f"--{name}" for name in config.long_options(context.command))]
             sentence = unknown("option", error.option_name, names)
         if sentence and not sentence.endswith((".", "?")):
             sentence += "."

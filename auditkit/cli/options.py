@@ -55,7 +55,7 @@ Gradient = Annotated[
 ]
 
 
-def _with_plain_flags(parameters: list[Any]) -> list[Any]:
+def _with_plain_flags(parameters: list[config.Option]) -> list[config.Option]:
     """The parameters; the help names no value of a flag, which takes none."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
@@ -66,11 +66,11 @@ def _with_plain_flags(parameters: list[Any]) -> list[Any]:
 class Verbs(TyperGroup):
     """A group of commands that says which one a misspelled word may mean."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
+    def get_params(self, ctx: config.Context) -> list[config.Option]:
         """The parameters as the help shows them."""
         return _with_plain_flags(super().get_params(ctx))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # the class of contexts moved between versions
+    def resolve_command(self, ctx: config.Context, args: list[str]) -> tuple[str | None, config.Command, list[str]]:
         """The command that the arguments begin with."""
         if args[0] not in self.commands and not ctx.resilient_parsing:
             raise BadInput(f"{unknown('command', args[0], self.commands)} See: {ctx.command_path} --help")
@@ -83,11 +83,11 @@ class Verb(TyperCommand):
     It refuses an option in the place of another option's value, which typer would take for the value.
     """
 
-    def get_params(self, ctx: Any) -> list[Any]:
+    def get_params(self, ctx: config.Context) -> list[config.Option]:
         """The parameters as the help shows them."""
         return _with_plain_flags(super().get_params(ctx))
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: config.Context, args: list[str]) -> list[str]:
         """The arguments that are left after the options."""
         names, taking_values = {*ctx.help_option_names}, set[str]()
         for parameter in self.params:

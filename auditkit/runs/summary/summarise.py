@@ -10,6 +10,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.dataset import FailedImage
+from auditkit.errors import BadInput, unknown
 from auditkit.metrics.per_image import MetricRows
 from auditkit.metrics.protocols import infill_of
 from auditkit.metrics.reliability import LEAST_METHODS, inter_rater, internal_consistency, mean_off_diagonal, spearman
@@ -56,6 +57,8 @@ class Summary:
 
     def value(self, name: str, bundle: str | None = None, infill: str | None = None) -> float | None:
         """One figure (of no bundle for `accuracy`), or None if not assessed; the first infill's unless one is named."""
+        if name not in METRICS:
+            raise BadInput(unknown("metric", name, METRICS))
         for metric in self.metrics:
             if (metric.name, metric.bundle) == (name, bundle) and infill in (None, metric.infill):
                 return metric.value
