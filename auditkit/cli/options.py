@@ -30,7 +30,7 @@ _run_option = partial(typer.Option, rich_help_panel="How the model is run")
 _limit_option = partial(typer.Option, rich_help_panel="Limits for unknown files")
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)]
-ImagesPath = Annotated[Path, typer.Argument(metavar="IMAGES", help="Folder, CSV or .npz.", show_default=False)]
+ImagesPath = Annotated[Path, typer.Argument(metavar="IMAGES", help="Images: folder, CSV or .npz.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Limit = Annotated[
     int | None, typer.Option(min=1, help="Take so many images at most, in an order fixed by the seed and their names.")
@@ -47,28 +47,28 @@ _Config = Annotated[str | None, typer.Option(
     config.OPTION, metavar="FILE", help="TOML file with options, in a table for each command; typed options win."
 )]  # fmt: skip
 Quality = Annotated[str | None, _map_option(
-    help="Of learned masks: fast (the default: 1,400 images a mask, figures differ from full's by up to 0.02 on "
-    "average), full (10,000) or paper (20,000, with the paper's optimiser)."
+    help="Effort for a learned mask: fast (the default; 1,400 images), full (10,000; figures differ by up to 0.02"
+    " on average) or paper (20,000, with the paper's optimiser)."
 )]  # fmt: skip
 Gradient = Annotated[
     str, _map_option(help="How a mask is learned: graph, differences, or auto (the first that works).")
 ]
 
 
-def _with_plain_flags(parameters: list[config.Option]) -> list[config.Option]:
-    """The parameters; the help names no value of a flag, which takes none."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
-
-
-class Verbs(TyperGroup):
-    """A group of commands that says which one a misspelled word may mean."""
+class _PlainFlags:
+    """The help names no value of a flag, which takes none."""
 
     def get_params(self, ctx: config.Context) -> list[config.Option]:
-        """The parameters as the help shows them."""
-        return _with_plain_flags(super().get_params(ctx))
+        """The parameters of the command."""
+        parameters: list[config.Option] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+
+class Verbs(_PlainFlags, TyperGroup):
+    """A group of commands that says which one a misspelled word may mean."""
 
     def resolve_command(self, ctx: config.Context, args: list[str]) -> tuple[str | None, config.Command, list[str]]:
         """The command that the arguments begin with."""
@@ -77,15 +77,11 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class Verb(TyperCommand):
+class Verb(_PlainFlags, TyperCommand):
     """A command that takes options from a config file.
 
     It refuses an option in the place of another option's value, which typer would take for the value.
     """
-
-    def get_params(self, ctx: config.Context) -> list[config.Option]:
-        """The parameters as the help shows them."""
-        return _with_plain_flags(super().get_params(ctx))
 
     def parse_args(self, ctx: config.Context, args: list[str]) -> list[str]:
         """The arguments that are left after the options."""
@@ -101,9 +97,9 @@ class Verb(TyperCommand):
             if name in taking_values and value in names:
                 raise BadInput(f"{name} needs a value, but {value} follows. See: {ctx.command_path} --help")
         if not ctx.resilient_parsing:  # as it is to complete a word
-            expanded = config.expand(ctx, args)
-            sys.argv = [*sys.argv[: len(sys.argv) - len(args)], *expanded]  # what a run records
-            args = expanded
+            before = sys.argv[: len(sys.argv) - len(args)]
+            args = config.expand(ctx, args)
+            sys.argv = [*before, *args]  # what a run records
         return super().parse_args(ctx, args)
 
 
@@ -130,7 +126,7 @@ class ModelOptions:
     """How to open and run a model; each field is an option of the command line."""
 
     # fmt: off
-    card: Annotated[Path | None, _file_option(help="Card to use; by default MODEL with the suffix .toml.")] = None
+    card: Annotated[Path | None, _file_option(help="How images are preprocessed; by default MODEL with .toml.")] = None
     preset: Annotated[str | None, _file_option(
         help="Use a common preprocessing instead of a card: imagenet, caffe, tf, unit, clip, cifar or none.")] = None
     ignore_exif: Annotated[bool, _file_option(

@@ -13,7 +13,7 @@ _SUFFIX = ".schema.json"
 
 def schema(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False,
-                                        help="results, bundle, card or policy; TOML files as parsed objects.")],
+                                        help="results, bundle, card or policy.")],
 ) -> None:  # fmt: skip
     """Print the JSON schema of results.json, of a bundle's bundle.json, of a model's card or of a policy.
 
