@@ -21,7 +21,9 @@ class BadInput(AuditError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """What to say about a name that is not known: the most similar one that is, or else all of them."""
     spelled = {each.lower(): each for each in known}
-    similar = difflib.get_close_matches(name.lower(), spelled, 1, _LEAST_SIMILARITY)
+    word = name.lower()
+    similar = difflib.get_close_matches(word, spelled, 1, _LEAST_SIMILARITY)
+    similar = similar or [each for each in spelled if word and (each.startswith(word) or word.startswith(each))]
     way_out = f"choose from {', '.join(spelled.values())}." if spelled else "there is none to choose from."
     return f"unknown {kind} '{name}'; " + (f"did you mean '{spelled[similar[0]]}'?" if similar else way_out)
 

@@ -7,7 +7,10 @@ from typing import Any
 from auditkit.errors import BadInput
 from auditkit.toml_tables import MOST_CHARACTERS, Table, is_number, parse_toml, read_text
 
-Context = Command = Option = Any  # of typer, whose classes have no name that all its versions know
+# Of typer, whose classes have no name that all its versions know.
+Context = Any
+Command = Any
+Option = Any
 OPTION = "--config"
 _DIGEST = "sha256:"  # in place of a file whose options are in the command line already
 

@@ -69,6 +69,10 @@ RUN = ("model.onnx", ".", "-o", "out")
         (("explain", *RUN, "--method", "gradcam"), "unknown method 'gradcam'; did you mean 'grad-cam'?"),
         (("explain", *RUN, "--option", "step=3"), "mask: unknown option 'step'; did you mean 'steps'?"),
         (("explain", *RUN, "--method", "random", "--option", "a=3"), "random: unknown option 'a'; there is none"),
+        (
+            ("explain", *RUN, "--method", "integrated"),
+            "unknown method 'integrated'; did you mean 'integrated-gradients'?",
+        ),
         (("explain", *RUN, "--quality", "ful"), "unknown quality 'ful'; did you mean 'full'?"),
         (("explain", *RUN, "--gradient", "grph"), "unknown gradient 'grph'; did you mean 'graph'?"),
         (("evaluate", *RUN, "--infill", "grey"), "unknown infill 'grey'; did you mean 'gray'?"),

@@ -107,7 +107,7 @@ def test_a_function_is_explained_too(given: tuple[Path, Path], tmp_path: Path) -
 
 @pytest.mark.parametrize(("words", "said"), [
     (("--method", "magic"), "unknown method 'magic'"),
-    (("--method", "smoothgrad", "--option", "sample=3"), "no option 'sample'"),
+    (("--method", "smoothgrad", "--option", "sample=3"), "unknown option 'sample'; did you mean 'samples'?"),
     (("--method", "smoothgrad", "--option", "samples=three"), "not a number"),
     (("--method", "gradient", "--option", "samples=3"), "it has none"),
     (("--method", "gradient", "--labels", "top9"), "top9"),
