@@ -88,7 +88,7 @@ def test_a_misspelled_word_is_answered_with_the_right_one(
     words: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
     onnx_models.save(onnx_models.convnet(), tmp_path)
-    refused(auditkit(*words, folder=tmp_path), f"auditkit: {sentence}")
+    refused(auditkit(*words, folder=tmp_path), sentence)
 
 
 def test_shells_can_complete_words(monkeypatch: pytest.MonkeyPatch) -> None:
