@@ -518,7 +518,7 @@ def test_json_is_the_file_as_it_stands(made: Callable[..., Path]) -> None:
 
 def test_a_form_that_is_not_there_and_results_that_say_too_little_are_refused(made: Callable[..., Path]) -> None:
     folder = made(**AUDIT)
-    with pytest.raises(BadInput, match="no format 'pdf'; use html, md, json, junit, sarif"):
+    with pytest.raises(BadInput, match="unknown format 'pdf'; choose from html, md, json, junit, sarif"):
         render(load(folder), "pdf")
     for said, why in (('{"schema_version": 2, "run": {}}', "lacks 'tool'"), ('{"run": {}}', "schema_version None"),
                       ('{"schema_version": 1, "run": {}}', "schema_version 1, but this auditkit reads 2")):  # fmt: skip
@@ -617,7 +617,7 @@ def test_the_command_refuses_in_one_line(made: Callable[..., Path], command: Com
         assert (done.code, done.out) == (2, "")
         return line
 
-    assert "no format 'pdf'" in refused(folder, "-f", "pdf")
+    assert "unknown format 'pdf'" in refused(folder, "-f", "pdf")
     assert "is not a run" in refused(tmp_path / "empty")
     assert "there is no run" in refused(tmp_path / "nowhere")
     assert "cannot be written" in refused(folder, "-f", "md", "-o", tmp_path / "no" / "file.md")
