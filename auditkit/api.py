@@ -26,6 +26,7 @@ from auditkit.runs.explain import Explanation
 from auditkit.runs.folder.examination import Examination
 from auditkit.runs.folder.figures import Taking
 from auditkit.runs.folder.results import Results
+from auditkit.runs.inspection import at_own_size
 from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict import audit as auditing
 from auditkit.verdict.policy_file import read_policy
@@ -125,7 +126,10 @@ def _open(
 ) -> tuple[AnyClassifier, Dataset, Dataset | None]:
     """The classifier, its images and the images to fill in with."""
     if not isinstance(model, OnnxClassifier | CallableClassifier):
-        model, size, preset = load(model, preset=preset, size=size), None, None
+        opened = load(model, preset=preset, size=size)
+        dataset = _open_images(opened, images)
+        opened = at_own_size(opened, dataset, lambda own: load(model, preset=preset, size=own))
+        return opened, dataset, None if pool is None else _open_images(opened, pool)
     for name, value in (("size", size), ("preset", preset)):
         if value is not None:
             raise BadInput(f"{name} {value!r} comes too late for a classifier that is open; give it to auditkit.load.")

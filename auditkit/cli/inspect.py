@@ -70,6 +70,10 @@ def _fields(result: "Inspection") -> list[tuple[str, str]]:
     if accuracy is not None:
         text = f"{accuracy.correct} of {accuracy.n} top-1 ({accuracy.top1:.3f}), top-5 {accuracy.top5:.3f}"
         fields.append(("accuracy", text))
+    trial = result.trial
+    if trial is not None and trial.card_fits and trial.presets:
+        right = f"{trial.accuracy.correct} of {trial.accuracy.n} right with {card.origin}"
+        fields.append(("presets", f"{right}; {trial.alike(list(trial.presets))}"))
     fields += [("guessed", text) for text in result.guesses]
     return fields + [("warning", text) for text in result.warnings]
 

@@ -190,10 +190,14 @@ class ModelOptions:
     ) -> "tuple[OnnxClassifier, Dataset, Dataset | None]":
         """The classifier in an ONNX file, its images, so many of them at most, and the images to fill in with."""
         from auditkit.data.dataset import Dataset
+        from auditkit.model.classifier import open_file
+        from auditkit.runs.inspection import at_own_size
 
-        classifier = self.open(model)
+        settings, opening = self.settings(), self.opening()
+        classifier = open_file(model, opening, settings)
         classes = (classifier.signature.classes, classifier.card.names)
         dataset = Dataset.open(images, *classes)
+        classifier = at_own_size(classifier, dataset, lambda size: open_file(model, opening.at(size), settings))
         if limit is not None and limit < len(dataset):
             dataset = dataset.sample(limit)
         return classifier, dataset, Dataset.open(pool, *classes) if pool else None

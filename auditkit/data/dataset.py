@@ -122,6 +122,15 @@ class Dataset(Listing):
         """Height and width of an image before preprocessing."""
         return size_of(upright(self.read(position), exif_orientation))
 
+    def common_size(self, exif_orientation: bool = True) -> tuple[int, int] | None:
+        """Height and width that all images share; None where two differ or one cannot be read."""
+        try:
+            size = self.size(0, exif_orientation)
+            shared = all(self.size(position, exif_orientation) == size for position in range(1, len(self)))
+            return size if shared else None
+        except BadInput:
+            return None
+
     def mask(self, position: int, exif_orientation: bool = True) -> Array | None:
         """True on the object of an image; None if the image has no mask."""
         mask = None if self.masks is None else self.masks[position]

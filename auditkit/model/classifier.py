@@ -218,6 +218,10 @@ class Opening:
     limits: Limits = Limits()
     ignore_exif: bool = False  # pictures stay as they are stored, whatever the card says
 
+    def at(self, size: tuple[int, int]) -> "Opening":
+        """The same at a stated height and width."""
+        return replace(self, overrides=replace(self.overrides, size=size))
+
 
 def load(
     model: "str | Path | Classify", *, card: "str | Path | None" = None, preset: str | None = None,

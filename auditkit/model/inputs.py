@@ -1,9 +1,13 @@
 """Which input takes the image, and in which layout, as the file declares it: often wrongly, so `probe` runs it."""
 
+import re
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
+from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 from auditkit.model.signature import Layout, Overrides
@@ -13,6 +17,10 @@ _DTYPES: dict[int, str] = {
     onnx.TensorProto.DOUBLE: "float64", onnx.TensorProto.UINT8: "uint8",
 }  # fmt: skip
 _TYPE_NAMES = {number: name.lower() for name, number in onnx.TensorProto.DataType.items()}
+# Names of inputs that change what a network does in training.
+_SWITCH = re.compile("(?<![a-z])(is_?)?train(ing)?(?![a-z])|learning_phase|keep_?prob|drop_?(out|rate|prob)", re.I)
+_NUMBERS = {*_DTYPES, onnx.TensorProto.INT32, onnx.TensorProto.INT64}  # types of a switch beside bool
+_FIRST_IR_WITH_DEFAULTS = 4  # older files list every weight among the inputs
 _TEXT_DTYPES = {onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.STRING}
 _WEIGHT_INPUT = {"Conv": 1, "ConvInteger": 1, "FusedConv": 1, "QLinearConv": 3}
 # What stands between an image and the first convolution in files that carry their own normalisation.
@@ -56,14 +64,45 @@ def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
         raise BadInput(_no_image_sentence(inputs))
     if len(candidates) > 1:
         raise BadInput(f"several inputs could be the image: {_listed(candidates)}; name one with --input.")
-    chosen, boolean = candidates[0], onnx.TensorProto.BOOL
+    chosen = candidates[0]
     switches = [v for v in inputs if v is not chosen]
-    if other := [v for v in switches if v.type.tensor_type.elem_type != boolean or _dims(v) not in ([], [1])]:
+    if other := [v for v in switches if not _is_switch(v)]:
         way_out = "auditkit audits classifiers that take one image tensor."
         raise BadInput(f"besides the image '{chosen.name}' the model needs {_listed(other)}; {way_out}")
     image = _described(proto.graph, chosen, overrides)
-    guesses = tuple(f"input '{v.name}' is a switch, set to false" for v in switches)
-    return replace(image, switches=tuple(v.name for v in switches), guesses=image.guesses + guesses)
+    guesses = tuple(f"input '{v.name}' is a switch, set to {str(switched_off(v).item()).lower()}" for v in switches)
+    return replace(
+        image, switches=tuple(v.name for v in switches), guesses=image.guesses + guesses + _kept_defaults(proto)
+    )
+
+
+def _is_switch(value: onnx.ValueInfoProto) -> bool:
+    """Whether an input is one truth value, or one number with the name of a switch."""
+    kind = value.type.tensor_type.elem_type
+    named = kind in _NUMBERS and _SWITCH.search(value.name) is not None
+    return _dims(value) in ([], [1]) and (kind == onnx.TensorProto.BOOL or named)
+
+
+def switched_off(value: onnx.ValueInfoProto) -> Array:
+    """The value of a switch outside training: 1 for a share that is kept, else 0 or false."""
+    tensor = value.type.tensor_type
+    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    return np.full([1] * len(tensor.shape.dim), "keep" in value.name.lower(), kind)
+
+
+def _kept_defaults(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """Sentences about switches that have a value in the file, which is kept."""
+    if proto.ir_version < _FIRST_IR_WITH_DEFAULTS:
+        return ()
+    defaults, sentences = {tensor.name: tensor for tensor in proto.graph.initializer}, []
+    for switch in [value for value in proto.graph.input if value.name in defaults and _is_switch(value)]:
+        try:
+            value = numpy_helper.to_array(defaults[switch.name]).item()
+        except (ValueError, TypeError):  # a damaged tensor; its run will tell
+            continue
+        advice = "" if value == switched_off(switch).item() else ", a value for training: ask for an evaluation export"
+        sentences.append(f"input '{switch.name}' keeps the file's value {str(value).lower()}{advice}")
+    return tuple(sentences)
 
 
 def _dims(value: onnx.ValueInfoProto) -> list[int | None] | None:

@@ -11,7 +11,7 @@ from auditkit.errors import BadInput, LoadFailure, OutOfMemory, RuntimeFailure
 from auditkit.graph import canonical, edit
 from auditkit.graph.gradient import export
 from auditkit.model import signature as signatures
-from auditkit.model.inputs import ImageInput, find_image
+from auditkit.model.inputs import ImageInput, find_image, switched_off
 from auditkit.model.read import OnnxFile
 from auditkit.model.session import Session, Settings
 from auditkit.model.signature import Agreement, Kind, Overrides, Signature
@@ -19,6 +19,7 @@ from auditkit.model.signature import Agreement, Kind, Overrides, Signature
 # Sizes to try, likeliest first, when the file leaves height and width open.
 _COMMON_SIZES = (224, 32, 299, 256, 384, 64, 28, 227, 96, 112, 128, 160, 192, 240, 260, 300, 320, 380, 448, 512)
 ROWS = 4  # images in a trial batch
+_PERCENT_OFF = 0.1  # that scores in percent may miss a sum of 100 by
 # Rows that differ by less than this share of the largest score differ by rounding only.
 _CLOSE = {"float16": 5e-3, "float32": 1e-4, "float64": 1e-9}
 
@@ -50,9 +51,8 @@ def derived(
 ) -> onnx.ModelProto:  # fmt: skip
     """The vendor's graph cut to the wanted outputs, its switches off and, when asked, its batch axis free."""
     model = edit.without_unread(edit.with_outputs(edit.with_open_dims(proto), outputs), kept=input_name)
-    for name in switches:
-        shape = next(v.type.tensor_type.shape.dim for v in model.graph.input if v.name == name)
-        model = edit.with_constant(model, name, np.zeros(len(shape), bool) if shape else np.array(False))
+    for switch in [value for value in model.graph.input if value.name in switches]:
+        model = edit.with_constant(model, switch.name, switched_off(switch))
     if freed is not None and dims is not None:
         model = canonical.with_free_batch(edit.with_dims(model, input_name, dims), input_name, freed)
     return model
@@ -65,6 +65,9 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     trial, session, outputs, arrays, guesses = _first_run(file, image, overrides)
     rows = len(trial.noise) if image.batch is None else image.batch
     output, scores, score_guesses = signatures.choose_output(file.proto, outputs, arrays, rows, overrides)
+    if overrides.kind is None and _is_percent(scores):
+        output, scores, score_guesses = _behind_percent(file.proto, output, scores)
+        session = trial.session([output], freed=False)
     kind, kind_warnings = _kind(file.proto, output, scores, overrides)
     guesses = image.guesses + guesses + score_guesses
     if scores.shape[1] == 1:
@@ -75,6 +78,7 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
         input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels, height=trial.height,
         width=trial.width, fixed_batch=batching.fixed, rows=batching.rows, freed_batch=batching.freed,
         output=output, kind=kind, outputs=scores.shape[1], free_size=image.height is None or image.width is None,
+        guessed_size=overrides.size is None and image.height is None and image.width is None,
         shape=image.shape, fixed_inputs=image.switches, class_names=signatures.zipmap_classes(file.proto),
         guesses=guesses, warnings=kind_warnings + batching.warnings,
     )  # fmt: skip
@@ -132,7 +136,8 @@ def _first_run(
             if isinstance(error, LoadFailure):
                 break  # no other size will help
             continue
-        guess = () if overrides.size or image.height else (f"input size {height}x{width}: the file leaves it open",)
+        open_size = f"input size {height}x{width}: the file leaves it open; --size sets another"
+        guess = () if overrides.size or image.height else (open_size,)
         return trial, session, outputs, dict(zip(outputs, arrays, strict=True)), guess
     if overrides.size is None and image.height is None and image.width is None and not isinstance(first, LoadFailure):
         reason = f"leaves its input size open and runs at none of {len(_COMMON_SIZES)} common ones"
@@ -163,6 +168,21 @@ def _kind(proto: onnx.ModelProto, output: str, scores: Array, overrides: Overrid
     if by_graph == "probabilities" and np.all(scores == 1):
         raise BadInput(_always_sure(output))
     return signatures.kind_of(by_graph, scores)
+
+
+def _is_percent(scores: Array) -> bool:
+    """Whether each row is a distribution in percent."""
+    return bool(scores.shape[1] > 1 and scores.min() >= 0 and np.all(np.abs(scores.sum(axis=1) - 100) <= _PERCENT_OFF))
+
+
+def _behind_percent(proto: onnx.ModelProto, output: str, scores: Array) -> tuple[str, Array, tuple[str, ...]]:
+    """The tensor of probabilities that scores in percent are computed from, these, and what was guessed."""
+    node = edit.producers(proto.graph).get(output)
+    for name in node.input if node is not None else ():
+        if signatures.kind_by_graph(proto, name) == "probabilities":
+            return name, scores / 100, (f"scores '{name}', the probabilities behind the percent in '{output}'",)
+    way_out = "give --output the probabilities or logits before them, or --kind logits if they are none."
+    raise BadInput(f"the scores '{output}' of each image sum to 100, like percent; {way_out}")
 
 
 def _always_sure(name: str) -> str:

@@ -70,8 +70,9 @@ class Signature:
     outputs: int  # numbers per image; one sigmoid is one number and two classes
     freed_batch: int | None = None  # the batch size that the file declares, where its graph can be freed from it
     free_size: bool = False
+    guessed_size: bool = False  # nobody stated the size that the file leaves open
     shape: tuple[int | str, ...] = ()  # as the file declares it
-    fixed_inputs: tuple[str, ...] = ()  # switches set to false
+    fixed_inputs: tuple[str, ...] = ()  # switches turned off
     class_names: tuple[str, ...] = ()  # where the file itself carries them
     guesses: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
 """Facts about a model file before any heatmap is made, its accuracy included: what `auditkit inspect` shows."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from auditkit.arrays import Array
 from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
 from auditkit.graph.gradient import Missing, missing_rules
-from auditkit.metrics.statistics import FEWEST_VALUES
+from auditkit.metrics.statistics import share_interval
 from auditkit.model import card as cards
 from auditkit.model.card import Card, to_toml
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening, open_file
@@ -23,18 +23,28 @@ from auditkit.runs.executor import Progress, blamed_on, silent
 SCHEMA_VERSION = 1
 CHUNK = 64  # images classified at once
 SAMPLE = 64  # images on which the other presets are tried
-GIVE_UP_AFTER = 16  # images: how often a preset is checked for whether it can still be good enough
-FAR_BETTER = 0.05  # difference in accuracy from which a preset is worth a warning, beyond chance
+GIVE_UP_AFTER = 16  # images: how often a preset is checked for whether it can still be as good as the best
+CONFIDENCE = 0.98  # that two presets differ: in one comparison of a hundred the worse one seems the better
+LARGEST_OWN_SIDE = 512  # pixels; larger pictures are photographs, which networks take smaller
+_Model = TypeVar("_Model", bound=AnyClassifier)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Correct predictions among n labelled images, and the images that cannot be used."""
+    """The rank of the right label of each image that can be used, by position; 0 is the prediction."""
 
-    correct: int = 0
-    correct_in_five: int = 0
-    n: int = 0
+    ranks: Mapping[int, int] = field(default_factory=dict)
     failed: tuple[FailedImage, ...] = ()
+
+    @property
+    def n(self) -> int:
+        """Labelled images that can be used."""
+        return len(self.ranks)
+
+    @property
+    def correct(self) -> int:
+        """Images whose best label is the right one."""
+        return sum(rank == 0 for rank in self.ranks.values())
 
     @property
     def top1(self) -> float:
@@ -44,16 +54,39 @@ class Accuracy:
     @property
     def top5(self) -> float:
         """Share with the right label among the best five."""
-        return self.correct_in_five / self.n
+        return sum(rank < 5 for rank in self.ranks.values()) / self.n
 
     def __add__(self, other: "Accuracy") -> "Accuracy":
         """Accuracy on both sets of images together."""
-        correct, in_five = self.correct + other.correct, self.correct_in_five + other.correct_in_five
-        return Accuracy(correct, in_five, self.n + other.n, self.failed + other.failed)
+        return Accuracy({**self.ranks, **other.ranks}, self.failed + other.failed)
+
+    def beats(self, other: "Accuracy") -> bool:
+        """Whether this is right more often than the other, beyond chance, on images where one of them is wrong."""
+        right = {position for position, rank in self.ranks.items() if rank == 0}
+        differing = right ^ {position for position, rank in other.ranks.items() if rank == 0}
+        differing &= self.ranks.keys() & other.ranks.keys()
+        low = share_interval(len(differing & right), len(differing), CONFIDENCE).low if differing else None
+        return low is not None and low > 1 / 2
 
     def to_json(self) -> dict[str, float]:
         """Plain object for `inspect --json`."""
         return {"top1": self.top1, "top5": self.top5, "correct": self.correct, "n": self.n}
+
+
+@dataclass(frozen=True)
+class PresetTrial:
+    """Accuracy on some of the images with the model's card, and with the presets that do as well as any."""
+
+    positions: Array
+    accuracy: Accuracy
+    card_fits: bool  # whether the card cannot be told apart from the best preset
+    presets: Mapping[str, Accuracy]  # others that cannot be told apart from the best one, which comes first
+
+    def alike(self, names: Sequence[str]) -> str:
+        """The sentence that these presets cannot be told apart from the one in use; empty without any."""
+        counts = [f"{name} ({self.presets[name].correct} of {self.presets[name].n})" for name in names]
+        listed = " and ".join(filter(None, (", ".join(counts[:-1]), *counts[-1:])))
+        return f"{listed} cannot be told apart from it with {self.accuracy.n} images" if counts else ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +95,7 @@ class Inspection:
 
     model: OnnxClassifier
     accuracy: Accuracy | None
+    trial: PresetTrial | None
     missing: tuple[Missing, ...]  # operators that no gradient rule is known for
     guesses: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -69,7 +103,10 @@ class Inspection:
     def to_json(self) -> dict[str, Any]:
         """The object that `inspect --json` prints."""
         file, signature, settings = self.model.file, self.model.signature, self.model.settings
-        accuracy = {} if self.accuracy is None else {"accuracy": self.accuracy.to_json()}
+        measured: dict[str, Any] = {}
+        if self.accuracy is not None and self.trial is not None:
+            presets = {name: accuracy.to_json() for name, accuracy in self.trial.presets.items()}
+            measured = {"accuracy": self.accuracy.to_json(), "presets_alike": presets}
         return {
             "schema_version": SCHEMA_VERSION,
             "model": {
@@ -89,7 +126,7 @@ class Inspection:
                 "batch": settings.batch or "measured", "arena": settings.arena, "memory_bytes": settings.memory_bytes,
             },
             "gradient": {"supported": not self.missing, "missing": [asdict(entry) for entry in self.missing]},
-            **accuracy,
+            **measured,
             "guesses": list(self.guesses),
             "warnings": list(self.warnings),
         }  # fmt: skip
@@ -100,61 +137,80 @@ def inspect(
 ) -> Inspection:
     """What a model file is; with labelled images, also how accurate it is and whether its card can be right."""
     model = open_file(path, opening, settings)
-    guesses, warnings, accuracy = model.signature.guesses, model.signature.warnings, None
+    warnings, accuracy, trial, notes = tuple[str, ...](), None, None, tuple[str, ...]()
     if images is not None:
         labelled = Dataset.open(images, model.signature.classes, model.card.names)
-        guesses += labelled.notes
-        accuracy, warning = _measure_accuracy(model, labelled, progress)
-        warnings += warning
+        model = at_own_size(model, labelled, lambda size: open_file(path, opening.at(size), settings))
+        accuracy, trial, warnings = _measure_accuracy(model, labelled, progress)
+        notes = labelled.notes
         if accuracy.failed:
             counts = f"{len(accuracy.failed)} of {len(labelled)} images cannot be used and are left out"
             warnings += (f"{counts}; the first, '{accuracy.failed[0].image}': {accuracy.failed[0].reason}",)
     missing = tuple(missing_rules(model.file.proto, model.signature.input, model.signature.output))
-    return Inspection(model, accuracy, missing, guesses, (*warnings, *model.card.warnings))
+    warnings = (*model.signature.warnings, *warnings, *model.card.warnings)
+    return Inspection(model, accuracy, trial, missing, model.signature.guesses + notes, warnings)
 
 
-def _measure_accuracy(model: OnnxClassifier, images: Dataset, progress: Progress) -> tuple[Accuracy, tuple[str, ...]]:
-    """Accuracy on all images, and a warning where a preset does far better; it replaces a card that was assumed."""
+def at_own_size(model: _Model, images: Dataset, reopen: Callable[[tuple[int, int]], _Model]) -> _Model:
+    """The model reopened at the images' size where nobody stated one and all images share it; else as it is."""
+    size = images.common_size(model.card.exif_orientation) if model.signature.guessed_size else None
+    if size is None or max(size) > LARGEST_OWN_SIDE or size == model.card.size:
+        return model
+    try:
+        resized = reopen(size)
+    except BadInput:  # it does not run at that size
+        return model
+    guess = f"input size {size[0]}x{size[1]}, that of the images: the file leaves it open; --size sets another"
+    resized.signature = replace(resized.signature, guesses=(*resized.signature.guesses, guess))
+    return resized
+
+
+def _measure_accuracy(
+    model: OnnxClassifier, images: Dataset, progress: Progress
+) -> tuple[Accuracy, PresetTrial, tuple[str, ...]]:
+    """Accuracy on all images, and warnings; a preset that does better replaces a card that was assumed."""
     tick = progress(len(images) + min(SAMPLE, len(images)) * len(cards.PRESETS))
-    positions, accuracy, better_preset = accuracy_on_sample(model, images, tick)
-    warnings: tuple[str, ...] = ()
-    if better_preset is not None:
-        name, better = better_preset
+    trial, warnings = try_presets(model, images, tick), list[str]()
+    accuracy = trial.accuracy
+    if not trial.card_fits:
+        name, *others = trial.presets
+        better, alike = trial.presets[name], trial.alike(others)
         figures = f"{better.correct} of {better.n} right with preset '{name}', {accuracy.correct} with"
         if model.card.origin.assumed:
             origin = cards.Origin(preset=name, assumed="assumed, by accuracy")
             model.card, accuracy = replace(_preset(name, model), origin=origin), better
-            warning = f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it."
+            text = f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it"
         else:
-            warning = f"the card is probably wrong: {figures} {model.card.origin}."
-        warnings = (warning,)
-    rest = np.setdiff1d(np.arange(len(images)), positions)
-    return accuracy + _accuracy_with_card(model, model.card, images, rest, tick), warnings
+            text = f"the card is probably wrong: {figures} {model.card.origin}"
+        warnings.append(f"{text}{alike and '; '}{alike}.")
+    rest = np.setdiff1d(np.arange(len(images)), trial.positions)
+    accuracy += _accuracy_with_card(model, model.card, images, rest, tick)
+    low, guessing = share_interval(accuracy.correct, accuracy.n).low, 1 / model.signature.classes
+    if low is not None and low <= guessing:
+        counts = f"{accuracy.correct} of {accuracy.n} right is no better than guessing ({100 * guessing:.2g} %)"
+        warnings.append(f"{counts}: check the order of the labels, the preset and --size.")
+    return accuracy, trial, tuple(warnings)
 
 
-def accuracy_on_sample(
-    model: AnyClassifier, images: Dataset, tick: Callable[[int], None]
-) -> tuple[Array, Accuracy, tuple[str, Accuracy] | None]:
-    """Positions of some of the images, the accuracy on them, and a preset that does far better, with its accuracy."""
+def try_presets(model: AnyClassifier, images: Dataset, tick: Callable[[int], None]) -> PresetTrial:
+    """The accuracy with the model's card and with the presets on some of the images."""
     positions = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
-    accuracy = _accuracy_with_card(model, model.card, images, positions, tick)
-    if not accuracy.n:
-        raise none_usable(len(positions), accuracy.failed)
-    chance = 1.0  # few images show no difference
-    if accuracy.n >= FEWEST_VALUES:
-        chance = 2 * np.sqrt(max(accuracy.top1 * (1 - accuracy.top1), 1 / accuracy.n) / accuracy.n)
-    bar = accuracy.top1 + max(FAR_BETTER, chance)
-    least = sum(count / accuracy.n <= bar for count in range(accuracy.n + 1))  # images a better preset gets right
-    better_preset: tuple[str, Accuracy] | None = None
+    own = best = _accuracy_with_card(model, model.card, images, positions, tick)
+    if not own.n:
+        raise none_usable(len(positions), own.failed)
+    candidates = dict[str, Accuracy]()
     for name in cards.PRESETS:
         card = replace(_preset(name, model), size=model.card.size)
         if (model.signature.dtype == "uint8" and name != "none") or card.prepares_like(model.card):
-            tick(accuracy.n)
+            tick(len(positions))
             continue
-        candidate = _at_least(least, model, card, images, positions, tick)
-        if candidate is not None:
-            better_preset, least = (name, candidate), candidate.correct + 1
-    return positions, accuracy, better_preset
+        accuracy = _unless_beaten(best, model, card, images, positions, tick)
+        if accuracy is not None:
+            candidates[name] = accuracy
+            best = max(best, accuracy, key=lambda one: one.correct)
+    order = sorted(candidates, key=lambda name: -candidates[name].correct)
+    alike = {name: candidates[name] for name in order if not best.beats(candidates[name])}
+    return PresetTrial(positions, own, not best.beats(own), alike)
 
 
 def _preset(name: str, model: AnyClassifier) -> Card:
@@ -162,17 +218,17 @@ def _preset(name: str, model: AnyClassifier) -> Card:
     return replace(cards.from_preset(name, model.signature), exif_orientation=model.card.exif_orientation)
 
 
-def _at_least(
-    least: int, model: AnyClassifier, card: Card, images: Dataset, positions: Array, tick: Callable[[int], None]
+def _unless_beaten(
+    best: Accuracy, model: AnyClassifier, card: Card, images: Dataset, positions: Array, tick: Callable[[int], None]
 ) -> Accuracy | None:
-    """Accuracy with that card, or None as soon as fewer than `least` images can be right."""
+    """Accuracy with that card; None as soon as the best so far beats it."""
     accuracy = Accuracy()
     for start in range(0, len(positions), GIVE_UP_AFTER):
-        if accuracy.correct + len(positions) - start < least:
+        if best.beats(accuracy):
             tick(len(positions) - start)
             return None
         accuracy += _accuracy_with_card(model, card, images, positions[start : start + GIVE_UP_AFTER], tick)
-    return accuracy if accuracy.correct >= least else None
+    return accuracy
 
 
 def _accuracy_with_card(
@@ -194,8 +250,8 @@ def _accuracy_with_card(
             with blamed_on([images.ids[position] for position in inputs]):
                 scores = model.scores(np.concatenate(list(inputs.values())))
             prob, truth = to_probabilities(scores, model.signature.kind), images.labels[list(inputs)]
-            rank = (prob > prob[np.arange(len(truth)), truth][:, None]).sum(axis=1)
-            accuracy += Accuracy(int((prob.argmax(axis=1) == truth).sum()), int((rank < 5).sum()), len(truth), failed)
+            ranks = np.argsort(-prob, axis=1, kind="stable").argsort(axis=1)[np.arange(len(truth)), truth]
+            accuracy += Accuracy(dict(zip(inputs, ranks.tolist(), strict=True)), failed)
     finally:
         model.card = before
     return accuracy

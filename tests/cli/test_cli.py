@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.main import get_command
 
 from auditkit.cli import console, main
 from auditkit.cli.options import Verb
+from auditkit.data.bundles import open_bundle
 from tests.support import onnx_models
 from tests.support.commands import PROGRESS, auditkit, auditkit_process, refused
 
@@ -160,6 +162,49 @@ def test_accuracy_and_the_warning_of_a_wrong_card(tmp_path: Path) -> None:
     )
     assert wrong["accuracy"]["correct"] == 20
     assert any("probably wrong" in text and "60 of 60" in text for text in wrong["warnings"])
+    assert not any("guessing" in text for text in right["warnings"])
+    np.savez(tmp_path / "set.npz", images=images, labels=(labels + 1) % 3)
+    shifted = auditkit("inspect", path, "--preset", "unit", "--images", tmp_path / "set.npz", "--json")
+    advice = "0 of 60 right is no better than guessing (33 %): check the order of the labels, the preset and"
+    assert any(text.startswith(advice) for text in json.loads(shifted.stdout)["warnings"])
+
+
+def test_presets_that_few_images_do_not_tell_apart_are_named(tmp_path: Path) -> None:
+    from onnx import helper
+
+    nodes = [helper.make_node("ReduceMean", ["image"], ["logits"], axes=[2, 3], keepdims=0)]
+    proto = onnx_models.model(
+        nodes, [onnx_models.value("image", ["N", 3, 8, 8])], [onnx_models.value("logits", ["N", 3])]
+    )
+    labels = np.arange(6) % 3
+    images = np.full((6, 8, 8, 3), 100, np.uint8)
+    images[np.arange(6), :, :, labels] = 200
+    np.savez(tmp_path / "set.npz", images=images, labels=labels)
+    done = auditkit("inspect", onnx_models.save(proto, tmp_path), "--images", tmp_path / "set.npz")
+    text = " ".join(done.stdout.split())
+    assert "6 of 6 right with preset imagenet (assumed); tf (6 of 6), unit (6 of 6), clip (6 of 6)" in text
+    assert "caffe (2 of 6) cannot be told apart from it with 6 images" in text
+
+
+def test_a_file_of_open_size_takes_that_of_the_images(tmp_path: Path) -> None:
+    """All commands take it, where the images share one and nobody states another."""
+    path, images = onnx_models.save(onnx_models.convnet(size="S"), tmp_path), tmp_path / "set.npz"
+    np.savez(images, images=np.zeros((5, 20, 20, 3), np.uint8), labels=np.zeros(5, int))
+    bare = json.loads(auditkit("inspect", path, "--json").stdout)
+    assert (bare["input"]["size"], bare["guesses"][0].split("; ")[1]) == ([224, 224], "--size sets another")
+    fitted = json.loads(auditkit("inspect", path, "--json", "--images", images).stdout)
+    assert fitted["input"]["size"] == fitted["card"]["size"] == [20, 20]
+    assert "input size 20x20, that of the images: the file leaves it open; --size sets another" in fitted["guesses"]
+    stated = json.loads(auditkit("inspect", path, "--json", "--images", images, "--size", "12").stdout)
+    assert stated["input"]["size"] == [12, 12]
+    maps = tmp_path / "maps"
+    done = auditkit("explain", path, images, "-o", maps, "--method", "random", "--labels", "top1")
+    assert (done.returncode, next(iter(open_bundle(maps))).values.shape) == (0, (20, 20))
+    for name, side in (("a.png", 20), ("b.png", 21)):
+        (tmp_path / "files" / "0").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (side, side)).save(tmp_path / "files" / "0" / name)
+    several = json.loads(auditkit("inspect", path, "--json", "--images", tmp_path / "files").stdout)
+    assert several["input"]["size"] == [224, 224]
 
 
 def test_images_without_labels_are_refused(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from auditkit.errors import BadInput
 from auditkit.model import probe
@@ -30,6 +31,19 @@ def test_what_comes_out_of_a_softmax_or_sigmoid_is_no_logits(tmp_path: Path, ope
     with pytest.raises(BadInput, match=f"'scores' come out of a {words}; leave the kind out, or name.*--output"):
         probe.examine(file, Overrides(kind="logits"))
     assert probe.examine(file, Overrides(kind="logits", output="logits")).kind == "logits"
+
+
+def test_percent_of_unknown_origin_is_refused(tmp_path: Path) -> None:
+    model = _ending("Softmax", axis=1)
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(100), "hundred"))
+    model.graph.node.append(helper.make_node("Mul", ["scores", "hundred"], ["percent"]))
+    model.graph.node.append(helper.make_node("Abs", ["percent"], ["shown"]))
+    model.graph.output[0].name = "shown"
+    file = read(onnx_models.save(model, tmp_path))
+    with pytest.raises(BadInput, match="'shown' of each image sum to 100, like percent; give --output"):
+        probe.examine(file, Overrides())
+    assert probe.examine(file, Overrides(output="percent")).output == "scores"
+    assert probe.examine(file, Overrides(kind="logits")).output == "shown"
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])

@@ -332,8 +332,28 @@ def test_switches_are_turned_off_and_other_inputs_refused() -> None:
     assert found.switches == ("training",)
     assert "set to false" in found.guesses[0]
     model.graph.input.append(onnx_models.value("keep_prob", [], TensorProto.FLOAT))
-    with pytest.raises(BadInput, match=r"besides the image 'image' the model needs 'keep_prob' float\[\]"):
+    model.graph.input.append(onnx_models.value("net/dropout_rate", [1], TensorProto.FLOAT))
+    guesses = find_image(model, Overrides()).guesses
+    assert guesses[1:] == (
+        "input 'keep_prob' is a switch, set to 1.0", "input 'net/dropout_rate' is a switch, set to 0.0",
+    )  # fmt: skip
+    model.graph.input.append(onnx_models.value("strained", [], TensorProto.FLOAT))
+    with pytest.raises(BadInput, match=r"besides the image 'image' the model needs 'strained' float\[\]"):
         find_image(model, Overrides())
+
+
+def test_values_that_the_file_gives_switches_are_named() -> None:
+    model = taking(["N", 3, 8, 8])
+    for name, value in (("training", np.array(True)), ("keep_prob", np.float32(1)), ("eps", np.float32(2))):
+        kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        model.graph.input.append(onnx_models.value(name, [], kind))
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
+    assert find_image(model, Overrides()).guesses == (
+        "input 'training' keeps the file's value true, a value for training: ask for an evaluation export",
+        "input 'keep_prob' keeps the file's value 1.0",
+    )
+    model.graph.initializer[-2].raw_data = b""  # damaged: its run will tell
+    assert len(find_image(model, Overrides()).guesses) == 1
 
 
 def test_weights_listed_as_inputs_are_no_inputs() -> None:

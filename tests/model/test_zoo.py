@@ -104,6 +104,11 @@ def temperature() -> onnx.ModelProto:
     return net().then(node("Div", ["logits", "t"], ["cool"]), out="cool", t=np.float32(3)).model()
 
 
+def percent() -> onnx.ModelProto:
+    nodes = [node("Softmax", ["logits"], ["probs"], axis=1), node("Mul", ["hundred", "probs"], ["share"])]
+    return net().then(*nodes, out="share", hundred=np.float32(100)).model()
+
+
 def four_dimensional_logits() -> onnx.ModelProto:
     parts = net()
     parts.nodes[3:] = [node("Conv", ["p", "h", "b"], ["logits"])]
@@ -310,6 +315,15 @@ def switched(shape: list[int]) -> onnx.ModelProto:
     steps = [node("Where", ["training", "zero", "f"], ["kept"])]
     parts.nodes[4:4] = steps
     parts.weights["zero"] = np.float32(0)
+    return parts.model()
+
+
+def keep_probability() -> onnx.ModelProto:
+    """The kept share of a dropout as a second input, by which features are divided."""
+    parts = net()
+    parts.inputs.append(onnx_models.value("keep_prob", []))
+    parts.nodes[4].input[0] = "scaled"
+    parts.nodes.insert(4, node("Div", ["f", "keep_prob"], ["scaled"]))
     return parts.model()
 
 
@@ -524,6 +538,7 @@ OPENS: dict[str, tuple[Callable[[], onnx.ModelProto], Facts]] = {
         lambda: softmax_by_hand(np.float16, 1000),
         Facts("probabilities", 1000, dtype="float16", output="probs", tolerance=1e-3),
     ),
+    "percent": (percent, Facts("probabilities", output="probs", guesses="behind the percent in 'share'")),
     "temperature": (temperature, Facts(output="cool")),
     "logits [N,C,1,1]": (four_dimensional_logits, Facts()),
     "one sigmoid": (one_sigmoid, Facts("sigmoid", 2, output="p1", guesses="one number")),
@@ -557,6 +572,7 @@ OPENS: dict[str, tuple[Callable[[], onnx.ModelProto], Facts]] = {
     "one size only": (one_size_only, Facts(size=28, guesses="input size 28x28")),
     "switch": (lambda: switched([]), Facts(guesses="switch")),
     "switch [1]": (lambda: switched([1]), Facts(guesses="switch")),
+    "keep probability": (keep_probability, Facts(guesses="'keep_prob' is a switch, set to 1")),
     "opset 7, weights as inputs": (weights_listed_as_inputs, Facts()),
     "opset 8, weights as inputs": (lambda: weights_listed_as_inputs(8), Facts()),
     "mxnet": (mxnet, Facts("probabilities", output="softmaxoutput0", batch="made-dynamic")),
@@ -599,6 +615,7 @@ def reference(path: Path, output: str, rows: Array, dependent: bool) -> Array:
         model.graph.output.append(onnx.ValueInfoProto(name=output))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {value.name: np.zeros(value.shape, bool) for value in session.get_inputs() if value.type == "tensor(bool)"}
+    feeds |= {value.name: np.ones((), np.float32) for value in session.get_inputs() if value.name == "keep_prob"}
     image = next(value for value in session.get_inputs() if value.type != "tensor(bool)")
     own = image.shape[0] if image.shape and isinstance(image.shape[0], int) and image.shape[0] > 0 else len(rows)
     if dependent:  # each image fills a batch by itself
