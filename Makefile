@@ -30,7 +30,7 @@ test: $(VENV)/.made-dev  ## run the tests
 test-slow: $(VENV)/.made-dev  ## run the long tests: every damaged file, every kill
 	$(BIN)/python -m pytest -n 2 --dist worksteal --slow -m slow
 
-test-peers: $(VENV)/.made-dev  ## run the tests against real Captum, SHAP and torchcam
+test-peers: $(VENV)/.made-dev  ## run the tests against real Captum, pytorch-grad-cam, SHAP and torchcam
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]'
 	$(BIN)/python -m pytest tests/peers
 

@@ -20,12 +20,12 @@ app = typer.Typer(
     cls=options.Verbs,
     help="Bring heatmaps into the form that auditkit reads, and check them.\n\n"
     "A bundle is a folder with bundle.json (what the maps are), manifest.csv (image,label,heatmap) and the maps. From "
-    "Python: auditkit.Bundle(path, model='vendor.onnx').add(ids, labels, array).",
+    "Python: auditkit.Bundle(path, model='vendor.onnx').add(ids, {label: maps}).",
 )
 
 
 @options.verb(app, "check")
-@options.with_model_options("card", "preset")
+@options.with_model_options("card", "preset", "ignore_exif", "input", "output", "layout", "kind", "size")
 def check(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle's folder.", show_default=False)],
     model_options: options.ModelOptions,
@@ -48,11 +48,15 @@ def check(
 
     maps = open_bundle(bundle)
     dataset = identity = classes = card = None
-    if model is not None:
-        classifier = replace(model_options, device="cpu").open(model)
+    model_options = replace(model_options, device="cpu")
+    if model is None and images is not None:
+        dataset = Dataset.open(images, _ANY_CLASS)
+    elif model is not None:
+        if images is None:
+            classifier = model_options.open(model)
+        else:
+            classifier, dataset, _ = model_options.open_with_images(model, images, None)
         identity, classes, card = classifier.identity, classifier.signature.classes, classifier.card
-    if images is not None:
-        dataset = Dataset.open(images, classes or _ANY_CLASS, card.names if card else ())
     with console.progress("reading maps", "maps") as progress:
         problems = bundle_check.check(maps, dataset, identity, classes, card, progress)
     first = sorted(problems, key=lambda problem: problem.severity)[:_MAX_PROBLEMS]
@@ -65,6 +69,9 @@ def check(
     counts = {"maps": len(maps), "images": len(maps.labels), "labels": len(labels)}
     about = f"{bundle}: {', '.join(f'{number} {what}' for what, number in counts.items())}"
     result = f"{'cannot' if errors else 'can'} be used: {errors} errors, {warnings} warnings"
+    options_left = ((model, "labels and sizes (--model)"), (images, "names of images (--images)"))
+    unchecked = [text for value, text in options_left if value is None]
+    result += f"; not checked: {', '.join(unchecked)}" if unchecked else ""
     console.show(as_json, {
         "schema_version": 1, "bundle": str(bundle), **counts, **_facts(maps.header), "errors": errors,
         "warnings": warnings, "problems": [asdict(problem) for problem in problems],

@@ -15,6 +15,11 @@ from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, ColourPicture
 from auditkit.model.card import Card
 
+ONE_LABEL = (
+    "every image has maps for one label only; completeness, soundness and label specificity need one for each label "
+    "that is evaluated, which Bundle.add(ids, {label: maps}) adds"
+)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -34,6 +39,8 @@ def check(
     problems = [Problem("warning", files.HEADER, note) for note in bundle.notes if note != CONSTANT_NOTE]
     if not len(bundle):
         problems.append(Problem("error", files.MANIFEST, "the bundle holds no maps"))
+    elif all(len(labels) == 1 for labels in bundle.labels.values()):
+        problems.append(Problem("warning", files.MANIFEST, ONE_LABEL))
     problems += _model_problems(bundle, model_identity, classes)
     if images is not None:
         problems += _image_problems(bundle, images)

@@ -147,14 +147,17 @@ class Bundle:
     def __repr__(self) -> str:
         return f"Bundle({self.path}, {len(self)} maps)"
 
-    def add(self, ids: Any, labels: Any, array: Any, *, layout: str | None = None, channels: str | None = None) -> int:
+    def add(
+        self, ids: Any, labels: Any, array: Any = None, *, layout: str | None = None, channels: str | None = None
+    ) -> int:
         """Add maps and return how many are new; either all are added or, with an error, none.
 
         `ids` names images as the dataset does. `labels` gives class indices: one for all maps, one for each, or
         [images, labels]; for an array with an axis of labels, one row of labels serves all images. `array` is what
-        Captum, SHAP, Xplique, OpenVINO-XAI or pytorch-grad-cam return. `layout` names its axes with the letters N, K
-        (labels), C, H, W if its shape is ambiguous. `channels` says how three channels become one score per pixel:
-        sum (the default, since attributions add up), mean, abs-sum or max-abs; the bundle records it.
+        Captum, SHAP, Xplique, OpenVINO-XAI or pytorch-grad-cam return. {label: maps of these images} in place of both
+        is what a loop over labels collects. `layout` names the array's axes with the letters N, K (labels), C, H, W if
+        its shape is ambiguous. `channels` says how three channels become one score per pixel: sum (the default, since
+        attributions add up), mean, abs-sum or max-abs; the bundle records it.
         """
         manifest = self.path / files.MANIFEST
         if manifest.exists() and not (self._exists and manifest.stat().st_size == self._size):

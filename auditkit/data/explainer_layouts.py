@@ -4,7 +4,7 @@ A layout names the axes in order: N images, K labels, C channels, H height, W wi
 from the keys of a dictionary, and are never guessed. If two layouts fit the same array, the caller names one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -44,14 +44,20 @@ def single_maps(ids: Any, labels: Any, array: Any, layout: str | None, channels:
     """The single maps in what an explainer returned for the images `ids`."""
     if channels is not None and channels not in _REDUCTIONS:
         raise BadInput(f"channels='{channels}' is none of {', '.join(_REDUCTIONS)}.")
+    if isinstance(labels, Mapping) and array is None:
+        labels, array = None, labels
+    _refuse_swapped(ids, labels, array)
     names, values = _id_list(ids), _unwrapped(array)
     if isinstance(values, Mapping):
-        values = [values]
+        return _from_mapping(names, labels, values, layout, channels)
     if isinstance(values, list | tuple):
         if len(values) == 0:
             raise BadInput("the array of maps is an empty list.")
         if isinstance(values[0], Mapping):
-            return _from_mappings(names, labels, values, layout, channels)
+            if len(values) != len(names):
+                raise BadInput(f"there are {len(names)} image ids and {len(values)} dictionaries of maps.")
+            rows = zip(names, values, strict=True)
+            return _joined([_from_mapping([name], labels, row, layout, channels) for name, row in rows])
         parts = [_as_numpy(_unwrapped(part)) for part in values]
         if parts[0].ndim == 4 and len(parts[0]) == len(names):  # one array per class, as older versions of SHAP return
             shapes = sorted({part.shape for part in parts})
@@ -62,6 +68,24 @@ def single_maps(ids: Any, labels: Any, array: Any, layout: str | None, channels:
         if parts[0].ndim >= 2:
             return _from_rows(names, label_array(labels), parts, layout, channels)
     return _from_array(names, label_array(labels), _as_numpy(values), layout, channels)
+
+
+def _refuse_swapped(ids: Any, labels: Any, array: Any) -> None:
+    """Refuse arguments that lie in each other's places."""
+    order = "the order is add(ids, labels, array) or add(ids, {label: maps})"
+    if array is None:
+        raise BadInput(f"the maps are missing: {order}.")
+    for name, value in (("labels", labels), ("array", array)):
+        if _holds_texts(value) and not _holds_texts(ids):
+            raise BadInput(f"ids and {name} seem swapped, since {name} holds texts: {order}, labels are class indices.")
+    if getattr(labels, "ndim", 0) > 2 and getattr(array, "ndim", 0) <= 2:
+        raise BadInput(f"labels and array seem swapped, since labels holds maps: {order}.")
+
+
+def _holds_texts(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "US"
+    return isinstance(value, str) or (isinstance(value, list | tuple) and any(isinstance(one, str) for one in value))
 
 
 def _id_list(ids: Any) -> list[str]:
@@ -91,22 +115,17 @@ def label_array(labels: Any) -> Array:
     return array.astype(np.int64)
 
 
-def _from_mappings(
-    names: list[str], labels: Any, rows: Sequence[Any], layout: str | None, channels: str | None
+def _from_mapping(
+    names: list[str], labels: Any, maps: Mapping[Any, Any], layout: str | None, channels: str | None
 ) -> SingleMaps:
-    """One {label: map} per image, as OpenVINO-XAI returns them; the keys are the labels."""
-    if len(rows) != len(names):
-        raise BadInput(f"there are {len(names)} image ids and {len(rows)} dictionaries of maps.")
-    parts = []
-    for name, row in zip(names, rows, strict=True):
-        keys = list(row)
-        wrong = [key for key in keys if not isinstance(key, int | np.integer) or isinstance(key, bool)]
-        if wrong:
-            raise BadInput(f"image '{name}': {wrong[0]!r} is no class index, which the keys of the maps must be.")
-        if labels is not None and sorted(label_array(labels).ravel().tolist()) != sorted(map(int, keys)):
-            raise BadInput(f"image '{name}': labels {labels} differ from the maps' own keys {keys}; leave labels None.")
-        parts += [single_maps(name, int(key), row[key], layout, channels) for key in keys]
-    return _joined(parts)
+    """{label: maps of all images}; the keys are the labels."""
+    keys = list(maps)
+    wrong = [key for key in keys if not isinstance(key, int | np.integer) or isinstance(key, bool)]
+    if wrong:
+        raise BadInput(f"image '{names[0]}': {wrong[0]!r} is no class index, which the keys of the maps must be.")
+    if labels is not None and sorted(label_array(labels).ravel().tolist()) != sorted(map(int, keys)):
+        raise BadInput(f"image '{names[0]}': labels {labels} differ from the maps' own keys {keys}; leave labels None.")
+    return _joined([single_maps(names, int(key), maps[key], layout, channels) for key in keys])
 
 
 def _from_rows(

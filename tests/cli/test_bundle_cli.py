@@ -11,8 +11,10 @@ import pytest
 from PIL import Image
 
 from auditkit.cli.main import main
+from auditkit.data.bundle_check import ONE_LABEL
 from auditkit.data.bundles import Bundle, open_bundle
 from tests.support import onnx_models
+from tests.support.commands import auditkit as command
 
 RNG = np.random.default_rng(0)
 
@@ -75,7 +77,8 @@ def test_import_then_check_beside_model_and_images(tmp_path: Path, maps: Path, a
     done = auditkit("check", out, "--model", model, "--images", tmp_path / "csv" / "set.csv", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
-    assert (said["maps"], said["images"], said["labels"], said["errors"], said["problems"]) == (2, 2, 2, 0, [])
+    assert (said["maps"], said["images"], said["labels"], said["errors"]) == (2, 2, 2, 0)
+    assert [problem["message"] for problem in said["problems"]] == [ONE_LABEL]
 
 
 def test_check_of_a_bundle_for_another_model(tmp_path: Path, auditkit: Command) -> None:
@@ -89,8 +92,29 @@ def test_check_of_a_bundle_for_another_model(tmp_path: Path, auditkit: Command) 
     assert "label 3, but the model has classes 0 to 2" in text
     assert "the maps explain the model abab" in text
     assert "1 of 2 maps" in text
-    assert "cannot be used: 2 errors, 2 warnings" in text
-    assert auditkit("check", out).returncode == 0
+    assert "cannot be used: 2 errors, 3 warnings; not checked: names of images (--images)" in text
+    done = auditkit("check", out)
+    assert done.returncode == 0
+    assert "not checked: labels and sizes (--model), names of images (--images)" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("labels", "sides", "code"), [((0, 3), (20, 10), 2), ((0, 1), (8, 8), 2), ((0, 1), (4, 2), 0)], ids=str
+)
+def test_check_refuses_what_evaluate_refuses(
+    tmp_path: Path, auditkit: Command, labels: tuple[int, int], sides: tuple[int, int], code: int
+) -> None:
+    """Labels beyond the model's, and sizes out of proportion with its input, here that of the images."""
+    model, images, maps = tmp_path / "model.onnx", tmp_path / "set.npz", tmp_path / "maps"
+    onnx_models.save(onnx_models.convnet(classes=3, size="S"), tmp_path)
+    np.savez(images, images=np.zeros((2, 20, 10, 3), np.uint8))
+    Bundle(maps, model).add([0, 1], {label: noise(2, *sides) for label in labels})
+    assert auditkit("check", maps, "--model", model, "--images", images).returncode == code
+    assert auditkit("check", maps, "--model", model, "--size", "20x10").returncode == code
+    run = command(
+        "evaluate", model, images, "--heatmaps", maps, "-o", tmp_path / "run", "--steps", "4", "--no-controls"
+    )
+    assert run.returncode == code
 
 
 def test_import_an_npz(tmp_path: Path, auditkit: Command) -> None:

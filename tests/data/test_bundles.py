@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditkit.data.bundle_check import check
+from auditkit.data.bundle_check import ONE_LABEL, check
 from auditkit.data.bundles import Bundle, open_bundle
 from auditkit.errors import BadInput, RuntimeFailure
 from tests.support import onnx_models
@@ -46,7 +46,18 @@ def test_two_lines(tmp_path: Path) -> None:
         "image,label,heatmap",
         "a,1,maps/000000.npy#0",
     ]
-    assert check(bundle, model_identity=DIGEST, classes=2) == []
+    assert [problem.message for problem in check(bundle, model_identity=DIGEST, classes=2)] == [ONE_LABEL]
+
+
+def test_a_loop_over_labels_in_one_call(tmp_path: Path) -> None:
+    """{label: maps of these images}, in the place of labels and maps; a second call adds further labels."""
+    maps = {label: noise(3, 3, 5, 5) for label in (4, 0)}
+    bundle = Bundle(tmp_path / "b")
+    assert bundle.add(["a", "b", "c"], maps) == 6
+    assert bundle.add(["a", "b", "c"], {2: noise(3, 3, 5, 5)}) == 3
+    stored = open_bundle(tmp_path / "b")
+    assert stored.labels == dict.fromkeys("abc", (4, 0, 2))
+    assert (stored.get("b", 4) == maps[4][1].sum(axis=0)).all()
 
 
 def test_photographs_of_many_sizes(tmp_path: Path) -> None:
@@ -90,6 +101,16 @@ JET = np.zeros((6, 6, 3), np.uint8)
         ("a", None, {0: JET}, "colour picture"),
         ("a", None, {"cat": noise(5, 5)}, "'cat' is no class index"),
         ("a", [1], {0: noise(5, 5)}, "differ from the maps' own keys"),
+        (["a", "b"], {0: noise(2, 5, 5), 1: noise(3, 5, 5)}, None, r"\[3, 5, 5\] fits 2 image ids"),
+        (
+            [0, 1],
+            ["a", "b"],
+            noise(2, 5, 5),
+            "ids and labels seem swapped, since labels holds texts: the order",
+        ),
+        (noise(2, 5, 5), [0, 1], ["a", "b"], "ids and array seem swapped, since array holds texts"),
+        (["a", "b"], noise(2, 5, 5), [0, 1], "labels and array seem swapped, since labels holds maps"),
+        (["a", "b"], [0, 1], None, r"the maps are missing: the order is add\(ids, labels, array\) or add\(ids, {label"),
         ("a", 0, np.array([["x"]]), "not real numbers"),
         ("a", 0, np.array([[None, 1]]), "holds object, not real numbers"),
         ("a", 0, object(), "holds object"),
@@ -163,7 +184,7 @@ def test_constant_maps_are_taken_and_counted(tmp_path: Path) -> None:
     bundle = Bundle(tmp_path / "b", DIGEST)
     bundle.add(["a", "b"], [0, 0], np.stack([noise(4, 4), np.ones((4, 4), np.float32)]))
     assert bundle.constant == 1
-    (problem,) = check(open_bundle(tmp_path / "b"))
+    _, problem = check(open_bundle(tmp_path / "b"))
     assert (problem.severity, problem.file) == ("warning", "maps/000000.npy#1")
     assert "1 of 2 maps" in problem.message
 

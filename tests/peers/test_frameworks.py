@@ -1,15 +1,20 @@
 """Maps of the real explainers go into a bundle in two lines each and come out as the explainers made them."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import auditkit
 from auditkit.data.bundles import Bundle, open_bundle
+from tests.support import onnx_models
+from tests.support.commands import auditkit as command
 
 torch = pytest.importorskip("torch")
 
+README = Path(__file__).parents[2] / "README.md"
 IDS = [f"{index}.png" for index in range(3)]
 CLASSES = 4
 # What the explainers' own code warns of is not ours to mend.
@@ -57,6 +62,26 @@ def test_captum(tmp_path: Path, net: Any, images: Any) -> None:
     assert (bundle.header.layout, bundle.header.channels, bundle.header.sign) == (("NCHW",), "sum", "signed")
     _close(bundle.get("1.png", 0), maps[1].sum(dim=0).detach())
     _close(open_bundle(tmp_path / "cam").get("2.png", 1), coarse[2, 0].detach())
+
+
+@pytest.mark.parametrize(("library", "folder"), [("captum", "maps"), ("pytorch_grad_cam", "cam-maps")])
+def test_the_loops_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: Any, images: Any, library: str, folder: str
+) -> None:
+    """Both loops over labels, as they stand there, fill a bundle that the check accepts."""
+    pytest.importorskip(library)
+    blocks = README.read_text().partition("With Captum:\n")[2].partition("With pytorch-grad-cam:\n")[::2]
+    code = blocks[library != "captum"].partition("\n`bundle.add")[0]
+    model = onnx_models.save(onnx_models.convnet(size=16, classes=CLASSES), tmp_path, "vendor.onnx")
+    monkeypatch.chdir(tmp_path)
+    object.__setattr__(net, "layer4", net[0])  # a name beside the layers, not one more of them
+    variables = {"auditkit": auditkit, "net": net, "images": images, "ids": IDS, "labels": range(CLASSES)}
+    exec(textwrap.dedent(code), variables)  # noqa: S102 - our own README
+    bundle = open_bundle(tmp_path / folder)
+    assert bundle.labels == dict.fromkeys(IDS, tuple(range(CLASSES)))
+    assert not any((bundle.get("1.png", 0) == bundle.get("1.png", label)).all() for label in range(1, CLASSES))
+    done = command("bundle", "check", folder, "--model", model)
+    assert (done.returncode, "0 errors" in done.stdout) == (0, True)
 
 
 def test_shap_with_torch(tmp_path: Path, net: Any, images: Any) -> None:

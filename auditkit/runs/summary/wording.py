@@ -20,7 +20,8 @@ _TAKE_AN_ARTICLE = tuple(f"{CONTROL}{name}" for name in ("random", "centred-gaus
 _WHY_NOT_ASSESSED: dict[Cause, str] = {
     "no-map-for-predicted-label": "no map for the predicted label",
     "no-map-for-named-label": "no map for a named label",
-    "maps-missing": "{0.count} of {0.total} maps are missing, and every label needs its own",
+    "maps-missing": "{0.count} of {0.total} maps are missing: add one for every label with "
+    "Bundle.add(ids, {{label: maps}}), or name the labels you have with --labels",
     "only-predicted-label": "the label set holds no other label than the predicted one",
     "no-second-label": "no image has a second label with probability {0.value:g} or more",
     "no-second-label-above": "no image has a second label with probability above {0.value:g}, so one map does for all",
