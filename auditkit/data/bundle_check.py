@@ -39,8 +39,6 @@ def check(
     problems = [Problem("warning", files.HEADER, note) for note in bundle.notes if note != CONSTANT_NOTE]
     if not len(bundle):
         problems.append(Problem("error", files.MANIFEST, "the bundle holds no maps"))
-    elif all(len(labels) == 1 for labels in bundle.labels.values()):
-        problems.append(Problem("warning", files.MANIFEST, ONE_LABEL))
     problems += _model_problems(bundle, model_identity, classes)
     if images is not None:
         problems += _image_problems(bundle, images)
@@ -57,6 +55,8 @@ def _model_problems(bundle: HeatmapSet, identity: str | None, classes: int | Non
         yield Problem("warning", files.HEADER, "no model digest: nothing shows which model these maps explain")
     elif identity is not None and digest.lower() != identity:
         yield Problem("error", files.HEADER, f"the maps explain the model {digest}, but the model given is {identity}")
+    if classes is not None and all(len(labels) == 1 for labels in bundle.labels.values()):
+        yield Problem("warning", files.MANIFEST, ONE_LABEL)
     last = math.inf if classes is None else classes - 1
     outside = [entry for entry in bundle.entries if entry.label > last]
     if outside:

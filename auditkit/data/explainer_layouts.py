@@ -70,7 +70,7 @@ def single_maps(ids: Any, labels: Any, array: Any, layout: str | None, channels:
     return _from_array(names, label_array(labels), _as_numpy(values), layout, channels)
 
 
-def _refuse_swapped(ids: Any, labels: Any, array: Any) -> None:
+def _refuse_swapped(ids: object, labels: object, array: object) -> None:
     """Refuse arguments that lie in each other's places."""
     order = "the order is add(ids, labels, array) or add(ids, {label: maps})"
     if array is None:
@@ -82,7 +82,7 @@ def _refuse_swapped(ids: Any, labels: Any, array: Any) -> None:
         raise BadInput(f"labels and array seem swapped, since labels holds maps: {order}.")
 
 
-def _holds_texts(value: Any) -> bool:
+def _holds_texts(value: object) -> bool:
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "US"
     return isinstance(value, str) or (isinstance(value, list | tuple) and any(isinstance(one, str) for one in value))
@@ -116,7 +116,7 @@ def label_array(labels: Any) -> Array:
 
 
 def _from_mapping(
-    names: list[str], labels: Any, maps: Mapping[Any, Any], layout: str | None, channels: str | None
+    names: list[str], labels: Any, maps: Mapping[object, object], layout: str | None, channels: str | None
 ) -> SingleMaps:
     """{label: maps of all images}; the keys are the labels."""
     keys = list(maps)

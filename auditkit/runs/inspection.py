@@ -103,7 +103,7 @@ class Inspection:
     def to_json(self) -> dict[str, Any]:
         """The object that `inspect --json` prints."""
         file, signature, settings = self.model.file, self.model.signature, self.model.settings
-        measured: dict[str, Any] = {}
+        measured: dict[str, object] = {}
         if self.accuracy is not None and self.trial is not None:
             presets = {name: accuracy.to_json() for name, accuracy in self.trial.presets.items()}
             measured = {"accuracy": self.accuracy.to_json(), "presets_alike": presets}

@@ -184,7 +184,7 @@ def test_constant_maps_are_taken_and_counted(tmp_path: Path) -> None:
     bundle = Bundle(tmp_path / "b", DIGEST)
     bundle.add(["a", "b"], [0, 0], np.stack([noise(4, 4), np.ones((4, 4), np.float32)]))
     assert bundle.constant == 1
-    _, problem = check(open_bundle(tmp_path / "b"))
+    (problem,) = check(open_bundle(tmp_path / "b"))
     assert (problem.severity, problem.file) == ("warning", "maps/000000.npy#1")
     assert "1 of 2 maps" in problem.message
 
