@@ -4,15 +4,13 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from auditkit.cli import console, options
+from auditkit.cli.last_screen import print_last_screen
 from auditkit.cli.plans import announce_audit
-
-if TYPE_CHECKING:
-    from auditkit.runs.folder.results import CheckResult, Results
 
 
 @options.with_model_options()
@@ -102,56 +100,7 @@ def audit(
     if as_json:
         console.print_json(results.to_json(), sort_keys=True)
     else:
-        _print(results, folder, verbose)
+        print_last_screen(results, folder, verbose)
         console.print_fields(console.identifiers(classifier, dataset) if verbose else [])
     if not exit_zero:
         raise typer.Exit(audits.EXIT_CODES[results.verdict or "inconclusive"])
-
-
-def _print(results: "Results", out: Path, verbose: bool) -> None:
-    from auditkit.metrics.table import METRICS
-    from auditkit.report.sections import flags, taken
-    from auditkit.report.wording import headline
-
-    shown = [check for check in results.checks if not check.part_of and (check.metric in METRICS or _matters(check))]
-    if shown:
-        rows = [[check.title or check.id, *[check.id] * verbose, check.status, *_figures(check)] for check in shown]
-        console.print_table(["check", *["identifier"] * verbose, "status", "observed", "limit"], rows)
-    untold = [check for check in shown if _matters(check) and f"“{check.title}”" not in results.verdict_reason]
-    word, comma, aside = headline(results).word.partition(",")
-    console.print_fields([
-        ("verdict", f"{word.upper()}{comma}{aside}. {headline(results).means}"),
-        *([("images", taken(results))] if results.run.taken else []),
-        ("because", results.verdict_reason),
-        *_relies_on(results),
-        *(("hint", hint.text) for hint in results.hints),
-        *(("reproduced", entry.text) for entry in results.reproductions),
-        *((check.status, f"{check.title or check.id}: {check.reason}") for check in untold),
-        *(("flag", text) for text in flags(results)),
-        ("report", str(out / "report.html")),
-        ("results", str(out / "results.json")),
-    ])  # fmt: skip
-
-
-def _relies_on(results: "Results") -> list[tuple[str, str]]:
-    """What the model relies on, if it was examined or should have been."""
-    from auditkit.report.examination import summary
-
-    if results.examination is not None:
-        return [("relies on", summary(results.examination, results.subject.class_names))]
-    return [("relies on", f"Not known: {results.not_examined}.")] if results.not_examined else []
-
-
-def _matters(check: "CheckResult") -> bool:
-    return check.status != "pass" and bool(check.reason)
-
-
-def _figures(check: "CheckResult") -> tuple[str, str]:
-    """The observed value with its interval, and the limit."""
-    from auditkit.report.sections import limit
-
-    if check.observed is None:
-        return "", limit(check)
-    if check.low is None or check.high is None:
-        return f"{check.observed:.3g}", limit(check)
-    return f"{check.observed:.3f} ({check.low:.3f} to {check.high:.3f})", limit(check)

@@ -15,9 +15,9 @@ from auditkit.cli import bundle, config, console, options, policy
 from auditkit.cli.entry import INTERRUPTED
 from auditkit.errors import AuditError, unknown
 
-# In the order of the help; each is the function of that name in the module of that name.
-VERBS = ("inspect", "differentiate", "explain", "evaluate", "examine", "audit", "report", "compare", "verify", "schema",
-         "doctor", "demo")  # fmt: skip
+# In the order of the help; each is the function of that name in the module of that name, with _ for -.
+VERBS = ("inspect", "differentiate", "explain", "evaluate", "examine", "audit", "report", "compare", "verify",
+         "sign-off", "schema", "doctor", "demo")  # fmt: skip
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, cls=options.Verbs,
@@ -26,7 +26,8 @@ app = typer.Typer(
     epilog="Start with: auditkit demo, or: auditkit inspect vendor.onnx",
 )  # fmt: skip
 for name in VERBS:
-    options.verb(app, name)(getattr(import_module(f"auditkit.cli.{name}"), name))
+    identifier = name.replace("-", "_")
+    options.verb(app, name)(getattr(import_module(f"auditkit.cli.{identifier}"), identifier))
 app.add_typer(bundle.app, name="bundle")
 app.add_typer(policy.app, name="policy")
 

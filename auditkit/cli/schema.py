@@ -13,9 +13,9 @@ _SUFFIX = ".schema.json"
 
 def schema(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False,
-                                        help="results, bundle, card or policy.")],
+                                        help="results, bundle, card, policy or signoff.")],
 ) -> None:  # fmt: skip
-    """Print the JSON schema of results.json, of a bundle's bundle.json, of a model's card or of a policy.
+    """Print the JSON schema of results.json, a bundle's bundle.json, a model's card, a policy or signoff.json.
 
     Example: auditkit schema card
     """

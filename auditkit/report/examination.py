@@ -55,17 +55,19 @@ def title(finding: Finding, names: Sequence[str]) -> str:
 def seen(finding: Finding, names: Sequence[str]) -> str:
     """What was seen, compared with what, and how sure it is."""
     part = _part(finding.exchange)
-    ends = "" if finding.low is None or finding.high is None else f", {finding.low:.0%} to {finding.high:.0%}"
+    ends = (
+        "" if finding.low is None or finding.high is None else f", {_percent(finding.low)} to {_percent(finding.high)}"
+    )
     if finding.label is None:
         text = (f"{part[:1].upper()}{part[1:]} came from another image, and nothing else was changed. The model then "
-                f"predicted the other image's label in {finding.follows:.0%} of the exchanges "
+                f"predicted the other image's label in {_percent(finding.follows)} of the exchanges "
                 f"({count(finding.n, 'image')}, each with several others{ends}).")  # fmt: skip
     else:
         text = (f"{count(finding.n, 'image')} of other labels got {part} from one that the model takes for "
-                f"{label(finding.label, names)}. It then predicted this label in {finding.follows:.0%} of them"
+                f"{label(finding.label, names)}. It then predicted this label in {_percent(finding.follows)} of them"
                 f"{ends.replace(',', ' (', 1) + ')' if ends else ''}.")  # fmt: skip
     return (f"{text} When such a part came from an image of an unrelated label, the same label was predicted in "
-            f"{finding.chance:.0%}; more than {finding.limit:.0%} counts as reliance.")  # fmt: skip
+            f"{_percent(finding.chance)}; more than {_percent(finding.limit)} counts as reliance.")  # fmt: skip
 
 
 def how_many(finding: Finding, examination: Examination) -> str:
@@ -106,14 +108,14 @@ def everywhere(examination: Examination) -> str:
     shuffled = next((probe for probe in examination.probes if probe.probe == _SHUFFLED), None)
     if shuffled is None or shuffled.agrees < _EVERYWHERE:
         return ""
-    return (f"The evidence is everywhere: with small patches shuffled, {shuffled.agrees:.0%} of the predictions stay "
-            "the same. What the model reads is colour, texture or fine detail, not a shape, and no heatmap can show "
+    return (f"The evidence is everywhere: with small patches shuffled, {_percent(shuffled.agrees)} of the predictions "
+            "stay the same. What the model reads is colour, texture or fine detail, not a shape, and no heatmap can show "
             "where it lies.")  # fmt: skip
 
 
 def probe_value(probe: ProbeRate) -> str:
     """How often the prediction stays, with its interval."""
-    return f"{probe.agrees:.0%} ({probe.low:.0%} to {probe.high:.0%})"
+    return f"{_percent(probe.agrees)} ({_percent(probe.low)} to {_percent(probe.high)})"
 
 
 def usual(of: Literal["exchanges", "probes"], name: str, value: float) -> str:
@@ -122,7 +124,7 @@ def usual(of: Literal["exchanges", "probes"], name: str, value: float) -> str:
     if not others:
         return "–"
     below = sum(other < value for other in others)
-    return f"{others[0]:.0%} to {others[-1]:.0%}; above {below} of {len(others)}"
+    return f"{_percent(others[0])} to {_percent(others[-1])}; above {below} of {len(others)}"
 
 
 @cache
@@ -137,8 +139,18 @@ def placed(zone: Zone, examination: Examination, names: Sequence[str]) -> str:
     of_all = next(other for other in examination.zones if other.label is None and other.place == zone.place)
     others = (of_all.images - zone.images) / max(of_all.n - zone.n, 1)
     return (f"In {zone.images} of {count(zone.n, 'image')} of {label(zone.label or 0, names)} the strongest evidence "
-            f"lies in {zone.place}; so it does in {others:.0%} of the other images, and edges do in {zone.edges}."
+            f"lies in {zone.place}; so it does in {_percent(others)} of the other images, and edges do in {zone.edges}."
             )  # fmt: skip
+
+
+def captions(example: Example, names: Sequence[str]) -> tuple[str, str, str]:
+    """What the three images of an example are, from left to right."""
+    before, after = label(example.before, names), label(example.after, names)
+    return (
+        f"taken for {before}",
+        f"taken for {after}",
+        f"with the framed part of the second: taken for {after}",
+    )
 
 
 def exchanged(example: Example, names: Sequence[str]) -> str:
@@ -150,6 +162,10 @@ def exchanged(example: Example, names: Sequence[str]) -> str:
 def label(index: int, names: Sequence[str]) -> str:
     """A label by its name, or by its number."""
     return f"“{name(names[index])}”" if index < len(names) else f"label {index}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
 
 
 def _part(exchange: str) -> str:

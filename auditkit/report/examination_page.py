@@ -22,6 +22,7 @@ def render_page(run: ExaminationRun, folder: Path) -> str:
         ("Device", [(key.replace("_", " "), value, False) for key, value in run.environment.items()]),
     ]  # fmt: skip
     return page("examination_page.html", {
-        "run": run, "origin": origin, "picture": lambda name: picture(folder / FOLDER, name),
+        "run": run, "version": run.tool.version, "origin": origin,
+        "picture": lambda name: picture(folder / FOLDER, name),
         "model": last(model.path) if isinstance(model, ModelFile) else "a function",
     })  # fmt: skip

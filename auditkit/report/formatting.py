@@ -11,6 +11,7 @@ HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidi and other 
 LONGEST_NAME = 120
 DECIMALS = 3
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_HYPHEN_MINUS = re.compile(r"(?<![\w.,:;/\\-])-(?=\d)")
 UP, DOWN = "higher is better", "lower is better"
 
 
@@ -87,6 +88,16 @@ def last(path: str) -> str:
 def count(number_of: int, noun: str) -> str:
     """So many of them."""
     return f"{exact(number_of)} {noun}{'' if number_of == 1 else 's'}"
+
+
+def prose(text: str) -> str:
+    """A text whose numbers have a true minus."""
+    return _HYPHEN_MINUS.sub("−", text)
+
+
+def sentence(text: str) -> str:
+    """A text that begins and ends as a sentence does."""
+    return prose(f"{text[:1].upper()}{text[1:]}".removesuffix(".") + ".")
 
 
 def _finite(value: object) -> TypeGuard[float]:

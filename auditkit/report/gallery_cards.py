@@ -5,14 +5,12 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from auditkit.report.formatting import exact, name
 from auditkit.report.load_run import Loaded
 from auditkit.report.svg import sparkline
 from auditkit.report.tables import class_text
 from auditkit.runs.pictures.gallery_index import GalleryEntry, LabelMatrix
 
 _MOST_BYTES = 3_000_000  # of pictures in the page; the others stay in the run's folder
-ROLES = ("worst", "median", "best")
 
 
 class LabelCard(NamedTuple):
@@ -49,11 +47,6 @@ class Card(NamedTuple):
     def wrong(self) -> bool:
         """Whether the model predicts another label than the given one."""
         return self.entry.predicted and self.entry.truth not in (None, self.entry.label)
-
-    @property
-    def search(self) -> str:
-        """The words that the reader can find the card by."""
-        return " ".join([name(self.entry.image), self.truth, *(label.name for label in self.labels)]).casefold()
 
     @property
     def size(self) -> int:
@@ -108,10 +101,3 @@ def _label(loaded: Loaded, entry: GalleryEntry, class_names: Mapping[int, str]) 
     about = f"Insertion curve of {text}: probability against share of pixels kept"
     curve = sparkline(entry.curve.keep, entry.curve.score, kept, about)
     return LabelCard(entry, text, loaded.picture(entry.pictures.map), loaded.picture(entry.pictures.kept), curve)
-
-
-def sort_key(value: float | None) -> str:
-    """A figure that the page's script compares; empty where there is none."""
-    if value is None:
-        return ""
-    return f"{value:.6f}" if value else exact(value)

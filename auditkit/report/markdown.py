@@ -61,9 +61,7 @@ def _checks(results: Results) -> str:
         return "## Checks\n\nNo policy was applied, or it asks nothing."
     head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "n", "Reason")
     rows = map(_check_row, results.checks)
-    counted = ", ".join(f"{count} {word.word.lower()}" for word, count in sections.tally(results))
-    summary = "; ".join(filter(None, (counted, sections.uncounted(results))))
-    return f"## Checks\n\n{plain(summary)}.\n\n{table(head, rows)}"
+    return f"## Checks\n\n{plain(sections.tally(results))}.\n\n{table(head, rows)}"
 
 
 def _check_row(check: CheckResult) -> tuple[str, ...]:
@@ -179,9 +177,7 @@ def _provenance(loaded: Loaded) -> list[str]:
 
 
 def _limits(results: Results) -> list[str]:
-    claims = [f"It may not be claimed: {claim}" for claim in wording.MAY_NOT_CLAIM]
-    of_policy = () if results.policy is None else results.policy.cannot_tell
-    return ["## What the figures may not be used to claim", _bullets([*results.limitations, *of_policy, *claims])]
+    return ["## Limits", _bullets(wording.limits(results))]
 
 
 def _bullets(lines: Iterable[str]) -> str:

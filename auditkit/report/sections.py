@@ -1,12 +1,15 @@
 """What the first screen, the checks and the provenance say, taken from the results as they are."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from auditkit.metrics.table import METRICS, SHARE, title
 from auditkit.report import wording
 from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, source
-from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, MetricResult, Taken
+from auditkit.runs.folder.examination import Finding
+from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, Flag, MetricResult, Taken
 from auditkit.runs.folder.results import CheckResult, DifferenceResult, ModelFile, Results
 from auditkit.runs.summary.wording import flag_text, remark, source_text, why_not_randomised
 
@@ -55,17 +58,37 @@ def controls(metric: MetricResult, results: Results) -> list[MetricResult]:
             and not (control.bundle or "").startswith(ONE_MAP_PREFIX)]  # fmt: skip
 
 
-def best(figures: Sequence[MetricResult]) -> MetricResult | None:
-    """The best of the same figure of several sources."""
-    lower = figures and METRICS[figures[0].name].lower_is_better
-    return (min if lower else max)(figures, key=lambda figure: figure.value or 0.0, default=None)
+def best_control(metric: MetricResult, results: Results) -> tuple[MetricResult | None, MetricResult | None]:
+    """The control beside which a figure looks worst, and the paired difference from it."""
+    sign = -1 if METRICS[metric.name].lower_is_better else 1
+    candidates = {control.bundle: control for control in controls(metric, results)}
+    key = (metric.name, metric.bundle, metric.infill)
+    pairs = [pair for pair in results.comparisons if (pair.name, pair.bundle, pair.infill) == key
+             and pair.against in candidates and pair.value is not None]  # fmt: skip
+    pair = min(pairs, key=lambda pair: sign * (pair.value or 0.0), default=None)
+    best = max(candidates.values(), key=lambda control: sign * (control.value or 0.0), default=None)
+    return (candidates[pair.against], pair) if pair else (best, None)
 
 
-def difference(metric: MetricResult, control: MetricResult | None, results: Results) -> MetricResult | None:
-    """The paired difference of a figure from that of a control."""
-    key = (metric.name, metric.bundle, metric.infill, control.bundle if control else None)
-    pairs = (pair for pair in results.comparisons if (pair.name, pair.bundle, pair.infill, pair.against) == key)
-    return next(pairs, None) if control else None
+def with_tested_intervals(results: Results) -> Results:
+    """The results with the interval of its test beside each figure that a check tested: one figure, one interval."""
+    tested = [check for check in results.checks if check.observed is not None and check.low is not None]
+
+    def mended(metric: MetricResult) -> MetricResult:
+        for check in tested:
+            if (metric.name, metric.against, metric.n) == (check.metric, check.against, check.n) and math.isclose(
+                metric.value or 0.0, check.observed or 0.0, abs_tol=1e-9
+            ):
+                return replace(metric, low=check.low, high=check.high)
+        return metric
+
+    return replace(results, metrics=tuple(map(mended, results.metrics)),
+                   comparisons=tuple(map(mended, results.comparisons)))  # fmt: skip
+
+
+def is_checked(metric: str, results: Results) -> bool:
+    """Whether the policy sets a limit to a metric; only then is a figure good or bad."""
+    return any(check.metric == metric and check.counts for check in results.checks)
 
 
 def over_controls(results: Results) -> list[MetricResult]:
@@ -79,21 +102,13 @@ def over_controls(results: Results) -> list[MetricResult]:
     return pairs
 
 
-def no_specificity(results: Results) -> str:
-    """Why label specificity is not drawn."""
-    metrics = [metric for metric in results.metrics if metric.name == "label_specificity"]
-    if not metrics:
-        return "Label specificity was not part of this run."
-    return wording.NO_ROWS if metrics[0].value is not None else f"Not assessed: {remark(metrics[0])}."
-
-
 def is_share(metric: MetricResult) -> bool:
     """Whether it can be drawn on a line from 0 to 1."""
     return METRICS[metric.name].bounds == SHARE
 
 
-def change(pair: MetricResult | DifferenceResult) -> wording.Word:
-    """What a paired difference shows."""
+def change(pair: MetricResult | DifferenceResult, *, toned: bool = True) -> wording.Word:
+    """What a paired difference shows; without a tone where nothing says what is good."""
     low, high = pair.low, pair.high
     from_runtimes = isinstance(pair, DifferenceResult) and pair.better is None  # they may have caused it
     if low is None or high is None:
@@ -101,6 +116,7 @@ def change(pair: MetricResult | DifferenceResult) -> wording.Word:
     if low <= 0 <= high or from_runtimes:
         return wording.Word("no clear difference", "≈", "open")
     tone = "pass" if (low > 0) != METRICS[pair.name].lower_is_better else "fail"
+    tone = tone if toned else "none"
     return wording.Word("higher", "▲", tone) if low > 0 else wording.Word("lower", "▼", tone)
 
 
@@ -174,16 +190,25 @@ def available(results: Results, *, gallery: bool) -> set[str]:
     return {part for part, value in parts.items() if value} | assessed | ({"figures"} if assessed else set())
 
 
-def tally(results: Results) -> list[tuple[wording.Word, int]]:
-    """How many of the checks that decide have each status."""
+def tally(results: Results) -> str:
+    """How many of the checks that decide have each status, and how many findings do not affect the verdict."""
     statuses = [check.status for check in results.checks if check.counts]
-    return [(wording.status(status), statuses.count(status)) for status in wording.STATUSES if status in statuses]
+    counted = ", ".join(f"{statuses.count(status)} {wording.status(status).word.lower()}" for status in wording.STATUSES
+                        if status in statuses)  # fmt: skip
+    others = len(results.checks) - len(statuses)
+    return "; ".join(filter(None, (counted, f"{others} more for information" if others else "")))
 
 
-def uncounted(results: Results) -> str:
-    """How many findings do not affect the verdict, in words."""
-    findings = sum(not check.counts for check in results.checks)
-    return f"{count(findings, 'more finding')} for information; they do not affect the verdict" if findings else ""
+def judged_by(results: Results) -> str:
+    """The caption of the checks that decide."""
+    by = f"Judged by the policy {name(results.policy.name)}: " if results.policy else ""
+    return f"{by}{tally(results)}. The interval beside a value holds the limits that its test leaves open."
+
+
+def first_finding(results: Results) -> Finding | None:
+    """The first cue that the model should not rely on."""
+    findings = results.examination.findings if results.examination else ()
+    return next((finding for finding in findings if not finding.allowed), None)
 
 
 def not_randomised(results: Results) -> str:
@@ -200,7 +225,16 @@ def not_assessed(results: Results) -> list[tuple[str, str, str]]:
 
 def flags(results: Results) -> list[str]:
     """The flags as sentences."""
-    return [flag_text(flag, results.failed_images, results.runtime, results.settings.labels) for flag in results.flags]
+    return [_flag(flag, results) for flag in results.flags]
+
+
+def _flag(flag: Flag, results: Results) -> str:
+    """A flag, and whether it matters to the verdict."""
+    text = flag_text(flag, results.failed_images, results.runtime, results.settings.labels)
+    check = next((check for check in results.checks if check.metric == "flags" and text in check.reason), None)
+    if check is None:
+        return f"{text.removesuffix('.')}."
+    return f"{text}. {'The verdict counts this.' if check.part_of else 'It does not affect the verdict.'}"
 
 
 def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:

@@ -1,6 +1,5 @@
 """What the report says in words: verdicts, definitions, limits, and where a regulator may file it."""
 
-import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -48,13 +47,6 @@ def headline(results: Results) -> Word:
     return word._replace(word=f"{word.word}, with {count} finding{'' if count == 1 else 's'} suppressed")
 
 
-def paragraphs(reason: str) -> list[str]:
-    """A reason, with a paragraph for each finding, for how sure it is, and for what to do."""
-    starts = r" (?=(?:Failed|Open|Error|Not assessed): “|The others: |Not settled: |Maps that |What to do: |"
-    starts += r"A pass means |With so many )"
-    return re.split(starts, reason) if reason else []
-
-
 def status(name: str | None) -> Word:
     """A check's looks."""
     return Word("Not there", "–", "none") if name is None else STATUSES.get(name, Word(name, "!", "fail"))
@@ -90,29 +82,39 @@ _METHODS = (
 )  # fmt: skip
 
 
-def definitions() -> list[Definition]:
-    """The terms of the report, every metric among them."""
-    metrics = [metric for metric in METRICS.values() if metric.needs != "nothing"]
+def definitions(results: Results) -> list[Definition]:
+    """The terms that a reader of these results needs, every metric among them."""
+    measured = {metric.name for metric in results.metrics}
+    metrics = [metric for metric in METRICS.values() if metric.name in measured]
+    needed = {"Controls": results.controls, "Model randomisation": results.randomisation,
+              "Test by betting": any(check.evidence for check in results.checks), "Interval": measured}  # fmt: skip
     return [*_TERMS, *((f"{metric.title[:1].upper()}{metric.title[1:]}",
                         f"{metric.definition} {metric.direction.capitalize()} is better.", metric.formula)
-                       for metric in metrics), *_METHODS]  # fmt: skip
+                       for metric in metrics), *(term for term in _METHODS if needed[term[0]])]  # fmt: skip
 
 
-MAY_NOT_CLAIM = (
-    "That the model is right, safe, fair or robust. The figures are about heatmaps of the model, not its quality.",
-    "That the model looks at the right thing. A faithful map of a model that reads a watermark is complete and sound; "
-    "where the evidence lies is another question, asked by the pointing game and the overlap, and by eye.",
-    "A worst case. “Worst” figures are means over images of a minimum over labels; a single image may be far worse, "
-    "and an adversary was not looked for.",
-    "Anything about other images, other labels, another infill, other preprocessing, or another version of the model "
-    "file. The digests under Identity say which were measured.",
-    "That one method is better than another when figures come from different settings, or when the interval of their "
-    "paired difference holds 0.",
-    "That a figure is good because it is high. In published tables a centred Gaussian that never saw the model beats "
-    "several methods on completeness: read every figure beside its controls.",
-    "That people understand the maps or decide better with them. No person was asked.",
-    "Conformity with a law or a standard. The report is evidence that a person must weigh.",
-)
+def limits(results: Results) -> list[str]:
+    """What these results may not be used to claim."""
+    measured, images = {metric.name for metric in results.metrics}, results.subject.images.count
+    infills = " and ".join(results.infills)
+    claims = {
+        "The figures are about heatmaps of this model file. They do not show that the model is right, safe, fair or "
+        "robust.": True,
+        f"The figures hold for these {images:,} images and their kind, the infill {infills} and this preprocessing; "
+        "figures measured with other settings are not comparable.": bool(infills),
+        "Faithful maps show what the model relies on, not whether it should. Where the evidence lies was not compared "
+        "with where it should lie.": not measured & {"pointing_game", "iou"},
+        "“Worst” figures are means over images of the worst label of each; a single image may be far worse, and an "
+        "adversary was not looked for.": bool(measured & {"worst_completeness", "worst_soundness"}),
+        "A high figure alone says little: maps that ignore the model were not measured beside these.":
+            not results.controls,
+        "One set of heatmaps is better than another only where the interval of their paired difference leaves 0 out.":
+            len(results.bundles) > 1,
+        "An examination that finds nothing does not show that the model takes no shortcut.":
+            bool(results.examination and not results.examination.findings),
+    }  # fmt: skip
+    of_policy = results.policy.cannot_tell if results.policy and results.verdict == "pass" else ()
+    return [*(claim for claim, applies in claims.items() if applies), *of_policy]
 
 
 class Item(NamedTuple):
@@ -178,6 +180,3 @@ def evidence(items: Iterable[Item], available: Collection[str]) -> list[Item]:
 
 
 NO_EVIDENCE = "none in this report"
-RANDOMISATION_NOT_RUN = "Model randomisation was not part of this run."
-NO_GALLERY = "No pictures were kept with this run."
-NO_ROWS = "The rows behind the figures were not kept with this run, so nothing can be drawn from them."

@@ -74,6 +74,7 @@ class Finding:
         return CheckResult(
             self.id, self.title, self.metric, self.status, figure.value, low, high, figure.n, self.limit,
             self.rule, self.severity, self.required, self.reason, counts, self.evidence, self.part_of or None,
+            self.figure.against or None, self.what_to_do.removeprefix("What to do: ") or None,
             None if suppression is None else suppression.to_record(), self.would_be,
         )  # fmt: skip
 

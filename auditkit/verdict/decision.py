@@ -212,12 +212,15 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
 
 
 def _weak(of_policy: Sequence[Finding]) -> str:
-    """Says so where maps differ from label to label as they should, but are no better than one without the model."""
+    """Says so where maps differ from label to label as they should, but do not beat one that ignores the model."""
     specific = any(finding.metric == "label_specificity" and finding.status == "pass" for finding in of_policy)
-    beaten = [finding.figure.against for finding in of_policy
-              if finding.metric == "relevance_gain" and finding.status == "fail"]  # fmt: skip
-    better = source_text(beaten[0]) if specific and any(beaten) else ""
-    return f"The maps are faithful but weak: no better than {better}. " if better else ""
+    beaten = [
+        finding.figure for finding in of_policy if finding.metric == "relevance_gain" and finding.status == "fail"
+    ]
+    if not specific or not beaten or not beaten[0].against:
+        return ""
+    word = "worse" if (beaten[0].value or 0.0) < 0 else "hardly better"
+    return f"The maps are faithful but weak: {word} than {source_text(beaten[0].against)}. "
 
 
 def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Severity) -> str:

@@ -2,16 +2,18 @@
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 from PIL import Image
+from scipy import ndimage
 
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
 from auditkit.metrics.betting import Sample
-from auditkit.metrics.exchanges import CORNERS
+from auditkit.metrics.exchanges import CORNERS, Exchange, Side
 from auditkit.runs.examination.places import ALL_CORNERS, BORDER, centre, place, zone
 from auditkit.runs.examination.proposals import CARRIES, Proposal, Tested
 from auditkit.runs.folder.examination import CueKind, Example, Finding
@@ -21,6 +23,7 @@ from auditkit.runs.pictures.heatmap_panels import in_colour
 _EXAMPLES = 4  # pictures of a finding
 _SIDE = 128  # pixels of a picture's side
 _GAP = 4
+_FRAME = (((255, 255, 255), 3), ((214, 0, 84), 2))  # colours and widths in pixels, the inner one last
 _HIGH = 0.6  # a prediction that follows so often depends on the cue alone
 
 
@@ -70,10 +73,11 @@ def _examples(tested: Tested, number: int, out: Path) -> tuple[Example, ...]:
     proposal, material = tested.proposal, tested.proposal.outcome.material
     examples = list[Example]()
     for recipient, donor in _followed(tested)[:_EXAMPLES]:
-        mixed = proposal.outcome.exchange.mix(material.sides[recipient], material.sides[donor])
+        exchange, sides = proposal.outcome.exchange, (material.sides[recipient], material.sides[donor])
+        pictures = [material.pixels[recipient], material.pixels[donor], exchange.mix(*sides)]
         name = f"finding-{number}-{len(examples) + 1}.png"
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / name, _strip([material.pixels[recipient], material.pixels[donor], mixed]))
+        write_whole(out / name, _strip(pictures, _part(exchange, *sides)))
         before, after = (int(material.predicted[index]) for index in (recipient, donor))
         examples.append(Example(material.ids[recipient], material.ids[donor], before, after, name))
     return tuple(examples)
@@ -89,12 +93,27 @@ def _followed(tested: Tested) -> list[tuple[int, int]]:
     return list(by_donor.values())
 
 
-def _strip(pictures: Sequence[Array]) -> bytes:
-    """Recipient, donor and the exchange side by side, as a PNG."""
+def _part(exchange: Exchange, recipient: Side, donor: Side) -> Array:
+    """Which pixels come from the donor; none where the exchange has no place."""
+    blank, full = (np.full_like(recipient.pixels, value) for value in (0, 1))
+    chosen = exchange.mix(replace(recipient, pixels=blank), replace(donor, pixels=full)).any(axis=-1)
+    return np.zeros_like(chosen) if chosen.all() else np.asarray(chosen)
+
+
+def _strip(pictures: Sequence[Array], part: Array) -> bytes:
+    """Recipient, donor and the exchange side by side, as a PNG; the part is framed in the last two."""
     strip = Image.new("RGB", (len(pictures) * (_SIDE + _GAP) - _GAP, _SIDE), "white")
     for position, pixels in enumerate(pictures):
-        picture = Image.fromarray(np.ascontiguousarray(in_colour(pixels)))
-        strip.paste(picture.resize((_SIDE, _SIDE), Image.Resampling.NEAREST), (position * (_SIDE + _GAP), 0))
+        picture = np.array(_enlarged(in_colour(pixels)))
+        if position:
+            inside = np.asarray(_enlarged(part.astype(np.uint8)), np.bool_)
+            for colour, width in _FRAME:
+                picture[ndimage.binary_dilation(inside, iterations=width) & ~inside] = colour
+        strip.paste(Image.fromarray(picture), (position * (_SIDE + _GAP), 0))
     stream = io.BytesIO()
     strip.save(stream, "PNG", optimize=True)
     return stream.getvalue()
+
+
+def _enlarged(pixels: Array) -> Image.Image:
+    return Image.fromarray(np.ascontiguousarray(pixels)).resize((_SIDE, _SIDE), Image.Resampling.NEAREST)

@@ -13,6 +13,7 @@ from auditkit.errors import BadInput
 from auditkit.runs.folder.store import DAMAGED, LEFT_OVER, LOCK
 
 SUMS = "SHA256SUMS"
+SIGNED_OFF = "signoff.json"  # written after the list, and not listed
 SIGNATURES = tuple(f"{SUMS}{suffix}" for suffix in (".sig", ".asc", ".minisig", ".sigstore.json"))  # beside the list
 # What a killed writer leaves behind, and parts that were set aside: a finished run has better ones.
 _UNFINISHED = re.compile(rf"{LEFT_OVER}|.+\.part|.+\.parquet\{DAMAGED}")
@@ -25,7 +26,7 @@ def write(folder: Path) -> None:
     """List every file of a run and remove what no finished run has; the last thing that is written into it."""
     with write_errors(folder / SUMS):
         _remove_unfinished(folder)
-        lines = [_line(name, _digest(folder / name)) for name in _names(folder)]
+        lines = [_line(name, digest(folder / name)) for name in _names(folder)]
         write_whole(folder / SUMS, b"".join(lines))
 
 
@@ -61,7 +62,7 @@ def check(folder: Path) -> list[str]:
             problems.append(f"{name} is missing")
         elif name not in digests:
             problems.append(f"{name} is not listed in {SUMS}")
-        elif _digest(folder / name) != digests[name]:
+        elif digest(folder / name) != digests[name]:
             problems.append(f"{name} was changed")
     return problems
 
@@ -69,7 +70,7 @@ def check(folder: Path) -> list[str]:
 def _names(folder: Path) -> list[str]:
     """The files of a run by their paths inside it, sorted; links and devices have no place there."""
     names = {path.relative_to(folder).as_posix() for path in _files(folder)}
-    return sorted(names - {SUMS, LOCK, *SIGNATURES}, key=os.fsencode)
+    return sorted(names - {SUMS, LOCK, SIGNED_OFF, *SIGNATURES}, key=os.fsencode)
 
 
 def _remove_unfinished(folder: Path) -> None:
@@ -91,7 +92,8 @@ def _files(folder: Path) -> Iterator[Path]:
             raise BadInput(f"{entry.path} is a link or a device; a run holds plain files and folders. Remove it.")
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """sha256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

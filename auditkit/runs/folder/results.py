@@ -148,6 +148,8 @@ class CheckResult:
     counts: bool = True
     evidence: Evidence | None = optional()  # None: chance does not affect it
     part_of: str | None = optional()
+    against: str | None = optional()  # the control that it was compared with
+    what_to_do: str | None = optional()
     suppression: RecordedSuppression | None = optional()
     would_be: Status | None = optional()
 

@@ -14,7 +14,7 @@ from auditkit.data.ranks import Order
 from auditkit.model.card import Card
 from auditkit.model.classifier import AnyClassifier
 
-KEPT = 0.3  # share of the pixels that the third picture shows
+KEPT = 0.05  # share of the pixels that the third picture shows
 LEAST_SIDE = 224  # of a panel; smaller images are enlarged by whole factors
 CAPTION = 18  # pixels above the panels
 GAP = 4  # pixels between panels

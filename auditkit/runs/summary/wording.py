@@ -48,7 +48,7 @@ _NOTES: dict[NoteKind, str] = {
     "images-with-region": "{0.count} of {0.total} images have a region and a map for the label they show",
 }
 _FLAGS: dict[FlagKind, str] = {
-    "copies": "{0.count} of {0.total} images are copies of others",
+    "copies": "{0.count} of {0.total} images are copies of others, so the intervals are too narrow",
     "unusable-images": "{0.count} of {0.total} images cannot be used and are left out",
     "images-without-label": "{0.count} of {0.total} images have no label in '{labels}' and are left out",
     "runtime-off": "figures differ from strict float32 on the CPU by more than is acceptable",
@@ -56,10 +56,11 @@ _FLAGS: dict[FlagKind, str] = {
     "tie-order-matters": "{0.bundle}: the order of tied pixels changes insertion ({0.infill}) by {0.value:.3f} (mean)",
     "maps-missing": "{0.bundle}: {0.count} maps are missing",
     "same-map-for-all-labels": "{0.bundle}: {0.count} of {0.total} maps on images with several labels are the "
-                               "same for all of them",
-    "position-only": "{0.bundle}: {0.count} of {0.total} maps are those of other images",
-    "constant": "{0.bundle}: {0.count} of {0.total} maps are constant",
-    "ties": "{0.bundle}: many pixels are tied in {0.count} of {0.total} maps",
+                               "same for all of them, so they do not tell one label from another",
+    "position-only": "{0.bundle}: {0.count} of {0.total} maps are those of other images, so they do not depend on the "
+                     "image that they are for",
+    "constant": "{0.bundle}: {0.count} of {0.total} maps are constant, so they mark no pixel",
+    "ties": "{0.bundle}: many pixels are tied in {0.count} of {0.total} maps, so their order is drawn at random",
 }  # fmt: skip
 
 

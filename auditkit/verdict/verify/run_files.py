@@ -32,7 +32,7 @@ def _any_of(*names: str) -> str:
 _KINDS = {
     re.compile(kind): limit for kind, limit in {
         _any_of(RUN, RESULTS, REPORT, f"{GALLERY}/{INDEX}"): 32 * _MIB,
-        _any_of(POLICY, SITTINGS, *checksums.SIGNATURES): _MIB,
+        _any_of(POLICY, SITTINGS, checksums.SIGNED_OFF, *checksums.SIGNATURES): _MIB,
         _any_of(LOCK): _PROCESS_ID,
         _any_of(checksums.SUMS): 256 * _MIB,
         f"{_BUNDLE}/{_any_of(bundle_files.HEADER, bundle_files.MANIFEST, RECORD)}": 256 * _MIB,

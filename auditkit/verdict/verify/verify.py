@@ -16,7 +16,7 @@ from auditkit.report.load_run import load
 from auditkit.runs.comparison.compare import compare
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress, silent
-from auditkit.runs.folder import checksums
+from auditkit.runs.folder import checksums, signoff
 from auditkit.runs.folder.store import LOCK, RESULTS, RUN
 from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict.verify import consistency, examination, maps, pictures, recompute, run_files, sample, stored_rows
@@ -144,6 +144,8 @@ def verify(
         return result
     with run_files.memory_limit(run), np.errstate(all="ignore"):
         result.check("files", lambda: _files(run, foreign))
+        if (run / checksums.SIGNED_OFF).exists():
+            result.check("sign-off", lambda: _signed_off(run))
         recorded = _recorded(result, run)
         rows_hold = recorded is not None and _check_folder(result, recorded)
     if recorded is not None:
@@ -157,6 +159,11 @@ def _files(run: Path, foreign: Sequence[str]) -> Outcome:
     if lock.exists() and not (b"0" + lock.read_bytes()).isdigit():
         problems.append(f"{LOCK} holds more than the number of a process")
     return Outcome(f"{0 if problems else len(checksums.read(run))} are as listed in {checksums.SUMS}", problems)
+
+
+def _signed_off(run: Path) -> Outcome:
+    signed, problems = signoff.checked(run)
+    return Outcome(f"{signed.decision} by {signed.name}, {signed.role}, on {signed.date}, for these files", problems)
 
 
 def _recorded(result: Verification, run: Path) -> RecordedRun | None:

@@ -1,0 +1,195 @@
+"""The first screen in words: are the heatmaps faithful, what does the model rely on, what is open, what to do next."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from auditkit.metrics.table import METRICS, title
+from auditkit.report import examination as relies
+from auditkit.report import sections, wording
+from auditkit.report.formatting import count, name, prose, sentence
+from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, STATUSES
+from auditkit.runs.folder.results import CheckResult, Results
+from auditkit.runs.summary.wording import remark, source_text
+
+FAITHFUL, RELIES_ON = "Are the heatmaps faithful?", "What does the model rely on?"
+_VERDICTS = {
+    "pass": "Yes. The heatmaps meet {policy}.",
+    "fail": "No. The heatmaps do not meet {policy}.",
+    "inconclusive": "Not settled. These images do not decide whether the heatmaps meet {policy}. This is not a pass.",
+    "measured": "Not judged. The figures were measured, and {policy} sets no limit that decides.",
+}
+_AT_MOST = "Maps that {} would {} in at most 5 % of audits, even if you look again while you add images."
+_SHOW = {
+    "relevance_gain": "the heatmaps show the prediction",
+    "other_label_evidence": "the heatmaps of labels that are not predicted show these labels",
+}
+_CLAIMS = {  # where the limit is kept, and where it is missed
+    "label_specificity": ("the heatmaps of different labels show different evidence",
+                          "the heatmaps of different labels show much the same evidence"),
+    "randomisation": ("the heatmaps change when the model is re-initialised",
+                      "the heatmaps hardly change when the model is re-initialised, so they do not show what it has "
+                      "learned"),
+    "flags": ("no heatmaps are reused or constant", "some heatmaps are reused or constant"),
+    "runtime_error": ("the machine does not change the figures", "the machine changes the figures"),
+}  # fmt: skip
+_NOT_EXAMINED, _NOTHING_FOUND = wording.Word("Not examined", "–", "none"), wording.Word("Nothing found", "●", "none")
+_QUIET = ("flags", "runtime_error")  # checks that are not worth a line where they pass
+
+
+class Reason(NamedTuple):
+    """What a check says, in a sentence and in figures."""
+
+    word: wording.Word
+    text: str
+    figures: str
+
+
+class Answer(NamedTuple):
+    """An answer in a sentence, why, how sure it is, and compared with what."""
+
+    word: wording.Word
+    text: str
+    reasons: list[Reason]
+    sure: str
+    compared: str = ""
+
+
+def faithful(results: Results) -> Answer:
+    """Whether the heatmaps show what the model uses."""
+    policy = f"the policy “{name(results.policy.name)}”" if results.policy else ""
+    text = _VERDICTS.get(results.verdict or "", "This verdict is not known: {policy}.").format(policy=policy)
+    if not results.verdict:
+        text = "Not judged. No policy was applied, so the figures stand by themselves."
+    reasons = [_reason(check) for check in _deciding(results)]
+    return Answer(wording.headline(results), text, reasons, _sure(results), _compared(results))
+
+
+def _deciding(results: Results) -> list[CheckResult]:
+    """The checks that say something about the maps, and others that did not pass; the worst first."""
+    judged = results.verdict in ("pass", "fail", "inconclusive")
+    checks = [check for check in results.checks if not check.part_of and (check.counts or not judged)
+              and not check.id.startswith("not-above-")
+              and (check.status != "pass" or (check.metric in METRICS and check.metric not in _QUIET))]  # fmt: skip
+    return sorted(checks, key=lambda check: STATUSES.index(check.status))
+
+
+def _reason(check: CheckResult) -> Reason:
+    figures = check.reason
+    for advice in filter(None, (f"What to do: {check.what_to_do}", check.what_to_do)):
+        figures = figures.replace(advice, "").strip()
+    metric = METRICS.get(check.metric)
+    if metric and metric.phrase:
+        begins = f"{metric.title[:1].upper()}{metric.title[1:]}"
+        figures = figures.replace(begins, f"{begins} ({metric.phrase})", 1)
+    return Reason(wording.status(check.status), _claim(check), prose(figures))
+
+
+def _claim(check: CheckResult) -> str:
+    """What a check shows, in a sentence that needs no figure."""
+    if check.metric in _CLAIMS and check.status in ("pass", "fail", "inconclusive"):
+        kept, missed = _CLAIMS[check.metric]
+        text = {"pass": kept, "fail": missed}.get(check.status, f"It is open whether {kept}")
+        return sentence(text)
+    if check.rule.startswith("margin over ") and check.status in ("pass", "fail", "inconclusive"):
+        return _beside_controls(check)
+    name_of = check.title or check.id
+    return sentence(name_of if check.status in ("pass", "suppressed") else f"not shown: {name_of}")
+
+
+def _beside_controls(check: CheckResult) -> str:
+    show = _SHOW.get(check.metric, f"the heatmaps have {title(check.metric)}")
+    control = source_text(check.against) if check.against else "every map that ignores the model"
+    if check.status == "pass":
+        return sentence(f"{show} better than every map that ignores the model")
+    if check.status == "inconclusive":
+        return sentence(f"it is open whether {show} better than {control}")
+    return sentence(f"{show} {'worse' if (check.observed or 0) < 0 else 'hardly better'} than {control}")
+
+
+def _sure(results: Results) -> str:
+    images = count(results.subject.images.count, "image")
+    counted = [check for check in results.checks if check.counts]
+    if results.verdict == "fail":
+        failed = [check for check in counted if check.status == "fail"]
+        certain = any(check.evidence is None for check in failed)
+        chance = "What failed is a fact about these maps, not a matter of chance." if certain else (
+            _AT_MOST.format("meet the policy", "fail"))  # fmt: skip
+        return f"{images}. {chance}"
+    if results.verdict == "pass" and any(check.evidence for check in counted):
+        return f"{images}. {_AT_MOST.format('do not meet the policy', 'pass')}"
+    if any(check.id == "images" and check.status != "pass" for check in counted):
+        return f"{images}, too few to decide."
+    if results.verdict == "inconclusive":
+        return f"{images}. The tests decide neither way: either answer would be wrong too often."
+    return f"{images}. Nothing was tested; the intervals say how far figures may move with other images."
+
+
+def _compared(results: Results) -> str:
+    """Which maps the heatmaps were compared with."""
+    sources = dict.fromkeys(control.bundle or "" for control in results.controls)
+    blind = [source for source in sources if source.startswith(CONTROL) and not source.startswith(ONE_MAP_PREFIX)]
+    if not blind:
+        return "Nothing: no maps that ignore the model were measured."
+    few = " or ".join(map(source_text, blind[:2]))
+    return f"{count(len(blind), 'map')} for each image that know nothing of the model, such as {few}."
+
+
+def relies_on(results: Results) -> Answer:
+    """What the model was found to rely on."""
+    examination, names = results.examination, results.subject.class_names
+    if examination is None:
+        reason = f": {results.not_examined.removesuffix('.')}" if results.not_examined else ""
+        return Answer(_NOT_EXAMINED, f"Not known: the model was not examined{reason}.", [], "")
+    counted = [finding for finding in examination.findings if not finding.allowed]
+    if not counted:
+        allowed = " beyond what the policy allows" if examination.findings else ""
+        text = f"No shortcut was found{allowed}. This does not show that there is none."
+        how = "Parts were exchanged between images, and the prediction seldom followed the part."
+        return Answer(_NOTHING_FOUND, text, [], f"{how} {relies.how(examination)}")
+    high = any(finding.severity in ("high", "critical") for finding in counted)
+    word = wording.Word(f"Finding, severity {counted[0].severity}", "✕" if high else "!", "fail" if high else "open")
+    return Answer(word, relies.summary(examination, names), [], relies.seen(counted[0], names))
+
+
+def not_assessed(results: Results) -> list[str]:
+    """What this run does not say, a line each."""
+    return list(dict.fromkeys(map(sentence, _gaps(results))))
+
+
+def _gaps(results: Results) -> Iterator[str]:
+    for check in results.checks:
+        if check.status == "not assessed" and not check.part_of:
+            yield f"{check.title or check.id}: {check.reason}"
+    for metric in results.metrics:
+        if metric.value is None:
+            yield f"{title(metric.name)}: {remark(metric)}"
+    assessed = {metric.name for metric in results.metrics}
+    why = sections.not_randomised(results)
+    if why or results.randomisation is None:
+        yield f"whether the heatmaps change when the model is re-initialised: {why or 'not asked for'}"
+    if "pointing_game" not in assessed:
+        yield "whether the heatmaps point at the object: no regions were given"
+    if "accuracy" not in assessed:
+        yield "whether the predictions are right: no labels were given"
+    if results.failed_images:
+        yield f"{count(len(results.failed_images), 'image')} that could not be used"
+
+
+def next_steps(results: Results) -> list[str]:
+    """What to do now, the most urgent first."""
+    open_checks = [check for check in _deciding(results) if check.status not in ("pass", "suppressed")]
+    advice = [check.what_to_do for check in open_checks if check.what_to_do]
+    steps = [f"Add images. {text}" if text.startswith("About ") else text for text in advice]
+    steps += [f"Hint: {hint.text}" for hint in results.hints]
+    steps += [f"Add images. {check.reason}" for check in open_checks if check.id == "images"]
+    if results.policy and not results.examination and not results.not_examined:
+        steps.append("Examine the model: auditkit examine MODEL IMAGES -o RUN.")
+    if results.verdict == "measured":
+        steps.append("For a verdict, audit by a policy that sets limits, such as --policy standard.")
+    if not results.policy:
+        steps.append("Judge the heatmaps: auditkit audit MODEL IMAGES --heatmaps BUNDLE -o RUN.")
+    if results.verdict == "pass":
+        steps.append("Look at the worst images of the gallery and at the limits, then sign.")
+    elif not steps:
+        steps.append("Read the checks below.")
+    return list(dict.fromkeys(map(prose, steps)))
