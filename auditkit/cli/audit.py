@@ -100,7 +100,7 @@ def audit(
     if as_json:
         console.print_json(results.to_json(), sort_keys=True)
     else:
-        print_last_screen(results, folder, verbose)
+        print_last_screen(results, folder, verbose=verbose)
         console.print_fields(console.identifiers(classifier, dataset) if verbose else [])
     if not exit_zero:
         raise typer.Exit(audits.EXIT_CODES[results.verdict or "inconclusive"])

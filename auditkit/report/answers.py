@@ -60,7 +60,7 @@ def faithful(results: Results) -> Answer:
     text = _VERDICTS.get(results.verdict or "", "This verdict is not known: {policy}.").format(policy=policy)
     if not results.verdict:
         text = "Not judged. No policy was applied, so the figures stand by themselves."
-    reasons = [_reason(check) for check in _deciding(results)]
+    reasons = [_reason(check, results) for check in _deciding(results)]
     return Answer(wording.headline(results), text, reasons, _sure(results), _compared(results))
 
 
@@ -73,15 +73,22 @@ def _deciding(results: Results) -> list[CheckResult]:
     return sorted(checks, key=lambda check: STATUSES.index(check.status))
 
 
-def _reason(check: CheckResult) -> Reason:
-    figures = check.reason
-    for advice in filter(None, (f"What to do: {check.what_to_do}", check.what_to_do)):
-        figures = figures.replace(advice, "").strip()
+def _reason(check: CheckResult, results: Results) -> Reason:
+    flagged = check.metric == "flags" and results.flags
+    figures = " ".join(sections.flags(results)) if flagged else _without_advice(check)
     metric = METRICS.get(check.metric)
     if metric and metric.phrase:
         begins = f"{metric.title[:1].upper()}{metric.title[1:]}"
         figures = figures.replace(begins, f"{begins} ({metric.phrase})", 1)
     return Reason(wording.status(check.status), _claim(check), prose(figures))
+
+
+def _without_advice(check: CheckResult) -> str:
+    """The reason of a check without what to do, which has a place of its own."""
+    reason = check.reason
+    for advice in filter(None, (f"What to do: {check.what_to_do}", check.what_to_do)):
+        reason = reason.replace(advice, "").strip()
+    return reason
 
 
 def _claim(check: CheckResult) -> str:
@@ -103,7 +110,9 @@ def _beside_controls(check: CheckResult) -> str:
         return sentence(f"{show} better than every map that ignores the model")
     if check.status == "inconclusive":
         return sentence(f"it is open whether {show} better than {control}")
-    return sentence(f"{show} {'worse' if (check.observed or 0) < 0 else 'hardly better'} than {control}")
+    blind = bool(check.against) and not (check.against or "").startswith(ONE_MAP_PREFIX)
+    word = "worse" if (check.observed or 0) < 0 else "hardly better"
+    return sentence(f"{show} {word} than {control}{', a map that ignores the model' if blind else ''}")
 
 
 def _sure(results: Results) -> str:
@@ -159,7 +168,7 @@ def not_assessed(results: Results) -> list[str]:
 def _gaps(results: Results) -> Iterator[str]:
     for check in results.checks:
         if check.status == "not assessed" and not check.part_of:
-            yield f"{check.title or check.id}: {check.reason}"
+            yield f"{check.title or check.id}: {_without_advice(check)}"
     for metric in results.metrics:
         if metric.value is None:
             yield f"{title(metric.name)}: {remark(metric)}"
@@ -177,7 +186,9 @@ def _gaps(results: Results) -> Iterator[str]:
 
 def next_steps(results: Results) -> list[str]:
     """What to do now, the most urgent first."""
-    open_checks = [check for check in _deciding(results) if check.status not in ("pass", "suppressed")]
+    failed = results.verdict == "fail"  # which no image more undoes
+    settled = ("pass", "suppressed", *(("inconclusive", "not assessed") if failed else ()))
+    open_checks = [check for check in _deciding(results) if check.status not in settled]
     advice = [check.what_to_do for check in open_checks if check.what_to_do]
     steps = [f"Add images. {text}" if text.startswith("About ") else text for text in advice]
     steps += [f"Hint: {hint.text}" for hint in results.hints]

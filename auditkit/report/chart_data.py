@@ -10,6 +10,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.report.load_run import Loaded
+from auditkit.report.sections import best_control
 from auditkit.runs.folder.figures import CONTROL
 from auditkit.runs.summary.row_table import RowTable
 
@@ -52,6 +53,14 @@ class Rows:
     def controls(self) -> list[str]:
         """Those they are judged beside."""
         return [name for name in self.table.sources if name.startswith(CONTROL)]
+
+    def best_control(self, bundle: str) -> str | None:
+        """The control beside which the insertion of a bundle looks worst."""
+        results = self.loaded.results
+        figures = (metric for metric in results.metrics
+                   if (metric.name, metric.bundle, metric.infill) == ("insertion", bundle, self.infill))  # fmt: skip
+        control = next((best_control(figure, results)[0] for figure in figures), None)
+        return control.bundle if control else None
 
     def measured(self, source: str) -> Array:
         """Positions of a source's rows that have figures."""

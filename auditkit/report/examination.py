@@ -109,8 +109,8 @@ def everywhere(examination: Examination) -> str:
     if shuffled is None or shuffled.agrees < _EVERYWHERE:
         return ""
     return (f"The evidence is everywhere: with small patches shuffled, {_percent(shuffled.agrees)} of the predictions "
-            "stay the same. What the model reads is colour, texture or fine detail, not a shape, and no heatmap can show "
-            "where it lies.")  # fmt: skip
+            "stay the same. What the model reads is colour, texture or fine detail, not a shape, and no heatmap can "
+            "show where it lies.")  # fmt: skip
 
 
 def probe_value(probe: ProbeRate) -> str:

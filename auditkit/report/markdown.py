@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from auditkit.metrics.table import title
-from auditkit.report import sections, tables, wording
+from auditkit.report import answers, sections, tables, wording
 from auditkit.report.formatting import exact, interval, name, number, percent, signed, source, visible
 from auditkit.report.load_run import Loaded
 from auditkit.runs.folder.figures import MetricResult
@@ -18,7 +18,7 @@ NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
 
 def render_markdown(loaded: Loaded) -> str:
     """Verdict, checks, figures beside controls and by class, randomisation, changes, flags, provenance and limits."""
-    results = loaded.results
+    results = sections.with_tested_intervals(loaded.results)
     parts = [
         *_head(results), _checks(results), *_figures(results), *_classes(loaded), *_randomisation(results),
         *(_changes(results.baseline) if results.baseline else ()), *_flags(results), *_provenance(loaded),
@@ -40,14 +40,18 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], draw: Callab
 
 
 def _head(results: Results) -> list[str]:
-    headline = wording.headline(results)
+    faithful, relying = answers.faithful(results), answers.relies_on(results)
     return [
         f"# {'Audit' if results.policy else 'Evaluation'} of {plain(sections.subject_name(results))}",
-        f"**{headline.symbol} {plain(headline.word)}.** {plain(results.verdict_reason or headline.means)}",
-        *(f"Hint: {plain(hint.text)}" for hint in results.hints),
+        f"**{faithful.word.symbol} {plain(faithful.word.word)}.** {answers.FAITHFUL} {plain(faithful.text)}",
+        _bullets(f"{reason.word.word}: {reason.text} {reason.figures}" for reason in faithful.reasons),
+        plain(f"How sure: {faithful.sure}"), plain(f"Compared with: {faithful.compared}"),
+        plain(f"{answers.RELIES_ON} {relying.text} {relying.sure}"),
         _earlier_run(results.baseline) if results.baseline else "",
         table(("Of", "Which"), sections.subject_line(results)),
-    ]
+        "## What to do next", _bullets(answers.next_steps(results)),
+        "## What was not assessed", _bullets(answers.not_assessed(results)),
+    ]  # fmt: skip
 
 
 def _earlier_run(comparison: Comparison) -> str:
@@ -58,10 +62,10 @@ def _earlier_run(comparison: Comparison) -> str:
 
 def _checks(results: Results) -> str:
     if not results.checks:
-        return "## Checks\n\nNo policy was applied, or it asks nothing."
+        return ""
     head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "n", "Reason")
     rows = map(_check_row, results.checks)
-    return f"## Checks\n\n{plain(sections.tally(results))}.\n\n{table(head, rows)}"
+    return f"## Checks\n\n{plain(results.verdict_reason)}\n\n{plain(sections.tally(results))}.\n\n{table(head, rows)}"
 
 
 def _check_row(check: CheckResult) -> tuple[str, ...]:
@@ -89,9 +93,7 @@ def _figures(results: Results) -> list[str]:
     if about_model:
         rows = [(metric.name, _figure(metric), str(metric.n)) for metric in about_model]
         parts.append(f"Of the model itself\n\n{table(('Metric', 'Value', 'Images'), rows)}")
-    gaps = [f"{bundle}: {metric} is not assessed: {reason}"
-            for bundle, metric, reason in sections.not_assessed(results)]  # fmt: skip
-    return ["## Figures beside the controls", *parts, _bullets(gaps)] if parts else []
+    return ["## Figures beside the controls", *parts] if parts else []
 
 
 def _figure(metric: MetricResult | None) -> str:
@@ -126,8 +128,7 @@ def _classes(loaded: Loaded) -> list[str]:
 def _randomisation(results: Results) -> list[str]:
     stages = tables.stages(results)
     if not stages:
-        reason = sections.not_randomised(results)
-        return ["## Model randomisation", plain(f"Not assessed: {reason}.")] if reason else []
+        return []
     confidence = exact(results.settings.confidence * 100)
     caption = f"Rank correlation (Spearman) with the maps of the whole model, {confidence} % intervals"
     head = ("Stage", "Re-initialised here", "Share of parameters so far", "Spearman", "Images")
@@ -166,7 +167,7 @@ def _flags(results: Results) -> list[str]:
     lines = [*sections.flags(results), *failed[: tables.MOST_FAILED]]
     if len(failed) > tables.MOST_FAILED:
         lines.append(f"and {len(failed) - tables.MOST_FAILED} more images were left out")
-    return ["## Flags", _bullets(lines) or "None."]
+    return ["## Flags", _bullets(lines)] if lines else []
 
 
 def _provenance(loaded: Loaded) -> list[str]:

@@ -118,7 +118,7 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
     """Insertion curves of a bundle and of the controls, for predicted and for other labels."""
     panels, tone = [], tone_of(bundle, rows.bundles)[0]
     controls = [control for control in rows.controls if not control.startswith(ONE_MAP_PREFIX)]
-    named = _named(rows, controls)
+    named = _named(rows, bundle, controls)
     for predicted, heading in ((True, "Predicted label"), (False, "Other labels")):
         curve = rows.curves.get((bundle, predicted))
         if curve is None:
@@ -148,27 +148,19 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
         f"Infill {name(rows.infill)}. Curves are read at {len(GRID)} kept shares, straight between the measured points."
     )
     if len(controls) > 1:
-        caption += " Of the controls, means are drawn; the best has the largest area for the predicted label."
+        caption += " Of the controls, means are drawn; the best is that of insertion in the table of figures."
     if f"{ONE_MAP_PREFIX}{bundle}" in rows.controls:
         caption += f" The control “{CONTROLS['one-map']}” is left out: for the predicted label it is the map itself."
     return Drawn(panels, legend(keys), caption)
 
 
-def _named(rows: Rows, controls: Sequence[str]) -> dict[str, tuple[str, str]]:
+def _named(rows: Rows, bundle: str, controls: Sequence[str]) -> dict[str, tuple[str, str]]:
     """The controls that have a line of their own, with words and tone: the random map and the best of all."""
     named = {_RANDOM: (source(_RANDOM), "k k-random")} if _RANDOM in controls else {}
-    areas = {control: _area(rows.curves[control, True].mean) for control in controls if (control, True) in rows.curves}
-    if len(areas) > 1:
-        best = max(areas, key=lambda control: areas[control])
+    best = rows.best_control(bundle) if len(controls) > 1 else None
+    if best is not None:
         named[best] = (f"best control: {source(best)}", "k k-random" if best == _RANDOM else "k k-best")
     return named
-
-
-def _area(curve: Array) -> float:
-    """The area beneath a curve on the grid, as far as it was measured."""
-    finite = np.isfinite(curve)
-    heights, widths = (curve[finite][:-1] + curve[finite][1:]) / 2, np.diff(GRID[finite])
-    return float((heights * widths).sum())  # numpy has two names for this function, in old versions and in new ones
 
 
 def histograms(rows: Rows, bundle: str, key: str) -> Drawn:

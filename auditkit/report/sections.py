@@ -5,13 +5,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from auditkit.metrics.table import METRICS, SHARE, title
+from auditkit.metrics.table import METRICS, SHARE
 from auditkit.report import wording
 from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, source
 from auditkit.runs.folder.examination import Finding
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, Flag, MetricResult, Taken
 from auditkit.runs.folder.results import CheckResult, DifferenceResult, ModelFile, Results
-from auditkit.runs.summary.wording import flag_text, remark, source_text, why_not_randomised
+from auditkit.runs.summary.wording import flag_text, source_text, why_not_randomised
 
 MOST_KEY_BUNDLES = 3
 _RULES = {"min": "at least", "max": "at most"}
@@ -154,8 +154,8 @@ def subject_line(results: Results) -> list[tuple[str, str]]:
     return [
         ("Model", f"{subject_name(results)}{no_file}"),
         ("Images", f"{taken(results) or count(images.count, 'image')} from {last(images.source)}"),
-        ("Heatmaps", heatmaps), *(("Reproduction", name(entry.text, 400)) for entry in results.reproductions),
-        ("Policy", policy_name),
+        ("Heatmaps", heatmaps), ("Policy", policy_name),
+        *(("Reproduction", name(entry.text, 400)) for entry in results.reproductions),
     ]  # fmt: skip
 
 
@@ -215,12 +215,6 @@ def not_randomised(results: Results) -> str:
     """Why the model was not randomised; empty where it was, or nobody asked."""
     missing = results.randomisation.not_assessed if results.randomisation else None
     return why_not_randomised(missing) if missing else ""
-
-
-def not_assessed(results: Results) -> list[tuple[str, str, str]]:
-    """The bundle, metric and reason of each figure that is missing, once."""
-    missing = [metric for metric in results.metrics if metric.value is None]
-    return list(dict.fromkeys((gap.bundle or "", title(gap.name), remark(gap)) for gap in missing))
 
 
 def flags(results: Results) -> list[str]:

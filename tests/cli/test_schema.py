@@ -24,7 +24,7 @@ from tests.support.commands import auditkit as command
 from tests.support.commands import refused
 from tests.support.results_schema import results_schema
 
-NAMES = ("bundle", "card", "policy", "results")
+NAMES = ("bundle", "card", "policy", "results", "signoff")
 CARDS = sorted((Path(__file__).parents[2] / "models").glob("*.toml"))
 SUPPRESSION = """
 [[suppression]]

@@ -94,7 +94,7 @@ def test_how_it_went(count: int) -> None:
 
 def test_evidence_that_is_everywhere_is_said_to_be() -> None:
     assert words.everywhere(examination()) == ""
-    assert "85%" in words.everywhere(examination(shuffled=0.85))
+    assert "85 %" in words.everywhere(examination(shuffled=0.85))
 
 
 @pytest.mark.parametrize("allowed", ["", "the <i>vendor</i> says so"])
@@ -117,7 +117,7 @@ def test_the_page_shows_all_and_escapes_names(allowed: str, tmp_path: Path) -> N
 def test_the_place_of_a_label_is_told_beside_that_of_others() -> None:
     of_all, of_label = Zone("the centre", None, 40, 30, 100), Zone("the centre", 1, 10, 3, 12)
     text = words.placed(of_label, replace(examination(), zones=(of_all, of_label)), ("cat", "dog"))
-    assert text == ("In 10 of 12 images of “dog” the strongest evidence lies in the centre; so it does in 34% of the "
+    assert text == ("In 10 of 12 images of “dog” the strongest evidence lies in the centre; so it does in 34 % of the "
                     "other images, and edges do in 3.")  # fmt: skip
 
 

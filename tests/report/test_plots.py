@@ -24,7 +24,10 @@ def rows(levels: dict[str, tuple[float, float]]) -> Any:
     curves = {(name, kind): Curve(np.full(len(GRID), level), np.zeros(len(GRID)), np.ones(len(GRID)), 4)
               for name, two in levels.items() for kind, level in zip((True, False), two, strict=True)}  # fmt: skip
     controls = [name for name in levels if name.startswith("control:")]
-    return SimpleNamespace(bundles=["maps"], controls=controls, curves=curves, infill="gray")
+    blind = [name for name in controls if name != ONE_MAP]
+    best = max(blind, key=lambda name: levels[name][0], default=None)
+    return SimpleNamespace(bundles=["maps"], controls=controls, curves=curves, infill="gray",
+                           best_control=lambda bundle: best)  # fmt: skip
 
 
 def pairs(prob: list[float], area: list[float], predicted: list[bool]) -> Any:

@@ -1,5 +1,6 @@
 """An examination names what a function relies on, and nothing where it relies on nothing that is exchanged."""
 
+import io
 import json
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,7 +13,8 @@ from PIL import Image
 
 import auditkit
 from auditkit.errors import BadInput
-from auditkit.runs.examination import proposals, run
+from auditkit.metrics.exchanges import CONTROL, EXCHANGES, WINDOWS, Exchange, Side
+from auditkit.runs.examination import findings, proposals, run
 from auditkit.runs.examination.examine import FEWEST_IMAGES, MOST_IMAGES, drawn, examine, material_of, passes
 from auditkit.runs.examination.material import predictor
 from auditkit.runs.examination.places import ALL_CORNERS, BORDER, VARYING
@@ -136,7 +138,7 @@ def test_pictures_show_recipient_donor_and_exchange(tmp_path: Path) -> None:
             assert picture.size == (3 * 128 + 8, 128)
             first, second, third = (np.asarray(picture)[:, start : start + 128] for start in (0, 132, 264))
         assert np.array_equal(third[:32, :32], second[:32, :32])
-        assert np.array_equal(third[32:], first[32:])
+        assert np.array_equal(third[35:], first[35:])  # below the frame
         assert example.before != example.after
 
 
@@ -207,3 +209,23 @@ def test_a_seeded_sample_is_taken_of_many_images(tmp_path: Path) -> None:
     taken = [drawn(dataset, None, seed) for seed in (0, 0, 1)]
     assert len(set(taken[0])) == MOST_IMAGES
     assert taken[0] == taken[1] != taken[2]
+
+
+@pytest.mark.parametrize(
+    "exchange", [entry for entry in EXCHANGES if entry.kind != CONTROL], ids=lambda entry: entry.name
+)
+def test_what_comes_from_the_donor_is_framed(exchange: Exchange) -> None:
+    """The frame lies around the part, which stays as it is; an exchange without a place has no frame."""
+    rng, windows = np.random.default_rng(0), {name: (slice(8, 16), slice(20, 28)) for name in WINDOWS}
+    pictures = [rng.integers(0, 256, (64, 64, 3), dtype=np.uint8) for _ in "ab"]
+    sides = [Side(pixels, windows, windows["small"], np.arange(64)) for pixels in pictures]
+    part, mixed = findings._part(exchange, *sides), exchange.mix(*sides)
+    assert part.any() == (exchange.kind not in ("colour", "fine pattern"))
+    assert (mixed[part] == pictures[1][part]).all()
+    strip = np.asarray(Image.open(io.BytesIO(findings._strip([*pictures, mixed], part))))
+    left, middle, right = (strip[:, start : start + 128] for start in (0, 132, 264))
+    frame, inside = findings._FRAME[-1][0], part.repeat(2, axis=0).repeat(2, axis=1)
+    assert not (left == frame).all(axis=-1).any()
+    for picture in (middle, right):
+        assert (picture == frame).all(axis=-1).any() == part.any()
+        assert (picture[inside] == mixed.repeat(2, axis=0).repeat(2, axis=1)[inside]).all()
