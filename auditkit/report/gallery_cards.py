@@ -1,5 +1,6 @@
 """The gallery as cards: an image, and for each of its labels the map, what it keeps and its curve."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -59,25 +60,24 @@ def cards(loaded: Loaded, class_names: Mapping[int, str]) -> tuple[list[Card], i
     groups: dict[tuple[str, str, str], list[GalleryEntry]] = {}
     for entry in loaded.gallery.entries if loaded.gallery else ():
         groups.setdefault((entry.bundle, entry.role, entry.image), []).append(entry)
-    chosen, room = dict[int, Card](), _MOST_BYTES
-    for position, entries in _in_turns(list(groups.values())):
+    chosen, room = list[Card](), _MOST_BYTES
+    for entries in _in_turns(list(groups.values())):
         card = _card(loaded, entries, class_names)
         room -= card.size
         if room < 0:
             break
-        chosen[position] = card
-    return [chosen[position] for position in sorted(chosen)], len(groups) - len(chosen)
+        chosen.append(card)
+    return chosen, len(groups) - len(chosen)
 
 
-def _in_turns(groups: list[list[GalleryEntry]]) -> list[tuple[int, list[GalleryEntry]]]:
+def _in_turns(groups: list[list[GalleryEntry]]) -> list[list[GalleryEntry]]:
     """The first of every bundle and role, then the second of each: what is cut off is cut evenly."""
-    seen: dict[tuple[str, str], int] = {}
-    turns = []
-    for position, entries in enumerate(groups):
-        key = (entries[0].bundle, entries[0].role)
-        seen[key] = seen.get(key, 0) + 1
-        turns.append((seen[key], position, entries))
-    return [(position, entries) for _, position, entries in sorted(turns, key=lambda turn: turn[:2])]
+    seen = Counter[tuple[str, str]]()
+    turns = list[int]()
+    for entries in groups:
+        seen[entries[0].bundle, entries[0].role] += 1
+        turns.append(seen[entries[0].bundle, entries[0].role])
+    return [groups[place] for place in sorted(range(len(groups)), key=turns.__getitem__)]
 
 
 def _card(loaded: Loaded, entries: list[GalleryEntry], class_names: Mapping[int, str]) -> Card:

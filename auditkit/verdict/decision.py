@@ -220,7 +220,7 @@ def _weak(of_policy: Sequence[Finding]) -> str:
     if not specific or not beaten or not beaten[0].against:
         return ""
     word = "worse" if (beaten[0].value or 0.0) < 0 else "hardly better"
-    return f"The maps are faithful but weak: {word} than {source_text(beaten[0].against)}. "
+    return f"The maps tell labels apart, but show the prediction {word} than {source_text(beaten[0].against)}. "
 
 
 def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Severity) -> str:

@@ -275,7 +275,7 @@ def test_maps_that_only_differ_by_label_are_called_weak_beside_a_control(rule: s
         one |= {"value": -0.2, "low": -0.21, "high": -0.19}
     _, said, reason = judged(asked, found, TODAY)
     assert said == "fail"
-    assert reason.startswith("The maps are faithful but weak: worse than a random map. ") == weak
+    assert reason.startswith("The maps tell labels apart, but show the prediction worse than a random map. ") == weak
 
 
 def test_a_margin_that_float32_cannot_resolve_is_none() -> None:
