@@ -67,7 +67,7 @@ def faithful(results: Results) -> Answer:
 def _deciding(results: Results) -> list[CheckResult]:
     """The checks that say something about the maps, and others that did not pass; the worst first."""
     judged = results.verdict in ("pass", "fail", "inconclusive")
-    checks = [check for check in results.checks if not check.part_of and (check.counts or not judged)
+    checks = [check for check in results.checks if not check.part_of and (check.counts or (not judged and check.rule))
               and not check.id.startswith("not-above-")
               and (check.status != "pass" or (check.metric in METRICS and check.metric not in _QUIET))]  # fmt: skip
     return sorted(checks, key=lambda check: STATUSES.index(check.status))

@@ -11,8 +11,10 @@ def render(loaded: Loaded, form: str) -> str:
     """The run in one of FORMATS; nothing is computed anew, and the model is not asked."""
     # What one form needs is slow to import for the others.
     if form == "html":
-        from auditkit.report.html import render_html as draw  # noqa: PLC0415
-    elif form == "md":
+        from auditkit.report.html import render_html  # noqa: PLC0415
+
+        return render_html(loaded)
+    if form == "md":
         from auditkit.report.markdown import render_markdown as draw  # noqa: PLC0415
     elif form == "junit":
         from auditkit.report.junit import render_junit as draw  # noqa: PLC0415
