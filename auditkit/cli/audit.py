@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,8 @@ import typer
 
 from auditkit.cli import console, options
 from auditkit.cli.last_screen import print_last_screen
-from auditkit.cli.plans import announce_audit
+from auditkit.cli.plans import Output, announce_audit
+from auditkit.cli.progress import scheduled
 
 
 @options.with_model_options()
@@ -88,7 +88,7 @@ def audit(
         request = begun
     else:
         plan = plans.plan_audit(classifier, dataset, request, seconds, any_method=any_method)
-        schedule = announce_audit(plan, seconds, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        schedule = announce_audit(Output(dry_run, as_json, quiet), plan, seconds)
         if dry_run:
             return
         request = plan.request
@@ -96,7 +96,7 @@ def audit(
         explanation = request.explanation.fitting(classifier)
         console.print_notes(explanation.notes, quiet)
         request = replace(request, explanation=explanation)
-    results = audits.audit(classifier, dataset, request, folder, console.scheduled(schedule, quiet))
+    results = audits.audit(classifier, dataset, request, folder, scheduled(schedule, quiet))
     if as_json:
         console.print_json(results.to_json(), sort_keys=True)
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from auditkit.cli import console, options
+from auditkit.cli.progress import shown
 
 if TYPE_CHECKING:
     from auditkit.data.bundle_files import Header
@@ -57,7 +58,7 @@ def check(
         else:
             classifier, dataset, _ = model_options.open_with_images(model, images, None)
         identity, classes, card = classifier.identity, classifier.signature.classes, classifier.card
-    with console.progress("reading maps", "maps") as progress:
+    with shown("reading maps", "maps") as progress:
         problems = bundle_check.check(maps, dataset, identity, classes, card, progress)
     first = sorted(problems, key=lambda problem: problem.severity)[:_MAX_PROBLEMS]
     rows = [(problem.severity, f"{problem.file}: {problem.message}") for problem in first]
@@ -113,7 +114,7 @@ def import_(
 
     bundle = Bundle(out, model, method, frame)
     before = len(bundle)
-    with console.progress("importing", "maps") as progress:
+    with shown("importing", "maps") as progress:
         notes = import_maps(source, bundle, channels, progress)
     added, warnings = len(bundle) - before, [*notes, *bundle.header.notes]
     console.show(as_json, {

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from auditkit.cli import console, options
+from auditkit.cli.progress import shown
 
 
 @options.with_model_options("device")
@@ -32,7 +33,7 @@ def demo(
     from auditkit.data.atomic_write import write_whole
     from auditkit.demo import page, planted
 
-    result = planted.run(out, count, answered, seed, model_options.settings(), partial(console.progress, quiet=quiet))
+    result = planted.run(out, count, answered, seed, model_options.settings(), partial(shown, quiet=quiet))
     write_whole(out / "report.html", page.render(result).encode())
     images = f"{len(result.audited.images)} audited, {result.answered} of each kind answered, seed {result.seed}"
     console.show(as_json, result.to_json(), [

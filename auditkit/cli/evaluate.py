@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from auditkit.cli import console, options, plans
+from auditkit.cli.progress import shown
 
 _setting = partial(typer.Option, rich_help_panel="What is measured (part of every figure's name)")
 
@@ -75,11 +76,11 @@ def evaluate(
     if dry_run or not out.exists():
         cost = estimate.evaluating(classifier, dataset, settings, len(bundles), infill_pool)
         what = f"{len(dataset)} images, {', '.join(bundles) or 'controls alone'}"
-        schedule = plans.announce(what, [cost], len(dataset), plans.shorter_figures(cost, len(dataset)),
-                                  dry_run=dry_run, as_json=as_json, quiet=quiet)  # fmt: skip
+        ways = plans.shorter_figures(cost, len(dataset))
+        schedule = plans.announce(plans.Output(dry_run, as_json, quiet), what, [cost], len(dataset), ways)
         if dry_run:
             return
-    with console.progress("evaluating", schedule=schedule, quiet=quiet) as progress:
+    with shown("evaluating", schedule=schedule, quiet=quiet) as progress:
         summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)
     if as_json:
         console.print_json(json.loads((out / "results.json").read_text()))

@@ -1,12 +1,12 @@
 """`auditkit examine`: find out what a model relies on."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from auditkit.cli import console, options, plans
+from auditkit.cli.progress import scheduled
 
 
 @options.with_model_options()
@@ -54,10 +54,10 @@ def examine(
             maker = run.few_passes(explanation, classifier)
             costs.insert(0, estimate.explaining(classifier, dataset, maker, rate))
         what = f"{number} images, maps of their predictions {'by ' + method if heatmaps is None else 'as supplied'}"
-        schedule = plans.announce(what, costs, number, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        schedule = plans.announce(plans.Output(dry_run, as_json, quiet), what, costs, number)
         if dry_run:
             return
-    examined = run.examine(classifier, dataset, explanation, heatmaps, out, console.scheduled(schedule, quiet), render_page)
+    examined = run.examine(classifier, dataset, explanation, heatmaps, out, scheduled(schedule, quiet), render_page)
     names, examination = examined.subject.class_names, examined.examination
     if as_json:
         console.print_json(to_object(examined))

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from auditkit.cli import console, options, plans
+from auditkit.cli.progress import shown
 
 _METHODS = (
     "mask, differences, gradient, gradient-input, smoothgrad, integrated-gradients, grad-cam, fong, igos++, rise, "
@@ -57,11 +58,11 @@ def explain(
     if dry_run or not out.exists():
         what = f"{len(dataset)} images, maps by {explanation.method}"
         cost = estimate.explaining(classifier, dataset, explanation)
-        schedule = plans.announce(what, [cost], len(dataset), plans.shorter_maps(cost, len(dataset), explanation),
-                                  dry_run=dry_run, as_json=as_json, quiet=quiet)  # fmt: skip
+        ways = plans.shorter_maps(cost, len(dataset), explanation)
+        schedule = plans.announce(plans.Output(dry_run, as_json, quiet), what, [cost], len(dataset), ways)
         if dry_run:
             return
-    with console.progress("explaining", schedule=schedule, quiet=quiet) as progress:
+    with shown("explaining", schedule=schedule, quiet=quiet) as progress:
         maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress)
     if pictures is not None:
         from auditkit.runs.pictures import heatmap_panels

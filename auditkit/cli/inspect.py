@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from auditkit.cli import console, options
+from auditkit.cli.progress import shown
 
 if TYPE_CHECKING:
     from auditkit.model.card import Card
@@ -39,7 +40,7 @@ def inspect(
     card = model_options.card
     if write_card and card is not None and not card.exists():
         model_options = replace(model_options, card=None)  # the card is yet to be written
-    with console.progress("measuring accuracy") as progress:
+    with shown("measuring accuracy") as progress:
         result = inspection.inspect(model, model_options.opening(), model_options.settings(), images, progress)
     target = card or model.with_suffix(".toml")
     if write_card:

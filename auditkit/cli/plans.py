@@ -1,25 +1,35 @@
 """What a verb says before it begins: rows to run, the time they take, and how it can be shorter."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from auditkit.cli import console
+from auditkit.cli.progress import Schedule, duration
 
 if TYPE_CHECKING:
     from auditkit.runs.explain import Explanation
     from auditkit.verdict.estimate import Cost
     from auditkit.verdict.plan import Plan
 
+_LONG = 600.0  # seconds of work, from which on the plan says how it can be shorter
 _WORK = {"explaining": "make maps", "evaluating": "measure", "randomising": "randomise", "examining": "examine"}
 
 
-def announce(
-    what: str, costs: Sequence["Cost"], images: int, shorter: Iterable[str] = (),
-    further: Iterable[tuple[str, str]] = (), *, dry_run: bool, as_json: bool, quiet: bool,
-) -> console.Schedule:  # fmt: skip
-    """Print the plan, unless it is quiet or JSON is the output of the work that follows; returns it for the progress."""
-    from auditkit.verdict.plan import duration
+@dataclass(frozen=True)
+class Output:
+    """What the command line asks to see."""
 
+    dry_run: bool  # the plan alone
+    as_json: bool
+    quiet: bool
+
+
+def announce(
+    output: Output, what: str, costs: Sequence["Cost"], images: int, shorter: Iterable[str] = (),
+    further: Iterable[tuple[str, str]] = (),
+) -> Schedule:  # fmt: skip
+    """Print the plan, unless that would be noise or no JSON; returns it for the progress."""
     rows = {cost.phase: cost.rows_for(images) for cost in costs}
     seconds = {cost.phase: cost.seconds(images) for cost in costs}
     in_all = sum(seconds.values())
@@ -30,19 +40,17 @@ def announce(
     ways = list(shorter)
     if ways:
         fields.append(("shorter", "; ".join(ways)))
-    if not as_json and (dry_run or not quiet):
+    if not output.as_json and (output.dry_run or not output.quiet):
         console.print_fields(fields)
-    elif as_json and dry_run:
+    elif output.as_json and output.dry_run:
         phases = [{"phase": phase, "rows": round(rows[phase]), "seconds": round(seconds[phase], 1)} for phase in rows]
         console.print_json({"schema_version": 1, "plan": what, "images": images, "phases": phases,
                             "seconds": round(in_all, 1), **dict(further), "shorter": ways})  # fmt: skip
-    return console.Schedule(rows, seconds, images)
+    return Schedule(rows, seconds, images)
 
 
-def announce_audit(plan: "Plan", budget: float | None, *, dry_run: bool, as_json: bool, quiet: bool) -> console.Schedule:
+def announce_audit(output: Output, plan: "Plan", budget: float | None) -> Schedule:
     """The same for an audit, with what decides and what the budget chose."""
-    from auditkit.verdict.plan import duration, shorter
-
     request = plan.request
     taken = f"{plan.most_images} of {plan.images} images" if plan.most_images < plan.images else f"{plan.images} images"
     made = (
@@ -58,14 +66,14 @@ def announce_audit(plan: "Plan", budget: float | None, *, dry_run: bool, as_json
         further.append(("budget", f"to keep within {duration(budget)}: {' '.join(plan.chosen)}; for everything: "
                                   "--budget none"))  # fmt: skip
     what = f"{taken}, {made}, policy {request.policy.name}"
-    return announce(what, plan.costs, plan.most_images, shorter(plan), further, dry_run=dry_run, as_json=as_json, quiet=quiet)
+    return announce(output, what, plan.costs, plan.most_images, shorter_audit(plan), further)
 
 
 def shorter_maps(cost: "Cost", images: int, explanation: "Explanation") -> Iterator[str]:
     """Options that make the making of maps shorter."""
-    from auditkit.verdict.plan import LONG, QUICK_METHOD
+    from auditkit.verdict.plan import QUICK_METHOD
 
-    if cost.seconds(images) > LONG:
+    if cost.seconds(images) > _LONG:
         yield from shorter_figures(cost, images)
         if dict(explanation.options).get("quality", "fast") != "fast":
             yield "--quality fast"
@@ -75,9 +83,25 @@ def shorter_maps(cost: "Cost", images: int, explanation: "Explanation") -> Itera
 
 def shorter_figures(cost: "Cost", images: int) -> Iterator[str]:
     """Options that make the measuring of maps shorter."""
-    from auditkit.verdict.plan import LONG, duration
-
-    if cost.seconds(images) > LONG:
+    if cost.seconds(images) > _LONG:
         few = max(images // 4, 1)
         yield f"--limit {few} (about {duration(cost.seconds(few))})"
         yield "--labels top2"
+
+
+def shorter_audit(plan: "Plan") -> Iterator[str]:
+    """Options that make long work shorter, with the time that they leave."""
+    from auditkit.verdict.plan import QUICK_METHOD
+
+    request, needed = plan.request, plan.images_to_decide
+    if plan.seconds <= _LONG:
+        return
+    if request.can_decide and not request.taking.until_decided and needed is not None and needed < plan.most_images:
+        yield f"--until-decided (about {duration(plan.seconds_for(needed))})"
+    half = max(plan.most_images // 2, 1)
+    yield f"--limit {half} (about {duration(plan.seconds_for(half))})"
+    maps = sum(cost.seconds(plan.most_images) for cost in plan.costs if cost.phase in ("explaining", "randomising"))
+    if request.explanation is not None and maps > plan.seconds / 2:
+        yield f"--method {QUICK_METHOD} (about {duration(plan.seconds - maps)}, and a few minutes for the maps)"
+    if request.policy.name != "explore":
+        yield "--policy explore (a first look without a verdict)"

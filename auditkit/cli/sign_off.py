@@ -18,6 +18,8 @@ def sign_off(
 
     It holds the digest of SHA256SUMS and changes no other file; `auditkit verify` checks that it fits. A decision is
     not a signature: sign SHA256SUMS for that.
+
+    Example: auditkit sign-off run --name "A. Auditor" --role "lead auditor" --decision accepted
     """
     from datetime import UTC, datetime
 

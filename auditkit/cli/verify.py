@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from auditkit.cli import console, options
+from auditkit.cli.progress import shown
 
 if TYPE_CHECKING:
     from auditkit.verdict.verify import Verification
@@ -54,7 +55,7 @@ def verify(
         model, images, bundles, pool, tuple(infill or ()), baseline, model_options.opening(),
         model_options.settings().device,
     )  # fmt: skip
-    with console.progress("recomputing", quiet=quiet) as progress:
+    with shown("recomputing", quiet=quiet) as progress:
         verification = verifying.verify(run, originals, verifying.Sampling(sample, maps, seed), progress)
     console.show(as_json, verification.to_json(), _fields(verification, verbose))
     problems, unchecked = verification.problems, verification.unchecked

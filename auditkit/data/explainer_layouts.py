@@ -116,7 +116,7 @@ def label_array(labels: Any) -> Array:
 
 
 def _from_mapping(
-    names: list[str], labels: Any, maps: Mapping[object, object], layout: str | None, channels: str | None
+    names: list[str], labels: Any, maps: Mapping[Any, object], layout: str | None, channels: str | None
 ) -> SingleMaps:
     """{label: maps of all images}; the keys are the labels."""
     keys = list(maps)

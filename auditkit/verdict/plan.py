@@ -1,7 +1,6 @@
 """What an audit will do and how long it will take; and what to leave out to keep within a time."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from auditkit.verdict.sample_size import expected_images
 MINUTE, HOUR = 60.0, 3600.0
 CPU_BUDGETS = {True: 20 * MINUTE, False: 3 * MINUTE}  # of an audit that can decide, or is a first look, on a CPU
 FIRST_REPORT = 3 * MINUTE  # after which there is a first report of a longer audit
-LONG = 10 * MINUTE  # of work for which the plan says how it can be shorter
 QUICK_METHOD = "occlusion"  # black-box and cheap, and its maps pass `standard` (docs/policies.md)
 _BACKWARD = 3  # forward passes that a gradient takes, at least
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*([smh])")
@@ -173,31 +171,6 @@ def _with_first_look(plan: Plan) -> Plan:
     most = range(2, plan.most_images)
     look = next((count for count in reversed(most) if plan.seconds_for(count) <= FIRST_REPORT), 2)
     return replace(plan, request=replace(plan.request, taking=replace(plan.request.taking, first_look=look)))
-
-
-def shorter(plan: Plan) -> Iterator[str]:
-    """Options that make long work shorter, with the time that they leave."""
-    request, needed = plan.request, plan.images_to_decide
-    if plan.seconds <= LONG:
-        return
-    if request.can_decide and not request.taking.until_decided and needed is not None and needed < plan.most_images:
-        yield f"--until-decided (about {duration(plan.seconds_for(needed))})"
-    half = max(plan.most_images // 2, 1)
-    yield f"--limit {half} (about {duration(plan.seconds_for(half))})"
-    maps = sum(cost.seconds(plan.most_images) for cost in plan.costs if cost.phase in ("explaining", "randomising"))
-    if request.explanation is not None and maps > plan.seconds / 2:
-        yield f"--method {QUICK_METHOD} (about {duration(plan.seconds - maps)}, and a few minutes for the maps)"
-    if request.policy.name != "explore":
-        yield "--policy explore (a first look without a verdict)"
-
-
-def duration(seconds: float) -> str:
-    """A time in words."""
-    if seconds < 1:
-        return "1 s"
-    if seconds < 2 * MINUTE:
-        return f"{seconds:.0f} s"
-    return f"{seconds / MINUTE:.0f} min" if seconds < 2 * HOUR else f"{seconds / HOUR:.1f} h"
 
 
 def resumed(request: AuditRequest, out: Path, *, any_method: bool) -> AuditRequest | None:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from typer.main import get_command
 
-from auditkit.cli import console, main
+from auditkit.cli import main, progress
 from auditkit.cli.options import Verb
 from auditkit.data.bundles import open_bundle
 from tests.support import onnx_models
@@ -93,8 +93,9 @@ def test_a_wrong_command_is_one_line_and_exit_2(words: list[str], expected: str)
 def _tick(monkeypatch: pytest.MonkeyPatch, what: str, total: int, ticks: list[tuple[int, float, int]]) -> None:
     """Work that is told of: seconds that go by, then what is done, and rows."""
     now = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
-    with console.progress(what) as begin:
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 30.0)
+    with progress.shown(what) as begin:
         tick = begin(total)
         for seconds, done, rows in ticks:
             now[0] += seconds
@@ -112,6 +113,26 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal(
         "evaluating: 20% of 100 images, 90 rows/s, 7 min left",
         "evaluating: 99% of 100 images, 2 rows/s, 37 s left",
     ]
+    assert PROGRESS.sub("", told) == ""
+
+
+def test_progress_of_a_planned_run_is_that_of_the_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the maps were made earlier and took no time now; each phase is twice as slow as planned."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    schedule = progress.Schedule({"explaining": 100, "evaluating": 900}, {"explaining": 100, "evaluating": 300}, 10)
+    for phase, kept in (("explaining", 5), ("evaluating", 0)):
+        with progress.shown(phase, schedule=schedule) as begin:
+            tick = begin(10)
+            tick(kept)
+            for _ in range(10 - kept):
+                now[0] += 2 * schedule.seconds[phase] / 10
+                tick(1, int(schedule.rows[phase] / 10))
+    told = capsys.readouterr().err
+    assert told.splitlines()[0] == "explaining: 20%, 30 of about 1,000 rows, 0 rows/s, about 11 min left"
+    assert told.splitlines()[-1] == "evaluating: 92%, 860 of about 1,000 rows, 2 rows/s, about 60 s left"
     assert PROGRESS.sub("", told) == ""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
-from auditkit.cli import console, main
+from auditkit.cli import console, main, progress
 from tests.support import onnx_models
 from tests.support.commands import auditkit, refused
 
@@ -142,9 +142,9 @@ def test_long_commands_can_be_quiet_or_verbose(verb: str) -> None:
 def test_quiet_work_says_nothing_on_the_way(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
     for quiet in (True, False):
-        with console.progress("evaluating", quiet=quiet) as begin:
+        with progress.shown("evaluating", quiet=quiet) as begin:
             begin(10)(1, 5)
         console.print_notes(["read this"], quiet)
         assert bool(capsys.readouterr().err) is not quiet

@@ -13,7 +13,9 @@ from unittest import mock
 
 from auditkit.cli.main import main
 
-PROGRESS = re.compile(r"[\w :]+: [\d.]+% of [\d,]+ [\w ]+, [\d,.e+]+ [\w ]+/s(, [\d.]+ (s|min|h) left)?\n")
+PROGRESS = re.compile(
+    r"[\w :]+: [\d.]+%,? ([\d,]+ )?of (about )?[\d,]+ [\w ]+, [\d,.e+]+ [\w ]+/s(, (about )?[\d.]+ (s|min|h) left)?\n"
+)
 Completed = subprocess.CompletedProcess[str]
 
 
@@ -48,7 +50,7 @@ def auditkit(*words: object, folder: Path | None = None) -> Completed:
 def refused(done: Completed, *words: str) -> None:
     """Assert that a command was refused in one line on stderr that contains these words."""
     assert done.returncode == 2, done
-    assert done.stdout == ""
+    assert done.stdout == "" or done.stdout.startswith("plan ")  # some problems show only when the work has begun
     (line,) = done.stderr.splitlines()
     assert line.startswith("auditkit: ")
     assert all(word in line for word in words), line

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import auditkit
+from auditkit.cli.plans import shorter_audit
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
@@ -112,10 +113,10 @@ def test_a_budget_takes_fewer_images_next(model: Any, images: Dataset, monkeypat
 
 def test_long_work_names_ways_to_shorten_it(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _plan(model, images, monkeypatch, maps=20, figures=2, budget=1e6)
-    ways = list(plans.shorter(plan))
+    ways = list(shorter_audit(plan))
     assert ways[0].startswith("--until-decided (about 17 min)")
     assert any("--method occlusion" in way for way in ways)
-    assert list(plans.shorter(_plan(model, images, monkeypatch, maps=1, figures=1, budget=1e6))) == []
+    assert list(shorter_audit(_plan(model, images, monkeypatch, maps=1, figures=1, budget=1e6))) == []
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("none", None)])
