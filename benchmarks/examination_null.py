@@ -20,7 +20,16 @@ from auditkit.metrics.exchanges import CONTROL, EXCHANGES, Exchange
 from auditkit.report.markdown import table
 from auditkit.runs.examination.examine import material_of
 from auditkit.runs.examination.material import Material, predictor
-from auditkit.runs.examination.proposals import ADDED_MARGIN, MARGIN, MOST_LIMIT, Proposal, Tested, proposals, tested
+from auditkit.runs.examination.proposals import (
+    ADDED_MARGIN,
+    MARGIN,
+    MOST_LIMIT,
+    MOST_LIMIT_OF_LABEL,
+    Proposal,
+    Tested,
+    proposals,
+    tested,
+)
 from auditkit.runs.examination.rates import Outcome, outcomes
 from benchmarks.reporting import log
 
@@ -96,7 +105,8 @@ class Simulation:
         # Where all donors are followed, they leave less to chance; where those of one label are, chance is as it was.
         share = exchange.breadth + self.world.margin
         rate = share / (1 - by_chance) if self.world.of_label else share
-        return min(rate, (MOST_LIMIT - by_chance) / (1 - by_chance))
+        most = MOST_LIMIT_OF_LABEL if self.world.of_label else MOST_LIMIT
+        return min(rate, (most - by_chance) / (1 - by_chance))
 
     def _rates(self, exchange: Exchange, images: int) -> Array:
         rate, spread = self._true_rate(exchange), self.world.spread

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from auditkit.methods.request import Pool
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.batch import Batch, prepare
-from auditkit.runs.evaluation.curves import CurveRequest, measure_curves
+from auditkit.runs.evaluation.curves import measure_curves
 from auditkit.runs.evaluation.images import load_sample, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation
 from auditkit.runs.evaluation.settings import Evaluation, usual_points
@@ -119,17 +120,19 @@ def evaluating(
     first = next(batches)
     deque(first.run_rows(np.zeros((1, 4), np.int32)), maxlen=0)  # what is done once
     needed = _curves_needed(plan, first, bundles, controls=settings.controls)
-    curves, rows, spent = 0, 0, 0.0
-    for batch, part in _parts(first, batches):
+    curves, rows, spent, more = 0, 0, 0.0, 1
+    for batch in chain([first, first], batches):
         begin, counted = time.perf_counter(), list[int]()
+        part = list(batch.curves.values())[:more]
         measure_curves(batch.run_rows, part, plan.span, plan.settings, batch.label_set, counted.append)
         latest = time.perf_counter() - begin
         curves, rows, spent = curves + len(part), rows + sum(counted), spent + latest
         rate = sum(counted) / max(latest, 1e-6)  # of the latest part, whose batches are the fullest
-        row_count = needed * _points(plan, rows, curves)
-        if spent >= SECONDS / 2 or spent >= SHARE * len(images) * row_count / rate:
+        in_all = len(images) * needed * spent / curves
+        more = int((min(SECONDS, SHARE * in_all) - spent) * curves / spent)
+        if more < 1:
             break
-    return Cost("evaluating", row_count, rate)
+    return Cost("evaluating", needed * _points(plan, rows, curves), rate)
 
 
 def _batches(plan: EvaluationPlan) -> Iterator[Batch]:
@@ -139,15 +142,6 @@ def _batches(plan: EvaluationPlan) -> Iterator[Batch]:
         unit = plan.load([position])
         if unit.ids:
             yield prepare(plan, unit)
-
-
-def _parts(first: Batch, others: Iterator[Batch]) -> Iterator[tuple[Batch, list[CurveRequest]]]:
-    """One curve, then the others of the first image, then those of each further one."""
-    curves = list(first.curves.values())
-    yield first, curves[:1]
-    yield first, curves[1:]
-    for batch in others:
-        yield batch, list(batch.curves.values())
 
 
 def _curves_needed(plan: EvaluationPlan, batch: Batch, bundles: int, *, controls: bool) -> int:
