@@ -133,6 +133,7 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
     assert evidence["tests"] == 2 * len(CONTROLS)  # under two infills
     assert record == {
         "id": "completeness-above-controls", "metric": "worst_completeness", "status": "pass", "observed": 0.2,
+        "against": "control:random",
         "title": "The maps show clearly more evidence than maps that ignore the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True, "counts": True,
@@ -1117,7 +1118,8 @@ def test_every_setting_of_the_policy_is_held_to(name: str, good: Plain) -> None:
     was = getattr(parsed(good).settings, name)
     said = check(DETAILED, good, "settings")
     assert said.status == "error"
-    assert said.reason.startswith(f"{name} was {was!r}, the policy asks for ")
+    written = ", ".join(map(str, was)) if isinstance(was, tuple) else str(was)
+    assert said.reason.startswith(f"Measured with {name} {written} instead of ")
     assert verdict(DETAILED, good) != "pass"
     del good["settings"][name]
     assert refusal(good) == f"results.json.settings lacks '{name}'; it is not what auditkit wrote."
