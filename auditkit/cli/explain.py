@@ -29,7 +29,7 @@ def explain(
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     pool: Annotated[Path | None, typer.Option(help="Images to fill in with; by default the explained ones.")] = None,
     pictures: Annotated[Path | None, typer.Option(
-        help="Folder for pictures: the image, the order of its pixels, the first 30 %.")] = None,
+        help="Folder for pictures: the image, the order of its pixels, the first 5 %.")] = None,
     limit: options.Limit = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,

@@ -18,7 +18,7 @@ _VERDICTS = {
     "inconclusive": "Not settled. These images do not decide whether the heatmaps meet {policy}. This is not a pass.",
     "measured": "Not judged. The figures were measured, and {policy} sets no limit that decides.",
 }
-_AT_MOST = "Maps that {} would {} in at most 5 % of audits, even if you look again while you add images."
+_AT_MOST = "Maps that {} would {} in at most 5 % of audits, also if you add images and look again."
 _SHOW = {
     "relevance_gain": "the heatmaps show the prediction",
     "other_label_evidence": "the heatmaps of labels that are not predicted show these labels",
@@ -29,10 +29,11 @@ _CLAIMS = {  # where the limit is kept, and where it is missed
     "randomisation": ("the heatmaps change when the model is re-initialised",
                       "the heatmaps hardly change when the model is re-initialised, so they do not show what it has "
                       "learned"),
-    "flags": ("no heatmaps are reused or constant", "some heatmaps are reused or constant"),
+    "flags": ("no heatmaps are reused or constant", "heatmaps are reused or constant"),
     "runtime_error": ("the machine does not change the figures", "the machine changes the figures"),
 }  # fmt: skip
 _NOT_EXAMINED, _NOTHING_FOUND = wording.Word("Not examined", "–", "none"), wording.Word("Nothing found", "●", "none")
+_ONE_MAP = "cheat-one-map-for-all-labels"  # a finding
 _QUIET = ("flags", "runtime_error")  # checks that are not worth a line where they pass
 
 
@@ -65,11 +66,17 @@ def faithful(results: Results) -> Answer:
 
 
 def _deciding(results: Results) -> list[CheckResult]:
-    """The checks that say something about the maps, and others that did not pass; the worst first."""
+    """The checks that say something about the maps, and others that did not pass; the worst first.
+
+    Maps that are the same for all labels show no label's own evidence, whether or not a test says so too.
+    """
     judged = results.verdict in ("pass", "fail", "inconclusive")
+    one_map = any(check.id == _ONE_MAP and check.status == "fail" for check in results.checks)
     checks = [check for check in results.checks if not check.part_of and (check.counts or (not judged and check.rule))
               and not check.id.startswith("not-above-")
               and (check.status != "pass" or (check.metric in METRICS and check.metric not in _QUIET))]  # fmt: skip
+    if one_map:
+        checks = [check for check in checks if (check.metric, check.status) != ("label_specificity", "inconclusive")]
     return sorted(checks, key=lambda check: STATUSES.index(check.status))
 
 
@@ -100,7 +107,8 @@ def _claim(check: CheckResult) -> str:
     if check.rule.startswith("margin over ") and check.status in ("pass", "fail", "inconclusive"):
         return _beside_controls(check)
     name_of = check.title or check.id
-    return sentence(name_of if check.status in ("pass", "suppressed") else f"not shown: {name_of}")
+    prefix = {"pass": "", "suppressed": "", "not assessed": "not assessed: "}.get(check.status, "not met: ")
+    return sentence(f"{prefix}{name_of}")
 
 
 def _beside_controls(check: CheckResult) -> str:
@@ -121,15 +129,15 @@ def _sure(results: Results) -> str:
     if results.verdict == "fail":
         failed = [check for check in counted if check.status == "fail"]
         certain = any(check.evidence is None for check in failed)
-        chance = "What failed is a fact about these maps, not a matter of chance." if certain else (
-            _AT_MOST.format("meet the policy", "fail"))  # fmt: skip
+        fact = "What failed without an interval is a fact about these maps; chance plays no part in it."
+        chance = fact if certain else _AT_MOST.format("meet the policy", "fail")
         return f"{images}. {chance}"
     if results.verdict == "pass" and any(check.evidence for check in counted):
         return f"{images}. {_AT_MOST.format('do not meet the policy', 'pass')}"
     if any(check.id == "images" and check.status != "pass" for check in counted):
         return f"{images}, too few to decide."
     if results.verdict == "inconclusive":
-        return f"{images}. The tests decide neither way: either answer would be wrong too often."
+        return f"{images}. They are too few, or too different, to decide either way."
     return f"{images}. Nothing was tested; the intervals say how far figures may move with other images."
 
 
@@ -171,7 +179,10 @@ def _gaps(results: Results) -> Iterator[str]:
             yield f"{check.title or check.id}: {_without_advice(check)}"
     for metric in results.metrics:
         if metric.value is None:
-            yield f"{title(metric.name)}: {remark(metric)}"
+            phrase = METRICS[metric.name].phrase
+            yield f"{title(metric.name)}{f' ({phrase})' if phrase else ''}: {remark(metric)}"
+    if results.not_examined:
+        yield f"what the model relies on: {results.not_examined}"
     assessed = {metric.name for metric in results.metrics}
     why = sections.not_randomised(results)
     if why or results.randomisation is None:
@@ -190,7 +201,9 @@ def next_steps(results: Results) -> list[str]:
     settled = ("pass", "suppressed", *(("inconclusive", "not assessed") if failed else ()))
     open_checks = [check for check in _deciding(results) if check.status not in settled]
     advice = [check.what_to_do for check in open_checks if check.what_to_do]
-    steps = [f"Add images. {text}" if text.startswith("About ") else text for text in advice]
+    findings = results.examination.findings if results.examination else ()
+    steps = [f"About the model: {relies.to_do(finding)}" for finding in findings if not finding.allowed]
+    steps += [f"Add images. {text}" if text.startswith("About ") else text for text in advice]
     steps += [f"Hint: {hint.text}" for hint in results.hints]
     steps += [f"Add images. {check.reason}" for check in open_checks if check.id == "images"]
     if results.policy and not results.examination and not results.not_examined:

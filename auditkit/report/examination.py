@@ -38,9 +38,9 @@ _PARTS = {
     "mean colour": "the mean colour", "fine residual": "the finest detail, in shuffled patches,",
     "thin frame": "a thin frame", "frame": "a frame", "corners": "the four corners",
     "surround": "everything but the middle",
-    "tiny window": "two small squares (2 % of the image each), where either has its strongest evidence,",
-    "small window": "two small squares (3 % of the image each), where either has its strongest evidence,",
-    "medium window": "two squares (6 % of the image each), where either has its strongest evidence,",
+    "tiny window": "two small squares (2 % of the image each), where the two images have their strongest evidence,",
+    "small window": "two small squares (3 % of the image each), where the two images have their strongest evidence,",
+    "medium window": "two squares (6 % of the image each), where the two images have their strongest evidence,",
 }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def seen(finding: Finding, names: Sequence[str]) -> str:
         text = (f"{count(finding.n, 'image')} of other labels got {part} from one that the model takes for "
                 f"{label(finding.label, names)}. It then predicted this label in {_percent(finding.follows)} of them"
                 f"{ends.replace(',', ' (', 1) + ')' if ends else ''}.")  # fmt: skip
-    return (f"{text} When such a part came from an image of an unrelated label, the same label was predicted in "
+    return (f"{text} By chance, with such a part from an image of a third label, it predicted that label in "
             f"{_percent(finding.chance)}; more than {_percent(finding.limit)} counts as reliance.")  # fmt: skip
 
 
@@ -94,9 +94,8 @@ def how(examination: Examination) -> str:
     """How the examination went."""
     confirming = examination.images - examination.proposing
     if not examination.proposals:
-        return (f"In {count(examination.proposing, 'image')} nothing was found that the {confirming} others could have "
-                "confirmed. A cue that fewer than two of the proposing images of a label share is not found."
-                )  # fmt: skip
+        return (f"One half, {count(examination.proposing, 'image')}, suggested no cue, so there was none to test on "
+                f"the other {confirming}. A cue that only one of these images shows cannot be found.")  # fmt: skip
     proposed = "It was" if examination.proposals == 1 else "They were"
     return (f"{count(examination.proposals, 'possible cue')} came up in {count(examination.proposing, 'image')}. "
             f"{proposed} then tested on {confirming} others; a false finding has a probability of at most 5 %."

@@ -259,7 +259,7 @@ def one_check(status: str, **changes: Any) -> dict[str, Any]:
     (one_check("pass"), "The heatmaps show the prediction better than every map that ignores the model."),
     (one_check("inconclusive"), "It is open whether the heatmaps show the prediction better than blurred edges."),
     (one_check("fail", metric="label_specificity", rule="min"), "different labels show much the same evidence."),
-    (one_check("not assessed", metric="iou", rule="min"), "Not shown: T."),
+    (one_check("not assessed", metric="iou", rule="min"), "Not assessed: T."),
 ])  # fmt: skip
 def test_a_check_is_a_plain_sentence_with_a_true_minus(audited: Path, check: dict[str, Any], said: str) -> None:
     html = render_html(changed(load(audited), checks=[check]))

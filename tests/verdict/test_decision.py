@@ -55,8 +55,8 @@ PLAIN = parse_policy(
     .replace("minimum_images = 1000", "minimum_images = 200").replace('["gray", "blur"]', '"gray"'), "plain.toml"
 )  # fmt: skip
 AT_MOST = (
-    "Maps that do not meet the policy would pass with a probability of at most 5 %, even if you look again while you "
-    "add images."
+    "Maps that do not meet the policy would pass with a probability of at most 5 %, also if you add images and look "
+    "again."
 )
 
 

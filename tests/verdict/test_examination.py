@@ -68,7 +68,7 @@ def test_an_audit_says_what_the_model_relies_on(made: Path) -> None:
     assert results.verdict == "pass"  # of the maps: the finding is about the model
     page = (made / "run" / "report.html").read_text()
     assert "The model relies on something in the corners, such as a tag or a stamp" in page
-    assert page.count("predicted as “") == len(finding.examples) == 4
+    assert page.count("taken for “") == len(finding.examples) == 4
     found = _verified(made, made / "run")
     assert found.answer == "holds", (found.problems, found.unchecked)
 
@@ -148,7 +148,7 @@ def test_with_few_images_the_report_says_why_the_model_was_not_examined(tmp_path
     assert results.examination is None
     assert results.not_examined.startswith("an examination needs 20 images")
     assert (
-        "The model itself was not examined: an examination needs 20 images"
+        "Not known: the model was not examined: an examination needs 20 images"
         in (tmp_path / "run" / "report.html").read_text()
     )
     assert _verified(tmp_path, tmp_path / "run").answer == "holds"

@@ -23,7 +23,7 @@ def test_the_checks_of_standard_are_decided_by_tens_of_images() -> None:
 def test_the_cost_is_that_of_all_curves() -> None:
     passes = expected_passes(read_policy("standard"), 50)
     assert (passes.images, passes.labels, passes.infills, passes.points) == (50, 3, 1, 70)
-    assert passes.total == 50 * (passes.insertion_curves + passes.deletion_curves) * 32
+    assert passes.total == 50 * (passes.insertion_curves + passes.deletion_curves) * 70
     assert expected_passes(read_policy("strict"), 50, 3).infills == 2
     assert expected_passes(read_policy("standard"), 50, 5).insertion_curves > passes.insertion_curves
 
@@ -42,7 +42,7 @@ def test_the_command_prints_numbers_and_costs() -> None:
     done = command("policy", "plan", "standard", "--images", "100")
     assert done.returncode == 0
     assert "of five cases seen" in done.stdout
-    assert "about 64,000: 100 images" in done.stdout
+    assert "about 140,000: 100 images" in done.stdout
     plain = json.loads(command("policy", "plan", "standard", "--images", "100", "--json").stdout)
     assert plain["passes"]["images"] == 100
     assert [entry["check"] for entry in plain["checks"]][-1] == "labels-differ"

@@ -166,7 +166,7 @@ def _file(name: str, content: bytes = b"<p>All is well.</p>", *, listed: bool = 
         (forger.run / name).parent.mkdir(exist_ok=True)
         (forger.run / name).write_bytes(content)
         if listed:
-            digest = checksums._digest(forger.run / name)
+            digest = checksums.digest(forger.run / name)
             with (forger.run / "SHA256SUMS").open("a") as stream:
                 stream.write(f"{digest}  {name}\n")
 

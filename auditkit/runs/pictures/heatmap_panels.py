@@ -1,4 +1,4 @@
-"""Panels of three pictures for each map: the image, the ranks of its pixels as heat, and its most important 30 %."""
+"""Panels of three pictures for each map: the image, the ranks of its pixels as heat, and its most important 5 %."""
 
 import re
 from pathlib import Path
