@@ -184,4 +184,6 @@ def resumed(request: AuditRequest, out: Path, *, any_method: bool) -> AuditReque
             request = replace(request, explanation=explanation)
     except (BadInput, OSError, KeyError, TypeError, AttributeError):
         return None
-    return replace(request, taking=taking) if request.taking == Taking() else request
+    asked = request.taking
+    agrees = asked.limit in (None, taking.limit) and (taking.until_decided or not asked.until_decided)
+    return replace(request, taking=taking) if agrees else request

@@ -140,6 +140,10 @@ def test_a_resumed_run_keeps_what_was_chosen(model: Any, images: Dataset, tmp_pa
     assert again.explanation is not None
     assert again.explanation.name() == Explanation("occlusion").name()
     assert plans.resumed(asked, tmp_path / "none", any_method=True) is None
+    for taking, adopted in ((Taking(limit=22), True), (Taking(limit=23), False), (Taking(until_decided=True), False)):
+        again = plans.resumed(replace(asked, taking=taking), tmp_path / "run", any_method=True)
+        assert again is not None
+        assert again.taking == (Taking(limit=22) if adopted else taking)
 
 
 def test_the_command_says_its_plan_first_and_stops_there_when_asked(folder: Path, tmp_path: Path) -> None:
