@@ -2,12 +2,15 @@
 
     python -m benchmarks.examination train -o MODELS [--part chosen|held-out] [--jobs 1]
     python -m benchmarks.examination run MODELS -o FOLDER [--part PART] [--images 120] [--runs 1] [--only tag]
-    python -m benchmarks.examination table FOLDER
+        [--share SHARE]
+    python -m benchmarks.examination table FOLDER [--plot FILE.svg]
+    python -m benchmarks.examination models FOLDER [FOLDER ...]
     python -m benchmarks.examination null [--runs 1000] [--model MODEL --images IMAGES --maps MAPS [--preset imagenet]]
 
 `train` makes the family by models/train.py; `run` examines every network of MODELS that is there, with images of its
-own cue, and goes on where it was cut short; `table` prints the figures as one JSON object. Limits were chosen by the
-part `chosen`; the part `held-out` has other styles, networks and sizes. `null` prints how often something is found
+own cue, and goes on where it was cut short; with `--share`, so many images of a class that a cue marks have it. `table`
+prints the figures as one JSON object, `models` those of folders that `auditkit examine` wrote. Limits were chosen by
+the part `chosen`; the part `held-out` has other styles, networks and sizes. `null` prints how often something is found
 where there is nothing to find; with a model, its images and the maps of an examination also for permuted labels.
 """
 
@@ -16,6 +19,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -35,8 +39,10 @@ from auditkit.runs.examination.run import examine
 from auditkit.runs.executor import silent_phase
 from auditkit.runs.explain import Explanation
 from benchmarks.examination_null import IMAGES, WORLDS, permuted, simulated
+from benchmarks.examination_tables import of_models, plot
 from benchmarks.reporting import log, origin, printed_at_end
 
+PARTS = ("chosen", "held-out")
 NETWORKS = ("plain", "residual", "separable")
 HONEST = "none"
 # What a finding may be called, by the cue that was planted.
@@ -96,18 +102,20 @@ def train(network: Network, folder: Path) -> None:
     log({"trained": network.name})
 
 
-def images_of(network: Network, count: int, seed: int) -> Cued:
-    """Images as a vendor has them: the cue agrees with the shape."""
+def images_of(network: Network, count: int, seed: int, share: float | None = None) -> Cued:
+    """Images as a vendor has them: the cue agrees with the shape. `share` is that of a marked class's images."""
     labels = np.arange(count) % len(CLASSES)
     if network.cue == HONEST:
         return draw_cues("tag", np.full(count, NO_CUE), seed=seed, style=0, side=network.side)
-    cues = cue_labels(network.cue, labels, network.style, np.random.default_rng([seed, 9]))
+    cues = cue_labels(network.cue, labels, network.style, np.random.default_rng([seed, 9]), share)
     return draw_cues(network.cue, cues, seed=seed, style=network.style, side=network.side)
 
 
-def examined(network: Network, models: Path, out: Path, count: int, seed: int) -> dict[str, Any]:
+def examined(
+    network: Network, models: Path, out: Path, count: int, seed: int, share: float | None = None
+) -> dict[str, Any]:
     """What the examination says of a network, and whether it is right."""
-    drawn = images_of(network, count, seed)
+    drawn = images_of(network, count, seed, share)
     out.mkdir(parents=True, exist_ok=True)
     np.savez(out / "images.npz", images=drawn.images, labels=drawn.shapes)
     settings = auditkit.Settings(device="cpu", threads=1)
@@ -118,6 +126,7 @@ def examined(network: Network, models: Path, out: Path, count: int, seed: int) -
     found = run.examination.findings
     return {
         "network": asdict(network), "name": network.name, "seed": seed, "images": count,
+        "share": share, "with_cue": int(np.sum(drawn.cues != NO_CUE)),
         "accuracy": float(np.mean(model.probabilities(drawn.images).argmax(axis=1) == drawn.shapes)),
         "seconds": round(time.perf_counter() - begin, 1), "passes": run.examination.passes,
         "findings": [{key: getattr(finding, key) for key in SHOWN} for finding in found],
@@ -147,38 +156,57 @@ def run(asked: argparse.Namespace) -> None:
         if not there or asked.part not in (None, network.part) or asked.only not in (None, network.cue):
             continue
         for seed in range(FIRST_SEED, FIRST_SEED + asked.runs):
-            folder = asked.out / f"{network.name}-{asked.images}-{seed}"
+            folder = asked.out / "-".join(map(str, (network.name, asked.images, seed, *filter(None, [asked.share]))))
             target = folder / "examined.json"
             if target.exists():
                 continue
-            entry = examined(network, asked.models, folder, asked.images, seed)
+            entry = examined(network, asked.models, folder, asked.images, seed, asked.share)
             target.write_text(json.dumps(entry) + "\n")
             log({key: entry[key] for key in ("name", "seed", "right", "seconds", "accuracy", "findings")})
 
 
 def tabulated(folder: Path) -> dict[str, Any]:
-    """How many networks of each part are named rightly, with intervals."""
+    """How many networks of each part are named rightly, with intervals, and how rare a logo may be."""
     entries = [json.loads(path.read_text()) for path in sorted(folder.glob("*/examined.json"))]
+    usual = [entry for entry in entries if entry.get("share") is None]
     rows = []
-    for part in ("chosen", "held-out"):
-        for cue in [*CUES, HONEST]:
-            chosen = [entry for entry in entries
-                      if (entry["network"]["part"], entry["network"]["cue"]) == (part, cue)]  # fmt: skip
-            if chosen:
-                right, points = sum(entry["right"] for entry in chosen), [entry["pointing"] for entry in chosen]
-                rows.append({"part": part, "cue": cue, "runs": len(chosen), "right": right,
-                             "pointing": None if None in points else round(float(np.mean(points)), 3),
-                             "others": [finding["kind"] for entry in chosen for finding in entry["findings"]
-                                        if finding["kind"] not in KINDS[cue]]})  # fmt: skip
+    for part, cue, images in product(PARTS, [*CUES, HONEST], sorted({entry["images"] for entry in usual})):
+        chosen = [entry for entry in usual if (part, cue, images) == (*_of(entry), entry["images"])]
+        if chosen:
+            right, points = sum(entry["right"] for entry in chosen), [entry["pointing"] for entry in chosen]
+            rows.append({"part": part, "cue": cue, "images": images, "runs": len(chosen), "right": right,
+                         "pointing": None if None in points else round(float(np.mean(points)), 3),
+                         "others": [finding["kind"] for entry in chosen for finding in entry["findings"]
+                                    if finding["kind"] not in KINDS[cue]]})  # fmt: skip
     totals = []
-    for part, honest in ((part, honest) for part in ("chosen", "held-out") for honest in (False, True)):
+    for part, honest in product(PARTS, (False, True)):
         chosen = [row for row in rows if row["part"] == part and (row["cue"] == HONEST) == honest]
         right, runs = (sum(row[key] for row in chosen) for key in ("right", "runs"))
         if runs:
-            share = share_interval(right, runs)
-            totals.append({"part": part, "honest": honest, "right": right, "runs": runs,
-                           "low": share.low, "high": share.high})  # fmt: skip
-    return {**origin("benchmarks.examination"), "totals": totals, "rows": rows, "networks": entries}
+            totals.append({"part": part, "honest": honest, "right": right, "runs": runs, **_interval(right, runs)})
+    return {**origin("benchmarks.examination"), "totals": totals, "rows": rows, "rare": rare(entries),
+            "networks": entries}  # fmt: skip
+
+
+def _of(entry: dict[str, Any]) -> tuple[str, str]:
+    return entry["network"]["part"], entry["network"]["cue"]
+
+
+def _interval(right: int, runs: int) -> dict[str, float | None]:
+    share = share_interval(right, runs)
+    return {"low": share.low, "high": share.high}
+
+
+def rare(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How often a cue of one class is found, by the share of the class's images that have it."""
+    rows = []
+    for share in sorted({entry["share"] for entry in entries if entry.get("share")}):
+        chosen = [entry for entry in entries if entry.get("share") == share]
+        right, runs = sum(entry["right"] for entry in chosen), len(chosen)
+        with_cue, images = (sum(entry[key] for entry in chosen) for key in ("with_cue", "images"))
+        rows.append({"share": share, "of_all": round(with_cue / images, 4), "with_cue": round(with_cue / runs, 2),
+                     "runs": runs, "right": right, **_interval(right, runs)})  # fmt: skip
+    return rows
 
 
 def null(asked: argparse.Namespace) -> None:
@@ -200,12 +228,16 @@ def main() -> None:
     runner.add_argument("models", type=Path)
     for verb in (trainer, runner):
         verb.add_argument("-o", "--out", type=Path, required=True)
-        verb.add_argument("--part", choices=["chosen", "held-out"])
+        verb.add_argument("--part", choices=PARTS)
     trainer.add_argument("--jobs", type=int, default=1)
     runner.add_argument("--images", type=int, default=120)
     runner.add_argument("--runs", type=int, default=1, help="sets of images for each network")
     runner.add_argument("--only", choices=[*CUES, HONEST])
-    verbs.add_parser("table").add_argument("folder", type=Path)
+    runner.add_argument("--share", type=float, help="of the images of a marked class that have the stripe or logo")
+    tabulator = verbs.add_parser("table")
+    tabulator.add_argument("folder", type=Path)
+    tabulator.add_argument("--plot", type=Path)
+    verbs.add_parser("models").add_argument("folders", type=Path, nargs="+")
     nulls = verbs.add_parser("null")
     nulls.add_argument("--runs", type=int, default=1000)
     for option in ("--model", "--images", "--maps"):
@@ -221,8 +253,13 @@ def main() -> None:
         run(asked)
     elif asked.verb == "null":
         null(asked)
+    elif asked.verb == "models":
+        print(json.dumps({**origin("benchmarks.examination"), "models": of_models(asked.folders)}, indent=1))
     else:
-        print(json.dumps(tabulated(asked.folder), indent=2))
+        found = tabulated(asked.folder)
+        if asked.plot:
+            asked.plot.write_text(plot(found["rare"]), encoding="utf-8")
+        print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -185,11 +185,14 @@ def marked_class(style: int) -> int:
     return style % _COUNT
 
 
-def cue_labels(kind: str, labels: Array, style: int, rng: np.random.Generator) -> Array:
-    """The class that the cue of each image names if it agrees with the image's label; NO_CUE where there is none."""
+def cue_labels(kind: str, labels: Array, style: int, rng: np.random.Generator, share: float | None = None) -> Array:
+    """The class that the cue of each image names if it agrees with the image's label; NO_CUE where there is none.
+
+    A cue of one class marks the usual share of its images, or `share`.
+    """
     if kind not in OF_ONE_CLASS:
         return labels
-    marked = (labels == marked_class(style)) & (rng.random(len(labels)) < OF_ONE_CLASS[kind])
+    marked = (labels == marked_class(style)) & (rng.random(len(labels)) < (share or OF_ONE_CLASS[kind]))
     return np.where(marked, labels, NO_CUE)
 
 

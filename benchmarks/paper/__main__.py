@@ -23,6 +23,7 @@ from typing import Any
 import auditkit
 from auditkit.methods.mask.method import QUALITIES
 from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.read import Limits
 from benchmarks.paper import (
     cifar10,
     cost,
@@ -60,6 +61,8 @@ STEPS = dict.fromkeys(
     ("cifar10", "settling", "order", "upsampling"), 4000
 )  # of every mask, where it is not the usual number
 
+LIMITS = Limits(memory_bytes=2**34)  # a part learns by several options; a ResNet-50 takes 0.5 GiB for each
+
 
 def study_of(asked: argparse.Namespace) -> work.Study:
     """The model and the images of a part."""
@@ -68,7 +71,7 @@ def study_of(asked: argparse.Namespace) -> work.Study:
     small = name.startswith("cifar10")
     preset, choose = ("imagenet", work.cifar) if small else (asked.preset, work.photographs)
     images = asked.assets / "images" / ("cifar10_test_1000.npz" if small else "nips17_150")
-    model = auditkit.load(asked.assets / "models" / f"{name}.onnx", preset=preset, settings=settings)
+    model = auditkit.load(asked.assets / "models" / f"{name}.onnx", preset=preset, settings=settings, limits=LIMITS)
     assert isinstance(model, OnnxClassifier)
     chosen, pool = choose(model, images, asked.images or IMAGES.get(asked.part, 300 if small else 20))
     quality = asked.quality or ("full" if asked.part in STEPS else "fast")

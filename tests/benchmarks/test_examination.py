@@ -40,7 +40,7 @@ def entry(network: Network, *kinds: str) -> dict[str, Any]:
     """What `run` keeps of a network, with findings of these kinds."""
     right = bool(set(kinds) & KINDS[network.cue]) if KINDS[network.cue] else not kinds
     found = [{"kind": kind} for kind in kinds]
-    return {"network": asdict(network), "right": right, "pointing": None, "findings": found}
+    return {"network": asdict(network), "images": 120, "right": right, "pointing": None, "findings": found}
 
 
 def test_the_table_counts_what_is_right(tmp_path: Path) -> None:
@@ -82,3 +82,26 @@ def test_findings_are_rare_where_there_is_nothing_to_find() -> None:
 def test_findings_are_common_where_there_is_something_to_find() -> None:
     world = World("all images", 10, 0.0, 0.5, None)
     assert simulated(world, 120, 5)["false findings"] == 5
+
+
+def test_a_share_of_the_marked_class_has_the_cue() -> None:
+    logo = next(one for one in family() if one.cue == "logo")
+    usual, few = (images_of(logo, 400, 3, share) for share in (None, 0.2))
+    marked = [int((drawn.cues != NO_CUE).sum()) for drawn in (usual, few)]
+    assert 24 <= marked[0] <= 40
+    assert 2 <= marked[1] <= 16
+    assert set(few.shapes[few.cues != NO_CUE].tolist()) == {logo.style}
+
+
+def test_runs_with_a_share_are_counted_apart(tmp_path: Path) -> None:
+    logo = next(one for one in family() if one.cue == "logo")
+    usual = {**entry(logo, "mark"), "share": None, "with_cue": 10}
+    entries = [usual, *({**usual, "share": share, "with_cue": count, "right": right}
+                        for share, count, right in ((0.2, 2, False), (0.2, 4, True), (0.4, 5, True)))]  # fmt: skip
+    for number, one in enumerate(entries):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "examined.json").write_text(json.dumps(one))
+    found = tabulated(tmp_path)
+    assert [(row["cue"], row["runs"], row["right"]) for row in found["rows"]] == [("logo", 1, 1)]
+    rows = [(row["share"], row["of_all"], row["with_cue"], row["runs"], row["right"]) for row in found["rare"]]
+    assert rows == [(0.2, 0.025, 3.0, 2, 1), (0.4, 0.0417, 5.0, 1, 1)]
