@@ -51,7 +51,7 @@ class WorkerLost(ModelFailure):
         self.cause = cause
 
 
-@dataclass
+@dataclass(eq=False)  # compared by content, list.remove would run Python code, in which other threads change the list
 class _Lane:
     """A connection to a worker for one call at a time."""
 
