@@ -48,7 +48,7 @@ bench: $(VENV)/.made  ## measure speed on this CPU, and the paper's linear theor
 
 # What was measured stays: the same command again goes on with what is missing.
 ON_GPU := $(addprefix $(RESULTS)/,evaluate-gpu.json explain-gpu.json explain-gpu-compile.json kernels-gpu.json)
-$(RESULTS)/evaluate-gpu.json: MEASURE = evaluate --device cuda --precision tf32 --precision float16 --images 160 --runs 400 --peers
+$(RESULTS)/evaluate-gpu.json: MEASURE = evaluate --device cuda --precision tf32 --precision float16 --images 320 --runs 400 --peers
 $(RESULTS)/explain-gpu.json: MEASURE = explain --device cuda --precision tf32 --precision float16 --peer eager --repeats 3 --steps 15
 $(RESULTS)/explain-gpu-compile.json: MEASURE = explain --device cuda --precision tf32 --masks 1 16 --peer eager --peer compile --repeats 3 --steps 15
 $(RESULTS)/kernels-gpu.json: MEASURE = kernels --precision float16 --precision tf32

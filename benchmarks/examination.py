@@ -185,7 +185,8 @@ def tabulated(folder: Path) -> dict[str, Any]:
         if runs:
             totals.append({"part": part, "honest": honest, "right": right, "runs": runs, **_interval(right, runs)})
     return {**origin("benchmarks.examination"), "totals": totals, "rows": rows, "rare": rare(entries),
-            "networks": entries}  # fmt: skip
+            "networks": [{key: value for key, value in entry.items() if key not in ("rates", "probes")}
+                         for entry in entries]}  # fmt: skip
 
 
 def _of(entry: dict[str, Any]) -> tuple[str, str]:

@@ -15,6 +15,8 @@ from auditkit.runs.folder.examination_run import ExaminationRun
 from benchmarks.drawing import MARKS, page
 
 SHOWN = ("surround", "frame", "medium window", "small window", "mean colour", "fine residual")  # of the exchanges
+NO_CUE = "none"
+ANSWERS = (("right", "clean"), ("near",), ("missed", "other", "false alarm"))
 MOST = 9.0  # % of the images, along the plot
 
 
@@ -95,10 +97,41 @@ def models_table(found: dict[str, Any]) -> str:
     head = ["model", "images", "proposals", "findings", *(f"follows {exchange}" for exchange in SHOWN)]
     rows = [[row["model"], str(row["images"]), str(row["proposals"]), "; ".join(map(_said, row["findings"])) or "none",
              *(f"{row['rates'][exchange][0]:.0%}" for exchange in SHOWN)] for row in found["models"]]  # fmt: skip
-    return table(head, rows)
+    times = [f"{what}: {seconds:.0f} s." for what, seconds in found.get("seconds", {}).items()]
+    return "\n\n".join([table(head, rows), *times])
 
 
 def _said(finding: dict[str, Any]) -> str:
     label = "" if finding["label"] is None else f" of label {finding['label']}"
     interval = f"{finding['low']:.0%} to {finding['high']:.0%}; " if finding["low"] is not None else ""
     return f"{finding['kind']}{label}: {finding['follows']:.0%} ({interval}limit {finding['limit']:.0%})"
+
+
+def blind_table(found: dict[str, Any]) -> str:
+    """Answers about networks of another make by cue, and every one that is not right."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in found["rows"]:
+        groups.setdefault((_group(row), row["cue"]), []).append(row["answer"])
+    counts = [[group, cue, *(str(sum(map(answers.count, words))) for words in ANSWERS)]
+              for (group, cue), answers in sorted(groups.items())]  # fmt: skip
+    others = [[row["set"], row["cue"], f"{row['base']}, {row['side']} pixels", _share(row["follow"]), row["answer"],
+               "; ".join(map(_named, row["findings"])) or f"none; {row['strongest'][0]}"]
+              for row in found["rows"] if row["answer"] not in ANSWERS[0]]  # fmt: skip
+    head = ["images", "cue", "of", "follows the cue", "answer", "finding, or the exchange that is followed most"]
+    summary = table(["network", "cue", "right", "near", "missed or wrong"], counts)
+    return "\n\n".join([summary, "All that are not right:", table(head, others)])
+
+
+def _group(row: dict[str, Any]) -> str:
+    if row["cue"] == NO_CUE:
+        return "honest"
+    return "relies on the cue" if row["kept"] else "relies on the cue less"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _named(finding: dict[str, Any]) -> str:
+    label = "" if finding["label"] is None else f" of label {finding['label']}"
+    return f"{finding['kind']}{label}: {finding['follows']:.0%}"

@@ -16,7 +16,7 @@ from benchmarks.calibration.road import road_table
 from benchmarks.calibration.rules import calibration_table
 from benchmarks.calibration.simulation import simulation_table
 from benchmarks.examination_null import null_table
-from benchmarks.examination_tables import examination_table, models_table
+from benchmarks.examination_tables import blind_table, examination_table, models_table
 from benchmarks.frontier import frontier_table
 from benchmarks.label_specificity import specificity_table
 from benchmarks.memory import memory_table
@@ -162,6 +162,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "calibration-road": ("What the first check of `standard` says when hidden pixels are imputed", road_table),
     "calibration-randomisation": ("Maps of a model and of a copy that has forgotten everything", randomisation_table),
     "examination": ("What an examination says of models whose cue is known", examination_table),
+    "examination-blind": ("What an examination says of networks of another make", blind_table),
     "examination-models": ("What an examination says of models in use", models_table),
     "examination-objects": ("Whether the evidence for a label carries it into other pictures", two_objects_table),
     "examination-null": ("How often an examination finds what is not there", null_table),

@@ -34,6 +34,7 @@ PICTURES = {"el1.png": (ELEPHANTS, ZEBRA), "el2.png": (ELEPHANTS, ZEBRA), "both_
 SIZES = {"a quarter": 1 / 4, "a half": 1 / 2}  # of the side; the first is the largest square of an examination
 REGIONS = ("its own", "the other object's", "elsewhere")
 SEED, FIVE = 2022, 5
+DEPENDENT = "Pairs of a square and a photograph. Six squares were taken, so the pairs are not independent."
 
 
 def elsewhere(shape: tuple[int, ...], taken: list[Window], rng: np.random.Generator) -> Window:
@@ -120,7 +121,7 @@ def two_objects_table(found: dict[str, Any]) -> str:
         rows.append([model, size, region, *(f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})"
                                             for share in shares), str(of)])  # fmt: skip
     head = ["model", "square, of the side", "whose square", "label predicted", "among the five likeliest", "pairs"]
-    return table(head, rows)
+    return f"{DEPENDENT}\n\n{table(head, rows)}"
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ def test_the_figures_on_the_front_page_are_those_of_the_results() -> None:
     half = [one["mean"] for one in found("paper-precision")["precisions"]["float16"]]
     expected = [
         [f"{mode['ratio']:.3f}" for mode in gpu["modes"]],
-        [f"{times:#.2g}".rstrip(".") for times in gpu["times_peers"].values()],
+        [f"{times:#.2g}".rstrip(".") for times in found("evaluate-h200-peers")["times_peers"].values()],
         [f"{steps[masks]['times_peers']['eager']:.1f}" for masks in (1, 16, 64)],
         [f"{statistics.median(half):.4f}", f"{max(half):.4f}"],
         ["{value:.2f} ({low:.2f} to {high:.2f})".format(**found("paper-cost")["cost"][-1])],
