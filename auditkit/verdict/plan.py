@@ -19,6 +19,7 @@ from auditkit.verdict.sample_size import expected_images
 MINUTE, HOUR = 60.0, 3600.0
 CPU_BUDGETS = {True: 20 * MINUTE, False: 3 * MINUTE}  # of an audit that can decide, or is a first look, on a CPU
 FIRST_REPORT = 3 * MINUTE  # after which there is a first report of a longer audit
+SAFETY = 0.85  # of a budget may be planned: curves can need more points than the first ones did
 QUICK_METHOD = "occlusion"  # black-box and cheap, and its maps pass `standard` (docs/policies.md)
 _BACKWARD = 3  # forward passes that a gradient takes, at least
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*([smh])")
@@ -94,7 +95,7 @@ def plan_audit(
     plans = [_plan(model, images, replace(request, explanation=each), rule, measuring) for each in candidates]
     if budget is None:
         return _with_first_look(plans[0])
-    return _with_first_look(_named(_within(plans, budget), request))
+    return _with_first_look(_named(_within(plans, SAFETY * budget), request))
 
 
 def _plan(model: AnyClassifier, images: Dataset, request: AuditRequest, rule: str, measuring: Cost) -> Plan:

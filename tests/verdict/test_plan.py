@@ -98,17 +98,17 @@ def test_a_budget_takes_the_quick_method_first(model: Any, images: Dataset, monk
     assert plan.chosen == ("--method occlusion",)
     assert plan.request.taking == Taking(first_look=44)
     asked = _plan(model, images, monkeypatch, maps=20, figures=2, budget=1200, any_method=False)
-    assert asked.chosen == ("--until-decided", "--limit 54")  # the method was asked for
+    assert asked.chosen == ("--until-decided", "--limit 46")  # the method was asked for
 
 
 def test_a_budget_takes_fewer_images_next(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _plan(model, images, monkeypatch, maps=20, figures=38, budget=1200)
-    assert plan.chosen == ("--method occlusion", "--until-decided", "--limit 29")
+    assert plan.chosen == ("--method occlusion", "--until-decided", "--limit 25")
     assert plan.seconds <= 1200
     assert "so some checks may stay open" in plan.decision
     few = _plan(model, images, monkeypatch, maps=20, figures=380, budget=1200)
-    assert few.chosen == ("--method occlusion", "--limit 3")
-    assert few.decision == "3 images decide nothing: the policy standard needs 20."
+    assert few.chosen == ("--method occlusion", "--limit 2")
+    assert few.decision == "2 images decide nothing: the policy standard needs 20."
 
 
 def test_long_work_names_ways_to_shorten_it(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
