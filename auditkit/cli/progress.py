@@ -27,13 +27,18 @@ class Schedule:
 
     def __init__(self, rows: Mapping[str, float], seconds: Mapping[str, float], images: int) -> None:
         self.rows, self.seconds, self.images = rows, seconds, images
-        self.done, self.kept = dict.fromkeys(seconds, 0.0), dict.fromkeys(seconds, 0.0)  # shares of each phase
+        self.done = dict.fromkeys(seconds, 0.0)  # shares of each phase
+        self.worked = dict.fromkeys(seconds, 0.0)  # the same without what an earlier sitting or batch has kept
         self.rows_done, self.began = 0, time.monotonic()
 
+    def begin(self, phase: str) -> None:
+        """Count a phase from its start: each batch of images counts those of earlier ones as kept."""
+        self.done[phase] = 0.0
+
     def count(self, phase: str, share: float, rows: int, *, kept: bool) -> None:
-        """Count work of a phase; what an earlier run has kept took no time in this one."""
+        """Count work of a phase; what is kept takes no time now."""
         self.done[phase] += share
-        self.kept[phase] += share * kept
+        self.worked[phase] += 0.0 if kept else share
         self.rows_done += rows
 
     @property
@@ -44,7 +49,7 @@ class Schedule:
     def seconds_left(self) -> float:
         """At the planned pace until a twentieth is done, then at the pace so far."""
         in_all, done = sum(self.seconds.values()), self._planned(self.done)
-        worked = done - self._planned(self.kept)
+        worked = self._planned(self.worked)
         pace = (time.monotonic() - self.began) / worked if worked > in_all / 20 else 1.0
         return max(in_all - done, 0.0) * pace
 
@@ -109,6 +114,8 @@ class _Pace:
     def __init__(self, phase: str, unit: str, total: int, schedule: Schedule | None = None) -> None:
         self.phase, self.unit, self.total = phase, unit, total
         self.schedule = schedule if schedule is not None and phase in schedule.seconds else None
+        if self.schedule is not None:
+            self.schedule.begin(phase)
         self.done, self.rows = 0.0, 0
         self.began = time.monotonic()
         self._lock = Lock()  # units that run at the same time count in threads

@@ -215,5 +215,6 @@ def next_steps(results: Results) -> list[str]:
     if results.verdict == "pass":
         steps.append("Look at the worst images of the gallery and at the limits, then sign.")
     elif not steps:
-        steps.append("Read the checks below.")
+        more = "Add images" if results.verdict == "inconclusive" else "Read the checks below"
+        steps.append(f"{more}; the checks below say what is open and why.")
     return list(dict.fromkeys(map(prose, steps)))

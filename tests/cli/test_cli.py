@@ -136,6 +136,21 @@ def test_progress_of_a_planned_run_is_that_of_the_whole(
     assert PROGRESS.sub("", told) == ""
 
 
+def test_images_of_an_earlier_batch_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    schedule = progress.Schedule({"evaluating": 100}, {"evaluating": 100}, 10)
+    for images, kept in ((4, 0), (7, 4)):
+        with progress.shown("evaluating", schedule=schedule) as begin:
+            tick = begin(images)
+            tick(kept)
+            for _ in range(images - kept):
+                now[0] += 10
+                tick(1, 10)
+    assert schedule.share == pytest.approx(0.7)
+    assert schedule.seconds_left() == pytest.approx(30)
+
+
 def test_progress_is_told_before_the_first_image_is_done(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
