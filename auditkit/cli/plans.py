@@ -53,9 +53,8 @@ def announce_audit(output: Output, plan: "Plan", budget: float | None) -> Schedu
     """The same for an audit, with what decides and what the budget chose."""
     request = plan.request
     taken = f"{plan.most_images} of {plan.images} images" if plan.most_images < plan.images else f"{plan.images} images"
-    made = (
-        f"maps of the labels {plan.labels} by {request.explanation.method}" if request.explanation else "supplied maps"
-    )
+    method = request.explanation.method if request.explanation else ""
+    maps = f"maps of the labels {plan.labels} by {method}" if method else "supplied maps"
     further = [("decides", plan.decision)]
     if request.taking.until_decided:
         further.insert(0, ("at most", "images are taken until every check is decided, so it may end sooner"))
@@ -65,7 +64,7 @@ def announce_audit(output: Output, plan: "Plan", budget: float | None) -> Schedu
     if plan.chosen and budget is not None:
         further.append(("budget", f"to keep within {duration(budget)}: {' '.join(plan.chosen)}; for everything: "
                                   "--budget none"))  # fmt: skip
-    what = f"{taken}, {made}, policy {request.policy.name}"
+    what = f"{taken}, {maps}, policy {request.policy.name}"
     return announce(output, what, plan.costs, plan.most_images, shorter_audit(plan), further)
 
 

@@ -126,8 +126,8 @@ class _Pace:
         with self._lock:
             self.done, self.rows, now = self.done + done, self.rows + rows, time.monotonic()
             if self.schedule is not None:
-                whole = self.schedule.images if self.phase in _BY_IMAGE else self.total
-                self.schedule.count(self.phase, done / max(whole, 1), rows, kept=not self.rows)
+                total = self.schedule.images if self.phase in _BY_IMAGE else self.total
+                self.schedule.count(self.phase, done / max(total, 1), rows, kept=not self.rows)
             if now - self.samples[-1][0] >= _SAMPLE_SECONDS:
                 self.samples.append((now, self.done))
             elif not self.rows:  # at the beginning: what an earlier run has done
