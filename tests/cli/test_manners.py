@@ -68,7 +68,7 @@ RUN = ("model.onnx", ".", "-o", "out")
         (("audit", *RUN, "--method", "GradCAM"), "unknown method 'GradCAM'; did you mean 'grad-cam'?"),
         (("explain", *RUN, "--method", "gradcam"), "unknown method 'gradcam'; did you mean 'grad-cam'?"),
         (("explain", *RUN, "--option", "step=3"), "mask: unknown option 'step'; did you mean 'steps'?"),
-        (("explain", *RUN, "--method", "random", "--option", "a=3"), "random: unknown option 'a'; there is none"),
+        (("explain", *RUN, "--method", "random", "--option", "a=3"), "random: unknown option 'a'; there are none"),
         (
             ("explain", *RUN, "--method", "integrated"),
             "unknown method 'integrated'; did you mean 'integrated-gradients'?",

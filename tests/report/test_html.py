@@ -328,7 +328,7 @@ def test_margins_are_drawn_and_stand_beside_every_control(page: str) -> None:
 
 def test_with_one_label_the_report_says_why_there_is_no_label_specificity(tmp_path: Path) -> None:
     page = render_html(load(made_run(tmp_path / "run", labels=1)))
-    assert "Label specificity: no image has a second label in the label set" in page
+    assert "in log-odds): no image has a second label in the label set" in page
     assert 'id="effort"' not in page
 
 
