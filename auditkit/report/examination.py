@@ -66,7 +66,7 @@ def seen(finding: Finding, names: Sequence[str]) -> str:
         text = (f"{count(finding.n, 'image')} of other labels got {part} from one that the model takes for "
                 f"{label(finding.label, names)}. It then predicted this label in {_percent(finding.follows)} of them"
                 f"{ends.replace(',', ' (', 1) + ')' if ends else ''}.")  # fmt: skip
-    return (f"{text} By chance, with such a part from an image of a third label, it predicted that label in "
+    return (f"{text} By chance, after exchanges between images of other labels, the same label came up in "
             f"{_percent(finding.chance)}; more than {_percent(finding.limit)} counts as reliance.")  # fmt: skip
 
 
