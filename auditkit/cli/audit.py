@@ -9,7 +9,7 @@ import typer
 
 from auditkit.cli import console, options
 from auditkit.cli.last_screen import print_last_screen
-from auditkit.cli.plans import Output, announce_audit
+from auditkit.cli.plans import Output, announce_audit, trial
 from auditkit.cli.progress import scheduled
 
 
@@ -87,11 +87,13 @@ def audit(
     if begun is not None:
         request = begun
     else:
-        plan = plans.plan_audit(classifier, dataset, request, seconds, any_method=any_method)
-        schedule = announce_audit(Output(dry_run, as_json, quiet), plan, seconds)
-        if dry_run:
-            return
-        request = plan.request
+        output = Output(dry_run, as_json, quiet)
+        with trial(output):
+            plan = plans.plan_audit(classifier, dataset, request, seconds, any_method=any_method)
+            schedule = announce_audit(output, plan, seconds)
+            request = plan.request
+    if dry_run:
+        return
     if request.explanation is not None:
         explanation = request.explanation.fitting(classifier)
         console.print_notes(explanation.notes, quiet)

@@ -74,12 +74,14 @@ def evaluate(
     bundles = runs.open_bundles(heatmaps or [])
     schedule = None
     if dry_run or not out.exists():
-        cost = estimate.evaluating(classifier, dataset, settings, len(bundles), infill_pool)
-        what = f"{len(dataset)} images, {', '.join(bundles) or 'controls alone'}"
-        ways = plans.shorter_figures(cost, len(dataset))
-        schedule = plans.announce(plans.Output(dry_run, as_json, quiet), what, [cost], len(dataset), ways)
-        if dry_run:
-            return
+        output = plans.Output(dry_run, as_json, quiet)
+        with plans.trial(output):
+            cost = estimate.evaluating(classifier, dataset, settings, len(bundles), infill_pool)
+            what = f"{len(dataset)} images, {', '.join(bundles) or 'controls alone'}"
+            ways = plans.shorter_figures(cost, len(dataset))
+            schedule = plans.announce(output, what, [cost], len(dataset), ways)
+    if dry_run:
+        return
     with shown("evaluating", schedule=schedule, quiet=quiet) as progress:
         summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)
     if as_json:

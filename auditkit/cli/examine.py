@@ -47,16 +47,18 @@ def examine(
     classifier, dataset, _ = model_options.open_with_images(model, images, None, limit)
     schedule = None
     if dry_run or not out.exists():
-        number = min(len(dataset), MOST_IMAGES)
-        rate = estimate.forward_rate(classifier, dataset)
-        costs = [estimate.examining(rate)]
-        if heatmaps is None:
-            maker = run.few_passes(explanation, classifier)
-            costs.insert(0, estimate.explaining(classifier, dataset, maker, rate))
-        what = f"{number} images, maps of their predictions {'by ' + method if heatmaps is None else 'as supplied'}"
-        schedule = plans.announce(plans.Output(dry_run, as_json, quiet), what, costs, number)
-        if dry_run:
-            return
+        output = plans.Output(dry_run, as_json, quiet)
+        with plans.trial(output):
+            number = min(len(dataset), MOST_IMAGES)
+            rate = estimate.forward_rate(classifier, dataset)
+            costs = [estimate.examining(rate)]
+            if heatmaps is None:
+                maker = run.few_passes(explanation, classifier)
+                costs.insert(0, estimate.explaining(classifier, dataset, maker, rate))
+            what = f"{number} images, maps of their predictions {'by ' + method if heatmaps is None else 'as supplied'}"
+            schedule = plans.announce(output, what, costs, number)
+    if dry_run:
+        return
     examined = run.examine(classifier, dataset, explanation, heatmaps, out, scheduled(schedule, quiet), render_page)
     names, examination = examined.subject.class_names, examined.examination
     if as_json:

@@ -56,12 +56,14 @@ def explain(
     console.print_notes(explanation.notes, quiet)
     schedule = None
     if dry_run or not out.exists():
-        what = f"{len(dataset)} images, maps by {explanation.method}"
-        cost = estimate.explaining(classifier, dataset, explanation)
-        ways = plans.shorter_maps(cost, len(dataset), explanation)
-        schedule = plans.announce(plans.Output(dry_run, as_json, quiet), what, [cost], len(dataset), ways)
-        if dry_run:
-            return
+        output = plans.Output(dry_run, as_json, quiet)
+        with plans.trial(output):
+            what = f"{len(dataset)} images, maps by {explanation.method}"
+            cost = estimate.explaining(classifier, dataset, explanation)
+            ways = plans.shorter_maps(cost, len(dataset), explanation)
+            schedule = plans.announce(output, what, [cost], len(dataset), ways)
+    if dry_run:
+        return
     with shown("explaining", schedule=schedule, quiet=quiet) as progress:
         maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress)
     if pictures is not None:

@@ -1,11 +1,13 @@
 """What a verb says before it begins: rows to run, the time they take, and how it can be shorter."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from auditkit.cli import console
 from auditkit.cli.progress import Schedule, duration
+from auditkit.errors import RuntimeFailure
 
 if TYPE_CHECKING:
     from auditkit.runs.explain import Explanation
@@ -23,6 +25,11 @@ class Output:
     dry_run: bool  # the plan alone
     as_json: bool
     quiet: bool
+
+
+def trial(output: Output) -> AbstractContextManager[None]:
+    """A block that may fail unless only the plan is asked for: the work itself says on which image the model fails."""
+    return nullcontext() if output.dry_run else suppress(RuntimeFailure)
 
 
 def announce(
