@@ -81,6 +81,7 @@ def audit(
         request = replace(request, explanation=explanation)
     plans.budget_of(budget or "none", request, "cpu")  # refuses a bad one before the model is opened
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
+    audits.require_startable(classifier, dataset, request, folder)
     seconds = plans.budget_of(budget, request, classifier.device.name)
     request, schedule = replace(request, pool=infill_pool), None
     begun = None if dry_run else plans.resumed(request, folder, any_method=any_method)

@@ -100,8 +100,7 @@ def audit(
     if request.taking.in_batches and request.pool is None:
         request = replace(request, pool=images)  # which does not grow from batch to batch
     about = _about(model, images, request)
-    if request.baseline is not None:
-        _require_comparable(request.baseline, out, images, request.evaluation, model.signature.classes)
+    require_startable(model, images, request, out)
     with Store.open(out, without_paths(about)) as store:
         sitting = _Sitting(model, request, store, _log_start(out, request.command))
         write_whole(out / POLICY, request.policy.text.encode())
@@ -196,13 +195,17 @@ def _bundle_digest(bundle: HeatmapSet) -> str:
         return str(error)
 
 
-def _require_comparable(baseline: Path, out: Path, images: Dataset, settings: Evaluation, classes: int) -> None:
-    """Refuse, before the work, a baseline that is not comparable."""
+def require_startable(model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path) -> None:
+    """Refuse, before the work, a folder that is no run and a baseline that is not comparable."""
+    Store(out).refuse_other_content()
+    baseline, classes = request.baseline, model.signature.classes
+    if baseline is None:
+        return
     if baseline.resolve() == out.resolve():
         raise BadInput(f"{baseline} cannot be its own baseline; give the folder of an earlier run.")
     run = read_run(baseline)
     before, subject = run.results, replace(run.results.subject, classes=classes)
-    common_infills(before, replace(before, subject=subject, settings=resolved(settings, classes).to_record()))
+    common_infills(before, replace(before, subject=subject, settings=resolved(request.evaluation, classes).to_record()))
     if not set(run.table.images) & set(images.ids):
         raise BadInput(f"{baseline} has none of these images, by their names; give a run on the same ones.")
 

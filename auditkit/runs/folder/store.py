@@ -65,11 +65,19 @@ class Store:
             change = _difference(self.settings(), settings)
             if change:
                 raise BadInput(f"{self.folder} has other settings: {change}. Give those of the run, or a new folder.")
-        elif self.folder.is_dir():
-            for name in sorted(path.name for path in self.folder.iterdir()):
-                if name != LOCK and not re.fullmatch(LEFT_OVER, name):
-                    raise BadInput(f"{self.folder} is not a run (it has '{name}' and no {RUN}); give a new folder.")
-        elif os.path.lexists(self.folder):
+        else:
+            self.refuse_other_content()
+
+    def refuse_other_content(self) -> None:
+        """Refuse a folder that has files and is no run, before the work."""
+        if (self.folder / RUN).exists():
+            return
+        with _disk_errors(f"{self.folder} cannot be used"):
+            names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
+        for name in names:
+            if name != LOCK and not re.fullmatch(LEFT_OVER, name):
+                raise BadInput(f"{self.folder} is not a run (it has '{name}' and no {RUN}); give a new folder.")
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
             raise BadInput(f"{self.folder} is not a folder; give a new one.")
 
     def _prepare(self, settings: Any) -> None:
