@@ -30,7 +30,7 @@ from auditkit.demo.planted import MODELS, bundled_model
 from auditkit.metrics.localisation import pointing_hit, share_inside
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.report.markdown import table
-from auditkit.runs.explain_record import Record
+from auditkit.runs.explanation.record import Record
 from benchmarks.reporting import origin
 
 Figures = dict[str, Any]

@@ -17,7 +17,7 @@ import numpy as np
 import auditkit
 from auditkit.demo.planted import bundled_model
 from auditkit.report.markdown import table
-from auditkit.runs.explain_record import RECORD
+from auditkit.runs.explanation.record import RECORD
 from benchmarks.reporting import log, origin, printed_at_end
 
 _COUNTERS = Path("/proc/self/io")  # of Linux

@@ -10,7 +10,7 @@ import typer
 from auditkit.cli import console, options
 from auditkit.cli.last_screen import print_last_screen
 from auditkit.cli.plans import Output, announce_audit, trial
-from auditkit.cli.progress import scheduled
+from auditkit.cli.progress import scheduled, shown
 
 
 @options.with_model_options()
@@ -42,6 +42,7 @@ def audit(
     labels: Annotated[str | None, typer.Option(help="all, topK, f>=p or a list, in place of the policy's.")] = None,
     steps: Annotated[str | None, typer.Option(help="Points of a curve, in place of the policy's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers, in place of the policy's.")] = None,
+    shard: options.ShardOption = None,
     dry_run: options.DryRun = False,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever the verdict.")] = False,
     as_json: options.AsResultsJson = False,
@@ -58,11 +59,13 @@ def audit(
     """
     from auditkit.metrics.curves import parse_steps
     from auditkit.runs.evaluate import open_bundles
+    from auditkit.runs.executor import Shard
     from auditkit.runs.explain import Explanation
     from auditkit.runs.folder.figures import Taking
     from auditkit.verdict import audit as audits
     from auditkit.verdict import plan as plans
     from auditkit.verdict.policy_file import read_policy
+    from auditkit.verdict.shards import audit_shard
 
     rules = read_policy(policy)
     makers = {"--method": method, "--quality": quality, "--option": option, "--gradient": gradient != "auto"}
@@ -82,6 +85,11 @@ def audit(
     plans.budget_of(budget or "none", request, "cpu")  # refuses a bad one before the model is opened
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
     audits.require_startable(classifier, dataset, request, folder)
+    if shard is not None:
+        with shown("evaluating", quiet=quiet) as progress:
+            units = audit_shard(classifier, dataset, request, folder, Shard.parse(shard), progress)
+        console.show_shard(as_json, shard, folder, *units)
+        return
     seconds = plans.budget_of(budget, request, classifier.device.name)
     request, schedule = replace(request, pool=infill_pool), None
     begun = None if dry_run else plans.resumed(request, folder, any_method=any_method)

@@ -50,6 +50,13 @@ def show(as_json: bool, content: Mapping[str, object], fields: list[tuple[str, s
         print_fields(fields)
 
 
+def show_shard(as_json: bool, shard: str, out: object, units: int, of: int) -> None:
+    """Print that a shard is done."""
+    summary = f"shard {shard} is done: {units} of {of} units in {out}; put the shards together with auditkit merge"
+    facts = {"schema_version": 1, "shard": shard, "out": str(out), "units": units, "of": of}
+    show(as_json, facts, [("shard", summary)])
+
+
 def print_table(head: list[str], rows: list[list[str]], names: int = 1) -> None:
     """Print a table whose first columns are names; figures that do not fit beside each other follow below."""
     console = Console(width=None if sys.stdout.isatty() else _WIDE_LOG_WIDTH)

@@ -46,6 +46,7 @@ def evaluate(
     confidence: Annotated[float, _setting(help="Confidence of the intervals.")] = 0.95,
     interval: Annotated[str, _setting(help="Bootstrap interval: expanded, percentile or bca.")] = "expanded",
     limit: options.Limit = None,
+    shard: options.ShardOption = None,
     dry_run: options.DryRun = False,
     as_json: options.AsResultsJson = False,
     quiet: options.Quiet = False,
@@ -61,6 +62,7 @@ def evaluate(
     from auditkit.metrics.curves import parse_steps
     from auditkit.runs import evaluate as runs
     from auditkit.runs.evaluation.settings import Evaluation
+    from auditkit.runs.executor import Shard
     from auditkit.runs.summary.wording import figure_text, remarks
     from auditkit.verdict import estimate
 
@@ -81,6 +83,13 @@ def evaluate(
             ways = plans.shorter_figures(cost, len(dataset))
             schedule = plans.announce(output, what, [cost], len(dataset), ways)
     if dry_run:
+        return
+    if shard is not None:
+        with shown("evaluating", quiet=quiet) as progress:
+            units = runs.evaluate_shard(
+                classifier, dataset, bundles, settings, out, Shard.parse(shard), progress, infill_pool
+            )
+        console.show_shard(as_json, shard, out, *units)
         return
     with shown("evaluating", schedule=schedule, quiet=quiet) as progress:
         summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)

@@ -31,6 +31,7 @@ def explain(
     pictures: Annotated[Path | None, typer.Option(
         help="Folder for pictures: the image, the order of its pixels, the first 5 %.")] = None,
     limit: options.Limit = None,
+    shard: options.ShardOption = None,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -44,7 +45,8 @@ def explain(
     """
     from auditkit.errors import BadInput
     from auditkit.runs import explain as runs
-    from auditkit.runs.explain_record import Record
+    from auditkit.runs.executor import Shard
+    from auditkit.runs.explanation.record import Record
     from auditkit.verdict import estimate
 
     request = runs.Explanation(method, labels, options.method_options(option, quality), seed, gradient)
@@ -64,8 +66,9 @@ def explain(
             schedule = plans.announce(output, what, [cost], len(dataset), ways)
     if dry_run:
         return
+    part = Shard.parse(shard) if shard else None
     with shown("explaining", schedule=schedule, quiet=quiet) as progress:
-        maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress)
+        maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress, part)
     if pictures is not None:
         from auditkit.runs.pictures import heatmap_panels
 

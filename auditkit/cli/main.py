@@ -16,7 +16,7 @@ from auditkit.cli.entry import INTERRUPTED
 from auditkit.errors import AuditError, unknown
 
 # In the order of the help; each is the function of that name in the module of that name, with _ for -.
-VERBS = ("inspect", "differentiate", "explain", "evaluate", "examine", "audit", "report", "compare", "verify",
+VERBS = ("inspect", "differentiate", "explain", "evaluate", "examine", "audit", "merge", "report", "compare", "verify",
          "sign-off", "schema", "doctor", "demo")  # fmt: skip
 
 app = typer.Typer(

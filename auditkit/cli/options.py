@@ -36,6 +36,8 @@ Limit = Annotated[
     int | None, typer.Option(min=1, help="Take so many images at most, in an order fixed by the seed and their names.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it would take, and stop.")]
+ShardOption = Annotated[str | None, _run_option("--shard", metavar="I/N", help=(
+    "Do the I-th of N parts only, into a folder of its own; put them together with auditkit merge."))]  # fmt: skip
 AsResultsJson = Annotated[bool, typer.Option("--json", help="Print results.json instead of a table.")]
 MethodOption = Annotated[
     list[str] | None,
@@ -143,6 +145,10 @@ class ModelOptions:
     threads: Annotated[int, _run_option(help="CPU threads; 0 leaves the choice to the runtime.")] = 0
     memory: Annotated[float | None, _run_option(
         help="GiB of GPU memory to use, 3.25 or more; by default as much as helps.")] = None
+    workers: Annotated[str, _run_option(metavar="N", help=(
+        "Worker processes: a number, or auto for one on each GPU."))] = "auto"
+    engine: Annotated[str, _run_option(help=(
+        "Where they run: local, ray, or ray:ADDRESS for a cluster (see docs/scale.md)."))] = "local"
     allow_failed: Annotated[int, _run_option(
         help="Leave out up to this many images on which the model hangs, crashes or takes too much memory.")] = 0
     memory_limit: Annotated[float, _limit_option(
@@ -190,6 +196,7 @@ class ModelOptions:
     ) -> "tuple[OnnxClassifier, Dataset, Dataset | None]":
         """The classifier in an ONNX file, its images, so many of them at most, and the images to fill in with."""
         from auditkit.data.dataset import Dataset
+        from auditkit.engines.start import Workers
         from auditkit.model.classifier import open_file
         from auditkit.runs.inspection import at_own_size
 
@@ -198,6 +205,7 @@ class ModelOptions:
         classes = (classifier.signature.classes, classifier.card.names)
         dataset = Dataset.open(images, *classes)
         classifier = at_own_size(classifier, dataset, lambda size: open_file(model, opening.at(size), settings))
+        Workers(self.workers, self.engine).serve(classifier)
         if limit is not None and limit < len(dataset):
             dataset = dataset.sample(limit)
         return classifier, dataset, Dataset.open(pool, *classes) if pool else None

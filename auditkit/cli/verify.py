@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _original = partial(typer.Option, rich_help_panel="What else the run was made from")
 
 
-@options.with_model_options("card", "layout", "device", "memory_limit", "time_limit")
+@options.with_model_options("card", "layout", "device", "workers", "engine", "memory_limit", "time_limit")
 def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an audit or evaluation.", show_default=False)],
     model_options: options.ModelOptions,
@@ -47,13 +47,14 @@ def verify(
 
     Example: auditkit verify run --model vendor.onnx --images images/
     """
+    from auditkit.engines.start import Workers
     from auditkit.errors import IntegrityFailure, NotChecked
     from auditkit.verdict import verify as verifying
 
     bundles = {name: Path(path) for name, path in options.parse_pairs(heatmaps, "--heatmaps", "NAME=PATH")}
     originals = verifying.Originals(
         model, images, bundles, pool, tuple(infill or ()), baseline, model_options.opening(),
-        model_options.settings().device,
+        model_options.settings().device, Workers(model_options.workers, model_options.engine),
     )  # fmt: skip
     with shown("recomputing", quiet=quiet) as progress:
         verification = verifying.verify(run, originals, verifying.Sampling(sample, maps, seed), progress)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from auditkit import elsewhere
 from auditkit.arrays import Array
 from auditkit.data.dataset_files import (
     IMAGE_SUFFIXES,
@@ -187,6 +188,9 @@ class Dataset(Listing):
         """The image at a position as the card prepares it, or BadInput with the reason why it cannot be used."""
         if not self.has_files:
             return self._decode(position, card)
+        if elsewhere.asker is not None:
+            decoded: Decoded = elsewhere.asker(Dataset.decode, self.select([position]), 0, card)
+            return decoded
         key = self._key(position, card)
         image = self._kept.get(key)
         if image is None:

@@ -20,7 +20,17 @@ from auditkit.model.gradient_check import Check
 from auditkit.model.probe import derived
 from auditkit.model.read import Limits, OnnxFile, file_size
 from auditkit.model.scores import checked_probabilities, checked_scores
-from auditkit.model.session import Session, Settings, filled, in_batches, in_precision, measured_batch, on_cpu
+from auditkit.model.session import (
+    FEWEST_ROWS,
+    Engine,
+    Session,
+    Settings,
+    filled,
+    in_batches,
+    in_precision,
+    measured_batch,
+    on_cpu,
+)
 from auditkit.model.signature import Overrides, Signature, kind_by_values, to_probabilities
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
@@ -101,11 +111,16 @@ class OnnxClassifier(_WithCard):
         self.session = Session(self.graph, settings, self.weights)
         self.settings, self.device = self.session.settings, self.session.device
         self._batch = self.settings.batch
+        self._may_fill = self.device is CPU and signature.fixed_batch is None and signature.rows != "dependent"
         self._reference: OnnxClassifier | None = None
 
     def __repr__(self) -> str:
         how = f"{self.settings.device}, {self.settings.precision}"
         return f"OnnxClassifier({self.file.path.name}, {self._takes_and_gives()}, {how})"
+
+    def use_engine(self, engine: Engine) -> None:
+        """Let units of work run in the processes of an engine."""
+        self.settings, self.requested = replace(self.settings, engine=engine), replace(self.requested, engine=engine)
 
     def reference(self) -> "OnnxClassifier":
         """The same file on the CPU in strict float32, to compare with; the classifier itself if it already runs so."""
@@ -141,6 +156,8 @@ class OnnxClassifier(_WithCard):
         return scores
 
     def _run(self, rows: Array) -> Array:
+        if len(rows) < FEWEST_ROWS and self._may_fill:
+            return self._run(filled(rows, FEWEST_ROWS))[: len(rows)]
         output = self.session.run({self.signature.input: rows})[0]
         # A model that tells pictures from noise may give another shape than in its trial.
         expected = output.size == len(rows) * self.signature.outputs and len(rows) in (1, *output.shape[:1])

@@ -23,13 +23,12 @@ from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.runtime import Feeds
 from auditkit.model.scores import checked_probabilities, checked_scores
-from auditkit.model.session import Session, filled, measured_batch, on_cpu
+from auditkit.model.session import FEWEST_ROWS, Session, filled, measured_batch, on_cpu
 from auditkit.model.signature import to_probabilities
 
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
 Row = tuple[int, int, int]  # top, bottom, map
-FEWEST_ROWS = 2  # of a batch: some CPUs split a single image over their cores, which rounds otherwise
 _FEW = 8  # one pixel in so many: where more change, all are looked at
 _REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again
 

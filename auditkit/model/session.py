@@ -1,9 +1,9 @@
 """How a model's graphs are run: device, precision, worker, batch size and memory."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import onnx
@@ -23,8 +23,19 @@ Precision = Literal["auto", "strict", "tf32", "float16"]
 _OUTSIDE_SESSIONS = 7 * 2**28
 _SESSIONS = 2  # of a model at once: its own, and the one over masks
 LEAST_MEMORY = 13 * 2**28  # a ResNet-50's sessions run in 0.75 GiB each and not in 0.5
+FEWEST_ROWS = 2  # of a batch on a CPU: some split a single image over their cores, which rounds otherwise
 _MOST_THREADS = 4096  # of the runtime; no machine has more cores to give them
 _NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory on a GPU, --memory-limit on the CPU)."
+
+
+class Engine(Protocol):
+    """Runs units of work in other processes."""
+
+    def run(
+        self, work: Callable[..., Any], units: Iterable[Any], keep: Callable[[Any, Any], None],
+        tick: Callable[[float, int], None], at_once: int,
+    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
+        """Run work on units and keep the results; those that the model failed on, and those not begun."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,7 @@ class Settings:
     in_process: bool = False  # run the model without a worker, unguarded: for models that one trusts
     allow_failed: int = 0  # images that end a worker and are left out, before a run fails
     worker: Worker | None = field(default=None, repr=False, compare=False)  # of the file that was opened
+    engine: "Engine | None" = field(default=None, repr=False, compare=False)  # None: units run in this process
 
     @property
     def channels_last(self) -> bool:

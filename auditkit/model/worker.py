@@ -38,7 +38,7 @@ _MOST_REPLY = 2**32  # bytes of the arrays in one reply
 _LONGEST_ERROR = 2000  # characters
 
 
-_CHILDREN: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
+CHILDREN: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
 
 Cause = Literal["time", "memory", "crash", "exit"]
 
@@ -82,7 +82,7 @@ class _Process:
         """`name` stands in messages; with more resident memory than `memory_bytes` it is stopped."""
         ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        command = [sys.executable, "-I", "-c", START, json.dumps(_import_path()), str(theirs.fileno())]
+        command = [sys.executable, "-I", "-c", START, json.dumps(import_path()), str(theirs.fileno())]
         self._child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
             pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, **_ONE_THREAD},
@@ -97,7 +97,7 @@ class _Process:
         self.lost: tuple[Cause, str] | None = None  # why it ended
         self._sockets = [ours]
         self.stop = weakref.finalize(self, _end, self._child, self._sockets, self._errors)
-        _CHILDREN.add(self._child)
+        CHILDREN.add(self._child)
         threading.Thread(target=_watch, args=(weakref.ref(self), self._child), daemon=True).start()
 
     def call(self, method: str, number: int | None, arguments: Sequence[Value], seconds: float | None = None) -> Value:
@@ -215,7 +215,7 @@ def guards() -> str:
 
 def kill_all() -> None:
     """Kill every worker of this process, which is about to exit."""
-    for child in list(_CHILDREN):
+    for child in list(CHILDREN):
         child.kill()
 
 
@@ -257,7 +257,7 @@ def _resident(pid: int) -> int:
         return 0
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
     """Where the child finds its modules: not in the current folder, which may be the vendor's and hold a numpy.py."""
     current = Path.cwd().resolve()
     package = str(Path(__file__).resolve().parents[2])

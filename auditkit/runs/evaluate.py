@@ -3,21 +3,21 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_object
 from auditkit.runs.evaluation import runtime_check
-from auditkit.runs.evaluation.batch import Batch, prepare
+from auditkit.runs.evaluation.batch import prepare
 from auditkit.runs.evaluation.curves import expected_rows
 from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation, unit_keys, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, units
-from auditkit.runs.executor import LeftOut, Progress, Tick, UnitProgress, again, execute, silent, units_ahead
+from auditkit.runs.executor import LeftOut, Progress, Shard, Tick, UnitProgress, again, execute, silent
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.figures import Batch as EarlierBatch
 from auditkit.runs.folder.parquet import fitted, with_failed_images
@@ -79,35 +79,61 @@ def evaluate(
     return summary
 
 
+def evaluate_shard(
+    model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
+    out: "Path | Store", shard: Shard, progress: Progress = silent, pool: Dataset | None = None,
+) -> tuple[int, int]:  # fmt: skip
+    """Measure a shard of the units into `out`, to be merged with the others; its number of units, and that of all."""
+    plan = plan_evaluation(model, images, bundles, settings, pool)
+    record = plan.record()
+    with nullcontext(out) if isinstance(out, Store) else Store.open(out, without_paths(to_object(record))) as store:
+        keys = unit_keys([record], plan.span.pixels, plan.model.device, plan.settings)
+        share = shard.part(list(keys))
+        missing, tick = [unit for unit in share if not store.has(keys[unit])], progress(sum(map(len, share)))
+        tick(sum(map(len, share)) - sum(map(len, missing)))
+        _measure_units(plan, missing, lambda unit, table: store.write(keys[unit], table), tick)
+    return len(share), len(keys)
+
+
 def _measure_units(
     plan: EvaluationPlan, pending: Sequence[range], keep: "Callable[[range, pa.Table], None]", tick: Tick
 ) -> None:
-    unreadable: dict[str, FailedImage] = {}  # by image
+    work = Measuring(plan)
 
-    def prepare_unit(unit: Sequence[int]) -> Batch | None:
-        images = plan.load(unit)
-        unreadable.update({failure.image: failure for failure in images.failed})
-        return prepare(plan, images) if images.ids else None
-
-    def run(batch: Batch | None, device: AbstractContextManager[None]) -> list[Row]:
-        if batch is None:
-            return []
-        with UnitProgress(tick, len(batch.ids)) as progress:
-            progress.expect(expected_rows(batch.curves.values(), plan.span))
-            return measure(plan, batch, progress.count, device)
-
-    def keep_rows(unit: range, rows: list[Row], left_out: Sequence[FailedImage] = ()) -> None:
-        # `fitted` refuses a field that is no column of the Parquet file, and the other way round.
-        table = fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})
-        names = [plan.images.ids[position] for position in unit]
-        failed = [unreadable.pop(name) for name in names if name in unreadable]
-        keep(unit, with_failed_images(table, [*failed, *left_out]))
+    def keep_rows(unit: range, measured: Measured, left_out: Sequence[FailedImage] = ()) -> None:
+        keep(unit, with_failed_images(measured.table, [*measured.failed, *left_out]))
         tick(len(unit))
 
-    left_out, at_once = LeftOut(plan.model), plan.model.device.units_at_once
+    left_out = LeftOut(plan.model)
     while pending:
-        failed, pending = execute(pending, prepare_unit, run, keep_rows, at_once, units_ahead())
+        failed, pending = execute(plan.model, work, pending, keep_rows, tick)
         for unit in failed:
             before = len(left_out.images)
-            rows = again(unit, plan.images.ids, lambda positions: run(prepare_unit(positions), nullcontext()), left_out)
-            keep_rows(unit, rows, left_out.images[before:])
+            measured = again(unit, plan.images.ids, lambda unit: work(unit, nullcontext(), tick), left_out)
+            keep_rows(unit, measured, left_out.images[before:])
+
+
+class Measured(NamedTuple):
+    """The rows of a unit, and its images that cannot be read."""
+
+    table: "pa.Table"
+    failed: tuple[FailedImage, ...]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Measures a unit of images."""
+
+    plan: EvaluationPlan
+
+    def __call__(self, unit: Sequence[int], device: AbstractContextManager[None], tick: Tick) -> Measured:
+        """The rows of a unit."""
+        images, rows = self.plan.load(unit), list[Row]()
+        if images.ids:
+            batch = prepare(self.plan, images)
+            with UnitProgress(tick, len(batch.ids)) as progress:
+                progress.expect(expected_rows(batch.curves.values(), self.plan.span))
+                rows = measure(self.plan, batch, progress.count, device)
+        # `fitted` refuses a field that is no column of the Parquet file, and the other way round.
+        table = fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})
+        return Measured(table, images.failed)

@@ -1,20 +1,22 @@
 """Runs units of work, several at a time: while one holds the device, the next ones are prepared."""
 
 import os
+import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from threading import Event, Semaphore
-from typing import Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from auditkit.data.dataset import FailedImage
-from auditkit.errors import ModelFailure, RuntimeFailure
+from auditkit.errors import BadInput, ModelFailure, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.runtime import SWITCH_SECONDS
 
 Unit = TypeVar("Unit")
-Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 FEWEST_AHEAD, MOST_AHEAD = 1, 3  # units; more threads than that wait for each other
@@ -29,6 +31,8 @@ class Tick(Protocol):
 
 
 Progress = Callable[[int], Tick]  # of the number of images in all
+# What is done with a unit, with the device inside its context. It can be pickled, as it may run in another process.
+Work = Callable[[Unit, AbstractContextManager[None], Tick], Result]
 
 
 def silent(_total: int) -> Tick:
@@ -77,20 +81,89 @@ def units_ahead() -> int:
     return min(max(FEWEST_AHEAD, (os.cpu_count() or 1) // 2), MOST_AHEAD)
 
 
+@dataclass(frozen=True)
+class Shard:
+    """One of several parts of a job, which are computed apart and merged."""
+
+    number: int  # from 1
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """The shard of a text such as 2/8."""
+        parts = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+        number, of = (int(parts[1]), int(parts[2])) if parts else (0, 0)
+        if not 1 <= number <= of:
+            raise BadInput(f"--shard {text} is not like 2/8, the second of eight.")
+        return cls(number, of)
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def part(self, units: Sequence[Unit]) -> Sequence[Unit]:
+        """Its share of the units, which follow each other."""
+        count = len(units)
+        if self.of > count:
+            raise BadInput(f"--shard {self} asks for more shards than there are units of work, {count}; use fewer.")
+        return units[count * (self.number - 1) // self.of : count * self.number // self.of]
+
+
+class InOrder(Generic[Unit, Result]):
+    """Keeps results in the order of their units, whichever is finished first."""
+
+    def __init__(self, units: Iterable[Unit], keep: Callable[[Unit, Result], None]) -> None:
+        self._order, self._keep = deque(units), keep
+        self._waiting: dict[Unit, Result] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Keep what still waits: whatever went wrong before it, it is finished."""
+        for unit in list(self._order):
+            if unit in self._waiting:
+                self._keep(unit, self._waiting.pop(unit))
+
+    def keep(self, unit: Unit, result: Result) -> None:
+        """Keep the result as soon as those before it are kept."""
+        self._waiting[unit] = result
+        self._go_on()
+
+    def leave_out(self, unit: Unit) -> None:
+        """Wait no longer for a unit."""
+        self._order.remove(unit)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._order and self._order[0] in self._waiting:
+            unit = self._order.popleft()
+            self._keep(unit, self._waiting.pop(unit))
+
+
 class _Stopped(Exception):
     """Another unit has failed."""
 
 
 def execute(
-    units: Iterable[Unit], prepare: Callable[[Unit], Batch],
-    run: Callable[[Batch, AbstractContextManager[None]], Result], keep: Callable[[Unit, Result], None],
+    model: AnyClassifier, work: Work[Unit, Result], units: Iterable[Unit], keep: Callable[[Unit, Result], None],
+    tick: Tick, at_once: int | None = None,
+) -> tuple[list[Unit], list[Unit]]:  # fmt: skip
+    """Run work on units and keep the results, until the model fails on one.
+
+    Returns the units that it failed on, and those not begun. The work runs in the processes of the model's engine, or
+    else in threads of this one; `at_once` units are on a device at a time, by default as many as it likes.
+    """
+    engine, at_once = None if model.settings is None else model.settings.engine, at_once or model.device.units_at_once
+    if engine is not None:
+        return engine.run(work, units, keep, tick, at_once)
+    return execute_here(work, units, keep, tick, at_once, units_ahead())
+
+
+def execute_here(
+    work: Work[Unit, Result], units: Iterable[Unit], keep: Callable[[Unit, Result], None], tick: Tick,
     running: int, ahead: int,
 ) -> tuple[list[Unit], list[Unit]]:  # fmt: skip
-    """Prepare, run and keep units until the model fails on one; returns those that it failed on, and those not begun.
-
-    Only `run` uses the device, inside the context that it is given. At most `running` units do so at once, while up to
-    `ahead` are prepared.
-    """
+    """The same in threads of this process: at most `running` units are on the device, while up to `ahead` prepare."""
     device, stop = Semaphore(running), Event()
     failed, not_begun = list[Unit](), list[Unit]()
 
@@ -106,7 +179,7 @@ def execute(
             not_begun.append(unit)
             return
         try:
-            keep(unit, run(prepare(unit), turn()))
+            keep(unit, work(unit, turn(), tick))
         except _Stopped:
             not_begun.append(unit)
         except ModelFailure:

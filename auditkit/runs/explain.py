@@ -11,16 +11,16 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset, FailedImage
-from auditkit.errors import BadInput, LoadFailure, ModelFailure, NoGradient, unknown
+from auditkit.errors import BadInput, LoadFailure, NoGradient, unknown
 from auditkit.methods.notes import Note
 from auditkit.methods.registry import METHODS, Method
 from auditkit.methods.request import MethodResult, Pool, Request
-from auditkit.metrics.faithfulness import choose_labels, default_labels
-from auditkit.model import preprocessing
+from auditkit.metrics.faithfulness import default_labels
 from auditkit.model.classifier import AnyClassifier
-from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable, probabilities
-from auditkit.runs.executor import LeftOut, Progress, Tick, UnitProgress, again, silent
-from auditkit.runs.explain_record import Record, RecordedBundle, picture_digest
+from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable
+from auditkit.runs.executor import LeftOut, Progress, Shard, UnitProgress, again, silent
+from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter, gray, request_for
+from auditkit.runs.explanation.record import RecordedBundle, picture_digest
 from auditkit.runs.folder.figures import Flag
 from auditkit.runs.folder.results import ExplanationRequest
 from auditkit.runs.summary.wording import flag_text
@@ -60,6 +60,12 @@ class Explanation:
         if self.method == "mask" and self.gradient == "differences":
             return self._by_differences("--gradient differences").chosen()
         return METHODS[self.method], _read_options(self.method, self.options)
+
+    def make(self, request: Request) -> MethodResult:
+        """The maps of a request."""
+        method, options = self.chosen()
+        result = method.run(request, options)
+        return replace(result, notes=(*self.notes, *result.notes))
 
     def fitting(self, model: AnyClassifier) -> "Explanation":
         """The same for this model; where it has no gradient to learn a mask by, with the method differences instead."""
@@ -152,87 +158,42 @@ def _parse_option(name: str, text: str, kind: str) -> OptionValue:
     return text
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What all units of a run share."""
-
-    model: AnyClassifier
-    images: Dataset
-    what: Explanation
-    pool: Pool
-    infill: str  # digest of what pixels are hidden behind
-    bundle: RecordedBundle
-    tick: Tick
-
-    def make_maps(self, positions: Sequence[int]) -> tuple[FailedImage, ...]:
-        """Add the maps that some images lack; returns the images that cannot be read."""
-        model, (method, options) = self.model, self.what.chosen()
-        unit = load_images(positions, self.images, model.card, model.signature)
-        if not unit.ids:
-            return unit.failed
-        _check_same(self.bundle, unit, self.infill)
-        rule = self.what.labels or str(default_labels(model.signature.classes))
-        label_sets = zip(unit.ids, choose_labels(probabilities(model, unit.inputs), rule), strict=True)
-        missing = [self.bundle.missing(image, labels.tolist()) for image, labels in label_sets]
-        if any(missing):
-            with UnitProgress(self.tick, len(unit.ids)) as progress:
-                request = request_for(model, unit, missing, self.pool, self.what.seed, progress)
-                self.bundle.make(request, lambda wanted: self._noted(method.run(wanted, options)), self.infill)
-        return unit.failed
-
-    def _noted(self, result: MethodResult) -> MethodResult:
-        return replace(result, notes=(*self.what.notes, *result.notes))
-
-
 def explain(
     model: AnyClassifier, images: Dataset, what: Explanation, out: Path, pool: Dataset | None = None,
-    progress: Progress = silent,
+    progress: Progress = silent, shard: Shard | None = None,
 ) -> HeatmapSet:  # fmt: skip
-    """The bundle in `out` with a map for every label of every image; maps that were made here before are kept."""
+    """The bundle in `out` with a map for every label of every image; maps that were made here before are kept.
+
+    Of a `shard`, only the maps of its images are made.
+    """
     what = what.fitting(model)
-    tick, size = progress(len(images)), what.chosen()[0].together(model)
-    failed, left_out = list[FailedImage](), LeftOut(model)
+    size, left_out = what.chosen()[0].together(model), LeftOut(model)
+    chunks = [range(start, min(start + size, len(images))) for start in range(0, len(images), size)]
+    chunks = chunks if shard is None else list(shard.part(chunks))
+    count = sum(map(len, chunks))
+    tick = progress(count)
     with RecordedBundle(Bundle(out, model=model.identity, method=what.name())) as bundle:
         drawn = drawn_pool(model, images if pool is None else pool, what)
-        infill = infill_digest(model, drawn)
-        work = _Work(model, images, what, drawn, infill, bundle, tick)
-        for start in range(0, len(images), size):
-            positions = range(start, min(start + size, len(images)))
-            try:
-                failed += work.make_maps(positions)
-            except ModelFailure:
-                failed += again(positions, images.ids, work.make_maps, left_out)
-            tick(len(positions))
-        failed += left_out.images
-        if len(failed) == len(images):
-            raise none_usable(len(images), failed)
+        rule = what.labels or str(default_labels(model.signature.classes))
+        making = Making(model, images, drawn, what.seed, rule, what.make)
+        writer = MapWriter(making, bundle, tick, infill_digest(model, drawn))
+
+        def without_some(unit: MapUnit) -> tuple[FailedImage, ...]:
+            return again(unit.positions, images.ids, lambda some: writer.write_here(writer.unit(some)), left_out)
+
+        failed = [*writer.write([writer.unit(chunk) for chunk in chunks], without_some), *left_out.images]
+        if len(failed) == count:
+            raise none_usable(count, failed)
         maps = bundle.checked()
     if not failed:
         return maps
-    note = flag_text(Flag("unusable-images", count=len(failed), total=len(images)), failed)
+    note = flag_text(Flag("unusable-images", count=len(failed), total=count), failed)
     return replace(maps, notes=(*maps.notes, note))
-
-
-def _check_same(bundle: RecordedBundle, unit: UnitImages, infill: str) -> None:
-    """Refuse images and infills other than those that the bundle's maps were made with."""
-    problem = other_inputs(bundle.record, unit, infill)
-    if problem:
-        way_out = "give the same images, card and --pool, or use a new bundle"
-        raise BadInput(f"{bundle.path} has maps that were made otherwise: {problem}; {way_out}.")
-
-
-def other_inputs(record: Record, unit: UnitImages, infill: str) -> str:
-    """How these images and this infill differ from those that maps were made with; empty if they do not."""
-    for image, shown in zip(unit.ids, unit.inputs, strict=True):
-        if image in record.images and record.images[image] != picture_digest(shown):
-            return f"image '{image}' is another picture here, or prepared otherwise"
-    same = record.infill in ("", infill)
-    return "" if same else "pixels were hidden behind another gray or other pictures"
 
 
 def infill_digest(model: AnyClassifier, pool: Pool) -> str:
     """Digest of what pixels are hidden behind."""
-    return picture_digest(_gray(model), pool.inputs)
+    return picture_digest(gray(model), pool.inputs)
 
 
 def make_anew(
@@ -246,22 +207,6 @@ def make_anew(
     method, options = what.chosen()
     with progress:
         return method.run(request_for(model, images, labels, pool, what.seed, progress), options)
-
-
-def request_for(
-    model: AnyClassifier, images: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, seed: int,
-    progress: UnitProgress,
-) -> Request:  # fmt: skip
-    """The request for maps of these labels of each image; images without labels are left out."""
-    kept = [position for position, image_labels in enumerate(labels) if image_labels]
-    return Request(
-        model, tuple(images.ids[position] for position in kept), images.pixels[kept], images.inputs[kept],
-        tuple(labels[position] for position in kept), _gray(model), pool, seed, progress.count, progress.expect,
-    )  # fmt: skip
-
-
-def _gray(model: AnyClassifier) -> Array:
-    return preprocessing.flat_picture(model.card, model.signature, model.card.gray)
 
 
 def drawn_pool(model: AnyClassifier, images: Dataset, what: Explanation) -> Pool:

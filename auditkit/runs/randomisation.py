@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -23,21 +23,21 @@ import onnx
 
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet
-from auditkit.data.dataset import Dataset
+from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.data.ranks import map_seed
 from auditkit.errors import AuditError, BadInput, OutOfMemory
 from auditkit.graph import edit
 from auditkit.graph.randomise import Layer, layers, parameters, randomised
-from auditkit.methods.registry import Method
 from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.reliability import spearman
 from auditkit.metrics.statistics import mean_interval
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.worker import WorkerLost
 from auditkit.runs.evaluation.images import load_images, probabilities
-from auditkit.runs.executor import Progress, Tick, UnitProgress, blamed_on, silent
-from auditkit.runs.explain import Explanation, drawn_pool, request_for
-from auditkit.runs.explain_record import RecordedBundle
+from auditkit.runs.executor import Progress, Tick, blamed_on, silent
+from auditkit.runs.explain import Explanation, drawn_pool
+from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter
+from auditkit.runs.explanation.record import RecordedBundle
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 
 VERSION = 1  # of the way in which layers are found and drawn
@@ -211,28 +211,32 @@ class NoMaps(Exception):
 
 def stage_maps(check: Check, stage: int, out: Path, tick: Tick) -> list[Array]:
     """The maps of a stage, in the order of the originals; NoMaps where the changed model gives none."""
-    changed = check.layers[: check.counts[stage - 1]]
-    method, options = check.what.chosen()
-    model = cache(lambda: check.reinitialised(changed))  # not made where no map is missing
-    size = method.together(check.model)
+    changed, size = check.layers[: check.counts[stage - 1]], check.what.chosen()[0].together(check.model)
     with RecordedBundle(Bundle(out, model=check.key(changed), method=check.what.name())) as bundle:
-        for start in range(0, len(check.originals), size):
-            originals = check.originals[start : start + size]
-            labels = [bundle.missing(original.image, [original.label]) for original in originals]
-            if any(labels):
-                positions = [original.position for original in originals]
-                unit = load_images(positions, check.images, check.model.card, check.model.signature)
-                names = [original.image for original in originals]
-                with blamed_on(names), UnitProgress(tick, len(names)) as progress:
-                    request = request_for(model(), unit, labels, check.pool, check.what.seed, progress)
-                    bundle.make(request, partial(_maps, method, options))
-            tick(len(originals))
+        chunks = [check.originals[start : start + size] for start in range(0, len(check.originals), size)]
+        lacking = [chunk for chunk in chunks
+                   if any(each.label not in bundle.labels_of(each.image) for each in chunk)]  # fmt: skip
+        tick(len(check.originals) - sum(map(len, lacking)))
+        if lacking:
+            make = partial(_maps, check.what)
+            making = Making(check.reinitialised(changed), check.images, check.pool, check.what.seed, "", make)
+            writer = MapWriter(making, bundle, tick)
+            units = [writer.unit([each.position for each in chunk], tuple((each.label,) for each in chunk))
+                     for chunk in lacking]  # fmt: skip
+            writer.write(units, lambda unit: _blamed(writer, unit))
         maps = bundle.checked()
     return [maps.get(original.image, original.label) for original in check.originals]
 
 
-def _maps(method: Method, options: object, request: Request) -> MethodResult:
+def _blamed(writer: MapWriter, unit: MapUnit) -> tuple[FailedImage, ...]:
+    """Try a unit once more, and name its images if the model fails again."""
+    with blamed_on([writer.making.images.ids[position] for position in unit.positions]):
+        return writer.write_here(unit)
+
+
+def _maps(what: Explanation, request: Request) -> MethodResult:
     """The method's maps; NoMaps where it finds none: a network of random numbers may overflow, or hardly answer."""
+    method, options = what.chosen()
     try:
         with np.errstate(all="ignore"):
             result = method.run(request, options)

@@ -25,7 +25,7 @@ from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, w
 from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.executor import Progress, silent_phase
 from auditkit.runs.explain import Explanation, explain
-from auditkit.runs.explain_record import Record
+from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.figures import Batch, NotRandomised, Randomisation, Taking
 from auditkit.runs.folder.results import Comparison, Explained, Refusal, Results
@@ -99,7 +99,7 @@ def audit(
     """
     if request.taking.in_batches and request.pool is None:
         request = replace(request, pool=images)  # which does not grow from batch to batch
-    about = _about(model, images, request)
+    about = about_run(model, images, request)
     require_startable(model, images, request, out)
     with Store.open(out, without_paths(about)) as store:
         sitting = _Sitting(model, request, store, _log_start(out, request.command))
@@ -168,7 +168,7 @@ def _changes_since(baseline: Path | None, out: Path) -> tuple[Comparison | None,
     return replace(comparison, b=replace(comparison.b, results=None)), ""
 
 
-def _about(model: AnyClassifier, images: Dataset, request: AuditRequest) -> dict[str, object]:
+def about_run(model: AnyClassifier, images: Dataset, request: AuditRequest) -> dict[str, object]:
     """Everything that identifies the run; a folder that holds another run is refused."""
     explanation = None if request.explanation is None else request.explanation.fitting(model)
     classes = model.signature.classes

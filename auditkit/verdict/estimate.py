@@ -20,7 +20,8 @@ from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation
 from auditkit.runs.evaluation.settings import Evaluation, usual_points
 from auditkit.runs.examination.examine import FEWEST_IMAGES, MOST_IMAGES, passes
 from auditkit.runs.executor import UnitProgress, silent
-from auditkit.runs.explain import Explanation, request_for
+from auditkit.runs.explain import Explanation
+from auditkit.runs.explanation.maps import request_for
 
 SECONDS = 1.5  # of a trial, at most
 SHARE = 0.02  # of the work itself; more is not spent on a trial of short work

@@ -17,8 +17,9 @@ from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
-from auditkit.runs.explain import Explanation, drawn_pool, infill_digest, make_anew, other_inputs
-from auditkit.runs.explain_record import Record
+from auditkit.runs.explain import Explanation, drawn_pool, infill_digest, make_anew
+from auditkit.runs.explanation.maps import other_inputs
+from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder.figures import Obstacle, Reproduction
 from auditkit.runs.folder.results import Results
 from auditkit.verdict.policy import Policy

@@ -19,7 +19,7 @@ from auditkit.metrics.values import NotAssessed
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.records import from_json, to_json
 from auditkit.runs.comparison.finished_run import read_run
-from auditkit.runs.explain_record import Record
+from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder.figures import MetricResult
 from auditkit.runs.summary.wording import remark, why_not_assessed
 

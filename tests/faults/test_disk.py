@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from auditkit.runs.explain_record import RECORD, UNFINISHED, Record
+from auditkit.runs.explanation.record import RECORD, UNFINISHED, Record
 from tests.support.interruptions import Undisturbed
 
 

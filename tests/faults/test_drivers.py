@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auditkit.runs.explain_record import RECORD
+from auditkit.runs.explanation.record import RECORD
 from auditkit.runs.folder import provenance
 from tests.support import onnx_models
 from tests.support.commands import Completed, auditkit, refused

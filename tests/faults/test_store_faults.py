@@ -123,7 +123,7 @@ from auditkit.runs.folder import store as stores
 def torn(self, path, content):
     with path.open("wb", buffering=0) as stream:
         stream.write(content[:900])
-        time.sleep(0.002)
+        time.sleep(0.02)
         stream.write(content[900:])
 if sys.argv[3] == "planted":
     stores.Store._write_file = torn

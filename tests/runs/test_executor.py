@@ -8,8 +8,9 @@ from dataclasses import fields
 
 import pytest
 
+from auditkit.errors import BadInput
 from auditkit.runs.evaluation.measure import Row
-from auditkit.runs.executor import UnitProgress, execute, units_ahead
+from auditkit.runs.executor import InOrder, Shard, Tick, UnitProgress, execute_here, silent, units_ahead
 from auditkit.runs.folder.parquet import COLUMNS
 
 BOTH = pytest.mark.parametrize(("running", "ahead"), [(1, 0), (1, 1), (2, 3)], ids=["one thread", "cpu", "cuda"])
@@ -25,13 +26,10 @@ class Watched:
         self.now = self.most = 0
         self.lock = threading.Lock()
 
-    def prepare(self, unit: int) -> int:
+    def work(self, unit: int, device: AbstractContextManager[None], _tick: Tick) -> int:
         self.begun.append(unit)
         if unit == self.broken:
             raise RuntimeError("out of order")
-        return unit
-
-    def run(self, unit: int, device: AbstractContextManager[None]) -> int:
         with device:
             with self.lock:
                 self.now += 1
@@ -45,7 +43,7 @@ class Watched:
         self.kept[unit] = result
 
     def execute(self, units: range, running: int, ahead: int) -> None:
-        execute(units, self.prepare, self.run, self.keep, running, ahead)
+        execute_here(self.work, units, self.keep, silent(0), running, ahead)
 
 
 @BOTH
@@ -77,6 +75,39 @@ def test_the_interpreter_switches_threads_as_before_afterwards() -> None:
     before = sys.getswitchinterval()
     Watched().execute(range(3), 1, 1)
     assert sys.getswitchinterval() == before
+
+
+def test_results_are_kept_in_order_whichever_is_finished_first() -> None:
+    kept: list[int] = []
+    with InOrder(range(5), lambda unit, _result: kept.append(unit)) as in_order:
+        for unit in (2, 0, 1):
+            in_order.keep(unit, None)
+        assert kept == [0, 1, 2]
+        in_order.keep(4, None)
+        in_order.leave_out(3)
+    assert kept == [0, 1, 2, 4]
+
+
+def test_what_is_finished_is_kept_though_an_earlier_unit_failed() -> None:
+    kept: list[int] = []
+    with InOrder(range(3), lambda unit, _result: kept.append(unit)) as in_order:
+        in_order.keep(2, None)
+        assert kept == []
+    assert kept == [2]
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 7])
+def test_shards_share_the_units_without_gap_or_overlap(of: int) -> None:
+    units = list(range(17))
+    shards = [Shard(number, of).part(units) for number in range(1, of + 1)]
+    assert [unit for shard in shards for unit in shard] == units
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+@pytest.mark.parametrize("text", ["", "2", "0/2", "3/2", "1/0", "a/b", "-1/2", "1/2/3"])
+def test_a_shard_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="is not like 2/8"):
+        Shard.parse(text)
 
 
 @pytest.mark.parametrize(("cores", "ahead"), [(1, 1), (2, 1), (4, 2), (64, 3)])

@@ -21,9 +21,9 @@ from auditkit.errors import BadInput, IntegrityFailure, NoGradient
 from auditkit.methods.registry import METHODS
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model import gradient
-from auditkit.runs import explain_record
 from auditkit.runs.explain import Explanation
-from auditkit.runs.explain_record import RECORD, Record
+from auditkit.runs.explanation import record
+from auditkit.runs.explanation.record import RECORD, Record
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
@@ -316,7 +316,7 @@ def test_killed_while_maps_are_written_it_goes_on_to_the_same(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        target = {"the record": (explain_record, "append"), "the maps": (bundles.Bundle, "_write_stack"),
+        target = {"the record": (record, "append"), "the maps": (bundles.Bundle, "_write_stack"),
                   "the manifest": (bundles, "append")}[moment]  # fmt: skip
         patch.setattr(*target, stop)
         with pytest.raises(_Killed):

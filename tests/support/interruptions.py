@@ -15,7 +15,7 @@ import numpy as np
 from auditkit.data.bundles import Bundle, open_bundle
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
-from auditkit.runs.explain_record import Record
+from auditkit.runs.explanation.record import Record
 from tests.support import onnx_models
 from tests.support.commands import Completed, auditkit
 

@@ -16,7 +16,7 @@ from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation
-from auditkit.runs.explain_record import Record
+from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder.figures import Taking
 from auditkit.verdict import estimate
 from auditkit.verdict import plan as plans

@@ -17,7 +17,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.methods.registry import METHODS
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.explain import Explanation
-from auditkit.runs.explain_record import RECORD
+from auditkit.runs.explanation.record import RECORD
 from auditkit.runs.folder.figures import Reproduction
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import Store

@@ -1,6 +1,6 @@
 """Infills: the pictures behind hidden pixels, as the network takes them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +29,6 @@ class Infills:
         self.files = {name: _existing_file(name, moved) for name in settings.infills if name.startswith(IMAGE_PREFIX)}
         self._decoded: dict[str, Array] = {}  # of the files
         self._prob: dict[str, Array] = {}  # of infills that all images share
-        self._drawing: dict[str, Callable[[Array], Array]] = {
-            "gray": lambda _: preprocessing.flat_picture(card, signature, card.gray),
-            "black": lambda _: preprocessing.flat_picture(card, signature, (0.0,) * len(card.gray)),
-            "zero": lambda _: np.zeros(signature.array_shape(1), signature.dtype),
-            "blur": lambda inputs: preprocessing.blurred(inputs, signature),
-            "rise-blur": lambda inputs: rise_blur(inputs, channels_last=signature.layout == "NHWC"),
-        }
 
     def pictures(self, name: str, ids: Sequence[str], inputs: Array, start: int) -> tuple[Array, Positions]:
         """The pictures of that infill, and the positions that serve each image when the first stands at `start`."""
@@ -60,7 +53,14 @@ class Infills:
             return self._from_file(name)
         if name.startswith(BLUR_PREFIX):
             return preprocessing.blurred(inputs, self.signature, blur_sigma(name))
-        return self._drawing[name](inputs)
+        if name == "blur":
+            return preprocessing.blurred(inputs, self.signature)
+        if name == "rise-blur":
+            return rise_blur(inputs, channels_last=self.signature.layout == "NHWC")
+        if name == "zero":
+            return np.zeros(self.signature.array_shape(1), self.signature.dtype)
+        gray = self.card.gray if name == "gray" else (0.0,) * len(self.card.gray)
+        return preprocessing.flat_picture(self.card, self.signature, gray)
 
     def _from_file(self, name: str) -> Array:
         """The picture of an infill `image:FILE`."""

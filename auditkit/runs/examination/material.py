@@ -1,16 +1,19 @@
 """The images of an examination: their pixels, what the model predicts, where its evidence lies, and two halves."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.errors import RuntimeFailure
 from auditkit.metrics.exchanges import PATCHES, WINDOWS, Side, strongest_window
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.signature import to_probabilities
+from auditkit.runs.executor import Tick, execute, silent
 
 PARTNERS = 3  # recipients of each donor
 ALIKE = 2  # of them, where chance needs them: with 1, 5.1 % of 1,000 examinations at the limit found something
@@ -20,17 +23,42 @@ Predict = Callable[[Sequence[Array]], Array]  # uint8 images [height, width, cha
 
 def predictor(model: AnyClassifier) -> Predict:
     """The model as a function of pixels at its own resolution."""
-    signature = model.signature
 
     def predict(images: Sequence[Array]) -> Array:
-        parts = []
-        for start in range(0, len(images), _AT_ONCE):
-            pixels = np.stack(images[start : start + _AT_ONCE])
-            rows = preprocessing.normalised(model.card, pixels, signature.layout, signature.dtype)
-            parts.append(to_probabilities(model.scores(rows), signature.kind))
-        return np.concatenate(parts)
+        parts = dict[int, Array]()
+        units = [
+            _Pixels(start, np.stack(images[start : start + _AT_ONCE])) for start in range(0, len(images), _AT_ONCE)
+        ]
+        failed, _ = execute(model, _Predicting(model), units, lambda unit, prob: parts.update({unit.start: prob}),
+                            silent(0), at_once=1)  # fmt: skip
+        if failed:  # once more, so that the error is the model's own
+            _Predicting(model)(failed[0], nullcontext(), silent(0))
+            raise RuntimeFailure("the model failed on images of an exchange, and then did not; run the command again.")
+        return np.concatenate([parts[unit.start] for unit in units])
 
     return predict
+
+
+@dataclass(frozen=True, eq=False)
+class _Pixels:
+    """Images that the model sees together."""
+
+    start: int
+    pixels: Array
+
+
+@dataclass(frozen=True)
+class _Predicting:
+    """Shows images to the model."""
+
+    model: AnyClassifier
+
+    def __call__(self, unit: _Pixels, device: AbstractContextManager[None], _tick: Tick) -> Array:
+        """Their probabilities [N, classes]."""
+        signature, card = self.model.signature, self.model.card
+        rows = preprocessing.normalised(card, unit.pixels, signature.layout, signature.dtype)
+        with device:
+            return to_probabilities(self.model.scores(rows), signature.kind)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from auditkit.records import parse_object, to_json, to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
-from auditkit.runs.explain_record import FUNCTION, RECORD, Record, encoded, map_digest, unnamed_files
+from auditkit.runs.explanation.record import FUNCTION, RECORD, Record, encoded, map_digest, unnamed_files
 from auditkit.runs.folder import provenance
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.runs.folder.parquet import SCHEMA_VERSION

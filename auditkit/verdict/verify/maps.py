@@ -19,7 +19,7 @@ from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
 from auditkit.runs.explain import Explanation, drawn_pool, make_anew
-from auditkit.runs.explain_record import Record
+from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage, Reproduction
 from auditkit.runs.folder.store import RESULTS
 from auditkit.verdict import reproduce

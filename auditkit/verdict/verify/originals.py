@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
+from auditkit.engines.start import Workers
 from auditkit.errors import BadInput
 from auditkit.model.card import Origin
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
@@ -44,6 +45,7 @@ class Originals:
     baseline: Path | None = None
     opening: Opening = field(default_factory=Opening)
     device: Device = "auto"
+    workers: Workers = Workers()
 
     def __post_init__(self) -> None:
         for path in (self.model, self.images, *self.heatmaps.values(), self.pool, *self.infills, self.baseline):
@@ -159,6 +161,7 @@ def _model(originals: OpenedOriginals, recorded: RecordedRun, locations: Origina
     model = originals.attempt(lambda: open_file(path, opening, settings))
     if model is None:
         return None
+    locations.workers.serve(model)
     originals.compare(f"the data of the model {path}", model.file.identity, file.identity)
     originals.compare_name("the model", path, file.path, "give --model under that name")
     if replace(model.card, names=(), origin=Origin(), warnings=()) != recorded.card:

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
+from auditkit import elsewhere
 from auditkit.errors import ModelFailure
 from auditkit.metrics.faithfulness import as_probable, choose_labels
 from auditkit.runs.evaluation import runtime_check
@@ -16,9 +19,9 @@ from auditkit.runs.evaluation.images import UnitImages, probabilities
 from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.evaluation.settings import NO_LABEL
-from auditkit.runs.executor import Progress, ended
+from auditkit.runs.executor import InOrder, Progress, Tick, ended, execute
 from auditkit.runs.folder.figures import CONTROL, Hint, Runtime
-from auditkit.runs.folder.store import RESULTS
+from auditkit.runs.folder.store import RESULTS, Store
 from auditkit.verdict.audit import POLICY
 from auditkit.verdict.hints import find_hints, wanted
 from auditkit.verdict.policy_file import parse_policy
@@ -75,27 +78,73 @@ def compare_rows(
     """How many rows were recomputed, the images with rows that differ, and those about which rounding decides."""
     tick, count, problems, unchecked = progress(len(positions)), 0, list[str](), list[str]()
     positions = [position for position in positions if plan.images.ids[position] not in recorded.failed_by_model]
-    for unit, key in recorded.units.items():
-        chosen = [position for position in positions if position in unit]
-        if not chosen:
-            continue
-        loaded = plan.load(chosen)  # no figure depends on the other images of its unit
-        stored: dict[str, dict[Name, StoredRow]] = {plan.images.ids[position]: {} for position in chosen}
-        for row in recorded.store.read(key).to_pylist():
-            if row["image"] in stored:
-                stored[row["image"]][_name(row)] = row
-        choices = _choices(plan, loaded, stored, tolerance) if loaded.ids else {}
-        measured = measure(plan, prepare(plan, loaded, choices), lambda rows: tick(0, rows)) if loaded.ids else []
-        count += len(measured)
+    chosen = {key: tuple(position for position in positions if position in unit)
+              for unit, key in recorded.units.items()}  # fmt: skip
+    units = [_Part(key, some) for key, some in chosen.items() if some]
+    work = _Recomputing(plan, recorded.store, tolerance)
+
+    def keep(unit: _Part, again: _Recomputed) -> None:
+        nonlocal count, problems, unchecked
+        count += len(again.rows)
         unchecked += [f"image '{image}': the run measured or predicted other labels, which the model rates alike "
-                      f"within {2 * tolerance.value:g}; look at it yourself" for image in choices]  # fmt: skip
-        for image, rows in stored.items():
-            recomputed = {_name(row): row for row in map(vars, measured) if row["image"] == image}
+                      f"within {2 * tolerance.value:g}; look at it yourself" for image in again.as_then]  # fmt: skip
+        for image, rows in work.stored(unit).items():
+            recomputed = {_name(row): row for row in map(vars, again.rows) if row["image"] == image}
             compared = _ImageRows(image, plan, rows, recomputed, tolerance)
             problems += compared.differences(undecided=False)
             unchecked += compared.differences(undecided=True)
-        tick(len(chosen))
+        tick(len(unit.positions))
+
+    with InOrder(units, keep) as in_order:
+        failed, _ = execute(plan.model, work, units, in_order.keep, tick)
+    if failed:
+        work(failed[0], nullcontext(), tick)  # once more, so that the error is the model's own
     return count, problems, unchecked
+
+
+class _Part(NamedTuple):
+    """Some images of a unit."""
+
+    key: str
+    positions: tuple[int, ...]
+
+
+class _Recomputed(NamedTuple):
+    """Rows, and the images whose labels or prediction are those of the run, where rounding alone chose others."""
+
+    rows: list[Row]
+    as_then: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Recomputing:
+    """Measures images again; no figure depends on the other images of a unit."""
+
+    plan: EvaluationPlan
+    store: Store
+    tolerance: Tolerance
+
+    def __call__(self, unit: _Part, device: AbstractContextManager[None], tick: Tick) -> _Recomputed:
+        """The rows of the images."""
+        loaded = self.plan.load(unit.positions)
+        if not loaded.ids:
+            return _Recomputed([], ())
+        choices = _choices(self.plan, loaded, self.stored(unit), self.tolerance)
+        batch = prepare(self.plan, loaded, choices)
+        return _Recomputed(measure(self.plan, batch, lambda rows: tick(0, rows), device), tuple(choices))
+
+    def stored(self, unit: _Part) -> dict[str, dict[Name, StoredRow]]:
+        """The rows of the run, by image."""
+        read = _stored_rows if elsewhere.asker is None else partial(elsewhere.asker, _stored_rows)
+        return read(self.store, unit.key, [self.plan.images.ids[position] for position in unit.positions])
+
+
+def _stored_rows(store: Store, key: str, images: Sequence[str]) -> dict[str, dict[Name, StoredRow]]:
+    stored: dict[str, dict[Name, StoredRow]] = {image: {} for image in images}
+    for row in store.read(key).to_pylist():
+        if row["image"] in stored:
+            stored[row["image"]][_name(row)] = row
+    return stored
 
 
 def check_failed(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:

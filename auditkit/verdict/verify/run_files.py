@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from auditkit.data import bundle_files
-from auditkit.runs.explain_record import RECORD
+from auditkit.runs.explanation.record import RECORD
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.examination import FOLDER as EXAMINATION
 from auditkit.runs.folder.store import LOCK, RESULTS, RUN

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.notes import Note, sentences
 from auditkit.methods.request import MethodResult, Request
+from auditkit.model.classifier import AnyClassifier
 from auditkit.records import from_json, parse_object, to_object
 from auditkit.regular_files import read_regular, reason
 
@@ -48,6 +49,13 @@ class Part:
     computed: str  # device and precision
     notes: tuple[Note, ...]
     infill: str  # digest of the gray and of the pool that pixels are hidden behind
+
+    def pairs(self) -> list[tuple[str, int]]:
+        """The image and the label of each map."""
+        pairs: list[tuple[str, int]] = []
+        for image, digests in self.maps.items():
+            pairs += [(image, int(label)) for label in digests]
+        return pairs
 
 
 class Record:
@@ -178,9 +186,9 @@ class RecordedBundle:
         labels = ((digests, map(str, self._labels.get(image, ()))) for image, digests in part.maps.items())
         return any(digests.keys() & set(stored) for digests, stored in labels)
 
-    def missing(self, image: str, labels: Iterable[int]) -> tuple[int, ...]:
-        """Those of the labels for which the image has no map yet."""
-        return tuple(label for label in labels if label not in self._labels.get(image, ()))
+    def labels_of(self, image: str) -> tuple[int, ...]:
+        """The labels of an image's maps."""
+        return tuple(sorted(self._labels.get(image, ())))
 
     def checked(self) -> HeatmapSet:
         """The bundle as it is on the disk; refused where any map is not the one that was made."""
@@ -200,24 +208,41 @@ class RecordedBundle:
 
     def make(self, request: Request, run: Callable[[Request], MethodResult], infill: str = "") -> None:
         """Write the maps of a request, some of them as soon as they are finished if the method can."""
-        result = run(replace(request, keep=lambda part: self._add(request, part, infill), checkpoint=self))
-        self._add(request, result, infill)
+        ids, digests = request.ids, tuple(map(picture_digest, request.inputs))
 
-    def _add(self, request: Request, result: MethodResult, infill: str) -> None:
-        """Write the maps that the bundle lacks, all at once, after their digests."""
+        def add(part: MethodResult) -> None:
+            self.add(ids, digests, part, request.model, infill)
+
+        add(run(replace(request, keep=add, checkpoint=self)))
+
+    def add(
+        self, images: Sequence[str], digests: Sequence[str], result: MethodResult, model: AnyClassifier, infill: str
+    ) -> None:
+        """Write the maps that the bundle lacks, all at once, after their digests; those of the images are given."""
         new: list[tuple[int, int]] = []  # position of the image, and label
         for position, by_label in enumerate(result.maps):
-            new += [(position, label) for label in self.missing(request.ids[position], by_label)]
+            present = self._labels.get(images[position], ())
+            new += [(position, label) for label in by_label if label not in present]
         if not new:
             return
-        part = _part(request, result, new, infill)
+        maps_of: dict[str, dict[str, str]] = {}
+        for position, label in new:
+            maps_of.setdefault(images[position], {})[str(label)] = map_digest(result.maps[position][label])
+        shown = {image: digest for image, digest in zip(images, digests, strict=True) if image in maps_of}
+        settings = model.settings
+        computed = f"{settings.device}, {settings.precision}" if settings else FUNCTION
+        part = Part(shown, maps_of, result.passes, result.gradients, computed, result.notes, infill)
+        self.add_part(part, [result.maps[position][label] for position, label in new])
+
+    def add_part(self, part: Part, maps: Sequence[Array]) -> None:
+        """Write the maps that a part names, in its order, after the part itself."""
         self._create()
         with write_errors(self.path / RECORD):
             append(self.path / RECORD, encoded(part))
         self.record.add(part)
-        ids, labels = [request.ids[position] for position, _ in new], [label for _, label in new]
-        maps = np.stack([result.maps[position][label] for position, label in new])
-        self._bundle.add(ids, labels, maps, layout="NHW")
+        pairs = part.pairs()
+        ids, labels = [image for image, _ in pairs], [label for _, label in pairs]
+        self._bundle.add(ids, labels, np.stack(maps), layout="NHW")
         for image, label in zip(ids, labels, strict=True):
             self._labels.setdefault(image, set()).add(label)
 
@@ -248,20 +273,6 @@ def unnamed_files(bundle: HeatmapSet) -> list[Path]:
     named = {split_reference(entry.heatmap)[0] for entry in bundle.entries}
     files = sorted((bundle.path / MAPS).iterdir())
     return [path for path in files if path.relative_to(bundle.path).as_posix() not in named]
-
-
-def _part(request: Request, result: MethodResult, new: Iterable[tuple[int, int]], infill: str) -> Part:
-    """The line of the record for the new maps of a result."""
-    images: dict[str, str] = {}
-    maps: dict[str, dict[str, str]] = {}
-    for position, label in new:
-        image = request.ids[position]
-        if image not in images:
-            images[image] = picture_digest(request.inputs[position])
-        maps.setdefault(image, {})[str(label)] = map_digest(result.maps[position][label])
-    settings = request.model.settings
-    computed = f"{settings.device}, {settings.precision}" if settings else FUNCTION
-    return Part(images, maps, result.passes, result.gradients, computed, result.notes, infill)
 
 
 def picture_digest(*pictures: Array) -> str:

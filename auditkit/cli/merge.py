@@ -1,0 +1,27 @@
+"""`auditkit merge`: put shards together that were computed apart."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from auditkit.cli import console, options
+
+
+def merge(
+    shards: Annotated[list[Path], typer.Argument(
+        metavar="SHARD...", help="Folders that --shard wrote.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for all of them together.")],
+    as_json: options.AsJson = False,
+) -> None:  # fmt: skip
+    """Put shards together that `explain`, `evaluate` or `audit` computed apart with --shard.
+
+    Shards of maps become one bundle. Shards of a run become one run: give the same command again without --shard to
+    write its results. What the folder already has is kept, so a shard that comes late can be added.
+
+    Example: auditkit merge shards/maps-* -o maps
+    """
+    from auditkit.runs.folder.merge import merge
+
+    summary = merge(shards, out)
+    console.show(as_json, {"schema_version": 1, "out": str(out), "summary": summary}, [("merged", summary)])

@@ -1,0 +1,77 @@
+"""What runs in a process of an engine: it opens the models that work needs, and runs units of it.
+
+The vendor's graph runs in a guarded worker of this process, as it does in the main process.
+"""
+
+import os
+import pickle
+import platform
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from auditkit.engines.travel import Recipe, unpacked
+from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.device import gpu_names
+
+_MOST_MODELS = 2  # that are kept open: the audited one, and the last one that was derived from it
+
+
+@dataclass(frozen=True)
+class Job:
+    """Work, pickled, with the recipes of models that the process may not have yet."""
+
+    number: int
+    content: bytes
+    recipes: Mapping[str, bytes]  # by the key of the model
+    at_once: int  # units on the device at the same time
+    folder: str  # of the main process, which relative paths refer to
+
+
+class Hand:
+    """A process at work."""
+
+    def __init__(self, threads: int) -> None:
+        """`threads` is its share of the machine's cores."""
+        self._threads = threads
+        self._models: dict[str, OnnxClassifier] = {}
+        self._job: tuple[int, Any, threading.Semaphore] | None = None
+
+    def load(self, job: Job) -> None:
+        """Prepare for the units of a job; earlier jobs are over."""
+        for key, recipe in job.recipes.items():
+            if key not in self._models:
+                while len(self._models) >= _MOST_MODELS:
+                    self._close(list(self._models)[1 if len(self._models) > 1 else 0])
+                opened: Recipe = pickle.loads(recipe)  # noqa: S301 - from the main process
+                self._models[key] = opened.opened(self._threads)
+        self._job = job.number, unpacked(job.content, self._models), threading.Semaphore(job.at_once)
+
+    @property
+    def where(self) -> str:
+        """The machine, process and device, as they are logged."""
+        device = next(iter(self._models.values())).settings.device
+        return f"{socket.gethostname()}, process {os.getpid()}, {kind_of(device)}"
+
+    def _close(self, key: str) -> None:
+        worker = self._models.pop(key).settings.worker
+        if worker is not None:
+            worker.close()
+
+    def run(self, number: int, unit: Any, tick: Callable[[float, int], None]) -> Any:
+        """What the work returns for a unit; several threads may call this."""
+        if self._job is None or self._job[0] != number:
+            raise RuntimeError(f"job {number} was not loaded")
+        _, work, semaphore = self._job
+        device: AbstractContextManager[Any] = semaphore
+        return work(unit, device, tick)
+
+
+def kind_of(device: str) -> str:
+    """The kind of device that computes: two of one kind give the same figures."""
+    if device == "cuda":
+        return "; ".join(sorted(set(gpu_names())))
+    return f"{platform.machine()} {platform.processor()}".strip()

@@ -1,0 +1,213 @@
+"""Distributes the units of a job over processes, and replaces those that are lost."""
+
+import os
+import pickle
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from auditkit.engines.hand import Job
+from auditkit.engines.travel import Recipe, packed
+from auditkit.errors import ModelFailure, RuntimeFailure
+
+Tick = Callable[[float, int], None]  # of images done, in fractions too, and of rows run
+
+AHEAD = 1  # units that wait in a process while others are on its device
+_MOST_LOST = 3  # processes that may end with a unit, or one after the other before they are ready
+
+
+class HandLost(Exception):
+    """A process ended before it gave an answer."""
+
+
+class NotReady(Exception):
+    """A process could not be started, or ended before it had loaded its job."""
+
+
+class AnyHand(Protocol):
+    """A process that runs units, wherever it is."""
+
+    def load(self, job: Job) -> str:
+        """Prepare for the units of a job; where they run."""
+
+    def run(self, number: int, unit: Any, tick: Tick) -> Any:
+        """What the work of a job returns for a unit; HandLost if the process ends before."""
+
+    def close(self) -> None:
+        """End the process."""
+
+
+class Pool:
+    """An engine: processes that are started when they are needed, and that run the units of one job at a time."""
+
+    def __init__(self, start: Callable[[int], AnyHand], count: int) -> None:
+        """`start` starts the process of a number below `count`."""
+        self._seats = [_Seat(start, number) for number in range(count)]
+        self._jobs = 0
+        self.log: list[tuple[str, Any]] = []  # where each unit ran, and the unit
+
+    @property
+    def count(self) -> int:
+        """How many processes there are."""
+        return len(self._seats)
+
+    def run(
+        self, work: Callable[..., Any], units: Iterable[Any], keep: Callable[[Any, Any], None], tick: Tick,
+        at_once: int,
+    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
+        """Run work on units and keep the results; those that the model failed on, and those not begun."""
+        content, models = packed(work)
+        recipes = {key: pickle.dumps(Recipe.of(entry)) for key, entry in models.items()}
+        self._jobs += 1
+        job = Job(self._jobs, content, recipes, at_once, os.getcwd())
+        running, lanes = _Running(job, list(units), keep, tick), at_once + AHEAD
+        with ThreadPoolExecutor(self.count * lanes) as threads:
+            futures = [threads.submit(running.serve, seat) for seat in self._seats * lanes]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                running.stop()
+                self.close()  # so that no thread waits for an answer
+                raise
+        self.log += running.log
+        return running.outcome()
+
+    def close(self) -> None:
+        """End all processes; the next job starts new ones."""
+        for seat in self._seats:
+            seat.close()
+
+
+class _Seat:
+    """The seat of one process; when that is lost, another one takes it."""
+
+    def __init__(self, start: Callable[[int], AnyHand], number: int) -> None:
+        self._start, self._number = start, number
+        self._lock = threading.Lock()
+        self._hand: AnyHand | None = None
+        self._job, self._lost_in_a_row = 0, 0
+        self.where = ""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no process stays alive here."""
+        return self._lost_in_a_row >= _MOST_LOST
+
+    def ready(self, job: Job) -> AnyHand:
+        """The process, with the job loaded."""
+        with self._lock:
+            try:
+                if self._hand is None:
+                    self._hand, self._job = self._start(self._number), 0
+                if self._job != job.number:
+                    self.where, self._job = self._hand.load(job), job.number
+                    self._lost_in_a_row = 0
+            except HandLost as error:
+                self._lost_in_a_row += 1
+                self._end()
+                raise NotReady from error
+            return self._hand
+
+    def leave(self, hand: AnyHand) -> None:
+        """Take a process that was lost from the seat."""
+        with self._lock:
+            if self._hand is hand:
+                self._end()
+
+    def close(self) -> None:
+        """End the process, without waiting for one that is about to start."""
+        hand = self._hand
+        if hand is not None:
+            hand.close()
+            self.leave(hand)
+
+    def _end(self) -> None:
+        if self._hand is not None:
+            self._hand.close()
+            self._hand = None
+
+
+class _Running:
+    """A job at work: its units, and the threads that wait for their results."""
+
+    def __init__(self, job: Job, units: list[Any], keep: Callable[[Any, Any], None], tick: Tick) -> None:
+        self._job, self._units, self._keep, self._tick = job, units, keep, tick
+        self._pending, self._failed = deque(range(len(units))), list[int]()
+        self._busy, self._lost = set[int](), Counter[int]()
+        self._changed, self._stopped = threading.Condition(), False
+        self.log: list[tuple[str, Any]] = []
+
+    def outcome(self) -> tuple[list[Any], list[Any]]:
+        """The units that the model failed on, and those not begun; RuntimeFailure if no process was left for them."""
+        if self._pending and not self._stopped:
+            raise RuntimeFailure("the worker processes end before they are ready; run 'auditkit doctor', or try "
+                                 "--workers 1.")  # fmt: skip
+        return [self._units[index] for index in self._failed], [self._units[index] for index in self._pending]
+
+    def stop(self) -> None:
+        """Begin no further unit."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def serve(self, seat: _Seat) -> None:
+        """Run one unit after the other in a seat's process, until all are done; several threads do."""
+        while not seat.is_given_up and (index := self._next()) is not None:
+            try:
+                self._run(seat, index)
+            except NotReady:
+                self._put_back(index)
+            except HandLost:
+                self._put_back(index, lost=1)
+            except ModelFailure:
+                self._failed.append(index)
+                self.stop()
+            except BaseException:
+                self.stop()
+                raise
+            finally:
+                with self._changed:
+                    self._busy.discard(index)
+                    self._changed.notify_all()
+
+    def _next(self) -> int | None:
+        """The next unit; None when all are done or the job is stopped. Waits while one may yet have to be retried."""
+        with self._changed:
+            while not self._stopped and not self._pending and self._busy:
+                self._changed.wait()
+            if self._stopped or not self._pending:
+                return None
+            index = self._pending.popleft()
+            self._busy.add(index)
+            return index
+
+    def _run(self, seat: _Seat, index: int) -> None:
+        hand, unit, counted = seat.ready(self._job), self._units[index], 0.0
+
+        def tick(done: float, rows: int = 0) -> None:
+            nonlocal counted
+            counted += done
+            self._tick(done, rows)
+
+        try:
+            result = hand.run(self._job.number, unit, tick)
+        except HandLost:
+            self._tick(-counted, 0)
+            seat.leave(hand)
+            raise
+        with self._changed:  # one at a time
+            self._keep(unit, result)
+            self.log.append((seat.where, unit))
+
+    def _put_back(self, index: int, lost: int = 0) -> None:
+        """Let a unit run again, unless it has ended too many processes."""
+        with self._changed:
+            self._lost[index] += lost
+            if self._lost[index] >= _MOST_LOST:
+                self._stopped = True
+                raise RuntimeFailure(f"{_MOST_LOST} worker processes ended with the same part of the work; is there "
+                                     "enough memory? Fewer --workers need less.")  # fmt: skip
+            self._pending.appendleft(index)

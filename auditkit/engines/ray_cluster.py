@@ -1,0 +1,165 @@
+"""Processes of an engine on a Ray cluster: an actor for each GPU, or for a share of a machine's cores.
+
+Actors need no shared disk. Models and work travel through Ray's object store, and an actor that needs an image or a map
+asks a helper actor on the machine of the main process, which has the files.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from auditkit import elsewhere
+from auditkit.engines.hand import Hand, Job
+from auditkit.engines.pool import HandLost, Tick
+from auditkit.errors import AuditError, BadInput
+
+_READERS = 8  # files that are read at once for all actors
+_READY_SECONDS = 120.0  # for an actor to start
+_MOST_UNITS = 8  # of one actor at a time
+
+
+class Cluster:
+    """A Ray cluster that this process has joined."""
+
+    def __init__(self, address: str | None) -> None:
+        """`address` as for ray.init; None starts a cluster on this machine, or joins the one that RAY_ADDRESS names."""
+        try:
+            ray.init(address=address, namespace="auditkit", log_to_driver=False, logging_level="ERROR",
+                     include_dashboard=False, ignore_reinit_error=True)  # fmt: skip
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            where = address or "on this machine"
+            raise BadInput(f"there is no Ray cluster {where}: {str(error).splitlines()[0].rstrip('.')}.") from None
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._reader = ray.remote(_Reader).options(
+            num_cpus=0, max_concurrency=_READERS, scheduling_strategy=here
+        ).remote()  # fmt: skip
+        self._jobs: dict[int, Any] = {}  # the last one, in the object store
+
+    def resources(self, kind: str) -> int:
+        """How many GPUs or CPUs the cluster has in all."""
+        return int(ray.cluster_resources().get(kind, 0))
+
+    @property
+    def most_cores(self) -> int:
+        """Of one machine."""
+        return max(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+
+    def start(self, threads: int, gpus: int) -> "RayHand":
+        """A new actor."""
+        return RayHand(self, self._reader, threads, gpus)
+
+    def shared(self, job: Job) -> Any:
+        """The job in the object store, for all actors."""
+        if job.number not in self._jobs:
+            self._jobs = {job.number: ray.put(job)}
+            ray.get(self._reader.enter.remote(job.folder))
+        return self._jobs[job.number]
+
+
+class RayHand:
+    """An actor, seen from the main process."""
+
+    def __init__(self, cluster: Cluster, reader: Any, threads: int, gpus: int) -> None:
+        self._cluster = cluster
+        self._actor = ray.remote(_Actor).options(
+            num_cpus=threads, num_gpus=gpus, max_concurrency=_MOST_UNITS, max_restarts=0
+        ).remote(threads, reader)  # fmt: skip
+
+    def load(self, job: Job) -> str:
+        """Prepare for the units of a job; where they run."""
+        reply = self._actor.load.remote(self._cluster.shared(job))
+        try:
+            kind, value = ray.get(reply, timeout=_READY_SECONDS)
+        except (RayError, GetTimeoutError) as error:
+            raise HandLost(str(error)) from None
+        if kind == "error":
+            raise value
+        return str(value)
+
+    def run(self, number: int, unit: Any, tick: Tick) -> Any:
+        """What the work of a job returns for a unit."""
+        try:
+            for reference in self._actor.run.options(num_returns="streaming").remote(number, unit):
+                kind, value = ray.get(reference)
+                if kind == "tick":
+                    tick(*value)
+                elif kind == "error":
+                    raise value
+                else:
+                    return value
+        except RayError as error:
+            raise HandLost(str(error)) from None
+        raise HandLost("an actor gave no answer")
+
+    def close(self) -> None:
+        """End the actor and its worker."""
+        ray.kill(self._actor)
+
+
+class _Reader:
+    """Reads files for actors on other machines."""
+
+    def enter(self, folder: str) -> None:
+        """Let relative paths refer to a folder."""
+        os.chdir(folder)
+
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
+        """What the function returns, or the error that it raises."""
+        return _outcome(lambda: function(*arguments))
+
+
+class _Actor:
+    """A process of the engine."""
+
+    def __init__(self, threads: int, reader: Any) -> None:
+        self._hand = Hand(threads)
+
+        def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+            kind, value = ray.get(reader.call.remote(function, arguments))
+            if kind == "error":
+                raise value
+            return value
+
+        elsewhere.use(ask)
+
+    def load(self, job: Job) -> tuple[str, Any]:
+        """Prepare for the units of a job."""
+
+        def load() -> str:
+            self._hand.load(job)
+            return self._hand.where
+
+        return _outcome(load)
+
+    def run(self, number: int, unit: Any) -> Iterator[tuple[str, Any]]:
+        """Progress, and at last the result or the error."""
+        replies: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+
+        def work() -> None:
+            replies.put(_outcome(lambda: self._hand.run(number, unit, tick)))
+
+        def tick(done: float, rows: int = 0) -> None:
+            replies.put(("tick", (done, rows)))
+
+        threading.Thread(target=work, daemon=True).start()
+        while True:
+            reply = replies.get()
+            yield reply
+            if reply[0] != "tick":
+                return
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[str, Any]:
+    """The result of a call, or its error: Ray would wrap an exception in one of its own."""
+    try:
+        return "result", call()
+    except AuditError as error:
+        return "error", error
+    except Exception as error:
+        return "error", RuntimeError(f"{type(error).__name__} in an actor, process {os.getpid()}: {error}")

@@ -1,0 +1,84 @@
+"""How work travels to another process: pickled, with each model as a key, since a worker opens it once."""
+
+import hashlib
+import io
+import pickle
+from dataclasses import dataclass, replace
+from typing import Any
+
+from auditkit.model.card import Card
+from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.gradient_check import Check
+from auditkit.model.read import OnnxFile
+from auditkit.model.session import Settings
+from auditkit.model.signature import Signature
+from auditkit.model.worker import Worker
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that another process needs to open the same classifier: it needs no file."""
+
+    file: OnnxFile
+    signature: Signature
+    card: Card
+    settings: Settings  # resolved; without this process's worker and engine
+    name: str  # of the model, in messages
+    memory_bytes: int | None
+    gradient_checks: dict[str, Check]
+
+    @classmethod
+    def of(cls, model: OnnxClassifier) -> "Recipe":
+        """The recipe of an open classifier."""
+        worker = model.settings.worker
+        return cls(
+            model.file, model.signature, model.card, replace(model.settings, worker=None, engine=None),
+            model.file.path.name, None if worker is None else worker.memory_bytes, model.gradient_checks,
+        )  # fmt: skip
+
+    def opened(self, threads: int) -> OnnxClassifier:
+        """The classifier in a guarded worker of this process, with so many threads on a CPU."""
+        worker = None if self.settings.in_process else Worker(self.name, self.memory_bytes)
+        settings = replace(self.settings, worker=worker, threads=self.settings.threads or threads)
+        return OnnxClassifier(self.file, self.signature, self.card, settings, self.gradient_checks)
+
+
+def model_key(model: OnnxClassifier) -> str:
+    """A digest that tells classifiers apart."""
+    facts = (model.identity, model.signature, model.card, model.settings)  # whose text names neither worker nor engine
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.models: dict[str, OnnxClassifier] = {}
+
+    def persistent_id(self, value: Any) -> str | None:
+        if not isinstance(value, OnnxClassifier):
+            return None
+        key = model_key(value)
+        self.models[key] = value
+        return key
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, models: dict[str, OnnxClassifier]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._models = models
+
+    def persistent_load(self, key: Any) -> OnnxClassifier:
+        return self._models[key]
+
+
+def packed(work: object) -> tuple[bytes, dict[str, OnnxClassifier]]:
+    """Work as bytes, and the models that it refers to by their keys."""
+    content = io.BytesIO()
+    pickler = _Pickler(content)
+    pickler.dump(work)
+    return content.getvalue(), pickler.models
+
+
+def unpacked(content: bytes, models: dict[str, OnnxClassifier]) -> Any:
+    """The work, with these models."""
+    return _Unpickler(content, models).load()

@@ -1,0 +1,1 @@
+"""How maps are made into a bundle, and the record of it."""

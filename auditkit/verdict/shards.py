@@ -1,0 +1,26 @@
+"""An audit in shards: several machines measure parts of it, which are merged."""
+
+from pathlib import Path
+
+from auditkit.data.dataset import Dataset
+from auditkit.errors import BadInput
+from auditkit.model.classifier import AnyClassifier
+from auditkit.runs.evaluate import evaluate_shard
+from auditkit.runs.evaluation.plan import without_paths
+from auditkit.runs.executor import Progress, Shard
+from auditkit.runs.folder.store import Store
+from auditkit.verdict.audit import AuditRequest, about_run, refusals
+
+
+def audit_shard(
+    model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, shard: Shard, progress: Progress
+) -> tuple[int, int]:
+    """Measure a shard of an audit's units; its number of units, and that of all."""
+    if request.explanation is not None or request.taking.in_batches:
+        raise BadInput("an audit in shards takes all images, and maps that are there: make them with explain --shard, "
+                       "merge them, and give --heatmaps.")  # fmt: skip
+    refused, settings = refusals(model, request.bundles), request.evaluation
+    usable = {name: maps for name, maps in request.bundles.items() if name not in refused}
+    pool = request.pool if "random" in settings.infills else None
+    with Store.open(out, without_paths(about_run(model, images, request))) as store:
+        return evaluate_shard(model, images, usable, settings, store, shard, progress, pool)

@@ -1,0 +1,175 @@
+"""Engines: the same results with any number of processes, in shards, and when processes are killed."""
+
+import contextlib
+import filecmp
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from auditkit.data.dataset import Dataset
+from auditkit.demo.draw import draw
+from auditkit.demo.planted import bundled_model
+from auditkit.engines import local, pool
+from auditkit.engines.start import Workers
+from auditkit.metrics.curves import parse_steps
+from auditkit.model.classifier import OnnxClassifier, load
+from auditkit.runs.evaluate import evaluate, open_bundles
+from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.explain import Explanation, explain
+from tests.support.commands import auditkit, refused
+
+pytestmark = pytest.mark.workers
+
+IMAGES, LABELS = 40, "top2"
+SETTINGS = Evaluation(labels=LABELS, infill=("gray",), deletion=False, tie_orders=0, steps=parse_steps("6"))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    drawn = draw(IMAGES, seed=4, tags="random")
+    path = tmp_path_factory.mktemp("images") / "images.npz"
+    np.savez(path, images=drawn.images, labels=drawn.labels)
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process makes: maps and a run."""
+    out = tmp_path_factory.mktemp("alone")
+    _work(images, out, Workers())
+    return out
+
+
+def _work(images: Path, out: Path, workers: Workers) -> OnnxClassifier:
+    model = load(bundled_model("honest"))
+    assert isinstance(model, OnnxClassifier)
+    workers.serve(model)
+    dataset = Dataset.open(images, model.signature.classes)
+    out.mkdir(exist_ok=True)
+    with contextlib.chdir(out):  # results name their bundles by path
+        explain(model, dataset, Explanation("gradient", LABELS), Path("maps"))
+        evaluate(model, dataset, open_bundles([Path("maps")]), SETTINGS, Path("run"))
+    return model
+
+
+def _closed(model: OnnxClassifier) -> None:
+    engine = model.settings.engine
+    assert isinstance(engine, pool.Pool)
+    engine.close()
+
+
+def assert_same(first: Path, second: Path) -> None:
+    """The same files with the same bytes, but for the locks."""
+    names = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
+    assert names == sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
+    compared = [str(name) for name in names if name.name != ".lock"]
+    assert filecmp.cmpfiles(first, second, compared, shallow=False) == (compared, [], [])
+
+
+@pytest.mark.parametrize("number", ["2", "4"])
+def test_several_processes_write_the_same_bytes(alone: Path, images: Path, tmp_path: Path, number: str) -> None:
+    _closed(_work(images, tmp_path, Workers(number)))
+    assert_same(alone, tmp_path)
+
+
+def test_a_killed_process_changes_nothing(
+    alone: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands: list[local.LocalHand] = []
+    run = local.LocalHand.run
+
+    def killed_once(hand: local.LocalHand, number: int, unit: object, tick: pool.Tick) -> object:
+        if hand not in hands:
+            hands.append(hand)
+            if len(hands) == 1:
+                hand._child.kill()
+        return run(hand, number, unit, tick)
+
+    monkeypatch.setattr(local.LocalHand, "run", killed_once)
+    _closed(_work(images, tmp_path, Workers("2")))
+    assert len(hands) == 3
+    assert_same(alone, tmp_path)
+
+
+def test_shards_merge_into_the_same_bytes(alone: Path, images: Path, tmp_path: Path) -> None:
+    model, options = bundled_model("honest"), ("--labels", LABELS, "--quiet")
+    for number in (1, 2, 3):
+        done = auditkit("explain", model, images, "-o", tmp_path / f"maps-{number}", "--method", "gradient", *options,
+                        "--shard", f"{number}/3")  # fmt: skip
+        assert done.returncode == 0, done
+    shards = [tmp_path / f"maps-{number}" for number in (3, 1, 2)]
+    assert auditkit("merge", *shards, "-o", tmp_path / "maps").returncode == 0
+    assert_same(alone / "maps", tmp_path / "maps")
+    evaluation = ("evaluate", model, images, "--heatmaps", "maps", *options, "--infill", "gray", "--steps", 6,
+                  "--no-deletion", "--tie-orders", 0)  # fmt: skip
+    for number in (1, 2, 3):
+        done = auditkit(*evaluation, "-o", f"run-{number}", "--shard", f"{number}/3", folder=tmp_path)
+        assert "put the shards together with auditkit merge" in " ".join(done.stdout.split()), done
+    late = tmp_path / "run-2"
+    assert auditkit("merge", tmp_path / "run-1", tmp_path / "run-3", "-o", tmp_path / "run").returncode == 0
+    assert auditkit("merge", late, "-o", tmp_path / "run").returncode == 0
+    assert auditkit(*evaluation, "-o", "run", folder=tmp_path).returncode == 0
+    assert_same(alone / "run", tmp_path / "run")
+
+
+def test_shards_of_different_runs_are_not_merged(alone: Path, tmp_path: Path) -> None:
+    refused(auditkit("merge", alone / "run", tmp_path, "-o", tmp_path / "out"), "neither a run nor a bundle")
+    refused(auditkit("merge", alone / "run", alone / "maps", "-o", tmp_path / "out"), "neither a run nor a bundle")
+
+
+@pytest.mark.parametrize(("words", "answer"), [
+    (("--workers", "0"), "neither auto nor a number"),
+    (("--workers", "many"), "neither auto nor a number"),
+    (("--engine", "slurm"), "is not local, ray or ray:ADDRESS"),
+    (("--shard", "5/4"), "is not like 2/8"),
+    (("--shard", "1/1000"), "more shards than there are units"),
+])  # fmt: skip
+def test_workers_and_shards_that_make_no_sense_are_refused(
+    images: Path, tmp_path: Path, words: tuple[str, ...], answer: str
+) -> None:
+    model = bundled_model("honest")
+    done = auditkit("explain", model, images, "-o", tmp_path / "maps", "--method", "gradient", "--quiet", *words)
+    refused(done, answer)
+    assert not (tmp_path / "maps").exists()
+
+
+@pytest.fixture
+def cluster() -> Iterator[object]:
+    """Two machines of a Ray cluster, on the loopback interface."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'onnx-auditkit[ray]'")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    nodes.add_node(num_cpus=1)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_ray_cluster_writes_the_same_bytes_though_a_machine_is_lost(
+    alone: Path, images: Path, tmp_path: Path, cluster: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from auditkit.engines import ray_cluster
+
+    address = cluster.address  # type: ignore[attr-defined]
+    _closed(_work(images, tmp_path / "whole", Workers("2", f"ray:{address}")))
+    assert_same(alone, tmp_path / "whole")
+    monkeypatch.setattr(ray_cluster, "_READY_SECONDS", 12.0)
+    run, lost = ray_cluster.RayHand.run, list[object]()
+
+    def on_a_lost_machine(hand: ray_cluster.RayHand, number: int, unit: object, tick: pool.Tick) -> object:
+        if not lost and number == 2:  # the evaluation
+            lost.append(hand)
+            cluster.remove_node(next(iter(cluster.worker_nodes)))  # type: ignore[attr-defined]
+        return run(hand, number, unit, tick)
+
+    monkeypatch.setattr(ray_cluster.RayHand, "run", on_a_lost_machine)
+    _closed(_work(images, tmp_path / "lost", Workers("2", f"ray:{address}")))
+    assert lost
+    assert_same(alone, tmp_path / "lost")

@@ -1,0 +1,141 @@
+"""The pool: every unit is kept once whatever happens to its processes, which are threads here."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from auditkit.engines.hand import Job
+from auditkit.engines.pool import HandLost, Pool, Tick
+from auditkit.errors import ModelFailure, RuntimeFailure
+
+
+def square(unit: int, _device: object, _tick: Tick) -> int:
+    return unit * unit
+
+
+class FakeHand:
+    """A process that ends, or whose model fails, when a function says so."""
+
+    def __init__(self, number: int, event: Callable[[int, int], Exception | None]) -> None:
+        self._number, self._event = number, event
+        self.jobs: list[int] = []
+        self.closed = False
+
+    def load(self, job: Job) -> str:
+        error = self._event(self._number, -1)
+        if error is not None:
+            raise error
+        self.jobs.append(job.number)
+        return f"process {self._number}"
+
+    def run(self, number: int, unit: Any, tick: Tick) -> Any:
+        assert self.jobs[-1] == number
+        tick(0.5, 10)
+        error = self._event(self._number, unit)
+        if error is not None:
+            raise error
+        tick(-0.5, 0)
+        return unit * unit
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Watched:
+    """A pool of such processes, and what it kept."""
+
+    def __init__(self, count: int, event: Callable[[int, int], Exception | None] = lambda _seat, _unit: None) -> None:
+        self.hands: list[FakeHand] = []
+        self.kept: Counter[int] = Counter()
+        self.done = 0.0
+        self._event = event
+        self.pool = Pool(self._start, count)
+
+    def _start(self, number: int) -> FakeHand:
+        hand = FakeHand(number, self._event)
+        self.hands.append(hand)
+        return hand
+
+    def run(self, units: int = 30) -> tuple[list[int], list[int]]:
+        def keep(unit: int, result: int) -> None:
+            assert result == unit * unit
+            self.kept[unit] += 1
+
+        def tick(done: float, _rows: int) -> None:
+            self.done += done
+
+        return self.pool.run(square, range(units), keep, tick, 1)
+
+
+class Once:
+    """An error the first time that a unit is run."""
+
+    def __init__(self, error: Exception, *units: int) -> None:
+        self._error, self._units, self._lock = error, set(units), threading.Lock()
+
+    def __call__(self, _seat: int, unit: int) -> Exception | None:
+        with self._lock:
+            if unit not in self._units:
+                return None
+            self._units.discard(unit)
+            return self._error
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_every_unit_is_kept_once(count: int) -> None:
+    watched = Watched(count)
+    assert watched.run() == ([], [])
+    assert watched.kept == Counter(range(30))
+    assert sorted(unit for _, unit in watched.pool.log) == list(range(30))
+
+
+def test_processes_serve_one_job_after_the_other() -> None:
+    watched = Watched(2)
+    for _ in range(3):
+        watched.run()
+    assert len(watched.hands) <= 2
+    assert set(watched.kept.values()) == {3}
+
+
+def test_units_of_a_lost_process_run_again_in_another() -> None:
+    watched = Watched(2, Once(HandLost("killed"), 3, 7, 29))
+    assert watched.run() == ([], [])
+    assert watched.kept == Counter(range(30))
+    assert len(watched.hands) >= 3
+    assert watched.done == 0  # progress of lost units is taken back
+
+
+def test_a_unit_that_ends_every_process_ends_the_run() -> None:
+    watched = Watched(2, lambda _seat, unit: HandLost("killed") if unit == 5 else None)
+    with pytest.raises(RuntimeFailure, match="3 worker processes ended with the same part of the work"):
+        watched.run()
+    assert all(hand.closed for hand in watched.hands)
+
+
+def test_a_seat_that_no_process_takes_is_left_to_the_others() -> None:
+    watched = Watched(2, lambda seat, unit: HandLost("no room") if seat == 1 and unit == -1 else None)
+    assert watched.run() == ([], [])
+    assert watched.kept == Counter(range(30))
+
+
+def test_without_any_process_there_is_an_error() -> None:
+    watched = Watched(2, lambda _seat, unit: HandLost("no room") if unit == -1 else None)
+    with pytest.raises(RuntimeFailure, match="worker processes"):
+        watched.run()
+
+
+def test_a_unit_that_the_model_fails_on_is_returned_and_the_others_stop() -> None:
+    watched = Watched(2, lambda _seat, unit: ModelFailure("it hangs") if unit == 4 else None)
+    failed, left = watched.run(200)
+    assert failed == [4]
+    assert watched.kept == Counter(set(range(200)) - set(left) - {4})
+
+
+def test_any_other_error_ends_the_run_and_the_processes() -> None:
+    watched = Watched(2, lambda _seat, unit: ValueError("a defect") if unit == 4 else None)
+    with pytest.raises(ValueError, match="a defect"):
+        watched.run()
+    assert all(hand.closed for hand in watched.hands)
