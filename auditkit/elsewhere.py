@@ -1,9 +1,18 @@
 """Reads files on the machine that has them: a worker on another machine asks the one that started it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol, TypeVar
 
-Asker = Callable[..., Any]  # takes a function and its arguments, and returns what it returns where the files are
+Result = TypeVar("Result")
+
+
+class Asker(Protocol):
+    """Calls functions where the files are."""
+
+    def __call__(self, function: Callable[..., Result], /, *arguments: object) -> Result:
+        """What the function returns there."""
+
+
 asker: Asker | None = None  # None: the files are here
 
 

@@ -90,8 +90,7 @@ class HeatmapSet:
     def read_typed(self, entry: Entry) -> tuple[Array, str]:
         """The map of an entry, and the type of its file."""
         if elsewhere.asker is not None:
-            typed: tuple[Array, str] = elsewhere.asker(HeatmapSet.read_typed, replace(self, entries=()), entry)
-            return typed
+            return elsewhere.asker(HeatmapSet.read_typed, replace(self, entries=()), entry)
         values, kind = files.read_map(self.path, entry.heatmap)
         problem = files.not_finite(values)
         if problem:

@@ -189,8 +189,7 @@ class Dataset(Listing):
         if not self.has_files:
             return self._decode(position, card)
         if elsewhere.asker is not None:
-            decoded: Decoded = elsewhere.asker(Dataset.decode, self.select([position]), 0, card)
-            return decoded
+            return elsewhere.asker(Dataset.decode, self.select([position]), 0, card)
         key = self._key(position, card)
         image = self._kept.get(key)
         if image is None:

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from auditkit.engines.travel import Recipe, unpacked
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.device import gpu_names
+from auditkit.model.messages import Value
 
 _MOST_MODELS = 2  # that are kept open: the audited one, and the last one that was derived from it
 
@@ -38,7 +38,7 @@ class Hand:
         """`threads` is its share of the machine's cores."""
         self._threads = threads
         self._models: dict[str, OnnxClassifier] = {}
-        self._job: tuple[int, Any, threading.Semaphore] | None = None
+        self._job: tuple[int, Value, threading.Semaphore] | None = None
 
     def load(self, job: Job) -> None:
         """Prepare for the units of a job; earlier jobs are over."""
@@ -61,12 +61,12 @@ class Hand:
         if worker is not None:
             worker.close()
 
-    def run(self, number: int, unit: Any, tick: Callable[[float, int], None]) -> Any:
+    def run(self, number: int, unit: Value, tick: Callable[[float, int], None]) -> Value:
         """What the work returns for a unit; several threads may call this."""
         if self._job is None or self._job[0] != number:
             raise RuntimeError(f"job {number} was not loaded")
         _, work, semaphore = self._job
-        device: AbstractContextManager[Any] = semaphore
+        device: AbstractContextManager[Value] = semaphore
         return work(unit, device, tick)
 
 

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from socket import socketpair
-from typing import Any
 
 from auditkit.engines.hand import Hand, Job
 from auditkit.engines.pool import HandLost, Tick
 from auditkit.errors import AuditError
 from auditkit.model import worker
+from auditkit.model.messages import Value
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.engines.local import main; main()"
 _MOST_UNITS = 8  # of one process at a time
@@ -38,7 +38,7 @@ class LocalHand:
         worker.CHILDREN.add(self._child)
         self._connection = Connection(ours.detach())
         self._sending, self._numbers = threading.Lock(), iter(range(2**62))
-        self._waiting: dict[int, queue.SimpleQueue[tuple[str, Any]]] = {}
+        self._waiting: dict[int, queue.SimpleQueue[tuple[str, Value]]] = {}
         self._ended = False
         threading.Thread(target=self._receive, daemon=True).start()
 
@@ -52,8 +52,8 @@ class LocalHand:
         for waiting in list(self._waiting.values()):
             waiting.put(("lost", None))
 
-    def _call(self, method: str, *arguments: Any, tick: Tick = lambda _done, _rows: None) -> Any:
-        waiting: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+    def _call(self, method: str, *arguments: Value, tick: Tick = lambda _done, _rows: None) -> Value:
+        waiting: queue.SimpleQueue[tuple[str, Value]] = queue.SimpleQueue()
         number = next(self._numbers)
         self._waiting[number] = waiting
         try:
@@ -79,7 +79,7 @@ class LocalHand:
         """Prepare for the units of a job; where they run."""
         return str(self._call("load", job))
 
-    def run(self, number: int, unit: Any, tick: Tick) -> Any:
+    def run(self, number: int, unit: Value, tick: Tick) -> Value:
         """What the work of a job returns for a unit."""
         return self._call("run", number, unit, tick=tick)
 
@@ -104,7 +104,7 @@ class _Server:
                 threads.submit(self._answer, number, method, arguments)
         os._exit(0)  # with its worker, whatever still runs
 
-    def _answer(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
+    def _answer(self, number: int, method: str, arguments: tuple[Value, ...]) -> None:
         try:
             if method == "load":
                 (job,) = arguments

@@ -6,11 +6,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Protocol
 
 from auditkit.engines.hand import Job
 from auditkit.engines.travel import Recipe, packed
 from auditkit.errors import ModelFailure, RuntimeFailure
+from auditkit.model.messages import Value
 
 Tick = Callable[[float, int], None]  # of images done, in fractions too, and of rows run
 
@@ -32,7 +33,7 @@ class AnyHand(Protocol):
     def load(self, job: Job) -> str:
         """Prepare for the units of a job; where they run."""
 
-    def run(self, number: int, unit: Any, tick: Tick) -> Any:
+    def run(self, number: int, unit: Value, tick: Tick) -> Value:
         """What the work of a job returns for a unit; HandLost if the process ends before."""
 
     def close(self) -> None:
@@ -46,7 +47,7 @@ class Pool:
         """`start` starts the process of a number below `count`."""
         self._seats = [_Seat(start, number) for number in range(count)]
         self._jobs = 0
-        self.log: list[tuple[str, Any]] = []  # where each unit ran, and the unit
+        self.log: list[tuple[str, str]] = []  # where each unit ran, and which it was
 
     @property
     def count(self) -> int:
@@ -54,9 +55,9 @@ class Pool:
         return len(self._seats)
 
     def run(
-        self, work: Callable[..., Any], units: Iterable[Any], keep: Callable[[Any, Any], None], tick: Tick,
+        self, work: Callable[..., Value], units: Iterable[Value], keep: Callable[[Value, Value], None], tick: Tick,
         at_once: int,
-    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    ) -> tuple[list[Value], list[Value]]:  # fmt: skip
         """Run work on units and keep the results; those that the model failed on, and those not begun."""
         content, models = packed(work)
         recipes = {key: pickle.dumps(Recipe.of(entry)) for key, entry in models.items()}
@@ -72,13 +73,20 @@ class Pool:
                 running.stop()
                 self.close()  # so that no thread waits for an answer
                 raise
-        self.log += running.log
+        name = getattr(work, "name", type(work).__name__)
+        self.log += [(where, f"{name} {positions}") for where, positions in running.log]
         return running.outcome()
 
     def close(self) -> None:
         """End all processes; the next job starts new ones."""
         for seat in self._seats:
             seat.close()
+
+
+def _positions(unit: Value) -> str:
+    """The images of a unit, as they are logged."""
+    positions = unit if isinstance(unit, range) else getattr(unit, "positions", ())
+    return f"{positions[0]} to {positions[-1]}" if positions else ""
 
 
 class _Seat:
@@ -133,14 +141,14 @@ class _Seat:
 class _Running:
     """A job at work: its units, and the threads that wait for their results."""
 
-    def __init__(self, job: Job, units: list[Any], keep: Callable[[Any, Any], None], tick: Tick) -> None:
+    def __init__(self, job: Job, units: list[Value], keep: Callable[[Value, Value], None], tick: Tick) -> None:
         self._job, self._units, self._keep, self._tick = job, units, keep, tick
         self._pending, self._failed = deque(range(len(units))), list[int]()
         self._busy, self._lost = set[int](), Counter[int]()
         self._changed, self._stopped = threading.Condition(), False
-        self.log: list[tuple[str, Any]] = []
+        self.log: list[tuple[str, str]] = []
 
-    def outcome(self) -> tuple[list[Any], list[Any]]:
+    def outcome(self) -> tuple[list[Value], list[Value]]:
         """The units that the model failed on, and those not begun; RuntimeFailure if no process was left for them."""
         if self._pending and not self._stopped:
             raise RuntimeFailure("the worker processes end before they are ready; run 'auditkit doctor', or try "
@@ -200,7 +208,7 @@ class _Running:
             raise
         with self._changed:  # one at a time
             self._keep(unit, result)
-            self.log.append((seat.where, unit))
+            self.log.append((seat.where, _positions(unit)))
 
     def _put_back(self, index: int, lost: int = 0) -> None:
         """Let a unit run again, unless it has ended too many processes."""

@@ -8,16 +8,17 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from auditkit import elsewhere
+from auditkit.elsewhere import Result
 from auditkit.engines.hand import Hand, Job
 from auditkit.engines.pool import HandLost, Tick
 from auditkit.errors import AuditError, BadInput
+from auditkit.model.messages import Value
 
 _READERS = 8  # files that are read at once for all actors
 _READY_SECONDS = 120.0  # for an actor to start
@@ -39,7 +40,7 @@ class Cluster:
         self._reader = ray.remote(_Reader).options(
             num_cpus=0, max_concurrency=_READERS, scheduling_strategy=here
         ).remote()  # fmt: skip
-        self._jobs: dict[int, Any] = {}  # the last one, in the object store
+        self._jobs: dict[int, Value] = {}  # the last one, in the object store
 
     def resources(self, kind: str) -> int:
         """How many GPUs or CPUs the cluster has in all."""
@@ -54,7 +55,7 @@ class Cluster:
         """A new actor."""
         return RayHand(self, self._reader, threads, gpus)
 
-    def shared(self, job: Job) -> Any:
+    def shared(self, job: Job) -> Value:
         """The job in the object store, for all actors."""
         if job.number not in self._jobs:
             self._jobs = {job.number: ray.put(job)}
@@ -65,7 +66,7 @@ class Cluster:
 class RayHand:
     """An actor, seen from the main process."""
 
-    def __init__(self, cluster: Cluster, reader: Any, threads: int, gpus: int) -> None:
+    def __init__(self, cluster: Cluster, reader: Value, threads: int, gpus: int) -> None:
         self._cluster = cluster
         self._actor = ray.remote(_Actor).options(
             num_cpus=threads, num_gpus=gpus, max_concurrency=_MOST_UNITS, max_restarts=0
@@ -82,7 +83,7 @@ class RayHand:
             raise value
         return str(value)
 
-    def run(self, number: int, unit: Any, tick: Tick) -> Any:
+    def run(self, number: int, unit: Value, tick: Tick) -> Value:
         """What the work of a job returns for a unit."""
         try:
             for reference in self._actor.run.options(num_returns="streaming").remote(number, unit):
@@ -109,7 +110,7 @@ class _Reader:
         """Let relative paths refer to a folder."""
         os.chdir(folder)
 
-    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    def call(self, function: Callable[..., Value], arguments: tuple[Value, ...]) -> tuple[str, Value]:
         """What the function returns, or the error that it raises."""
         return _outcome(lambda: function(*arguments))
 
@@ -117,18 +118,19 @@ class _Reader:
 class _Actor:
     """A process of the engine."""
 
-    def __init__(self, threads: int, reader: Any) -> None:
+    def __init__(self, threads: int, reader: Value) -> None:
         self._hand = Hand(threads)
 
-        def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+        def ask(function: Callable[..., Result], *arguments: object) -> Result:
             kind, value = ray.get(reader.call.remote(function, arguments))
             if kind == "error":
                 raise value
-            return value
+            result: Result = value
+            return result
 
         elsewhere.use(ask)
 
-    def load(self, job: Job) -> tuple[str, Any]:
+    def load(self, job: Job) -> tuple[str, Value]:
         """Prepare for the units of a job."""
 
         def load() -> str:
@@ -137,9 +139,9 @@ class _Actor:
 
         return _outcome(load)
 
-    def run(self, number: int, unit: Any) -> Iterator[tuple[str, Any]]:
+    def run(self, number: int, unit: Value) -> Iterator[tuple[str, Value]]:
         """Progress, and at last the result or the error."""
-        replies: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        replies: queue.SimpleQueue[tuple[str, Value]] = queue.SimpleQueue()
 
         def work() -> None:
             replies.put(_outcome(lambda: self._hand.run(number, unit, tick)))
@@ -155,7 +157,7 @@ class _Actor:
                 return
 
 
-def _outcome(call: Callable[[], Any]) -> tuple[str, Any]:
+def _outcome(call: Callable[[], Value]) -> tuple[str, Value]:
     """The result of a call, or its error: Ray would wrap an exception in one of its own."""
     try:
         return "result", call()

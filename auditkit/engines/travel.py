@@ -4,11 +4,11 @@ import hashlib
 import io
 import pickle
 from dataclasses import dataclass, replace
-from typing import Any
 
 from auditkit.model.card import Card
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check
+from auditkit.model.messages import Value
 from auditkit.model.read import OnnxFile
 from auditkit.model.session import Settings
 from auditkit.model.signature import Signature
@@ -54,7 +54,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.models: dict[str, OnnxClassifier] = {}
 
-    def persistent_id(self, value: Any) -> str | None:
+    def persistent_id(self, value: Value) -> str | None:
         if not isinstance(value, OnnxClassifier):
             return None
         key = model_key(value)
@@ -67,7 +67,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(content))
         self._models = models
 
-    def persistent_load(self, key: Any) -> OnnxClassifier:
+    def persistent_load(self, key: Value) -> OnnxClassifier:
         return self._models[key]
 
 
@@ -79,6 +79,6 @@ def packed(work: object) -> tuple[bytes, dict[str, OnnxClassifier]]:
     return content.getvalue(), pickler.models
 
 
-def unpacked(content: bytes, models: dict[str, OnnxClassifier]) -> Any:
+def unpacked(content: bytes, models: dict[str, OnnxClassifier]) -> Value:
     """The work, with these models."""
     return _Unpickler(content, models).load()

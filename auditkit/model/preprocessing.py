@@ -45,8 +45,7 @@ _FILTERS = {
 def opened(path: "str | Path") -> Image.Image:
     """The decoded picture of a file, or one sentence that names the file."""
     if elsewhere.asker is not None:
-        picture: Image.Image = elsewhere.asker(opened, path)
-        return picture
+        return elsewhere.asker(opened, path)
     try:
         with open_regular(Path(path)) as stream:
             if os.fstat(stream.fileno()).st_size > _MOST_FILE_BYTES:

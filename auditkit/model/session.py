@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 import onnx
@@ -18,6 +18,8 @@ from auditkit.model.worker import RemoteSession, Worker
 
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["auto", "strict", "tf32", "float16"]
+Unit = TypeVar("Unit")
+Result = TypeVar("Result")
 
 # Of the memory allowed: CUDA's own libraries and the banks of images took up to 1.6 GiB beside the sessions' (H200).
 _OUTSIDE_SESSIONS = 7 * 2**28
@@ -31,10 +33,12 @@ _NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory on a
 class Engine(Protocol):
     """Runs units of work in other processes."""
 
+    log: list[tuple[str, str]]  # where each unit ran, and which it was
+
     def run(
-        self, work: Callable[..., Any], units: Iterable[Any], keep: Callable[[Any, Any], None],
+        self, work: Callable[..., Result], units: Iterable[Unit], keep: Callable[[Unit, Result], None],
         tick: Callable[[float, int], None], at_once: int,
-    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    ) -> tuple[list[Unit], list[Unit]]:  # fmt: skip
         """Run work on units and keep the results; those that the model failed on, and those not begun."""
 
 

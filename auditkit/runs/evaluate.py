@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset, FailedImage
@@ -125,6 +125,7 @@ class Measuring:
     """Measures a unit of images."""
 
     plan: EvaluationPlan
+    name: ClassVar[str] = "rows of images"
 
     def __call__(self, unit: Sequence[int], device: AbstractContextManager[None], tick: Tick) -> Measured:
         """The rows of a unit."""

@@ -1,6 +1,5 @@
 """Runs an audit: makes or checks the heatmaps, measures them and the controls, applies the policy, reports."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -8,7 +7,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from auditkit.data import bundle_check
-from auditkit.data.atomic_write import flush, write_whole
+from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, RuntimeFailure
@@ -26,7 +25,7 @@ from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.executor import Progress, silent_phase
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation.record import Record
-from auditkit.runs.folder import checksums, provenance
+from auditkit.runs.folder import checksums, provenance, sittings
 from auditkit.runs.folder.figures import Batch, NotRandomised, Randomisation, Taking
 from auditkit.runs.folder.results import Comparison, Explained, Refusal, Results
 from auditkit.runs.folder.store import Store
@@ -45,9 +44,7 @@ from auditkit.verdict.policy import Policy, at_least, deciding
 from auditkit.verdict.preconditions import changed_settings
 
 Phase = Callable[[str], AbstractContextManager[Progress]]
-POLICY, MAPS, GALLERY, RANDOMISED, REPORT, SITTINGS = (
-    "policy.toml", "maps", "gallery", "randomised", "report.html", "sittings.jsonl",
-)  # fmt: skip
+POLICY, MAPS, GALLERY, RANDOMISED, REPORT = "policy.toml", "maps", "gallery", "randomised", "report.html"
 CHANGEABLE = ("labels", "steps", "seed")  # settings of a policy that a request can replace
 EXIT_CODES = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3}
 
@@ -102,7 +99,7 @@ def audit(
     about = about_run(model, images, request)
     require_startable(model, images, request, out)
     with Store.open(out, without_paths(about)) as store:
-        sitting = _Sitting(model, request, store, _log_start(out, request.command))
+        sitting = _Sitting(model, request, store, sittings.log_start(out, request.command))
         write_whole(out / POLICY, request.policy.text.encode())
         images, results, samples = _measure(sitting, images, phase)
         results = sitting.judged(results, samples)
@@ -112,6 +109,7 @@ def audit(
         store.finish(results)
         baseline, problem = _changes_since(request.baseline, out)
         sitting.report(replace(results, baseline=baseline))
+        sittings.log_workers(out, model)
         checksums.write(out)
         if problem:
             raise BadInput(f"{problem} The run is finished in {out}, without a baseline.")
@@ -208,20 +206,6 @@ def require_startable(model: AnyClassifier, images: Dataset, request: AuditReque
     common_infills(before, replace(before, subject=subject, settings=resolved(request.evaluation, classes).to_record()))
     if not set(run.table.images) & set(images.ids):
         raise BadInput(f"{baseline} has none of these images, by their names; give a run on the same ones.")
-
-
-def _log_start(out: Path, command: tuple[str, ...]) -> str:
-    """Log that work begins; the time of the first log entry."""
-    path = out / SITTINGS
-    line = json.dumps({"started": provenance.now(), "command": list(command)})
-    try:
-        with path.open("ab") as stream:
-            stream.write(line.encode() + b"\n")
-            flush(stream)
-        return str(json.loads(path.read_text().splitlines()[0])["started"])
-    except (OSError, ValueError, KeyError) as error:
-        way_out = "" if isinstance(error, OSError) else " Remove this file and run the command again."
-        raise RuntimeFailure(f"{path} cannot be written or read ({error}). Finished work is kept.{way_out}") from None
 
 
 def _measure(sitting: _Sitting, images: Dataset, phase: Phase) -> tuple[Dataset, Results, Samples | None]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,6 +53,7 @@ class _Predicting:
     """Shows images to the model."""
 
     model: AnyClassifier
+    name: ClassVar[str] = "exchanges"
 
     def __call__(self, unit: _Pixels, device: AbstractContextManager[None], _tick: Tick) -> Array:
         """Their probabilities [N, classes]."""

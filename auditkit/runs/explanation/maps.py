@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class Making:
     seed: int
     labels: str  # the rule that chooses them
     make: Callable[[Request], MethodResult]
+    name: ClassVar[str] = "maps of images"
 
     def __call__(self, unit: MapUnit, device: AbstractContextManager[None], tick: Tick) -> MadeMaps:
         """The maps that a unit lacks."""

@@ -19,6 +19,7 @@ from auditkit.runs.folder import provenance
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import SHIPPED, RunFacts
+from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import RESULTS, RUN, digest
 from auditkit.runs.pictures.gallery import encoded_index, gallery_index
 from auditkit.runs.pictures.gallery_index import INDEX, GalleryIndex
@@ -26,7 +27,7 @@ from auditkit.runs.randomisation import stage_result
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import Summary, summarise
 from auditkit.verdict import reproduce
-from auditkit.verdict.audit import CHANGEABLE, GALLERY, MAPS, POLICY, RANDOMISED, REPORT, SITTINGS
+from auditkit.verdict.audit import CHANGEABLE, GALLERY, MAPS, POLICY, RANDOMISED, REPORT
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import Policy
 from auditkit.verdict.policy_file import parse_policy
@@ -137,9 +138,9 @@ def _provenance(recorded: RecordedRun) -> Iterator[str]:
     results, run = recorded.results, recorded.results.run
     sittings = (recorded.store.folder / SITTINGS).read_text("utf-8").splitlines()
     entries = [parse_object(line.encode(), SITTINGS) for line in sittings]
-    if any(entry.keys() != {"started", "command"} for entry in entries):
-        yield f"{SITTINGS} has other entries than started and command"
-    first, last = entries[0], entries[-1]
+    if any(entry.keys() not in ({"started", "command"}, {"workers"}) for entry in entries):
+        yield f"{SITTINGS} has other entries than started, command and workers"
+    first, *_, last = (entry for entry in [entries[0], *entries] if "started" in entry)
     yield from differences([run.started, list(run.command or ())], [first["started"], last["command"]], "run")
     for name, text in (("started", run.started), ("ended", run.ended)):
         if text is None or datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) > datetime.now(UTC):

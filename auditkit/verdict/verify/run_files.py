@@ -12,9 +12,10 @@ from auditkit.data import bundle_files
 from auditkit.runs.explanation.record import RECORD
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.examination import FOLDER as EXAMINATION
+from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import LOCK, RESULTS, RUN
 from auditkit.runs.pictures.gallery_index import INDEX
-from auditkit.verdict.audit import GALLERY, MAPS, POLICY, RANDOMISED, REPORT, SITTINGS
+from auditkit.verdict.audit import GALLERY, MAPS, POLICY, RANDOMISED, REPORT
 
 if sys.platform != "win32":
     import resource
