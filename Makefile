@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := bench-output/results
 
-.PHONY: help demo test test-slow test-peers test-browser bench bench-gpu lint clean
+.PHONY: help demo test test-slow test-peers test-ray test-browser bench bench-gpu lint clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one measurement at a time
 
@@ -33,6 +33,10 @@ test-slow: $(VENV)/.made-dev  ## run the long tests: every damaged file, every k
 test-peers: $(VENV)/.made-dev  ## run the tests against real Captum, pytorch-grad-cam, SHAP and torchcam
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]'
 	$(BIN)/python -m pytest tests/peers
+
+test-ray: $(VENV)/.made-dev  ## run the tests of the Ray engine (installs Ray)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]'
+	$(BIN)/python -m pytest tests/engines -k ray
 
 test-browser: $(VENV)/.made-dev  ## look at the reports in a headless Chromium
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,browser]'

@@ -5,7 +5,6 @@ The vendor's graph runs in a guarded worker of this process, as it does in the m
 
 import os
 import pickle
-import platform
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 from auditkit.engines.travel import Recipe, unpacked
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.device import gpu_names
+from auditkit.model.device import device_name
 from auditkit.model.messages import Value
 
 _MOST_MODELS = 2  # that are kept open: the audited one, and the last one that was derived from it
@@ -54,7 +53,7 @@ class Hand:
     def where(self) -> str:
         """The machine, process and device, as they are logged."""
         device = next(iter(self._models.values())).settings.device
-        return f"{socket.gethostname()}, process {os.getpid()}, {kind_of(device)}"
+        return f"{socket.gethostname()}, process {os.getpid()}, {device_name(device)}"
 
     def _close(self, key: str) -> None:
         worker = self._models.pop(key).settings.worker
@@ -68,10 +67,3 @@ class Hand:
         _, work, semaphore = self._job
         device: AbstractContextManager[Value] = semaphore
         return work(unit, device, tick)
-
-
-def kind_of(device: str) -> str:
-    """The kind of device that computes: two of one kind give the same figures."""
-    if device == "cuda":
-        return "; ".join(sorted(set(gpu_names())))
-    return f"{platform.machine()} {platform.processor()}".strip()

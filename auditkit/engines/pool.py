@@ -6,6 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol
 
 from auditkit.engines.hand import Job
@@ -59,10 +60,7 @@ class Pool:
         at_once: int,
     ) -> tuple[list[Value], list[Value]]:  # fmt: skip
         """Run work on units and keep the results; those that the model failed on, and those not begun."""
-        content, models = packed(work)
-        recipes = {key: pickle.dumps(Recipe.of(entry)) for key, entry in models.items()}
-        self._jobs += 1
-        job = Job(self._jobs, content, recipes, at_once, os.getcwd())
+        job = self._job(work, at_once)
         running, lanes = _Running(job, list(units), keep, tick), at_once + AHEAD
         with ThreadPoolExecutor(self.count * lanes) as threads:
             futures = [threads.submit(running.serve, seat) for seat in self._seats * lanes]
@@ -76,6 +74,22 @@ class Pool:
         name = getattr(work, "name", type(work).__name__)
         self.log += [(where, f"{name} {positions}") for where, positions in running.log]
         return running.outcome()
+
+    def on_each_kind(self, work: Callable[..., Value], besides: str) -> dict[str, Value]:
+        """What work returns in one process on each kind of device, besides one kind."""
+        job, results = self._job(work, 1), dict[str, Value]()
+        for seat in self._seats:
+            with suppress(NotReady, HandLost):  # another process takes the seat when units are run
+                hand = seat.ready(job)
+                if seat.kind not in (besides, *results):
+                    results[seat.kind] = hand.run(job.number, None, lambda _done, _rows: None)
+        return results
+
+    def _job(self, work: Callable[..., Value], at_once: int) -> Job:
+        content, models = packed(work)
+        recipes = {key: pickle.dumps(Recipe.of(entry)) for key, entry in models.items()}
+        self._jobs += 1
+        return Job(self._jobs, content, recipes, at_once, os.getcwd())
 
     def close(self) -> None:
         """End all processes; the next job starts new ones."""
@@ -98,6 +112,11 @@ class _Seat:
         self._hand: AnyHand | None = None
         self._job, self._lost_in_a_row = 0, 0
         self.where = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind of device, which stands last in where it is."""
+        return self.where.split(", ", 2)[-1]
 
     @property
     def is_given_up(self) -> bool:

@@ -5,6 +5,7 @@ onnxruntime falls back to the CPU with a mere line on stderr, so its CUDA part i
 
 import ctypes
 import os
+import platform
 import re
 import sys
 from dataclasses import dataclass
@@ -109,6 +110,21 @@ def library_problem(provider_folder: Path, major: int) -> str | None:
         if reason := load_with_dependencies(provider_folder / name):
             return f"{reason}; install CUDA {major} and cuDNN 9, for instance with: pip install 'onnx-auditkit[cuda]'"
     return None
+
+
+def device_name(kind: str) -> str:
+    """Name of the GPU or of the processor that computes on a device of this kind."""
+    return gpu_names()[0] if kind == CUDA.name else _processor()
+
+
+def _processor() -> str:
+    """The processor as the system names it."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            name = next((line for line in lines if line.startswith("model name")), "")
+    except OSError:
+        name = ""
+    return name.partition(":")[2].strip() or platform.processor() or platform.machine()
 
 
 def gpu_names() -> list[str]:

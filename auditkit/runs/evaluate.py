@@ -57,6 +57,7 @@ def evaluate(
 
     with ThreadPoolExecutor(1) as aside:
         plan, runtime = runtime_check.checked(plan_for(model), aside, plan_for)
+        runtime_check.check_other_kinds(plan)
         pixels, device, tick = plan.span.pixels, plan.model.device, progress(len(images))
         if out is None:
             every_unit = units(range(len(images)), pixels, model.signature.classes, device, plan.settings)

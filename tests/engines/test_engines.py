@@ -4,6 +4,7 @@ import contextlib
 import filecmp
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,13 @@ from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.engines import local, pool
 from auditkit.engines.start import Workers
+from auditkit.errors import RuntimeFailure
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import OnnxClassifier, load
+from auditkit.model.device import device_name
 from auditkit.runs.evaluate import evaluate, open_bundles
+from auditkit.runs.evaluation import runtime_check
+from auditkit.runs.evaluation.plan import plan_evaluation
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation, explain
 from tests.support.commands import auditkit, refused
@@ -173,3 +178,25 @@ def test_a_ray_cluster_writes_the_same_bytes_though_a_machine_is_lost(
     _closed(_work(images, tmp_path / "lost", Workers("2", f"ray:{address}")))
     assert lost
     assert_same(alone, tmp_path / "lost")
+
+
+def test_every_other_kind_of_device_is_compared_with_strict_float32(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(bundled_model("honest"))
+    assert isinstance(model, OnnxClassifier)
+    Workers("2").serve(model)
+    dataset = Dataset.open(images, model.signature.classes)
+    plan = plan_evaluation(model, dataset, {}, SETTINGS, None)
+    engine = model.settings.engine
+    assert engine is not None
+    here = device_name("cpu")
+    assert engine.on_each_kind(runtime_check._Comparing(plan), here) == {}
+    compared = engine.on_each_kind(runtime_check._Comparing(plan), "another processor")
+    assert list(compared) == [here]
+    assert (compared[here].largest or 1) < 1e-6
+    wrong = replace(compared[here], insertion=1.0)
+    monkeypatch.setattr(pool.Pool, "on_each_kind", lambda *_: {"a worse processor": wrong})
+    with pytest.raises(RuntimeFailure, match="on a worse processor, strict changes insertion by 1 on average"):
+        evaluate(model, dataset, {}, SETTINGS, tmp_path / "run")
+    _closed(model)

@@ -6,6 +6,7 @@ CPU. The largest difference is recorded, and how much it changes the figures.
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -21,12 +22,13 @@ from auditkit.methods.controls import centred_gaussian
 from auditkit.metrics.curves import area, log_odds, uniform_counts
 from auditkit.metrics.faithfulness import EPS1, EPS2, completeness, soundness
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.model.device import device_name
 from auditkit.model.masks import masked
 from auditkit.model.worker import WorkerLost
 from auditkit.runs.evaluation.images import UnitImages, load_sample, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.plan import EvaluationPlan
-from auditkit.runs.executor import blamed_on
+from auditkit.runs.executor import Tick, blamed_on
 from auditkit.runs.folder.figures import Runtime
 
 Result = TypeVar("Result")
@@ -70,6 +72,30 @@ def checked(
     note = f"{model.settings.precision} changes {name} by {change:.2g} on average, so strict float32 is used"
     repeats = _run_twice(strict)
     return strict, aside.submit(lambda: replace(_compared_again(strict, *repeats), note=note))
+
+
+@dataclass(frozen=True)
+class _Comparing:
+    """Compares the device of another process with strict float32 on its CPU."""
+
+    plan: EvaluationPlan
+
+    def __call__(self, _unit: None, device: AbstractContextManager[None], _tick: Tick) -> Runtime:
+        """What the runtime is worth there."""
+        with device:
+            return _compared_again(self.plan, *_run_twice(self.plan))
+
+
+def check_other_kinds(plan: EvaluationPlan) -> None:
+    """RuntimeFailure if an engine has a kind of device besides this process's on which a figure changes too much."""
+    settings = plan.model.settings
+    if settings is None or settings.engine is None:
+        return
+    for kind, runtime in settings.engine.on_each_kind(_Comparing(plan), device_name(settings.device)).items():
+        if runtime.matters:
+            name, change = max(runtime.changes.items(), key=itemgetter(1))
+            raise RuntimeFailure(f"on {kind}, {settings.precision} changes {name} by {change:.2g} on average; give "
+                                 "--precision strict and a new folder.")  # fmt: skip
 
 
 def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array, float]:

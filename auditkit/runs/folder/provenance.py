@@ -9,7 +9,7 @@ from typing import Any
 
 from auditkit.model import doctor
 from auditkit.model.classifier import AnyClassifier
-from auditkit.model.device import CUDA, gpu_names
+from auditkit.model.device import device_name
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MOST_BYTES = 1 << 24  # of a file in .git; packed-refs of large repositories are some megabytes
@@ -21,7 +21,7 @@ def facts(model: AnyClassifier) -> dict[str, Any]:
     if model.settings is None:
         return software() | dict.fromkeys(("device", "device_name", "provider", "precision"))
     return software() | {
-        "device": model.device.name, "device_name": gpu_names()[0] if model.device is CUDA else _processor(),
+        "device": model.device.name, "device_name": device_name(model.device.name),
         "provider": model.device.provider, "precision": model.settings.precision,
     }  # fmt: skip
 
@@ -29,16 +29,6 @@ def facts(model: AnyClassifier) -> dict[str, Any]:
 def software() -> dict[str, str]:
     """Versions of all that computes, and the system that it runs on."""
     return doctor.versions() | {"platform": f"{platform.system()} {platform.release()} {platform.machine()}"}
-
-
-def _processor() -> str:
-    """The processor as the system names it."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            name = next((line for line in lines if line.startswith("model name")), "")
-    except OSError:
-        name = ""
-    return name.partition(":")[2].strip() or platform.processor() or platform.machine()
 
 
 def now() -> str:
