@@ -3,6 +3,11 @@
 import contextlib
 import filecmp
 import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import auditkit as auditkit_package
 from auditkit.data.dataset import Dataset
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
@@ -200,3 +206,40 @@ def test_every_other_kind_of_device_is_compared_with_strict_float32(
     with pytest.raises(RuntimeFailure, match="on a worse processor, strict changes insertion by 1 on average"):
         evaluate(model, dataset, {}, SETTINGS, tmp_path / "run")
     _closed(model)
+
+
+def _processes_with(marker: str) -> list[int]:
+    """Processes that have a marker in their environment."""
+    processes = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and marker.encode() in (entry / "environ").read_bytes():
+                processes.append(int(entry.name))
+    return processes
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are found through /proc")
+def test_when_the_main_process_is_killed_its_workers_end_and_the_same_command_resumes(
+    alone: Path, images: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(alone / "maps", tmp_path / "maps")
+    words = ("--heatmaps", "maps", "-o", "run", "--labels", LABELS, "--infill", "gray", "--steps", "6",
+             "--no-deletion", "--tie-orders", "0", "--workers", "2", "--quiet")  # fmt: skip
+    command = [sys.executable, "-m", "auditkit", "evaluate", str(bundled_model("honest")), str(images), *words]
+    environment = {
+        **os.environ,
+        "AUDITKIT_TEST": str(tmp_path),
+        "PYTHONPATH": str(Path(auditkit_package.__file__).parents[1]),
+    }
+    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    while first.poll() is None and not list(tmp_path.glob("run/items/*.parquet")):
+        time.sleep(0.01)
+    first.kill()
+    first.wait()
+    deadline = time.monotonic() + 20
+    while _processes_with(f"AUDITKIT_TEST={tmp_path}") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert _processes_with(f"AUDITKIT_TEST={tmp_path}") == []
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_same(alone / "run", tmp_path / "run")
