@@ -135,7 +135,8 @@ def _to_json(policy: "Policy") -> dict[str, Any]:
         "evaluation": evaluation, "max_failed_images": policy.max_failed_images, "controls": list(policy.controls),
         "randomisation": vars(policy.randomisation) if policy.randomisation else None,
         "checks": [{"id": check.id, "title": check.title, "metric": check.metric, "rule": check.rule_text,
-                    "limit": check.limit, "severity": check.severity, "required": check.required}
+                    "limit": check.limit, "severity": check.severity, "required": check.required,
+                    "every_group": check.every_group}
                    for check in policy.checks],
         "suppressions": [{"check": each.check, **vars(each.to_record())} for each in policy.suppressions],
     }  # fmt: skip

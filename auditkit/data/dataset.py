@@ -150,6 +150,7 @@ class Dataset(Listing):
             labels=None if self.labels is None else self.labels[chosen],
             boxes=None if self.boxes is None else self.boxes[chosen],
             masks=None if self.masks is None else [self.masks[index] for index in chosen], file=None,
+            groups={name: tuple(values[index] for index in chosen) for name, values in self.groups.items()},
         )  # fmt: skip
 
     def shuffled(self, seed: int) -> "Dataset":
@@ -163,13 +164,24 @@ class Dataset(Listing):
         return self.shuffled(seed).select(range(min(count, len(self))))
 
     def digest(self) -> str:
-        """SHA256 over the ids, labels and boxes, and over the content of all images and masks."""
+        """SHA256 over the ids, labels, boxes and groups, and over the content of all images and masks."""
         digest = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogateescape"))
         for facts in (self.labels, self.boxes):
             digest.update(b"none" if facts is None else facts.astype(np.float64).tobytes())
         for content in self._contents():
             digest.update(content)
+        for name, values in self.groups.items():
+            digest.update("\0".join((name, *values)).encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
+
+    def members(self) -> dict[str, dict[str, tuple[str, ...]]] | None:
+        """The images of each group of each column; None where there are no groups."""
+        members: dict[str, dict[str, tuple[str, ...]]] = {}
+        for name, values in sorted(self.groups.items()):
+            pairs = [*zip(values, self.ids, strict=True)]
+            members[name] = {group: tuple(image for value, image in pairs if value == group)
+                             for group in sorted({*values} - {""})}  # fmt: skip
+        return members or None
 
     def _contents(self) -> Iterator[bytes]:
         if self.file is not None:

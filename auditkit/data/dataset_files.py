@@ -1,10 +1,10 @@
-"""What a folder of images, a CSV or an .npz lists: images, and where given, labels, boxes and masks."""
+"""What a folder of images, a CSV or an .npz lists: images, and where given, labels, boxes, masks and groups."""
 
 import csv
 import io
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from auditkit.regular_files import read_regular, reason
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _CORNERS = ("x0", "y0", "x1", "y1")
+_NOT_GROUPS = frozenset({"image", "label", "mask", *_CORNERS, "", None})  # columns of a CSV; any other names groups
+_MOST_GROUPS = 100  # values of a column; one with more tells images apart, as a name or a time does
 _Row = dict[str, str]
 _MOST_CSV_BYTES, _MOST_ROWS = 2**28, 2_000_000  # more than ImageNet has; a row takes many times its bytes
 _ARCHIVE_LEFTOVERS = "__MACOSX"  # a folder that macOS puts beside the files of a zip archive
@@ -37,6 +39,8 @@ class Listing:
     masks: "Sequence[Path | Array | None] | Array | None" = None  # [height, width] each, not 0 on the object
     notes: tuple[str, ...] = ()
     file: Path | None = None  # the one file that holds all images, if there is one
+    # The group of each image, such as its site, by the name of the column; empty where it has none.
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def listing(path: Path, names: Sequence[str]) -> Listing:
@@ -173,7 +177,17 @@ def _list_csv(path: Path, names: Sequence[str]) -> Listing:
         labels = np.array([_label(str(row["label"]), indices, path, line) for line, row in enumerate(rows, start=2)])
     masks = _mask_files(rows, path) if "mask" in columns else None
     ids = tuple(image_id(str(row["image"])) for row in rows)
-    return Listing(path, ids, files, labels, _boxes(rows, columns, path), masks)
+    return Listing(path, ids, files, labels, _boxes(rows, columns, path), masks, groups=_groups(rows, columns))
+
+
+def _groups(rows: list[_Row], columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The group of each row, in each column that tells two to a hundred groups apart."""
+    groups = {}
+    for column in columns:
+        values = tuple(image_id((row[column] or "").strip()) for row in rows) if column not in _NOT_GROUPS else ()
+        if 2 <= len({*values} - {""}) <= _MOST_GROUPS:
+            groups[image_id(column)] = values
+    return groups
 
 
 def _label(text: str, indices: dict[str, int], path: Path, line: int) -> int:

@@ -36,6 +36,7 @@ class Metric:
     curve: str = ""  # the column of rows that it is taken from, where the points of curves decide how far it may be off
     compared: Literal["always", "between runs", "never"] = "always"  # always: with controls and other bundles, too
     by_class: bool = False  # whether the report breaks it down by class
+    by_group: bool = False  # and by group of images, such as a site
     depends_on_infill: bool = True  # False: no pixel is replaced for it
     key_figure: bool = False  # whether the first screen of the report shows it, and verify recomputes its extremes
     in_policies: bool = True  # whether a policy may set a limit
@@ -71,7 +72,7 @@ class Metric:
 
 _ENTRIES = (
     Metric("accuracy", "accuracy", "Share of the images whose given label is the predicted one.", needs="given labels",
-           compared="never", key_figure=True, phrase="share of images that the model gets right"),
+           compared="never", by_group=True, key_figure=True, phrase="share of images that the model gets right"),
     Metric("insertion", "insertion", "The mean of the label's probability while pixels are uncovered from none to all, "
            "the most important first.", per_image.insertion, "AUC = mean of f(kept s pixels) over s = 1 … n",
            curve="insertion", by_class=True, key_figure=True,
@@ -82,7 +83,7 @@ _ENTRIES = (
     Metric("relevance_gain", "relevance gain", "Insertion less deletion: how much sooner the label appears than it "
            "disappears, the most important pixels first. 0 for random maps, whatever the model and the infill.",
            per_image.relevance_gain, "AUC of insertion − AUC of deletion", bounds=_CORRELATION,
-           margin_bounds=(-1.0, 1.0), curve="insertion", key_figure=True,
+           margin_bounds=(-1.0, 1.0), curve="insertion", by_group=True, key_figure=True,
            phrase="how much sooner the prediction appears than it disappears"),
     Metric("tie_spread", "spread by tie order", "How much insertion depends on the order of tied pixels.",
            per_image.tie_spread, direction="lower", compared="never", in_policies=False),
@@ -124,20 +125,22 @@ _ENTRIES = (
            "One map for all labels scores 0.", label_specificity.label_specificity,
            "S[a, a] − mean of S[a, b] over b ≠ a;  S[a, b] = mean of log p(a) ∕ p(not a) over the curve of b’s map",
            bounds=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
-           curve="log_odds", key_figure=True,
+           curve="log_odds", by_group=True, key_figure=True,
            phrase="how much more a label's own map shows it than other labels' maps do, in log-odds"),
     Metric("other_label_evidence", "other-label evidence", "How much more the maps of labels that are not predicted "
            "show them than the predicted label's map does, in log-odds, clipped at ±3 for an image. Against a control: "
            "how much more than the control's map does.", label_specificity.other_label_evidence,
            "S[a, a] − S[a, map of the prediction];  against a control: S[a, a] − S[a, control]",
            bounds=label_specificity.CLIPPED, needs="all labels", of_other_labels=True,
-           curve="log_odds", phrase="how much more the maps of labels that are not predicted show them, in log-odds"),
+           curve="log_odds", by_group=True,
+           phrase="how much more the maps of labels that are not predicted show them, in log-odds"),
     Metric("pointing_game", "pointing game", "Share of images whose most important pixel lies in the given region.",
-           partial(per_image.localised, column="pointing_hit"), needs="regions", key_figure=True,
-           depends_on_infill=False, phrase="share of images whose most important pixel lies in the given region"),
+           partial(per_image.localised, column="pointing_hit"), needs="regions", by_group=True,
+           key_figure=True, depends_on_infill=False,
+           phrase="share of images whose most important pixel lies in the given region"),
     Metric("iou", "overlap (IoU)", "Overlap of the given region with as many of the map's most important pixels.",
-           partial(per_image.localised, column="iou"), needs="regions", key_figure=True, depends_on_infill=False,
-           phrase="overlap of the most important pixels with the given region"),
+           partial(per_image.localised, column="iou"), needs="regions", by_group=True, key_figure=True,
+           depends_on_infill=False, phrase="overlap of the most important pixels with the given region"),
     Metric("flags", "flags", "How many known ways of faking the maps show.", needs="nothing", direction="lower",
            bounds=_KINDS_OF_CHEAT, compared="never"),
     Metric("runtime_error", "runtime error", "The largest mean change of a figure against strict float32 on the CPU.",

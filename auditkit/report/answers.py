@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from auditkit.metrics.table import METRICS, title
 from auditkit.report import examination as relies
-from auditkit.report import sections, wording
+from auditkit.report import groups, sections, wording
 from auditkit.report.formatting import count, name, prose, sentence
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, STATUSES
 from auditkit.runs.folder.results import CheckResult, Results
@@ -191,6 +191,7 @@ def _gaps(results: Results) -> Iterator[str]:
         yield "whether the heatmaps point at the object: no regions were given"
     if "accuracy" not in assessed:
         yield "whether the predictions are right: no labels were given"
+    yield from groups.left_out(results)
     if results.failed_images:
         yield f"{count(len(results.failed_images), 'image')} that could not be used"
 
@@ -204,6 +205,7 @@ def next_steps(results: Results) -> list[str]:
     findings = results.examination.findings if results.examination else ()
     steps = [f"About the model: {relies.to_do(finding)}" for finding in findings if not finding.allowed]
     steps += [f"Add images. {text}" if text.startswith("About ") else text for text in advice]
+    steps += [f"Find out why. {gap}" for gap in groups.shown_gaps(results)]
     steps += [f"Hint: {hint.text}" for hint in results.hints]
     steps += [f"Add images. {check.reason}" for check in open_checks if check.id == "images"]
     if results.policy and not results.examination and not results.not_examined:

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from auditkit.metrics.table import METRICS, title
-from auditkit.report import answers, formatting, plots, sections, tables, wording
+from auditkit.report import answers, formatting, groups, plots, sections, tables, wording
 from auditkit.report import examination as relies
 from auditkit.report.chart_data import Rows, rows_of
 from auditkit.report.gallery_cards import cards
@@ -33,7 +33,7 @@ FILTERS = (
 )  # functions of formatting
 SECTIONS = {
     "figures": "Figures beside the best control", "curves": "Insertion curves",
-    "effort": "A map of its own for each label", "classes": "By class", "checks": "Checks",
+    "effort": "A map of its own for each label", "classes": "By class", "groups": "By group", "checks": "Checks",
     "examination": relies.HEADING, "randomisation": "Model randomisation", "flags": "Flags",
     "failed": "Images that failed", "baseline": "Changes since the baseline",
     "gallery": "Worst, median and best images", "definitions": "Definitions", "limits": "Limits",
@@ -87,7 +87,8 @@ def _context(loaded: Loaded) -> dict[str, object]:
         "curves": _each(rows, plots.curves, "curve"), "spread": _each(rows, plots.histograms, "spread"),
         "areas": _each(rows, plots.areas, "area"), "specificity": _each(rows, plots.specificity, "specificity"),
         "undrawn": 0 if rows is None else max(0, len(rows.bundles) - plots.MOST_BUNDLES),
-        "classes": tables.classes(results, class_names),
+        "classes": tables.classes(results, class_names), "group_tables": groups.tables(results),
+        "group_notes": groups.notes(results),
         "cards": gallery_cards, "cards_left_out": left_out, "chosen_by": _chosen_by(loaded),
         "class_names": results.subject.class_names, "exchange": loaded.exchange,
         "series": plots.randomisation(series, tables.randomisation_limit(results)) if series else None,
@@ -100,6 +101,7 @@ def _with_content(context: Mapping[str, object], results: Results) -> list[str]:
     """The sections that have something to show, in their order."""
     content = {
         "curves": context["curves"], "effort": context["specificity"], "classes": context["classes"],
+        "groups": results.groups,
         "checks": results.checks or results.verdict_reason, "examination": results.examination,
         "randomisation": context["series"], "flags": results.flags, "failed": results.failed_images,
         "baseline": results.baseline, "gallery": context["cards"],

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from auditkit.metrics.table import title
-from auditkit.report import answers, sections, tables, wording
+from auditkit.report import answers, groups, sections, tables, wording
 from auditkit.report.formatting import exact, interval, name, number, percent, signed, source, visible
 from auditkit.report.load_run import Loaded
-from auditkit.runs.folder.figures import MetricResult
+from auditkit.report.tables import Cell
 from auditkit.runs.folder.results import CheckResult, Comparison, Results
 
 # What Markdown, HTML, a link or the beginning of a list could be made of.
@@ -20,7 +20,8 @@ def render_markdown(loaded: Loaded) -> str:
     """Verdict, checks, figures beside controls and by class, randomisation, changes, flags, provenance and limits."""
     results = sections.with_tested_intervals(loaded.results)
     parts = [
-        *_head(results), _checks(results), *_figures(results), *_classes(loaded), *_randomisation(results),
+        *_head(results), _checks(results), *_figures(results), *_classes(loaded), *_groups(results),
+        *_randomisation(results),
         *(_changes(results.baseline) if results.baseline else ()), *_flags(results), *_provenance(loaded),
         *_limits(results),
     ]  # fmt: skip
@@ -96,13 +97,13 @@ def _figures(results: Results) -> list[str]:
     return ["## Figures beside the controls", *parts] if parts else []
 
 
-def _figure(metric: MetricResult | None) -> str:
+def _figure(metric: Cell) -> str:
     if metric is None or metric.value is None:
         return "" if metric is None else "not assessed"
     return _value(metric.value, interval(metric.low, metric.high))
 
 
-def _class_figure(metric: MetricResult | None) -> str:
+def _class_figure(metric: Cell) -> str:
     text = _figure(metric)
     return f"{text} ({tables.TOO_FEW})" if metric and tables.class_interval(metric) == tables.TOO_FEW else text
 
@@ -111,18 +112,29 @@ def _value(value: float | None, ends: str) -> str:
     return f"{number(value)} ({ends})" if ends else number(value)
 
 
-def _images(cells: Iterable[MetricResult | None]) -> str:
+def _images(cells: Iterable[Cell]) -> str:
     """How many images figures rest on, each number once."""
     return ", ".join(dict.fromkeys(exact(cell.n) for cell in cells if cell and cell.value is not None))
 
 
 def _classes(loaded: Loaded) -> list[str]:
-    parts = []
-    for by_class in tables.classes(loaded.results, tables.names(loaded.results, loaded.gallery)):
-        head = ("Class", "Images", *(f"{title(metric)} ({sections.better(metric)})" for metric in by_class.columns))
-        rows = [(words, images, *map(_class_figure, cells)) for words, images, cells in by_class.rows]
-        parts.append(f"{plain(by_class.caption)}\n\n{table(head, rows)}")
+    parts = _cut("Class", tables.classes(loaded.results, tables.names(loaded.results, loaded.gallery)))
     return ["## By class", *parts] if parts else []
+
+
+def _groups(results: Results) -> list[str]:
+    parts = _cut("Group", groups.tables(results))
+    return ["## By group", *parts, _bullets(groups.notes(results))] if results.groups else []
+
+
+def _cut(what: str, by_part: Iterable[tables.Table]) -> list[str]:
+    """Tables of figures by class or group."""
+    parts = []
+    for part in by_part:
+        head = (what, "Images", *(f"{title(metric)} ({sections.better(metric)})" for metric in part.columns))
+        rows = [(words, images, *map(_class_figure, cells)) for words, images, cells in part.rows]
+        parts.append(f"{plain(part.caption)}\n\n{table(head, rows)}")
+    return parts
 
 
 def _randomisation(results: Results) -> list[str]:

@@ -72,7 +72,7 @@ def best_control(metric: MetricResult, results: Results) -> tuple[MetricResult |
 
 def with_tested_intervals(results: Results) -> Results:
     """The results with the interval of its test beside each figure that a check tested: one figure, one interval."""
-    tested = [check for check in results.checks if check.observed is not None and check.low is not None]
+    tested = [check for check in results.checks if check.low is not None and not check.group]
 
     def mended(metric: MetricResult) -> MetricResult:
         for check in tested:
@@ -170,6 +170,8 @@ def limit(check: CheckResult) -> str:
     """What a check asks for, in words."""
     if check.limit is None:
         return ""
+    if check.group:
+        return f"{limit(replace(check, group=None))}, in every group"
     if not check.rule.startswith("margin over "):
         return f"{_RULES.get(check.rule, check.rule)} {exact(check.limit)}"
     control = name(source_text(check.rule.removeprefix("margin over ")))

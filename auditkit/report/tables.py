@@ -13,6 +13,7 @@ from auditkit.report.formatting import count, exact, interval, name, source
 from auditkit.report.sections import better, bundles, first_infill
 from auditkit.report.wording import verdict
 from auditkit.runs.folder.figures import MetricResult, RandomisationStage
+from auditkit.runs.folder.groups import GroupFigure
 from auditkit.runs.folder.results import Comparison, DifferenceResult, Results, RunIdentity
 from auditkit.runs.pictures.gallery_index import GalleryIndex
 
@@ -23,11 +24,12 @@ _COMPARED = {"verdict": "verdict", "suppressed": "suppressed checks", "policy": 
              "images": "images", "bundles": "heatmaps", "environment": "environment"}  # fmt: skip
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MODEL_DIGEST = ("model", "sha256")
-Row = tuple[str, str, list[MetricResult | None]]  # title, note, cells
+Cell = MetricResult | GroupFigure | None
+Row = tuple[str, str, list[Cell]]  # title, note, cells
 
 
 class Table(NamedTuple):
-    """Figures by metric and source, or by class and metric; a row's note is a direction or a number of images."""
+    """Figures by metric and source, or by class or group and metric; a row's note is a direction or a count."""
 
     caption: str
     columns: list[str]
@@ -68,8 +70,8 @@ def figures(results: Results) -> list[Table]:
 
 def _cells(
     by_source: Mapping[tuple[str, str, str], MetricResult], sources: Sequence[str], metric: str, infill: str
-) -> list[MetricResult | None]:
-    cells = [by_source.get((bundle, metric, infill)) for bundle in sources]
+) -> list[Cell]:
+    cells: list[Cell] = [by_source.get((bundle, metric, infill)) for bundle in sources]
     if metric != "deletion":
         return cells
     # A protocol's deletion may have an infill of its own.
@@ -100,8 +102,8 @@ def classes(results: Results, class_names: Mapping[int, str]) -> list[Table]:
     return tables
 
 
-def class_interval(metric: MetricResult) -> str:
-    """The interval of a class, or that it has too few images for one."""
+def class_interval(metric: MetricResult | GroupFigure) -> str:
+    """The interval of a class or group, or that it has too few images for one."""
     return interval(metric.low, metric.high) or ("" if metric.value is None else TOO_FEW)
 
 

@@ -21,8 +21,7 @@ from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable
 from auditkit.runs.executor import LeftOut, Progress, Shard, UnitProgress, again, silent
 from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter, gray, request_for
 from auditkit.runs.explanation.record import RecordedBundle, picture_digest
-from auditkit.runs.folder.figures import Flag
-from auditkit.runs.folder.results import ExplanationRequest
+from auditkit.runs.folder.figures import ExplanationRequest, Flag
 from auditkit.runs.summary.wording import flag_text
 
 MOST_POOL = 64  # images behind hidden pixels; more of them change nothing and fill the memory

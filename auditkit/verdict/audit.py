@@ -26,8 +26,8 @@ from auditkit.runs.executor import Progress, silent_phase
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder import checksums, provenance, sittings
-from auditkit.runs.folder.figures import Batch, NotRandomised, Randomisation, Taking
-from auditkit.runs.folder.results import Comparison, Explained, Refusal, Results
+from auditkit.runs.folder.figures import Batch, Explained, NotRandomised, Randomisation, Taking
+from auditkit.runs.folder.results import Comparison, Refusal, Results
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
 from auditkit.runs.randomisation import randomisation

@@ -20,6 +20,7 @@ from auditkit.verdict.flags import oddities
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression
 
+NO_GROUPS = "they have no groups; name the group of each image in a column of their CSV"
 HEADROOM = 0.05  # between a control and the largest value; with less, no map can be shown to be better
 NO_FIGURE = Figure("")
 
@@ -75,7 +76,7 @@ class Finding:
             self.id, self.title, self.metric, self.status, figure.value, low, high, figure.n, self.limit,
             self.rule, self.severity, self.required, self.reason, counts, self.evidence, self.part_of or None,
             self.figure.against or None, self.what_to_do.removeprefix("What to do: ") or None,
-            None if suppression is None else suppression.to_record(), self.would_be,
+            None if suppression is None else suppression.to_record(), self.would_be, figure.group or None,
         )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def judge_check(check: Check, policy: Policy, measurements: Measurements, allowe
     by name.
     """
     figures = _figures(check, policy, measurements, allowed)
-    outcomes = [(figure, _outcome(check, policy, figure)) for figure in figures]
+    outcomes = [(figure, _outcome(check, policy, figure, len(figures))) for figure in figures]
     judged = assessable = [(figure, outcome) for figure, outcome in outcomes if not outcome.by_nature]
     left_out: dict[str, str] = {}
     if len(check.over) > 1 and assessable:
@@ -115,6 +116,10 @@ def judge_check(check: Check, policy: Policy, measurements: Measurements, allowe
 
 
 def _figures(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str]) -> list[Figure]:
+    if check.every_group:
+        of_all = replace(check, every_group=False)
+        parts = [_figures(of_all, policy, part, allowed) for part in measurements.by_group()]
+        return list(chain.from_iterable(parts)) or [Figure("the images", reason=NO_GROUPS)]
     if check.rule == "min_margin_over":
         return list(chain.from_iterable(measurements.margins(check.metric, control) for control in check.over))
     if check.metric == "flags":
@@ -182,7 +187,7 @@ def _required(check: Check, outcome: Outcome) -> bool:
     return outcome.status != "not assessed" or (not outcome.no_room and (check.required or for_want_of_maps))
 
 
-def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
+def _outcome(check: Check, policy: Policy, figure: Figure, tests: int) -> Outcome:
     if figure.value is None:
         return Outcome("not assessed", figure.reason, figure.by_nature)
     if figure.short:
@@ -199,6 +204,8 @@ def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
     if figure.error is None:
         return Outcome("inconclusive", "how far it may be off for want of points is not known")
     outcome, no_room = _tested(check, figure, figure.sample, figure.error), _no_room(check, figure)
+    if check.every_group and outcome.status == "fail" and outcome.e_fails < DECISIVE * tests:
+        outcome = outcome._replace(status="inconclusive", reason=f"in one of {tests} tests, this may be chance")
     if no_room and outcome.status == "pass" and check.limit < 0:
         return outcome._replace(status="not assessed", reason=no_room, by_nature=True, no_room=True)
     if no_room and outcome.status != "pass" and check.limit >= 0:
@@ -209,7 +216,7 @@ def _outcome(check: Check, policy: Policy, figure: Figure) -> Outcome:
 
 def _too_few(check: Check, policy: Policy, figure: Figure) -> str:
     """Why the images are too few; empty if they are not."""
-    if check.metric == "randomisation":
+    if check.metric == "randomisation" or check.every_group:  # whose small groups are not assessed
         return ""
     needed, reason = policy.images_needed, f"a verdict by this policy needs {policy.images_needed} images"
     if figure.resting_on and figure.images >= policy.images_needed:
@@ -266,7 +273,8 @@ def _images_to_decide(check: Check, figures: Sequence[Figure]) -> str:
     if math.isinf(number):
         return f"Even {MOST_TIMES} times as many images like these would hardly decide it."
     step = 10 ** max(1, len(str(int(number))) - 2)  # two digits tell enough
-    return f"About {-(-int(number) // step) * step:,} images like these in all would decide it, one way or the other."
+    which = "of each group" if check.every_group else "like these in all"
+    return f"About {-(-int(number) // step) * step:,} images {which} would decide it, one way or the other."
 
 
 def _no_room(check: Check, figure: Figure) -> str:

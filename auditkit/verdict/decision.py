@@ -98,7 +98,7 @@ def _not_above(policy: Policy, measurements: Measurements, active: Mapping[str, 
     for check in margins or _default_margins(policy, measurements):
         for control in check.over:
             name = f"not-above-{control}"
-            over_control = replace(check, id=name, limit=0.0, over=(control,), what_to_do="")
+            over_control = replace(check, id=name, limit=0.0, over=(control,), what_to_do="", every_group=False)
             title = over_control.requirement
             titled = replace(over_control, title=f"{title[:1].upper()}{title[1:]}")
             finding = judge_check(titled, any_count, measurements)

@@ -1,15 +1,18 @@
 """The figures of a run by metric, bundle and infill, and their margins over controls."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain, product
 
 from auditkit.metrics.betting import Sample
 from auditkit.metrics.faithfulness import FLOOR
+from auditkit.metrics.groups import FEWEST_OF_GROUP
 from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import CONTROL, MetricResult
 from auditkit.runs.folder.results import Results
+from auditkit.runs.summary.groups import in_group
 from auditkit.runs.summary.samples import Samples
 from auditkit.runs.summary.wording import remark, source_name, source_text
 from auditkit.verdict.policy import ONE_MAP_CONTROL
@@ -35,6 +38,7 @@ class Figure:
     short: str = ""  # why too little was measured
     control: "Figure | None" = None  # of a margin: the control's own figure
     against: str = ""  # of a margin: the control's name
+    group: str = ""  # whose images it is about; empty: all
 
     @property
     def interval(self) -> Bounds | None:
@@ -48,14 +52,24 @@ NO_HEATMAPS = Figure("the run", reason="no heatmaps were measured")
 class Measurements:
     """The figures of a run, by bundle and infill; without samples, no test can decide about them."""
 
-    def __init__(self, results: Results, samples: Samples | None) -> None:
-        self._samples = samples
+    def __init__(self, results: Results, samples: Samples | None, group: str = "") -> None:
+        self._samples, self._group = samples, group
         self.results, self.bundles, self.infills = results, results.bundles, results.infills
         self.sources = list(product(results.bundles, results.infills))
         self._metrics = _by_source(results.metrics)
         self._controls = _by_source(results.controls)
         self._comparisons = _by_source(results.comparisons)
         self._errors = {(entry.bundle, entry.infill): entry for entry in results.points}
+
+    def by_group(self) -> "list[Measurements]":
+        """The same of the images of each group of each column."""
+        samples, parts = self._samples, list[Measurements]()
+        if samples is None:
+            return parts
+        for column, groups in (self.results.subject.groups or {}).items():
+            parts += [Measurements(self.results, samples.of_images(in_group(samples, images)), f"{column} {group}")
+                      for group, images in groups.items()]  # fmt: skip
+        return parts
 
     def figures(self, metric: str) -> list[Figure]:
         """A metric of every bundle under every infill; of the model itself, where it is about no map."""
@@ -66,7 +80,8 @@ class Measurements:
     def _figures(self, metric: str, bundle: str, infill: str) -> list[Figure]:
         of, sample = self._of(bundle, infill), self._sample(metric, bundle, infill)
         error = self._error(metric, bundle, infill)
-        figures = [_figure(entry, of, sample, error) for entry in self._metrics.get((metric, bundle, infill, ""), [])]
+        entries = self._metrics.get((metric, bundle, infill, ""), [])
+        figures = [self._figure(entry, of, sample, error) for entry in entries]
         if metric == "best_effort":
             figures = [self._of_unsure(figure, f"{FLOOR:g} or more", bundle, infill) for figure in figures]
         return figures or [Figure(of, reason=f"{metric.replace('_', ' ')} was not measured")]
@@ -83,7 +98,7 @@ class Measurements:
         sample = None if self._samples is None else self._samples.of_margin(metric, bundle, infill, against)
         errors = [self._error(metric, source, infill) for source in (bundle, against)]
         error = None if None in errors else sum(filter(None, errors))
-        margins = [_figure(entry, of, sample, error)
+        margins = [self._figure(entry, of, sample, error)
                    for entry in self._comparisons.get((metric, bundle, infill, against), [])]  # fmt: skip
         if not margins:
             missing = [figure for figure in self._figures(metric, bundle, infill) if figure.value is None]
@@ -104,7 +119,19 @@ class Measurements:
     def _of_control(self, metric: str, control: str, infill: str) -> Figure:
         entries = self._controls.get((metric, control, infill, ""), [])
         sample = self._sample(metric, control, infill)
-        return _figure(entries[0], control, sample) if len(entries) == 1 else Figure(control)
+        return self._figure(entries[0], control, sample) if len(entries) == 1 else Figure(control)
+
+    def _figure(self, entry: MetricResult, of: str, sample: Sample | None, error: float | None = 0.0) -> Figure:
+        """The figure of an entry; of a group, that of its images, where they are enough."""
+        figure = _figure(entry, of, sample, error)
+        if not self._group or figure.value is None:
+            return replace(figure, group=self._group)
+        images = 0 if sample is None else len(sample.values)
+        if sample is None or images < FEWEST_OF_GROUP:
+            few = f"{images} images of {self._group} have this figure, {FEWEST_OF_GROUP} are needed"
+            return Figure(of, reason=few, group=self._group)
+        error = None if error is None else error * math.sqrt(figure.n / images)
+        return replace(figure, value=float(sample.values.mean()), n=images, error=error, group=self._group)
 
     def _sample(self, metric: str, source: str, infill: str) -> Sample | None:
         return None if self._samples is None else self._samples.of_metric(metric, source, infill)
@@ -114,9 +141,7 @@ class Measurements:
         if not METRICS[metric].curve:
             return 0.0
         entry = self._errors.get((source, infill))
-        if entry is None:
-            return None
-        return entry.errors.get(metric, entry.error)
+        return None if entry is None else entry.of(metric)
 
     def _of_unsure(self, figure: Figure, least: str, bundle: str, infill: str) -> Figure:
         """A figure that rests on the images with a second label that counts."""
@@ -139,7 +164,8 @@ class Measurements:
 
     def _of(self, bundle: str, infill: str) -> str:
         name = source_name(bundle)
-        return f"{name} ({infill})" if len(self.infills) > 1 and infill else name
+        name = f"{name} ({infill})" if len(self.infills) > 1 and infill else name
+        return f"{name}, {self._group}" if self._group else name
 
 
 def _by_source(entries: Iterable[MetricResult]) -> dict[_Key, list[MetricResult]]:

@@ -38,6 +38,7 @@ class Check:
     required: bool = True  # False: when it cannot be assessed, that does not hold the verdict up
     over: tuple[str, ...] = ()  # controls that a margin is taken over: it must hold over each of them
     what_to_do: str = ""  # where it fails
+    every_group: bool = False  # whether it must hold in every group of images by itself
 
     @property
     def rule_text(self) -> str:
@@ -47,6 +48,10 @@ class Check:
     @property
     def requirement(self) -> str:
         """The check in words."""
+        return f"{self._requirement}{' in every group' if self.every_group else ''}"
+
+    @property
+    def _requirement(self) -> str:
         about = title(self.metric)
         if self.rule != "min_margin_over":
             return f"{about} {'at least' if self.rule == 'min' else 'at most'} {self.limit:g}"

@@ -191,7 +191,7 @@ def _tables(top: Table, key: str, keys: Sequence[str]) -> list[Table]:
 
 
 def _checks(top: Table, controls: tuple[str, ...], randomised: bool) -> tuple[Check, ...]:
-    keys = ("id", "title", "metric", *RULES, "severity", "required", "what_to_do")
+    keys = ("id", "title", "metric", *RULES, "severity", "required", "what_to_do", "every_group")
     checks = tuple(_check(table, controls, randomised) for table in _tables(top, "check", keys))
     for index, check in enumerate(checks):
         if check.id in [other.id for other in checks[:index]]:
@@ -233,7 +233,10 @@ def _check(table: Table, controls: tuple[str, ...], randomised: bool) -> Check:
     (rule,) = rules
     over, limit = _margin(table, metric, controls) if rule == "min_margin_over" else ((), _limit(table, metric, rule))
     check = Check(name, metric, rule, limit, table.choice("severity", SEVERITIES),
-                  required=table.truth("required", True), over=over)  # fmt: skip
+                  required=table.truth("required", True), over=over,
+                  every_group=table.truth("every_group", False))  # fmt: skip
+    if check.every_group and METRICS[metric].needs == "nothing":
+        raise BadInput(f"{table.where}: {metric} is one figure of the whole run; leave every_group out.")
     return replace(check, title=table.text("title", check.requirement), what_to_do=table.text("what_to_do", ""))
 
 

@@ -20,8 +20,8 @@ from auditkit.data import dataset
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.runs.folder import checksums, provenance
-from auditkit.runs.folder.figures import NotRandomised
-from auditkit.runs.folder.results import CheckChange, ExplanationRequest, ModelFile, Results
+from auditkit.runs.folder.figures import ExplanationRequest, NotRandomised
+from auditkit.runs.folder.results import CheckChange, ModelFile, Results
 from auditkit.runs.folder.store import Store, locked
 from auditkit.verdict.verify import verify
 from tests.support.commands import auditkit as command

@@ -156,7 +156,7 @@ def subject(model: AnyClassifier, images: Dataset) -> Subject:
     return Subject(
         file, signature.input, signature.output, signature.kind, signature.classes, signature.layout, signature.dtype,
         CardOrigin(str(card.origin), card_digest), from_json(dict[str, CardValue], values, "card"), tuple(card.names),
-        Images(str(images.source), len(images), images.digest()),
+        Images(str(images.source), len(images), images.digest()), images.members(),
     )  # fmt: skip
 
 
@@ -169,8 +169,8 @@ def environment(model: AnyClassifier) -> dict[str, str]:
 
 
 def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is about without the paths of its files: their digests identify them, so a copy is as good."""
-    about = dict(record["subject"])
+    """What a run is about without paths of files and without groups: digests identify them, so a copy is as good."""
+    about = {name: value for name, value in record["subject"].items() if name != "groups"}
     for name, path in PATHS:
         if isinstance(about[name], Mapping):  # a callable has no path
             about[name] = {key: value for key, value in about[name].items() if key != path}

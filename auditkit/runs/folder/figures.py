@@ -109,6 +109,10 @@ class SamplingError:
     errors: Mapping[str, float]
     n: int
 
+    def of(self, metric: str) -> float | None:
+        """How far a metric may be off; None where nobody knows."""
+        return self.errors.get(metric, self.error)
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -311,3 +315,27 @@ class Taken:
     digest: str
     earlier: tuple[Batch, ...]  # all but the last, which is the run's
     taking: Taking
+
+
+@dataclass(frozen=True)
+class ExplanationRequest:
+    """What a method was asked for."""
+
+    method: str
+    labels: str | None
+    options: Mapping[str, str]
+    seed: int
+    gradient: str
+    pool: str | None
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Maps that the audit made itself."""
+
+    method: str
+    request: ExplanationRequest
+    passes: int
+    gradients: int
+    computed: tuple[str, ...]
+    notes: tuple[str, ...]

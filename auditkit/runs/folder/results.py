@@ -15,6 +15,7 @@ from auditkit.records import Json, from_json, optional, to_object
 from auditkit.runs.folder import figures
 from auditkit.runs.folder.examination import Examination
 from auditkit.runs.folder.figures import Evidence, MetricResult, Severity, Status, Taken, Verdict
+from auditkit.runs.folder.groups import Gap, GroupFigure, Groups
 
 SCHEMA_VERSION = 2
 
@@ -63,6 +64,7 @@ class Subject:
     card: Mapping[str, CardValue]
     class_names: tuple[str, ...]
     images: Images
+    groups: Mapping[str, Mapping[str, tuple[str, ...]]] | None = optional()  # images by column and group
 
 
 @dataclass(frozen=True)
@@ -152,30 +154,7 @@ class CheckResult:
     what_to_do: str | None = optional()
     suppression: RecordedSuppression | None = optional()
     would_be: Status | None = optional()
-
-
-@dataclass(frozen=True)
-class ExplanationRequest:
-    """What a method was asked for."""
-
-    method: str
-    labels: str | None
-    options: Mapping[str, str]
-    seed: int
-    gradient: str
-    pool: str | None
-
-
-@dataclass(frozen=True)
-class Explained:
-    """Maps that the audit made itself."""
-
-    method: str
-    request: ExplanationRequest
-    passes: int
-    gradients: int
-    computed: tuple[str, ...]
-    notes: tuple[str, ...]
+    group: str | None = optional()  # that decides a check of every group
 
 
 @dataclass(frozen=True)
@@ -306,13 +285,14 @@ class Results:
     verdict_reason: str = ""
     policy: RecordedPolicy | None = None
     software: Mapping[str, str | None] | None = None
-    explained: Explained | None = None
+    explained: figures.Explained | None = None
     randomisation: figures.Randomisation | None = None
     baseline: Comparison | None = None
     hints: tuple[figures.Hint, ...] = ()
     reproductions: tuple[figures.Reproduction, ...] = ()
     examination: Examination | None = None
     not_examined: str = ""  # why the model was not examined, where the policy asks for it
+    groups: Groups | None = optional()  # None: the images have none
     schema_version: int = SCHEMA_VERSION
 
     @classmethod
@@ -323,9 +303,11 @@ class Results:
             versions = f"schema_version {version!r}, but this auditkit reads {SCHEMA_VERSION}"
             raise OtherVersion(f"{where} has {versions}; run the command again in a new folder.")
         results = from_json(cls, plain, str(where))
-        metrics = (*results.metrics, *results.controls, *results.comparisons, *results.classes)
-        differences = results.baseline.differences if results.baseline else ()
-        for name in (*(metric.name for metric in metrics), *(difference.name for difference in differences)):
+        figures = [*results.metrics, *results.controls, *results.comparisons, *results.classes]
+        named: list[MetricResult | DifferenceResult | GroupFigure | Gap] = [*figures]
+        named += results.baseline.differences if results.baseline else ()
+        named += [*results.groups.figures, *results.groups.gaps] if results.groups else ()
+        for name in (entry.name for entry in named):
             if name not in METRICS:
                 raise BadInput(f"{where} has a metric '{name:.60}' that this auditkit does not know.")
         return results

@@ -7,6 +7,7 @@ import numpy as np
 from auditkit import __version__
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.results import Results, RunFacts, Subject, Tool
+from auditkit.runs.summary.groups import by_group
 from auditkit.runs.summary.summarise import Summary
 
 LIMITATIONS = (
@@ -35,6 +36,7 @@ def results(summary: Summary) -> Results:
     record = summary.record
     if record is None:
         raise ValueError("an evaluation in memory has no results to keep")
+    groups = record.subject.groups
     return Results(
         tool=Tool("auditkit", __version__),
         run=RunFacts(len(summary.table), record.bundles, record.bundle_paths, record.pool, record.infill_images,
@@ -47,4 +49,5 @@ def results(summary: Summary) -> Results:
         classes_are="predicted" if np.isnan(summary.table.truth).all() else "given",
         reliability=summary.reliability, points=summary.points, flags=summary.flags,
         failed_images=summary.failed_images, limitations=LIMITATIONS,
+        groups=by_group(summary.samples, groups, summary.points) if groups else None,
     )  # fmt: skip

@@ -59,13 +59,18 @@ class Samples:
     rows: Mapping[Source, MetricRows]
     table: RowTable
     settings: Evaluation
+    chosen: Array | None = None  # images that count, by number; None: all
+
+    def of_images(self, chosen: Array) -> "Samples":
+        """The same of some images."""
+        return replace(self, chosen=chosen)
 
     def of_metric(self, name: str, bundle: str, infill: str) -> Sample | None:
         """A metric of a bundle or control; None where it has no values, or no bounds."""
         if name == "accuracy":
             return self._accuracy()
         values, bounds = self.assessed.get((bundle, infill), {}).get(name), METRICS[name].bounds
-        return None if values is None or bounds is None else _sample(values.values, values.images, bounds)
+        return None if values is None or bounds is None else self._sample(values.values, values.images, bounds)
 
     def of_margin(self, name: str, bundle: str, infill: str, control: str) -> Sample | None:
         """How far a metric of a bundle lies above that of a control; None where it has no values, or no bounds."""
@@ -75,7 +80,7 @@ class Samples:
         difference = paired_difference(values, other, bundle, control, self.rows[bundle, infill], self.settings)
         if not isinstance(difference, Difference) or difference.bounds is None:
             return None
-        return _sample(difference.values, difference.images, difference.bounds)
+        return self._sample(difference.values, difference.images, difference.bounds)
 
     def same_curves(self, bundle: str, infill: str, control: str) -> bool:
         """Whether every insertion curve of a bundle has the area of the control's: the maps rank pixels alike.
@@ -88,9 +93,17 @@ class Samples:
         return bool(paired(mine, theirs, _all_equal))
 
     def _accuracy(self) -> Sample | None:
-        labelled = np.isfinite(self.table.truth)
+        labelled = np.flatnonzero(np.isfinite(self.table.truth))
         hits = (self.table.truth == self.table.prediction)[labelled]
-        return Sample(hits.astype(np.float64), SHARE) if len(hits) else None
+        return self._sample(hits.astype(np.float64), labelled, SHARE)
+
+    def _sample(self, values: Array, images: Array, bounds: Bounds) -> Sample | None:
+        """The mean over the values of each image that counts; None where none does."""
+        if self.chosen is not None:
+            values, images = values[self.chosen[images]], images[self.chosen[images]]
+        _, position = np.unique(images, return_inverse=True)
+        means = np.bincount(position, weights=values) / np.bincount(position)
+        return Sample(means, bounds) if len(means) else None
 
 
 def _areas(rows: MetricRows) -> Values:
@@ -101,9 +114,3 @@ def _all_equal(areas: Array, others: Array, images: Array) -> bool:
     """Whether all areas are equal, and enough images have one that is neither near 0 nor near 1."""
     telling = images[(areas > ROUNDING) & (areas < 1 - ROUNDING)]
     return len(np.unique(telling)) >= FEWEST_IMAGES and bool(np.all(np.abs(areas - others) <= ROUNDING))
-
-
-def _sample(values: Array, images: Array, bounds: Bounds) -> Sample:
-    """The mean over the values of each image."""
-    _, position = np.unique(images, return_inverse=True)
-    return Sample(np.bincount(position, weights=values) / np.bincount(position), bounds)
