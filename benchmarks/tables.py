@@ -18,6 +18,7 @@ from benchmarks.calibration.simulation import simulation_table
 from benchmarks.examination_null import null_table
 from benchmarks.examination_tables import blind_table, examination_table, models_table
 from benchmarks.frontier import frontier_table
+from benchmarks.groups import groups_table
 from benchmarks.label_specificity import specificity_table
 from benchmarks.memory import memory_table
 from benchmarks.paper.tables import findings
@@ -168,6 +169,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "examination-null": ("How often an examination finds what is not there", null_table),
     "frontier": ("What a learned mask loses when it costs less", frontier_table),
     "label-specificity-": ("Honest methods and cheats in the cross-label matrix", specificity_table),
+    "groups": ("Gaps between groups of images: how often one is shown", groups_table),
     "reproduction": ("How alike the maps of two devices, seeds, methods and models are", reproduction_table),
     "explain-": ("Learning masks", learning),
     "kernels-": ("Where a GPU's time goes", kernels),

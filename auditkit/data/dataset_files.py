@@ -19,7 +19,7 @@ from auditkit.regular_files import read_regular, reason
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _CORNERS = ("x0", "y0", "x1", "y1")
-_NOT_GROUPS = frozenset({"image", "label", "mask", *_CORNERS, "", None})  # columns of a CSV; any other names groups
+_NOT_GROUPS = frozenset({"image", "label", "mask", *_CORNERS, None})  # columns of a CSV; any other names groups
 _MOST_GROUPS = 100  # values of a column; one with more tells images apart, as a name or a time does
 _Row = dict[str, str]
 _MOST_CSV_BYTES, _MOST_ROWS = 2**28, 2_000_000  # more than ImageNet has; a row takes many times its bytes
@@ -184,9 +184,11 @@ def _groups(rows: list[_Row], columns: Sequence[str]) -> dict[str, tuple[str, ..
     """The group of each row, in each column that tells two to a hundred groups apart."""
     groups = {}
     for column in columns:
-        values = tuple(image_id((row[column] or "").strip()) for row in rows) if column not in _NOT_GROUPS else ()
+        if column in _NOT_GROUPS or not column.strip():
+            continue
+        values = tuple(image_id((row[column] or "").strip()) for row in rows)
         if 2 <= len({*values} - {""}) <= _MOST_GROUPS:
-            groups[image_id(column)] = values
+            groups[image_id(column.strip())] = values
     return groups
 
 

@@ -51,6 +51,24 @@ def test_csv_with_indices_names_and_boxes(tmp_path: Path) -> None:
     assert images.boxes.tolist() == [[0, 0, 2, 2], [1, 1, 3, 3]]
 
 
+def test_other_columns_of_a_csv_name_groups(tmp_path: Path) -> None:
+    """A column with one value, or with so many that it names images, tells no groups apart."""
+    lines = ["image,site,made,all, ,dev\tice"]
+    for index in range(102):
+        _picture(tmp_path / f"{index}.png")
+        lines.append(f"{index}.png,{'' if index == 5 else 'ab'[index % 2]},{index},same,{index % 3},{index % 4}")
+    (tmp_path / "set.csv").write_text("\n".join([*lines[:-1], "101.png,b"]))
+    images = Dataset.open(tmp_path / "set.csv", 2)
+    assert list(images.groups) == ["site", "dev\\tice"]
+    assert images.groups["site"][4:7] == ("a", "", "a")
+    assert images.groups["dev\\tice"][-2:] == ("0", "")
+    members = images.select([0, 5, 3]).members()
+    assert members == {"dev\\tice": {"0": ("0.png",), "1": ("5.png",), "3": ("3.png",)},
+                       "site": {"a": ("0.png",), "b": ("3.png",)}}  # fmt: skip
+    assert replace(images, groups={}).digest() != images.digest()
+    assert replace(images, groups={}).members() is None
+
+
 def test_a_folder_with_labels_csv_uses_it(tmp_path: Path) -> None:
     _picture(tmp_path / "a.png")
     (tmp_path / "labels.csv").write_text("image,label\na.png,1\n")

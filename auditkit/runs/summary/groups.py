@@ -19,7 +19,7 @@ Members = Mapping[str, Mapping[str, Sequence[str]]]  # images by column and grou
 
 
 @dataclass(frozen=True)
-class _Compared:
+class Compared:
     """A figure in every group of a column that is large enough."""
 
     column: str
@@ -27,7 +27,7 @@ class _Compared:
     bundle: str
     infill: str
     samples: Mapping[str, Sample]  # by group
-    error: SamplingError | None
+    error: SamplingError | None = None  # by the points of curves
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -36,6 +36,7 @@ class _Compared:
         return list(combinations(groups, 2))
 
     def figures(self) -> Iterator[GroupFigure]:
+        """The figure of each group."""
         for group, sample in self.samples.items():
             low, high = sample.interval or (None, None)
             yield GroupFigure(self.column, group, self.name, self.bundle or None, self.infill,
@@ -70,7 +71,7 @@ def in_group(samples: Samples, members: Sequence[str]) -> Array:
 def by_group(samples: Samples, members: Members, points: Sequence[SamplingError]) -> Groups:
     """The figures by group of every column, and the widest gaps."""
     errors = {(entry.bundle, entry.infill): entry for entry in points}
-    too_small, without, compared = dict[str, dict[str, int]](), dict[str, int](), list[_Compared]()
+    too_small, without, compared = dict[str, dict[str, int]](), dict[str, int](), list[Compared]()
     for column, groups in members.items():
         chosen = {group: in_group(samples, images) for group, images in groups.items()}
         sizes = {group: int(images.sum()) for group, images in chosen.items()}
@@ -81,12 +82,17 @@ def by_group(samples: Samples, members: Members, points: Sequence[SamplingError]
             values = {group: part.of_metric(name, bundle, infill) for group, part in parts.items()}
             known = {group: sample for group, sample in values.items() if sample and _enough(sample)}
             if known:
-                compared.append(_Compared(column, name, bundle, infill, known, errors.get((bundle, infill))))
-    tests = 2 * sum(len(entry.pairs) for entry in compared)
+                compared.append(Compared(column, name, bundle, infill, known, errors.get((bundle, infill))))
     figures = chain.from_iterable(entry.figures() for entry in compared)
-    gaps = tuple(entry.widest(tests) for entry in compared if entry.pairs)
+    tests, gaps = widest_gaps(compared)
     few = {column: groups for column, groups in too_small.items() if groups}
     return Groups(FEWEST_OF_GROUP, tests, tuple(figures), gaps, few, {name: n for name, n in without.items() if n})
+
+
+def widest_gaps(compared: Sequence[Compared]) -> tuple[int, tuple[Gap, ...]]:
+    """How many tests share the error of 5 %, one for each order of two groups, and the widest gap of each figure."""
+    tests = 2 * sum(len(entry.pairs) for entry in compared)
+    return tests, tuple(entry.widest(tests) for entry in compared if entry.pairs)
 
 
 def _enough(sample: Sample) -> bool:
