@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.", show_default=False)],
-    form: Annotated[str, typer.Option("--format", "-f", help="html, pdf, md, json, junit or sarif.")] = "html",
+    form: Annotated[str, typer.Option(
+        "--format", "-f", help="html, pdf, md, json, junit, sarif, oscal or cyclonedx.")] = "html",
     out: Annotated[Path | None, typer.Option(
         "--out", "-o", help="File to write; by default stdout, for html report.html in an audit's run or RUN.html "
         "beside an evaluation's, and for pdf RUN.pdf beside the run.")] = None,
     gallery: Annotated[int | None, typer.Option(
         min=0, help="Images of the gallery that are open in html and pdf; 6 by default, up to 24 were kept.")] = None,
 ) -> None:  # fmt: skip
-    """Show the results of a run in another form: a page to read or print, Markdown, JSON, JUnit or SARIF.
+    """Show the results of a run in another form: a page to read or print, Markdown, JSON, or what other systems read.
+
+    JUnit and SARIF are for pipelines, OSCAL (assessment results) and CycloneDX (a bill of materials with a model card)
+    for compliance systems.
 
     Nothing is measured again and no model is needed. A page elsewhere than in the run shows its sign-off. pdf needs an
     installed Chromium. The exit code is 0 whatever the verdict.

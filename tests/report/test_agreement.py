@@ -1,5 +1,6 @@
 """Every form of a run says the same: what failed in one is not green in another, and nothing is counted twice."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,27 @@ def test_statuses_are_the_same_in_every_form(loaded: tuple[str, Loaded]) -> None
     assert {title: word for word, title in rows} == words
     output = str(junit(folder).findtext("system-out"))
     assert all(f"{word}: {title}: " in output for title, word in words.items())
+    bom = json.loads(render(loaded[1], "cyclonedx"))["metadata"]["properties"]
+    marked = {entry["name"].removeprefix("auditkit:status:"): entry["value"] for entry in bom[1:]}
+    assert marked == in_sarif
+    (assessed,) = json.loads(render(loaded[1], "oscal"))["assessment-results"]["results"]
+    observed = [{each["name"]: each["value"] for each in entry["props"]} for entry in assessed["observations"]]
+    assert {entry["id"]: entry["status"] for entry in observed} == in_sarif
+
+
+def test_oscal_satisfies_what_junit_passes(loaded: tuple[str, Loaded]) -> None:
+    """What is red in the one is not satisfied in the other, and nothing else is."""
+    (assessed,) = json.loads(render(loaded[1], "oscal"))["assessment-results"]["results"]
+    states = {entry["props"][0]["value"].removeprefix("auditkit:"): entry["target"]["status"]["state"]
+              for entry in assessed["findings"]}  # fmt: skip
+    suite, verdict = junit(loaded[1].folder), states.pop("verdict", None)
+    outcomes = {str(case.get("name")): outcome(suite, str(case.get("name"))) for case in suite.iter("testcase")}
+    for name, seen in outcomes.items():
+        if seen in ("failure", "error"):
+            assert states.get(name, verdict) == "not-satisfied"
+        elif name != "verdict":
+            assert states.get(name) in (None, "satisfied")
+    assert (verdict == "satisfied") is (loaded[1].results.verdict == "pass")
 
 
 def test_findings_are_the_same_in_every_form(loaded: tuple[str, Loaded]) -> None:
