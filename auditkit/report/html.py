@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from auditkit.metrics.table import METRICS, title
-from auditkit.report import answers, formatting, groups, plots, sections, tables, wording
+from auditkit.report import answers, formatting, groups, norms, plots, sections, tables, wording
 from auditkit.report import examination as relies
 from auditkit.report.chart_data import Rows, rows_of
 from auditkit.report.gallery_cards import cards
@@ -92,7 +92,7 @@ def _context(loaded: Loaded) -> dict[str, object]:
         "cards": gallery_cards, "cards_left_out": left_out, "chosen_by": _chosen_by(loaded),
         "class_names": results.subject.class_names, "exchange": loaded.exchange,
         "series": plots.randomisation(series, tables.randomisation_limit(results)) if series else None,
-        "annex_iv": wording.evidence(wording.ANNEX_IV, available), "nist": wording.evidence(wording.NIST, available),
+        "norms": [(caption, column, norms.evidence(items, available)) for caption, column, items in norms.TABLES],
     }  # fmt: skip
     return {**context, "shown": _with_content(context, results)}
 

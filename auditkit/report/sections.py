@@ -187,6 +187,8 @@ def available(results: Results, *, gallery: bool) -> set[str]:
         "controls": results.controls, "classes": results.classes, "gallery": gallery, "baseline": results.baseline,
         "runtime": results.runtime and results.runtime.reference,
         "randomisation": results.randomisation and results.randomisation.series,
+        "groups": results.groups and results.groups.figures, "examination": results.examination,
+        "accuracy": any(metric.name == "accuracy" for metric in results.metrics),
     }  # fmt: skip
     assessed = {metric.name for metric in results.metrics if metric.bundle and metric.value is not None}
     return {part for part, value in parts.items() if value} | assessed | ({"figures"} if assessed else set())

@@ -1,6 +1,5 @@
-"""What the report says in words: verdicts, definitions, limits, and where a regulator may file it."""
+"""What the report says in words: verdicts, definitions and limits."""
 
-from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from auditkit.metrics.table import METRICS
@@ -115,68 +114,3 @@ def limits(results: Results) -> list[str]:
     }  # fmt: skip
     of_policy = results.policy.cannot_tell if results.policy and results.verdict == "pass" else ()
     return [*(claim for claim, applies in claims.items() if applies), *of_policy]
-
-
-class Item(NamedTuple):
-    """A requirement, and what in this report is evidence for it."""
-
-    where: str
-    about: str
-    evidence: tuple[tuple[str, str], ...]  # in words, and what the run must have for it, if anything
-    sections: tuple[tuple[str, str], ...]  # anchor and title
-
-
-CHECKS, IDENTITY, FIGURES = ("checks", "Checks"), ("identity", "Identity"), ("figures", "Figures")
-LIMITS, CLASSES, GALLERY = ("limits", "Limits"), ("classes", "Classes"), ("gallery", "Gallery")
-TERMS, BASELINE, RANDOM = ("definitions", "Definitions"), ("baseline", "Baseline"), ("randomisation", "Randomisation")
-OPTIONAL = ("classes", "gallery", "baseline", "randomisation")  # sections that may have nothing to show
-
-ANNEX_IV = (
-    Item("1 (a), (c)", "System and its version; versions of relevant software",
-         (("digest of the model file", "file"), ("versions of what ran it", "")), (IDENTITY,)),
-    Item("2 (e)", "Technical measures that help deployers interpret outputs",
-         (("how faithful the heatmaps are that would serve as such a measure", "figures"),), (FIGURES, GALLERY)),
-    Item("2 (g)", "Validation and testing: procedures, data, metrics, test logs and dated reports",
-         (("metrics with intervals", "figures"), ("test images by digest, command, times", ""), ("policy", "policy"),
-          ("signature is left to a person", "")), (CHECKS, IDENTITY, FIGURES)),
-    Item("3", "Capabilities and limitations of performance, also for groups; interpretation of outputs",
-         (("figures by class", "classes"), ("worst images", "gallery"), ("limits of the claim", "")),
-         (CLASSES, GALLERY, LIMITS)),
-    Item("4", "Why the performance metrics are appropriate",
-         (("definitions", ""), ("controls", "controls"), ("what the metrics may not be used to claim", "")),
-         (TERMS, LIMITS)),
-    Item("6", "Changes through the life cycle", (("paired differences to an earlier run", "baseline"),), (BASELINE,)),
-)  # fmt: skip
-
-NIST = (
-    Item("MAP 2.2", "Knowledge limits of the system, and how people may use its output",
-         (("limits of the claim", ""),), (LIMITS,)),
-    Item("MAP 2.3", "Scientific integrity of tests: design, data selection, construct validity",
-         (("settings, seeds", ""), ("controls", "controls"), ("intervals", "figures")), (IDENTITY, FIGURES)),
-    Item("MEASURE 1.1", "Metrics chosen; what is not measured is documented",
-         (("policy, checks that were not assessed", "policy"), ("limits", "")), (CHECKS, LIMITS)),
-    Item("MEASURE 2.1", "Test sets, metrics and tools documented", (("digests, versions, settings, definitions", ""),),
-         (IDENTITY, TERMS)),
-    Item("MEASURE 2.5", "Validity and reliability, limits of generalising",
-         (("intervals over images", "figures"), ("runtime error", "runtime"), ("randomisation", "randomisation")),
-         (FIGURES, RANDOM, LIMITS)),
-    Item("MEASURE 2.9", "The model is explained and validated, its output interpreted in context",
-         (("completeness", "worst_completeness"), ("soundness", "worst_soundness"), ("best effort", "best_effort"),
-          ("insertion", "insertion"), ("controls beside them", "controls")), (FIGURES, GALLERY)),
-    Item("MEASURE 2.13", "Effectiveness of the metrics themselves",
-         (("controls", "controls"), ("randomisation", "randomisation"), ("runtime check", "runtime")),
-         (FIGURES, RANDOM)),
-)  # fmt: skip
-
-
-def evidence(items: Iterable[Item], available: Collection[str]) -> list[Item]:
-    """The items for a run that has the `available` parts: only what the report holds is named as evidence."""
-    supported = []
-    for item in items:
-        parts = tuple(part for part in item.evidence if not part[1] or part[1] in available)
-        links = tuple(link for link in item.sections if link[0] not in OPTIONAL or link[0] in available)
-        supported.append(item._replace(evidence=parts or ((NO_EVIDENCE, ""),), sections=links if parts else ()))
-    return supported
-
-
-NO_EVIDENCE = "none in this report"

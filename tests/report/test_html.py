@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.table import METRICS, title
 from auditkit.metrics.values import Note
 from auditkit.records import from_json, to_json
-from auditkit.report import tables, wording
+from auditkit.report import norms, tables, wording
 from auditkit.report.formats import render
 from auditkit.report.formatting import exact, interval, measured, name, number, signed, source, visible
 from auditkit.report.html import SECTIONS, render_html
@@ -204,7 +205,7 @@ def test_every_section_is_there_in_order_and_can_be_linked_to(page: str) -> None
     found = [
         attributes["id"] for tag, attributes in Page(page).tags if tag == "h2" and attributes.get("id") in SECTIONS
     ]
-    assert found == [section for section in SECTIONS if section != "examination"]
+    assert found == [section for section in SECTIONS if section not in ("examination", "groups")]
     ids = {attributes["id"] for _, attributes in Page(page).tags if "id" in attributes}
     targets = {str(attributes["href"])[1:] for tag, attributes in Page(page).tags if tag == "a"}
     assert targets <= ids
@@ -579,23 +580,37 @@ def test_a_gallery_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_map_to_regulation_never_says_compliant() -> None:
-    items = (*wording.ANNEX_IV, *wording.NIST)
-    said = " ".join(text for item in items for text in (item.about, *(part for part, _ in item.evidence))).casefold()
+    items = [item for _, _, listed in norms.TABLES for item in listed]
+    texts = [[item.about, *item.missing, *(part for part, _ in item.evidence)] for item in items]
+    said = " ".join(chain.from_iterable(texts)).casefold()
     assert "compli" not in said
     assert "conform" not in said
-    anchors = {anchor for item in (*wording.ANNEX_IV, *wording.NIST) for anchor, _ in item.sections}
+    anchors = {anchor for item in items for anchor, _ in item.sections}
     assert anchors <= set(SECTIONS)
 
 
 def test_nothing_is_named_as_evidence_that_a_run_does_not_hold() -> None:
-    bare = {item.where: item for item in wording.evidence((*wording.ANNEX_IV, *wording.NIST), {"figures", "insertion"})}
+    bare = {item.where: item for item in norms.evidence((*norms.ANNEX_IV, *norms.NIST), {"figures", "insertion"})}
     assert bare["6"].evidence == (("none in this report", ""),)
     assert bare["6"].sections == ()
     said = [part for item in bare.values() for part, _ in item.evidence]
     assert not {"randomisation", "best effort", "figures by class", "worst images", "runtime error"} & set(said)
     assert [part for part, _ in bare["MEASURE 2.9"].evidence] == ["insertion"]
-    whole = wording.evidence(wording.NIST, {"figures", "randomisation", "best_effort", "runtime", "controls"})
+    whole = norms.evidence(norms.NIST, {"figures", "randomisation", "best_effort", "runtime", "controls"})
     assert "randomisation" in [anchor for item in whole for anchor, _ in item.sections]
+
+
+def test_what_a_run_does_not_hold_is_named_as_missing() -> None:
+    """A part is evidence or missing, never both; what no such report holds is missing from each."""
+    for _, _, items in norms.TABLES:
+        for available in (set[str](), {"accuracy", "groups", "figures"}):
+            for given, item in zip(items, norms.evidence(items, available), strict=True):
+                held = {words for words, _ in item.evidence} - {norms.NO_EVIDENCE}
+                assert held | set(item.missing) == {words for words, _ in given.evidence} | set(given.missing)
+                assert not held & set(item.missing)
+    (groups,) = (item for item in norms.evidence(norms.ARTICLES, {"groups"}) if item.where == "13 (3)(b)(v)")
+    assert (groups.evidence, groups.missing) == ((("figures and gaps by group", "groups"),), ("figures by class",))
+    assert groups.sections == (norms.GROUPS,)
 
 
 @pytest.mark.parametrize(("made", "expected"), [
