@@ -66,7 +66,7 @@ def planted(model: AnyClassifier, seed: int) -> tuple[Gap, ...]:
 
 def _compared(column: str, name: str, groups: Array, values: Array) -> Compared:
     samples = {str(group): Sample(values[groups == group], METRICS[name].limits) for group in np.unique(groups)}
-    return Compared(column, name, "", "", samples)
+    return Compared(column, name, "" if name == "accuracy" else "maps", "", samples)
 
 
 def groups_table(results: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from auditkit.model.preprocessing import Picture, opened, pixels, turned, uprigh
 
 _KEPT_BYTES = 256 * 2**20  # of decoded images kept in memory: about 1,800 images of 224 x 224 pixels
 _DecodedKey = tuple[object, ...]
+Members = Mapping[str, Mapping[str, Sequence[str]]]  # images by column and group
 
 
 @dataclass(frozen=True)

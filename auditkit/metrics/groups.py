@@ -6,14 +6,15 @@ grows on average, and their product does not either, since the groups have no im
 the least product over all limits is an e-value. The same holds for a gap, by which the higher group's limit is moved.
 """
 
+import heapq
 import math
-
-import numpy as np
+from typing import NamedTuple
 
 from auditkit.metrics.betting import DECISIVE, Sample
 
 FEWEST_OF_GROUP = 8  # images; eight that agree can decide
-_LIMITS = 25  # between the two means; the product between two of them is bounded from below
+_KEPT = 0.1  # of a gambler's capital, so that few images of the one group lose little of what the other group shows
+_EXACT = 0.05  # of a logarithm
 _HALVINGS = 12  # of the difference, to find the gap that is shown
 
 
@@ -30,18 +31,40 @@ def gap_at_least(lower: Sample, higher: Sample, tests: int) -> float:
 
 
 def log_e_gap(lower: Sample, higher: Sample, gap: float) -> float:
-    """The logarithm of the e-value for "the means differ by more than the gap"."""
+    """The logarithm of the e-value for "the means differ by more than the gap", to within _EXACT and never above it."""
     start, end = float(lower.values.mean()), float(higher.values.mean()) - gap
     if end <= start:
         return 0.0
-    limits = np.linspace(start, end, _LIMITS)
-    below = [_hedged(lower.e_below(limit)) for limit in limits]
-    above = [_hedged(higher.e_above(limit + gap)) for limit in limits]
-    # With its limit, the one e-value rises and the other falls; beyond the means, one of the two is 1 / 2 at least.
-    between = (first + second for first, second in zip(below, above[1:], strict=False))
-    return min(above[0] - math.log(2), below[-1] - math.log(2), *between)
+
+    def evidence(limit: float) -> _Evidence:
+        return _Evidence(limit, _hedged(lower.e_below(limit)), _hedged(higher.e_above(limit + gap)))
+
+    first, last = evidence(start), evidence(end)
+    # With its limit, the one e-value rises and the other falls: between two limits, the product has a least value.
+    parts = [(first.below + last.above, first, last)]
+    least = min(first.product, last.product)
+    while least - parts[0][0] > _EXACT:
+        _, left, right = heapq.heappop(parts)
+        middle = evidence((left.limit + right.limit) / 2)
+        least = min(least, middle.product)
+        for one, other in ((left, middle), (middle, right)):
+            heapq.heappush(parts, (one.below + other.above, one, other))
+    # Beyond the two means, one of the two gamblers has at least what she kept.
+    return min(parts[0][0], first.above + math.log(_KEPT), last.below + math.log(_KEPT))
+
+
+class _Evidence(NamedTuple):
+    """The logarithms of both e-values at a limit."""
+
+    limit: float
+    below: float
+    above: float
+
+    @property
+    def product(self) -> float:
+        return self.below + self.above
 
 
 def _hedged(e_value: float) -> float:
-    """The logarithm of the capital of a gambler who bets with one half and keeps the other."""
-    return math.log((1 + e_value) / 2)
+    """The logarithm of the capital of a gambler who keeps a part and bets with the rest."""
+    return math.log(_KEPT + (1 - _KEPT) * e_value)

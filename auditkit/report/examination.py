@@ -76,6 +76,15 @@ def how_many(finding: Finding, examination: Examination) -> str:
             "for most others.")  # fmt: skip
 
 
+def by_group(finding: Finding) -> list[str]:
+    """How many images of each group have the cue, a sentence for each column."""
+    texts = []
+    for column, groups in (finding.groups or {}).items():
+        counts = (f"{name(group, 60)} {entry.images} of {entry.n}" for group, entry in groups.items())
+        texts.append(f"By {name(column)}: {', '.join(counts)}.")
+    return texts
+
+
 def to_do(finding: Finding) -> str:
     """What to do next."""
     return _TO_DO[finding.kind]

@@ -14,6 +14,7 @@ from PIL import Image
 import auditkit
 from auditkit.errors import BadInput
 from auditkit.metrics.exchanges import CONTROL, EXCHANGES, WINDOWS, Exchange, Side
+from auditkit.report import examination as relies
 from auditkit.runs.examination import findings, proposals, run
 from auditkit.runs.examination.examine import FEWEST_IMAGES, MOST_IMAGES, drawn, examine, material_of, passes
 from auditkit.runs.examination.material import predictor
@@ -51,6 +52,22 @@ def test_a_cue_of_all_images_is_named(given: Given, kind: str, exchange: str, pl
     assert finding.n + examination.proposing == examination.images == 60
     assert finding.images > 50
     assert finding.severity == "high"
+
+
+def test_the_images_that_carry_a_cue_are_counted_by_group(tmp_path: Path) -> None:
+    given = relying.coloured(relying.CORNER)
+    images = given.dataset(tmp_path)
+    sites = tuple("north" if index % 3 else "" for index in range(len(images)))
+    grouped = replace(images, groups={"site": sites, "light": ("day",) * 20 + ("night",) * 40})
+    (finding,) = examine(given.model(), grouped, given.bundle(tmp_path), tmp_path / "pictures").findings
+    assert finding.groups is not None
+    assert {group: entry.n for group, entry in finding.groups["light"].items()} == {"day": 20, "night": 40}
+    assert sum(entry.images for entry in finding.groups["light"].values()) == finding.images
+    assert finding.groups["site"]["north"].n == 40
+    counts = finding.groups["light"]
+    text = f"By light: day {counts['day'].images} of 20, night {counts['night'].images} of 40."
+    assert relies.by_group(finding)[0] == text
+    assert examine(given.model(), images, given.bundle(tmp_path), tmp_path / "again").findings[0].groups is None
 
 
 def test_a_mark_of_one_label_is_named(tmp_path: Path) -> None:

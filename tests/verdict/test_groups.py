@@ -27,7 +27,7 @@ name = "groups"
 labels = "top2"
 steps = 4
 minimum_images = 20
-controls = ["random"]
+controls = []
 """
 CHECK = '[[check]]\nid = "{}"\nmetric = "accuracy"\nmin = 0.5\nseverity = "high"\nevery_group = {}\n'
 EVERYWHERE = POLICY + CHECK.format("right-everywhere", "true") + CHECK.format("right-overall", "false")

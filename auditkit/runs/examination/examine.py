@@ -58,7 +58,7 @@ def examine(
         tuple(map(_rate, exchanged)),
         tuple(probed),
         _zones(material),
-        findings(tests, out),
+        findings(tests, out, images.members()),
     )
 
 

@@ -12,11 +12,12 @@ from scipy import ndimage
 
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
+from auditkit.data.dataset import Members
 from auditkit.metrics.betting import Sample
 from auditkit.metrics.exchanges import CORNERS, Exchange, Side
 from auditkit.runs.examination.places import ALL_CORNERS, BORDER, centre, place, zone
 from auditkit.runs.examination.proposals import CARRIES, Proposal, Tested
-from auditkit.runs.folder.examination import CueKind, Example, Finding
+from auditkit.runs.folder.examination import Carried, CueKind, Example, Finding
 from auditkit.runs.folder.figures import Severity
 from auditkit.runs.pictures.heatmap_panels import in_colour
 
@@ -27,13 +28,13 @@ _FRAME = (((255, 255, 255), 3), ((214, 0, 84), 2))  # colours and widths in pixe
 _HIGH = 0.6  # a prediction that follows so often depends on the cue alone
 
 
-def findings(tests: Sequence[Tested], out: Path) -> tuple[Finding, ...]:
-    """What the confirming images confirm."""
+def findings(tests: Sequence[Tested], out: Path, members: Members | None = None) -> tuple[Finding, ...]:
+    """What the confirming images confirm; `members` are the images of each group."""
     confirmed = [tested for tested in tests if tested.confirms(len(tests))]
-    return tuple(_finding(tested, number, out) for number, tested in enumerate(confirmed, start=1))
+    return tuple(_finding(tested, number, out, members) for number, tested in enumerate(confirmed, start=1))
 
 
-def _finding(tested: Tested, number: int, out: Path) -> Finding:
+def _finding(tested: Tested, number: int, out: Path, members: Members | None) -> Finding:
     proposal, rate = tested.proposal, float(tested.values.mean())
     low, high = Sample(tested.values, (0.0, 1.0)).interval or (None, None)
     carriers = _carriers(proposal)
@@ -44,14 +45,27 @@ def _finding(tested: Tested, number: int, out: Path) -> Finding:
     return Finding(
         cast(CueKind, kind), exchange.name, where, proposal.label, rate, low, high, tested.chance, tested.limit,
         len(tested.values), len(carriers), severity, _examples(tested, number, out),
+        groups=None if members is None else _by_group(proposal, carriers, members),
     )  # fmt: skip
 
 
 def _carriers(proposal: Proposal) -> list[int]:
     """The images whose part carries their label to others."""
-    material = proposal.outcome.material
-    of_label = material.predicted == (material.predicted if proposal.label is None else proposal.label)
-    return list(np.flatnonzero(of_label & (proposal.outcome.rates >= CARRIES)).tolist())
+    return list(np.flatnonzero(_of_label(proposal) & (proposal.outcome.rates >= CARRIES)).tolist())
+
+
+def _of_label(proposal: Proposal) -> Array:
+    """Which images could carry it: those of its label, or all."""
+    predicted = proposal.outcome.material.predicted
+    return np.asarray(predicted == (predicted if proposal.label is None else proposal.label))
+
+
+def _by_group(proposal: Proposal, carriers: Sequence[int], members: Members) -> dict[str, dict[str, Carried]]:
+    """How many images of each group carry it."""
+    ids = np.array(proposal.outcome.material.ids, object)
+    carrying, possible = set(ids[list(carriers)]), set(ids[_of_label(proposal)])
+    return {column: {group: Carried(len(carrying & set(images)), len(possible & set(images)))
+                     for group, images in groups.items()} for column, groups in members.items()}  # fmt: skip
 
 
 def _place(proposal: Proposal, carriers: Sequence[int]) -> str:

@@ -1,8 +1,10 @@
 """What an examination of the model found, as results.json holds it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from auditkit.records import optional
 from auditkit.runs.folder.figures import Severity
 
 FOLDER = "examination"  # of a run: its pictures
@@ -56,6 +58,14 @@ class Example:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """How many images of a group carry a cue."""
+
+    images: int
+    n: int  # of the group, and of the cue's label where it has one
+
+
+@dataclass(frozen=True)
 class Finding:
     """A cue that the model relies on, confirmed on images that did not propose it."""
 
@@ -73,6 +83,7 @@ class Finding:
     severity: Severity
     examples: tuple[Example, ...] = ()
     allowed: str = ""  # the reason why the policy allows it
+    groups: Mapping[str, Mapping[str, Carried]] | None = optional()  # by column and group of the images
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from itertools import chain, combinations
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.data.dataset import Members
 from auditkit.metrics.betting import Sample
 from auditkit.metrics.groups import FEWEST_OF_GROUP, gap_at_least
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import SamplingError
 from auditkit.runs.folder.groups import Gap, GroupFigure, Groups
 from auditkit.runs.summary.samples import Samples
-
-Members = Mapping[str, Mapping[str, Sequence[str]]]  # images by column and group
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,16 @@ def by_group(samples: Samples, members: Members, points: Sequence[SamplingError]
 
 
 def widest_gaps(compared: Sequence[Compared]) -> tuple[int, tuple[Gap, ...]]:
-    """How many tests share the error of 5 %, one for each order of two groups, and the widest gap of each figure."""
-    tests = 2 * sum(len(entry.pairs) for entry in compared)
-    return tests, tuple(entry.widest(tests) for entry in compared if entry.pairs)
+    """How many tests share the error of 5 %, one for each order of two groups, and the widest gap of each figure.
+
+    Half of the error is for accuracy, the other half for the maps, which have more figures.
+    """
+    tests = {True: 0, False: 0}  # of the maps, and of the model
+    for entry in compared:
+        tests[bool(entry.bundle)] += 2 * len(entry.pairs)
+    parts = sum(map(bool, tests.values()))
+    gaps = (entry.widest(parts * tests[bool(entry.bundle)]) for entry in compared if entry.pairs)
+    return sum(tests.values()), tuple(gaps)
 
 
 def _enough(sample: Sample) -> bool:

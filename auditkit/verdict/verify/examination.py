@@ -53,6 +53,8 @@ def _differences(then: Examination | None, now: Examination | None) -> Iterator[
         return
     if [_named(finding) for finding in then.findings] != [_named(finding) for finding in now.findings]:
         yield "the examination has other findings than the model gives"
+    elif any(_counted_otherwise(*pair) for pair in zip(then.findings, now.findings, strict=True)):
+        yield "the examination counts other images of a group than the model gives"
     for what, pairs in (("exchange", zip(then.rates, now.rates, strict=False)),
                         ("probe", zip(then.probes, now.probes, strict=False))):  # fmt: skip
         for first, second in pairs:
@@ -63,6 +65,19 @@ def _differences(then: Examination | None, now: Examination | None) -> Iterator[
              for entry in (then, now)]  # fmt: skip
     if sizes[0] != sizes[1] or then.zones != now.zones:
         yield "the examination describes other images or maps"
+
+
+def _counted_otherwise(first: Finding, second: Finding) -> bool:
+    """Whether more images of a group carry a cue, or fewer, than rounding explains."""
+    if (first.groups or {}).keys() != (second.groups or {}).keys():
+        return True
+    for column, groups in (first.groups or {}).items():
+        others = (second.groups or {})[column]
+        if {group: entry.n for group, entry in groups.items()} != {group: entry.n for group, entry in others.items()}:
+            return True
+        if any(abs(entry.images - others[group].images) > max(1, MOVED * entry.n) for group, entry in groups.items()):
+            return True
+    return False
 
 
 def _named(finding: Finding) -> tuple[object, ...]:
