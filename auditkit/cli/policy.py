@@ -136,7 +136,7 @@ def _to_json(policy: "Policy") -> dict[str, Any]:
         "randomisation": vars(policy.randomisation) if policy.randomisation else None,
         "checks": [{"id": check.id, "title": check.title, "metric": check.metric, "rule": check.rule_text,
                     "limit": check.limit, "severity": check.severity, "required": check.required,
-                    "every_group": check.every_group}
+                    **({"every_group": True} if check.every_group else {})}
                    for check in policy.checks],
         "suppressions": [{"check": each.check, **vars(each.to_record())} for each in policy.suppressions],
     }  # fmt: skip
