@@ -30,6 +30,7 @@ FLOORS = (
     "engines",
     "runs",
     "report",
+    "evidence",
     "verdict",
     "api",
     "demo",

@@ -11,6 +11,7 @@ from auditkit.cli import console, options
 from auditkit.cli.last_screen import print_last_screen
 from auditkit.cli.plans import Output, announce_audit, trial
 from auditkit.cli.progress import scheduled, shown
+from auditkit.cli.sign import PasswordVariable, read_key
 
 
 @options.with_model_options()
@@ -43,6 +44,9 @@ def audit(
     steps: Annotated[str | None, typer.Option(help="Points of a curve, in place of the policy's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers, in place of the policy's.")] = None,
     shard: options.ShardOption = None,
+    sign: Annotated[Path | None, typer.Option(
+        metavar="KEY", help="Sign the finished run with this private key (see auditkit sign).")] = None,
+    password_variable: PasswordVariable = None,
     dry_run: options.DryRun = False,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever the verdict.")] = False,
     as_json: options.AsResultsJson = False,
@@ -57,6 +61,7 @@ def audit(
 
     Example: auditkit audit vendor.onnx images/ --heatmaps maps --policy standard -o run
     """
+    from auditkit.evidence import attestation
     from auditkit.metrics.curves import parse_steps
     from auditkit.runs.evaluate import open_bundles
     from auditkit.runs.executor import Shard
@@ -67,7 +72,7 @@ def audit(
     from auditkit.verdict.policy_file import read_policy
     from auditkit.verdict.shards import audit_shard
 
-    rules = read_policy(policy)
+    rules, key = read_policy(policy), read_key(sign, password_variable) if sign else None
     makers = {"--method": method, "--quality": quality, "--option": option, "--gradient": gradient != "auto"}
     for name, is_set in makers.items():
         if heatmaps and is_set:
@@ -108,6 +113,8 @@ def audit(
         console.print_notes(explanation.notes, quiet)
         request = replace(request, explanation=explanation)
     results = audits.audit(classifier, dataset, request, folder, scheduled(schedule, quiet))
+    if key is not None:
+        attestation.sign(folder, key)
     if as_json:
         console.print_json(results.to_json(), sort_keys=True)
     else:

@@ -17,7 +17,7 @@ from auditkit.errors import AuditError, unknown
 
 # In the order of the help; each is the function of that name in the module of that name, with _ for -.
 VERBS = ("inspect", "differentiate", "explain", "evaluate", "examine", "audit", "merge", "report", "compare", "verify",
-         "sign-off", "schema", "doctor", "demo")  # fmt: skip
+         "sign-off", "keygen", "sign", "archive", "schema", "doctor", "demo")  # fmt: skip
 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, cls=options.Verbs,

@@ -17,7 +17,7 @@ def sign_off(
     """Write signoff.json beside a run's files: who decided what, when, and for which files.
 
     It holds the digest of SHA256SUMS and changes no other file; `auditkit verify` checks that it fits. A decision is
-    not a signature: sign SHA256SUMS for that.
+    not a signature: run `auditkit sign` afterwards.
 
     Example: auditkit sign-off run --name "A. Auditor" --role "lead auditor" --decision accepted
     """

@@ -10,6 +10,7 @@ from auditkit.cli import console, options
 from auditkit.cli.progress import shown
 
 if TYPE_CHECKING:
+    from auditkit.evidence.keys import PublicKey
     from auditkit.verdict.verify import Verification
 
 _original = partial(typer.Option, rich_help_panel="What else the run was made from")
@@ -17,7 +18,8 @@ _original = partial(typer.Option, rich_help_panel="What else the run was made fr
 
 @options.with_model_options("card", "layout", "device", "workers", "engine", "memory_limit", "time_limit")
 def verify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of an audit or evaluation.", show_default=False)],
+    run: Annotated[Path, typer.Argument(
+        metavar="RUN", help="Folder of an audit or evaluation, or its archive.", show_default=False)],
     model_options: options.ModelOptions,
     model: Annotated[Path | None, typer.Option(help="The ONNX file that the run was made from.")] = None,
     images: Annotated[Path | None, typer.Option(help="Its images: folder, CSV or .npz.")] = None,
@@ -27,6 +29,8 @@ def verify(
     infill: Annotated[list[Path] | None, _original(
         metavar="FILE", help="Picture of an infill image:FILE; repeatable.")] = None,
     baseline: Annotated[Path | None, _original(help="The run that changes are counted from.")] = None,
+    trust: Annotated[list[Path] | None, typer.Option(
+        metavar="FILE", help="Public key of the signer, without whom the run does not hold; repeatable.")] = None,
     sample: Annotated[float | None, typer.Option(
         help="Share of the images whose rows are recomputed; by default 0.05, and at least 32 images.")] = None,
     maps: Annotated[int | None, typer.Option(
@@ -45,7 +49,9 @@ def verify(
     Rows are recomputed for a sample of the images and for those that decide most; so are maps that the audit made
     itself. No path that the run records is opened: name the files yourself. Nothing is written.
 
-    Example: auditkit verify run --model vendor.onnx --images images/
+    With --trust, the run must be signed by one of those keys (see auditkit sign); without, a signature is not checked.
+
+    Example: auditkit verify run --model vendor.onnx --images images/ --trust auditor.pub
     """
     from auditkit.engines.start import Workers
     from auditkit.errors import IntegrityFailure, NotChecked
@@ -56,14 +62,21 @@ def verify(
         model, images, bundles, pool, tuple(infill or ()), baseline, model_options.opening(),
         model_options.settings().device, Workers(model_options.workers, model_options.engine),
     )  # fmt: skip
+    trusted = _keys(trust) if trust else []
     with shown("recomputing", quiet=quiet) as progress:
-        verification = verifying.verify(run, originals, verifying.Sampling(sample, maps, seed), progress)
+        verification = verifying.verify(run, originals, verifying.Sampling(sample, maps, seed), progress, trusted)
     console.show(as_json, verification.to_json(), _fields(verification, verbose))
     problems, unchecked = verification.problems, verification.unchecked
     if problems:
         raise IntegrityFailure(f"{run} does not hold {_counted(problems, 'problem')}.")
     if unchecked:
         raise NotChecked(f"{run} could not be checked in full {_counted(unchecked, 'gap')}.")
+
+
+def _keys(paths: list[Path]) -> "list[PublicKey]":
+    from auditkit.evidence.keys import read_public
+
+    return [read_public(path) for path in paths]
 
 
 def _counted(texts: list[str], noun: str) -> str:

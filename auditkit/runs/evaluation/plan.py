@@ -148,7 +148,8 @@ def subject(model: AnyClassifier, images: Dataset) -> Subject:
     signature, card = model.signature, model.card
     file: ModelFile | Literal["callable"] = "callable"
     if model.file is not None:
-        file = ModelFile(str(model.file.path), model.file.sha256, model.file.identity)
+        source = model.file
+        file = ModelFile(str(source.path), source.sha256, source.identity, dict(source.external) or None)
     card_digest = None
     if card.origin.file is not None and card.origin.file.is_file():
         card_digest = hashlib.sha256(card.origin.file.read_bytes()).hexdigest()

@@ -14,7 +14,9 @@ from auditkit.runs.folder.store import DAMAGED, LEFT_OVER, LOCK
 
 SUMS = "SHA256SUMS"
 SIGNED_OFF = "signoff.json"  # written after the list, and not listed
-SIGNATURES = tuple(f"{SUMS}{suffix}" for suffix in (".sig", ".asc", ".minisig", ".sigstore.json"))  # beside the list
+ATTESTATION = "attestation.sigstore.json"  # signed, so written after the list too
+# Beside the list: our own signature, and those of other tools.
+SIGNATURES = (ATTESTATION, *(f"{SUMS}{suffix}" for suffix in (".sig", ".asc", ".minisig", ".sigstore.json")))
 # What a killed writer leaves behind, and parts that were set aside: a finished run has better ones.
 _UNFINISHED = re.compile(rf"{LEFT_OVER}|.+\.part|.+\.parquet\{DAMAGED}")
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
@@ -67,10 +69,14 @@ def check(folder: Path) -> list[str]:
     return problems
 
 
-def _names(folder: Path) -> list[str]:
+def all_names(folder: Path) -> list[str]:
     """The files of a run by their paths inside it, sorted; links and devices have no place there."""
-    names = {path.relative_to(folder).as_posix() for path in _files(folder)}
-    return sorted(names - {SUMS, LOCK, SIGNED_OFF, *SIGNATURES}, key=os.fsencode)
+    return sorted({path.relative_to(folder).as_posix() for path in _files(folder)} - {LOCK}, key=os.fsencode)
+
+
+def _names(folder: Path) -> list[str]:
+    """Those that are listed."""
+    return [name for name in all_names(folder) if name not in (SUMS, SIGNED_OFF, *SIGNATURES)]
 
 
 def _remove_unfinished(folder: Path) -> None:

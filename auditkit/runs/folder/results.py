@@ -27,6 +27,7 @@ class ModelFile:
     path: str
     sha256: str
     identity: str  # of its content, external data included
+    external: Mapping[str, str] | None = optional()  # digest of each file of external data
 
 
 @dataclass(frozen=True)

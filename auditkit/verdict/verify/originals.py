@@ -163,6 +163,8 @@ def _model(originals: OpenedOriginals, recorded: RecordedRun, locations: Origina
         return None
     locations.workers.serve(model)
     originals.compare(f"the data of the model {path}", model.file.identity, file.identity)
+    if file.external is not None and dict(model.file.external) != file.external:
+        originals.problems.append("the digests of the model's data files are not those that the run records")
     originals.compare_name("the model", path, file.path, "give --model under that name")
     if replace(model.card, names=(), origin=Origin(), warnings=()) != recorded.card:
         originals.problems.append("the preprocessing is not that of its card or preset")

@@ -10,16 +10,28 @@ from typing import Literal
 import numpy as np
 
 from auditkit.errors import AuditError, BadInput, OtherVersion, RuntimeFailure
+from auditkit.evidence import archive
+from auditkit.evidence.envelope import Verifier
 from auditkit.methods.registry import METHODS
 from auditkit.records import Json, to_json, to_object
 from auditkit.report.load_run import load
 from auditkit.runs.comparison.compare import compare
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress, silent
-from auditkit.runs.folder import checksums, signoff
+from auditkit.runs.folder import checksums
 from auditkit.runs.folder.store import LOCK, RESULTS, RUN
 from auditkit.runs.summary.summarise import Summary
-from auditkit.verdict.verify import consistency, examination, maps, pictures, recompute, run_files, sample, stored_rows
+from auditkit.verdict.verify import (
+    consistency,
+    evidence,
+    examination,
+    maps,
+    pictures,
+    recompute,
+    run_files,
+    sample,
+    stored_rows,
+)
 from auditkit.verdict.verify.originals import OpenedOriginals, Originals, open_originals
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 
@@ -31,7 +43,7 @@ MOST_SHOWN = 50  # problems of a check, or gaps; more tell a reader nothing
 COSTLY_MAPS = 2  # images whose maps are recreated by default if each takes many passes; LEAST_IMAGES of others
 NOT_PROVEN = (
     "times, command, commit, versions, names of machines, folders of files, counts of passes, and how supplied maps "
-    f"were made that the run did not make anew: only a signature on {checksums.SUMS} vouches for them"
+    "were made that the run did not make anew: only a signature vouches for them"
 )
 
 
@@ -129,9 +141,19 @@ class Verification:
 
 
 def verify(
-    run: Path, originals: Originals = Originals(), sampling: Sampling = Sampling(), progress: Progress = silent
-) -> Verification:
-    """Check that the run's files are unchanged, agree with each other, and can be recomputed from the originals."""
+    run: Path, originals: Originals = Originals(), sampling: Sampling = Sampling(), progress: Progress = silent,
+    trusted: Sequence[Verifier] = (),
+) -> Verification:  # fmt: skip
+    """Check that the run's files are unchanged, agree with each other, and can be recomputed from the originals.
+
+    With `trusted` keys, one of them must have signed the run. An archive is unpacked and checked as its folder.
+    """
+    if run.is_file():
+        try:
+            with archive.unpacked(run) as folder:
+                return replace(verify(folder, originals, sampling, progress, trusted), run=str(run))
+        except archive.Damaged as error:
+            return Verification(str(run), [Check("archive", "", (str(error),))])
     if not any((run / name).is_file() for name in (RUN, RESULTS, checksums.SUMS)):
         raise BadInput(f"{run} is not a run: it has no {RUN}.")
     if not any((run / name).exists() for name in (RESULTS, checksums.SUMS)):
@@ -144,8 +166,10 @@ def verify(
         return result
     with run_files.memory_limit(run), np.errstate(all="ignore"):
         result.check("files", lambda: _files(run, foreign))
+        if trusted or (run / checksums.ATTESTATION).exists():
+            result.check("signature", lambda: evidence.check_signature(run, trusted))
         if (run / checksums.SIGNED_OFF).exists():
-            result.check("sign-off", lambda: _signed_off(run))
+            result.check("sign-off", lambda: evidence.check_sign_off(run))
         recorded = _recorded(result, run)
         rows_hold = recorded is not None and _check_folder(result, recorded)
     if recorded is not None:
@@ -159,11 +183,6 @@ def _files(run: Path, foreign: Sequence[str]) -> Outcome:
     if lock.exists() and not (b"0" + lock.read_bytes()).isdigit():
         problems.append(f"{LOCK} holds more than the number of a process")
     return Outcome(f"{0 if problems else len(checksums.read(run))} are as listed in {checksums.SUMS}", problems)
-
-
-def _signed_off(run: Path) -> Outcome:
-    signed, problems = signoff.checked(run)
-    return Outcome(f"{signed.decision} by {signed.name}, {signed.role}, on {signed.date}, for these files", problems)
 
 
 def _recorded(result: Verification, run: Path) -> RecordedRun | None:

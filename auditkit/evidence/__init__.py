@@ -1,0 +1,1 @@
+"""Evidence that travels: signatures, commitments made in advance, archives."""

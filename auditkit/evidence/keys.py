@@ -1,0 +1,136 @@
+"""Keys that sign runs: Ed25519 and ECDSA P-256, in PEM files as openssl writes them (PKCS#8)."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from auditkit.errors import BadInput, unknown
+from auditkit.regular_files import read_regular, reason
+
+try:
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+except ImportError:
+    raise BadInput("signatures need the package cryptography; run: pip install 'onnx-auditkit[sign]'") from None
+
+Kind = Literal["ed25519", "p256"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_MOST_BYTES = 1 << 16  # of a file with a key
+_ECDSA = ec.ECDSA(hashes.SHA256())
+_USABLE = "use an Ed25519 or ECDSA P-256 key, such as `auditkit keygen` makes"
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A key that checks signatures. Its own type says how, never the file that was signed."""
+
+    key: ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
+
+    @property
+    def pem(self) -> bytes:
+        """The key as PEM."""
+        return self.key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+    @property
+    def hint(self) -> str:
+        """What a bundle names the key by: sha256 of its PEM file, as `sha256sum` prints it."""
+        return hashlib.sha256(self.pem).hexdigest()
+
+    def verifies(self, signature: bytes, content: bytes) -> bool:
+        """Whether the signature is this key's, over this content."""
+        try:
+            if isinstance(self.key, ed25519.Ed25519PublicKey):
+                self.key.verify(signature, content)
+            else:
+                self.key.verify(signature, content, _ECDSA)
+        except InvalidSignature:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class PrivateKey:
+    """A key that signs."""
+
+    key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
+
+    @property
+    def public(self) -> PublicKey:
+        """The key that checks what this one signs."""
+        return PublicKey(self.key.public_key())
+
+    @property
+    def hint(self) -> str:
+        """See PublicKey."""
+        return self.public.hint
+
+    def sign(self, content: bytes) -> bytes:
+        """The signature over this content."""
+        if isinstance(self.key, ed25519.Ed25519PrivateKey):
+            return self.key.sign(content)
+        return self.key.sign(content, _ECDSA)
+
+
+def generate(kind: str, private: Path, password: bytes | None) -> Path:
+    """Write a new key to a file that only its owner can read; the file with its public key lies beside it."""
+    public = private.with_suffix(".pub")
+    if kind not in KINDS:
+        raise BadInput(unknown("type of key", kind, KINDS))
+    for path in (private, public):
+        if path.exists():
+            raise BadInput(f"{path} exists; a key is not replaced. Give another name.")
+    key = PrivateKey(
+        ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP256R1())
+    )
+    encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    pem = key.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    try:
+        with open(private, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
+            stream.write(pem)
+        public.write_bytes(key.public.pem)
+    except OSError as error:
+        raise BadInput(f"{private} cannot be written ({reason(error)}).") from None
+    return public
+
+
+def read_private(path: Path, password: Callable[[], bytes]) -> PrivateKey:
+    """The key in a PEM file; `password` is asked only where the key has one."""
+    content = _content(path)
+    try:
+        key = serialization.load_pem_private_key(content, None)
+    except TypeError:  # it has a password
+        try:
+            key = serialization.load_pem_private_key(content, password())
+        except ValueError:
+            raise BadInput(f"{path} does not open with this password.") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise BadInput(f"{path} is not a private key in PEM form; {_USABLE}.") from None
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return PrivateKey(key)
+    if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):
+        return PrivateKey(key)
+    raise BadInput(f"{path} is a key of another type; {_USABLE}.")
+
+
+def read_public(path: Path) -> PublicKey:
+    """The public key in a PEM file."""
+    try:
+        key = serialization.load_pem_public_key(_content(path))
+    except (ValueError, UnsupportedAlgorithm):
+        raise BadInput(f"{path} is not a public key in PEM form; give the .pub file of the signer.") from None
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        return PublicKey(key)
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+        return PublicKey(key)
+    raise BadInput(f"{path} is a key of another type; {_USABLE}.")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_regular(path, _MOST_BYTES)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({reason(error)}).") from None
