@@ -22,6 +22,7 @@ from auditkit.runs.folder.checksums import SUMS
 _BLOCK = 512
 _END = bytes(2 * _BLOCK)
 _NAME = re.compile(r"(?!.*(?:^|/)\.)[0-9A-Za-z_.-]+(?:/[0-9A-Za-z_.-]+){0,3}")  # no part begins with a dot
+_SIZE = re.compile(rb"[0-7]{11}")
 _LONGEST = 100  # bytes of a name in a header
 _MOST_BYTES = 8**11 - 1  # of a file, as a header can state it
 _MOST_FILES = 10**6
@@ -104,7 +105,9 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
         header = stream.read(_BLOCK)
         if header == _END[:_BLOCK]:
             break
-        name, size = header[:100].rstrip(b"\0").decode("ascii"), int(header[124:135] or b"-", 8)
+        if not _SIZE.fullmatch(header[124:135]):
+            raise ValueError(f"the entry after '{earlier}' has no size")
+        name, size = header[:100].rstrip(b"\0").decode("ascii"), int(header[124:135], 8)
         if header != _header(name, size) or not _NAME.fullmatch(name) or name <= earlier:
             raise ValueError(f"the entry after '{earlier}' is not the one that a run has there")
         target, earlier = folder / name, name

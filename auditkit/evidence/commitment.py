@@ -1,0 +1,73 @@
+"""commitment.json: what an audit fixed before the model saw the first image.
+
+A policy that was chosen after the figures were known is visible where somebody else can say when this file existed: the
+one it was sent to, or a time stamp.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from auditkit.data.atomic_write import write_errors, write_whole
+from auditkit.errors import BadInput
+from auditkit.records import from_json, parse_object, to_object
+from auditkit.regular_files import read_regular, reason
+from auditkit.runs.folder import provenance
+from auditkit.runs.folder.results import ModelFile, PolicyName, Results
+
+COMMITMENT = "commitment.json"
+STAMP = "commitment.tsr"  # a time stamp over it
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """Digests of what decides an audit, and when they were written down."""
+
+    policy: PolicyName
+    model: str  # its identity, external data included
+    images: str  # the digest of their list
+    count: int
+    seed: int
+    written: str = ""
+    schema_version: int = 1
+
+    @classmethod
+    def of(cls, results: Results) -> "Commitment":
+        """What the results should have been committed to."""
+        subject, taken, policy = results.subject, results.run.taken, results.policy
+        images, count = (taken.digest, taken.of) if taken else (subject.images.digest, subject.images.count)
+        name = PolicyName(policy.name, policy.sha256) if policy else PolicyName(None, None)
+        model = subject.model.identity if isinstance(subject.model, ModelFile) else subject.model
+        return cls(name, model, images, count, results.settings.seed)
+
+    def difference(self, other: "Commitment") -> str:
+        """What another one fixes differently; empty if they agree but for the time."""
+        names = ("policy", "model", "images", "count", "seed")
+        return next((name for name in names if getattr(self, name) != getattr(other, name)), "")
+
+
+def parse(content: bytes, where: object) -> Commitment:
+    """The commitment in a JSON text."""
+    return from_json(Commitment, parse_object(content, where), where)
+
+
+def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:
+    """Write the commitment to a file, or read the one that agrees with it; the files that the run should carry."""
+    if not path.exists():
+        plain = to_object(replace(commitment, written=provenance.now()))
+        with write_errors(path, BadInput):
+            write_whole(path, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode())
+    content = _content(path)
+    difference = commitment.difference(parse(content, path))
+    if difference:
+        raise BadInput(f"{path} commits to another {difference}; a commitment is not replaced. Give another file.")
+    stamp = path.with_suffix(Path(STAMP).suffix)
+    return {COMMITMENT: content} | ({STAMP: _content(stamp)} if stamp.exists() else {})
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_regular(path, _MOST_BYTES)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({reason(error)}).") from None
