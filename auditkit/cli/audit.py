@@ -44,6 +44,9 @@ def audit(
     steps: Annotated[str | None, typer.Option(help="Points of a curve, in place of the policy's.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers, in place of the policy's.")] = None,
     shard: options.ShardOption = None,
+    commit_to: Annotated[Path | None, typer.Option(metavar="FILE", help=(
+        "Write the digests of policy, model and images, and the seed, to this file before the model sees an image."
+        ))] = None,
     sign: Annotated[Path | None, typer.Option(
         metavar="KEY", help="Sign the finished run with this private key (see auditkit sign).")] = None,
     password_variable: PasswordVariable = None,
@@ -62,11 +65,13 @@ def audit(
     Example: auditkit audit vendor.onnx images/ --heatmaps maps --policy standard -o run
     """
     from auditkit.evidence import attestation
+    from auditkit.evidence.commitment import Commitment, commit
     from auditkit.metrics.curves import parse_steps
     from auditkit.runs.evaluate import open_bundles
     from auditkit.runs.executor import Shard
     from auditkit.runs.explain import Explanation
     from auditkit.runs.folder.figures import Taking
+    from auditkit.runs.folder.results import PolicyName
     from auditkit.verdict import audit as audits
     from auditkit.verdict import plan as plans
     from auditkit.verdict.policy_file import read_policy
@@ -90,6 +95,10 @@ def audit(
     plans.budget_of(budget or "none", request, "cpu")  # refuses a bad one before the model is opened
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
     audits.require_startable(classifier, dataset, request, folder)
+    if commit_to is not None:
+        fixed = Commitment(PolicyName(rules.name, rules.sha256), classifier.identity, dataset.digest(), len(dataset),
+                           request.evaluation.seed)  # fmt: skip
+        request = replace(request, commitment=commit(commit_to, fixed))
     if shard is not None:
         with shown("evaluating", quiet=quiet) as progress:
             units = audit_shard(classifier, dataset, request, folder, Shard.parse(shard), progress)

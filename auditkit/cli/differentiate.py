@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _MAX_OPERATORS = 8  # that the table names; --json has them all
 
 
-@options.with_model_options(without=("precision", "batch", "memory", "workers", "engine", "allow_failed"))
+@options.with_model_options(without=("vendor_key", "precision", "batch", "memory", "workers", "engine", "allow_failed"))
 def differentiate(
     model: options.ModelFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)],

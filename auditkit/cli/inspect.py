@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _MAX_NAMES = 3  # class names that the table shows
 
 
-@options.with_model_options(without=("memory", "workers", "engine", "allow_failed"))
+@options.with_model_options(without=("vendor_key", "memory", "workers", "engine", "allow_failed"))
 def inspect(
     model: options.ModelFile,
     model_options: options.ModelOptions,

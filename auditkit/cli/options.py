@@ -139,6 +139,8 @@ class ModelOptions:
     kind: Annotated[str | None, _file_option(help="logits, probabilities, log-probabilities or sigmoid.")] = None
     size: Annotated[str | None, _file_option(
         help="Input size, such as 224 or 240x320 (height x width), if the file leaves it open.")] = None
+    vendor_key: Annotated[Path | None, _file_option(metavar="FILE", help=(
+        "The vendor's public key: open MODEL only if it signed MODEL.sig or model.sig beside it."))] = None
     device: Annotated[str, _run_option(help="auto, cuda or cpu; cuda fails if there is no GPU.")] = "auto"
     precision: Annotated[str, _run_option(help="auto, strict, tf32 or float16.")] = "auto"
     batch: Annotated[int | None, _run_option(help="Images in a batch; measured by default.")] = None
@@ -187,9 +189,21 @@ class ModelOptions:
 
     def open(self, model: Path) -> "OnnxClassifier":
         """The classifier in an ONNX file."""
+        return self._opened(model, self.opening(), self.settings())
+
+    def _opened(self, model: Path, opening: "Opening", settings: "Settings") -> "OnnxClassifier":
+        """The classifier in an ONNX file, whose signature is checked first where the vendor's key is given."""
         from auditkit.model.classifier import open_file
 
-        return open_file(model, self.opening(), self.settings())
+        if self.vendor_key is None:
+            return open_file(model, opening, settings)
+        from auditkit.evidence.keys import read_public
+        from auditkit.evidence.model_signature import SignedFiles
+
+        signed = SignedFiles.check(model, read_public(self.vendor_key))
+        classifier = open_file(model, opening, settings)
+        signed.check_opened(classifier.file.sha256, classifier.file.external)
+        return classifier
 
     def open_with_images(
         self, model: Path, images: Path, pool: Path | None, limit: int | None = None
@@ -197,14 +211,13 @@ class ModelOptions:
         """The classifier in an ONNX file, its images, so many of them at most, and the images to fill in with."""
         from auditkit.data.dataset import Dataset
         from auditkit.engines.start import Workers
-        from auditkit.model.classifier import open_file
         from auditkit.runs.inspection import at_own_size
 
         settings, opening = self.settings(), self.opening()
-        classifier = open_file(model, opening, settings)
+        classifier = self._opened(model, opening, settings)
         classes = (classifier.signature.classes, classifier.card.names)
         dataset = Dataset.open(images, *classes)
-        classifier = at_own_size(classifier, dataset, lambda size: open_file(model, opening.at(size), settings))
+        classifier = at_own_size(classifier, dataset, lambda size: self._opened(model, opening.at(size), settings))
         Workers(self.workers, self.engine).serve(classifier)
         if limit is not None and limit < len(dataset):
             dataset = dataset.sample(limit)

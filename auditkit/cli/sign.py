@@ -19,8 +19,14 @@ PasswordVariable = Annotated[str | None, typer.Option(
 
 def sign(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an audit.", show_default=False)],
-    key: Annotated[Path, typer.Option(metavar="FILE", help="Your private key (PEM).", show_default=False)],
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Your private key (PEM).")] = None,
     password_variable: PasswordVariable = None,
+    timestamp: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Add a time stamp (RFC 3161) over the signature to a signed run, in place of signing."
+        ),
+    ] = None,
 ) -> None:
     """Sign a finished run: writes attestation.sigstore.json beside its files, and changes no other file.
 
@@ -30,9 +36,16 @@ def sign(
 
     Example: auditkit sign run --key auditor.pem
     """
+    from auditkit.evidence.attestation import add_stamp
     from auditkit.evidence.attestation import sign as write
     from auditkit.runs.folder.checksums import ATTESTATION
 
+    if (key is None) == (timestamp is None):
+        raise BadInput("give --key FILE to sign a run, or --timestamp FILE to add a time stamp to a signed one.")
+    if timestamp is not None:
+        print(add_stamp(run, timestamp))
+        return
+    assert key is not None  # noqa: S101 - as is checked above
     if (run / ATTESTATION).exists():
         raise BadInput(f"{run / ATTESTATION} exists; a signature is not replaced. To sign again, remove it first.")
     print(write(run, read_key(key, password_variable)))

@@ -10,8 +10,7 @@ from auditkit.cli import console, options
 from auditkit.cli.progress import shown
 
 if TYPE_CHECKING:
-    from auditkit.evidence.keys import PublicKey
-    from auditkit.verdict.verify import Verification
+    from auditkit.verdict.verify import Trust, Verification
 
 _original = partial(typer.Option, rich_help_panel="What else the run was made from")
 
@@ -31,6 +30,8 @@ def verify(
     baseline: Annotated[Path | None, _original(help="The run that changes are counted from.")] = None,
     trust: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help="Public key of the signer, without whom the run does not hold; repeatable.")] = None,
+    tsa: Annotated[list[Path] | None, typer.Option(
+        metavar="FILE", help="Certificate of an authority whose time stamps you trust; repeatable.")] = None,
     sample: Annotated[float | None, typer.Option(
         help="Share of the images whose rows are recomputed; by default 0.05, and at least 32 images.")] = None,
     maps: Annotated[int | None, typer.Option(
@@ -62,7 +63,7 @@ def verify(
         model, images, bundles, pool, tuple(infill or ()), baseline, model_options.opening(),
         model_options.settings().device, Workers(model_options.workers, model_options.engine),
     )  # fmt: skip
-    trusted = _keys(trust) if trust else []
+    trusted = _trust(trust, tsa) if trust or tsa else verifying.Trust()
     with shown("recomputing", quiet=quiet) as progress:
         verification = verifying.verify(run, originals, verifying.Sampling(sample, maps, seed), progress, trusted)
     console.show(as_json, verification.to_json(), _fields(verification, verbose))
@@ -73,10 +74,11 @@ def verify(
         raise NotChecked(f"{run} could not be checked in full {_counted(unchecked, 'gap')}.")
 
 
-def _keys(paths: list[Path]) -> "list[PublicKey]":
-    from auditkit.evidence.keys import read_public
+def _trust(keys: list[Path] | None, certificates: list[Path] | None) -> "Trust":
+    from auditkit.evidence.keys import read_certificate, read_public
+    from auditkit.verdict.verify import Trust
 
-    return [read_public(path) for path in paths]
+    return Trust([read_public(path) for path in keys or ()], [read_certificate(path) for path in certificates or ()])
 
 
 def _counted(texts: list[str], noun: str) -> str:

@@ -6,14 +6,17 @@ of its own: in-toto lets producers add fields to a predicate, and readers who do
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from auditkit import __version__
 from auditkit.data.atomic_write import write_errors, write_whole
 from auditkit.errors import BadInput, OtherVersion
 from auditkit.evidence import envelope
+from auditkit.evidence.commitment import COMMITMENT
+from auditkit.evidence.timestamp import Stamp
 from auditkit.records import Json, to_json
-from auditkit.regular_files import read_regular
+from auditkit.regular_files import read_regular, reason
 from auditkit.report import pipeline
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.checksums import ATTESTATION, SIGNED_OFF, SUMS
@@ -23,7 +26,7 @@ from auditkit.runs.folder.store import RESULTS, Store
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 _POLICY = "policy.toml"
 # Files of a run that the statement names, where they are there; SHA256SUMS lists all but the last.
-_NAMED = (SUMS, RESULTS, "report.html", _POLICY, "commitment.json", SIGNED_OFF)
+_NAMED = (SUMS, RESULTS, "report.html", _POLICY, COMMITMENT, SIGNED_OFF)
 _MODEL = "model/"  # before the names of the model's files, which lie elsewhere
 _RESULTS = {"passed": "PASSED", "failed": "FAILED", "open": "FAILED", "skipped": "WARNED"}
 _MOST_BYTES = 1 << 20
@@ -40,6 +43,23 @@ def sign(run: Path, key: envelope.Signer) -> Path:
     path = run / ATTESTATION
     with write_errors(path, BadInput):
         write_whole(path, envelope.Bundle.signed(payload, key).to_json())
+    return path
+
+
+def add_stamp(run: Path, token: Path) -> Path:
+    """Add a time stamp over the signature to the attestation of a run."""
+    path = run / ATTESTATION
+    if not path.is_file():
+        raise BadInput(f"{run} is not signed; a time stamp is one over its signature. Sign it first.")
+    bundle = read(run)
+    try:
+        content = read_regular(token, _MOST_BYTES)
+    except OSError as error:
+        raise BadInput(f"{token} cannot be read ({reason(error)}).") from None
+    for problem in Stamp.parse(content, token).problems(bundle.signature, f"the signature of {run}"):
+        raise BadInput(f"{token}: {problem}.")
+    with write_errors(path, BadInput):
+        write_whole(path, replace(bundle, timestamps=(*bundle.timestamps, content)).to_json())
     return path
 
 

@@ -5,6 +5,7 @@ one it was sent to, or a time stamp.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Commitment:
     def of(cls, results: Results) -> "Commitment":
         """What the results should have been committed to."""
         subject, taken, policy = results.subject, results.run.taken, results.policy
-        images, count = (taken.digest, taken.of) if taken else (subject.images.digest, subject.images.count)
+        images, count = (taken.digest, taken.count) if taken else (subject.images.digest, subject.images.count)
         name = PolicyName(policy.name, policy.sha256) if policy else PolicyName(None, None)
         model = subject.model.identity if isinstance(subject.model, ModelFile) else subject.model
         return cls(name, model, images, count, results.settings.seed)
@@ -64,6 +65,14 @@ def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:
         raise BadInput(f"{path} commits to another {difference}; a commitment is not replaced. Give another file.")
     stamp = path.with_suffix(Path(STAMP).suffix)
     return {COMMITMENT: content} | ({STAMP: _content(stamp)} if stamp.exists() else {})
+
+
+def carry(files: Mapping[str, bytes], run: Path, started: str) -> None:
+    """Put the commitment into the folder of a run, which must have begun after it was written."""
+    for name, content in files.items():
+        if name == COMMITMENT and parse(content, name).written > started:
+            raise BadInput(f"{run} began before the commitment was written; give a new folder.")
+        write_whole(run / name, content)
 
 
 def _content(path: Path) -> bytes:

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -11,9 +12,10 @@ from auditkit.errors import BadInput, unknown
 from auditkit.regular_files import read_regular, reason
 
 try:
+    from cryptography import x509
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 except ImportError:
     raise BadInput("signatures need the package cryptography; run: pip install 'onnx-auditkit[sign]'") from None
 
@@ -21,6 +23,7 @@ Kind = Literal["ed25519", "p256"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _MOST_BYTES = 1 << 16  # of a file with a key
 _ECDSA = ec.ECDSA(hashes.SHA256())
+_HASHES = {"sha256": hashes.SHA256(), "sha384": hashes.SHA384(), "sha512": hashes.SHA512()}
 _USABLE = "use an Ed25519 or ECDSA P-256 key, such as `auditkit keygen` makes"
 
 
@@ -73,6 +76,42 @@ class PrivateKey:
         if isinstance(self.key, ed25519.Ed25519PrivateKey):
             return self.key.sign(content)
         return self.key.sign(content, _ECDSA)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The certificate of a time-stamping authority, which you trust as it is."""
+
+    certificate: x509.Certificate
+
+    def signed(self, signature: bytes, content: bytes, algorithm: str, time: datetime) -> bool:
+        """Whether its key signed the content, at a time when the certificate was valid."""
+        certificate, key = self.certificate, self.certificate.public_key()
+        if not certificate.not_valid_before_utc <= time <= certificate.not_valid_after_utc:
+            return False
+        try:
+            if isinstance(key, rsa.RSAPublicKey):
+                key.verify(signature, content, padding.PKCS1v15(), _HASHES[algorithm])
+            elif isinstance(key, ec.EllipticCurvePublicKey):
+                key.verify(signature, content, ec.ECDSA(_HASHES[algorithm]))
+            else:
+                return False
+        except InvalidSignature:
+            return False
+        return True
+
+
+def read_certificate(path: Path) -> Certificate:
+    """The certificate in a PEM file; it must be one for time stamps."""
+    refusal = BadInput(f"{path} is not the certificate (PEM) of a time-stamping authority.")
+    try:
+        certificate = x509.load_pem_x509_certificate(_content(path))
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound):
+        raise refusal from None
+    if x509.oid.ExtendedKeyUsageOID.TIME_STAMPING not in usage:
+        raise refusal
+    return Certificate(certificate)
 
 
 def generate(kind: str, private: Path, password: bytes | None) -> Path:

@@ -11,6 +11,7 @@ from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.evidence.commitment import carry
 from auditkit.metrics.curves import Steps
 from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_object
@@ -64,6 +65,7 @@ class AuditRequest:
     labels: str | None = None  # these and the next two replace those of the policy, which then cannot be passed
     steps: Steps | None = None
     seed: int | None = None
+    commitment: Mapping[str, bytes] = field(default_factory=dict)  # its files, which the run carries
 
     def __post_init__(self) -> None:
         deciding(self.fail_on or self.policy.fail_on)  # refuses a bad value before the work
@@ -101,6 +103,7 @@ def audit(
     with Store.open(out, without_paths(about)) as store:
         sitting = _Sitting(model, request, store, sittings.log_start(out, request.command))
         write_whole(out / POLICY, request.policy.text.encode())
+        carry(request.commitment, out, sitting.started)
         images, results, samples = _measure(sitting, images, phase)
         results = sitting.judged(results, samples)
         if wanted(request.policy, results):

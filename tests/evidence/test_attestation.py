@@ -16,7 +16,7 @@ from auditkit.errors import BadInput
 from auditkit.evidence import attestation, envelope, keys
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.checksums import ATTESTATION
-from auditkit.verdict.verify import verify
+from auditkit.verdict.verify import Trust, verify
 from tests.support.commands import auditkit, refused
 
 DOCS = Path(__file__).parents[2] / "docs" / "evidence.md"
@@ -31,7 +31,9 @@ def _key(path: Path) -> keys.PrivateKey:
 
 def _problems(run: Path, key: Path) -> tuple[str, ...]:
     """What `verify --trust` says about the signature."""
-    checks = {check.name: check for check in verify(run, trusted=[keys.read_public(key.with_suffix(".pub"))]).checks}
+    checks = {
+        check.name: check for check in verify(run, trust=Trust([keys.read_public(key.with_suffix(".pub"))])).checks
+    }
     return checks["signature"].problems
 
 

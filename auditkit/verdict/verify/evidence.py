@@ -1,22 +1,62 @@
-"""Checks what was added to a run after it was written, or before: signature and sign-off."""
+"""Checks what vouches for a run: signature, sign-off, commitment, and the time stamps of signature and commitment."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from auditkit.evidence import attestation
+from auditkit.evidence import attestation, commitment
 from auditkit.evidence.envelope import Verifier
+from auditkit.evidence.timestamp import Authority, Stamp
 from auditkit.runs.folder import signoff
+from auditkit.runs.folder.checksums import ATTESTATION
+from auditkit.runs.folder.results import Results
 from auditkit.verdict.verify.run_record import Outcome
 
 
-def check_signature(run: Path, trusted: Sequence[Verifier]) -> Outcome:
-    """Whether a trusted key signed the run."""
-    if not trusted:
-        return Outcome("", (), ["who signed the run: give --trust FILE with the signer's public key"])
-    return Outcome("is that of a key that you trust, for these files", *attestation.check(run, trusted))
+@dataclass(frozen=True)
+class Trust:
+    """Whom the reader trusts: signers, one of whom must have signed, and authorities that stamp times."""
+
+    keys: Sequence[Verifier] = ()
+    authorities: Sequence[Authority] = ()
+
+
+def check_signature(run: Path, trust: Trust) -> Outcome:
+    """Whether a trusted key signed the run, and when an authority saw the signature."""
+    problems, unchecked, times = list[str](), list[str](), list[str]()
+    if trust.keys:
+        problems, unchecked = attestation.check(run, trust.keys)
+    else:
+        unchecked.append("who signed the run: give --trust FILE with the signer's public key")
+    if (run / ATTESTATION).is_file():
+        bundle = attestation.read(run)
+        for token in bundle.timestamps:
+            stamp = Stamp.parse(token, f"a time stamp in {ATTESTATION}")
+            problems += stamp.problems(bundle.signature, "the signature")
+            unchecked += stamp.unchecked(trust.authorities)
+            times.append(f", stamped {stamp}")
+    return Outcome("".join(["is that of a key that you trust, for these files", *times]), problems, unchecked)
 
 
 def check_sign_off(run: Path) -> Outcome:
     """Whether the decision is about these files."""
     signed, problems = signoff.checked(run)
     return Outcome(f"{signed.decision} by {signed.name}, {signed.role}, on {signed.date}, for these files", problems)
+
+
+def check_commitment(run: Path, results: Results, trust: Trust) -> Outcome:
+    """Whether the run is what was committed to, before it began."""
+    content, started = (run / commitment.COMMITMENT).read_bytes(), results.run.started or ""
+    fixed, problems, unchecked = commitment.parse(content, commitment.COMMITMENT), list[str](), list[str]()
+    difference = fixed.difference(commitment.Commitment.of(results))
+    if difference:
+        problems.append(f"{commitment.COMMITMENT} commits to another {difference} than the run has")
+    time, clock = fixed.written, "by the run's own clock"
+    if (run / commitment.STAMP).exists():
+        stamp = Stamp.parse((run / commitment.STAMP).read_bytes(), commitment.STAMP)
+        problems += stamp.problems(content, commitment.COMMITMENT)
+        unchecked += stamp.unchecked(trust.authorities)
+        time, clock = max(time, str(stamp)), f"stamped {stamp}"
+    if time > started:
+        problems.append(f"the commitment is of {time}, and the run began on {started}, before it")
+    return Outcome(f"policy, model, images and seed were fixed on {fixed.written} ({clock})", problems, unchecked)

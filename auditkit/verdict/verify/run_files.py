@@ -4,11 +4,12 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from auditkit.data import bundle_files
+from auditkit.evidence.commitment import COMMITMENT, STAMP
 from auditkit.runs.explanation.record import RECORD
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.examination import FOLDER as EXAMINATION
@@ -16,6 +17,7 @@ from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import LOCK, RESULTS, RUN
 from auditkit.runs.pictures.gallery_index import INDEX
 from auditkit.verdict.audit import GALLERY, MAPS, POLICY, RANDOMISED, REPORT
+from auditkit.verdict.verify.run_record import Outcome
 
 if sys.platform != "win32":
     import resource
@@ -33,7 +35,7 @@ def _any_of(*names: str) -> str:
 _KINDS = {
     re.compile(kind): limit for kind, limit in {
         _any_of(RUN, RESULTS, REPORT, f"{GALLERY}/{INDEX}"): 32 * _MIB,
-        _any_of(POLICY, SITTINGS, checksums.SIGNED_OFF, *checksums.SIGNATURES): _MIB,
+        _any_of(POLICY, SITTINGS, COMMITMENT, STAMP, checksums.SIGNED_OFF, *checksums.SIGNATURES): _MIB,
         _any_of(LOCK): _PROCESS_ID,
         _any_of(checksums.SUMS): 256 * _MIB,
         f"{_BUNDLE}/{_any_of(bundle_files.HEADER, bundle_files.MANIFEST, RECORD)}": 256 * _MIB,
@@ -65,6 +67,15 @@ def look_over(folder: Path) -> list[str]:
         if not name.endswith("/"):
             _check_readable(name, status, _MIB if limit is None else limit)
     return sorted(foreign)
+
+
+def check_files(run: Path, foreign: Sequence[str]) -> Outcome:
+    """Whether the files are those of the list, and no others."""
+    problems = [*checksums.check(run), *(f"{name} has no place in a run" for name in foreign)]
+    lock = run / LOCK
+    if lock.exists() and not (b"0" + lock.read_bytes()).isdigit():
+        problems.append(f"{LOCK} holds more than the number of a process")
+    return Outcome(f"{0 if problems else len(checksums.read(run))} are as listed in {checksums.SUMS}", problems)
 
 
 def _check_readable(name: str, status: os.stat_result, limit: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from auditkit.errors import AuditError, BadInput, OtherVersion, RuntimeFailure
 from auditkit.evidence import archive
-from auditkit.evidence.envelope import Verifier
+from auditkit.evidence.commitment import COMMITMENT
 from auditkit.methods.registry import METHODS
 from auditkit.records import Json, to_json, to_object
 from auditkit.report.load_run import load
@@ -19,7 +19,7 @@ from auditkit.runs.comparison.compare import compare
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder import checksums
-from auditkit.runs.folder.store import LOCK, RESULTS, RUN
+from auditkit.runs.folder.store import RESULTS, RUN
 from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict.verify import (
     consistency,
@@ -32,6 +32,7 @@ from auditkit.verdict.verify import (
     sample,
     stored_rows,
 )
+from auditkit.verdict.verify.evidence import Trust
 from auditkit.verdict.verify.originals import OpenedOriginals, Originals, open_originals
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 
@@ -142,16 +143,16 @@ class Verification:
 
 def verify(
     run: Path, originals: Originals = Originals(), sampling: Sampling = Sampling(), progress: Progress = silent,
-    trusted: Sequence[Verifier] = (),
+    trust: Trust = Trust(),
 ) -> Verification:  # fmt: skip
     """Check that the run's files are unchanged, agree with each other, and can be recomputed from the originals.
 
-    With `trusted` keys, one of them must have signed the run. An archive is unpacked and checked as its folder.
+    If there are trusted keys, one of them must have signed the run. An archive is unpacked and checked as its folder.
     """
     if run.is_file():
         try:
             with archive.unpacked(run) as folder:
-                return replace(verify(folder, originals, sampling, progress, trusted), run=str(run))
+                return replace(verify(folder, originals, sampling, progress, trust), run=str(run))
         except archive.Damaged as error:
             return Verification(str(run), [Check("archive", "", (str(error),))])
     if not any((run / name).is_file() for name in (RUN, RESULTS, checksums.SUMS)):
@@ -165,24 +166,18 @@ def verify(
         result.checks.append(Check("files", "", (str(error),)))
         return result
     with run_files.memory_limit(run), np.errstate(all="ignore"):
-        result.check("files", lambda: _files(run, foreign))
-        if trusted or (run / checksums.ATTESTATION).exists():
-            result.check("signature", lambda: evidence.check_signature(run, trusted))
+        result.check("files", lambda: run_files.check_files(run, foreign))
+        if trust.keys or (run / checksums.ATTESTATION).exists():
+            result.check("signature", lambda: evidence.check_signature(run, trust))
         if (run / checksums.SIGNED_OFF).exists():
             result.check("sign-off", lambda: evidence.check_sign_off(run))
         recorded = _recorded(result, run)
+        if recorded is not None and (run / COMMITMENT).exists():
+            result.check("commitment", lambda: evidence.check_commitment(run, recorded.results, trust))
         rows_hold = recorded is not None and _check_folder(result, recorded)
     if recorded is not None:
         _check_originals(result, recorded, originals, sampling, progress, rows_hold=rows_hold)
     return result
-
-
-def _files(run: Path, foreign: Sequence[str]) -> Outcome:
-    problems = [*checksums.check(run), *(f"{name} has no place in a run" for name in foreign)]
-    lock = run / LOCK
-    if lock.exists() and not (b"0" + lock.read_bytes()).isdigit():
-        problems.append(f"{LOCK} holds more than the number of a process")
-    return Outcome(f"{0 if problems else len(checksums.read(run))} are as listed in {checksums.SUMS}", problems)
 
 
 def _recorded(result: Verification, run: Path) -> RecordedRun | None:
