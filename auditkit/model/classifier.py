@@ -109,6 +109,7 @@ class OnnxClassifier(_WithCard):
         )  # fmt: skip
         self.graph, self.weights = in_precision(model, file.weights, settings)
         self.session = Session(self.graph, settings, self.weights)
+        self.graphs = {"model": self.session.sha256}  # digests of the graphs that were derived from the file, and ran
         self.settings, self.device = self.session.settings, self.session.device
         self._batch = self.settings.batch
         self._may_fill = self.device is CPU and signature.fixed_batch is None and signature.rows != "dependent"
@@ -180,6 +181,7 @@ class CallableClassifier(_WithCard):
 
     def __init__(self, function: Classify, signature: Signature, card: Card, batch: int = 32) -> None:
         self.function, self.signature, self.card, self.batch = function, signature, card, batch
+        self.graphs: dict[str, str] = {}
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", type(self.function).__name__)

@@ -33,6 +33,7 @@ class Slopes:
         derived = differentiate(model, layer)
         self.surrogate, self.check = derived.surrogate, derived.check
         self.session = Session(derived.model, model.settings, derived.weights)
+        model.graphs["gradient" if layer is None else f"gradient of {layer}"] = self.session.sha256
         self.rows = model.signature.fixed_batch or model.device.gradient_batch
 
     def of(self, inputs: Array, labels: Array) -> Gradients:

@@ -54,6 +54,7 @@ class OnnxOverBanks:
         self._input = ends.input
         graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
+        model.graphs["masked"] = self.session.sha256
         self._batch = signature.fixed_batch or model.settings.batch
         # Shared by all callers of `run`: the next has its batches waiting when one finishes.
         self._pool = ThreadPoolExecutor(self.device.batches_in_flight)

@@ -1,5 +1,6 @@
 """How a model's graphs are run: device, precision, worker, batch size and memory."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -124,11 +125,13 @@ class Session:
         names = {tensor.name for tensor in model.graph.initializer}
         large = {name: array for name, array in (weights or {}).items() if name in names}
         options = (self.settings.threads, self.settings.arena, self.device.name, self._providers())
+        graph = model.SerializeToString()
+        self.sha256 = hashlib.sha256(graph).hexdigest()  # of the graph as it runs, without weights that are kept apart
         self._session: LocalSession | RemoteSession
         if settings.worker is not None:
-            self._session = RemoteSession(settings.worker, model.SerializeToString(), large, *options)
+            self._session = RemoteSession(settings.worker, graph, large, *options)
         elif settings.in_process or runtime.IN_WORKER:
-            self._session = LocalSession(model.SerializeToString(), large, *options)
+            self._session = LocalSession(graph, large, *options)
         else:
             raise RuntimeError("a vendor's graph runs in a worker; settings without one must say in_process")
         self.inputs: list[str]

@@ -113,6 +113,7 @@ def audit(
         baseline, problem = _changes_since(request.baseline, out)
         sitting.report(replace(results, baseline=baseline))
         sittings.log_workers(out, model)
+        provenance.write(out, model.graphs)
         checksums.write(out)
         if problem:
             raise BadInput(f"{problem} The run is finished in {out}, without a baseline.")

@@ -1,5 +1,6 @@
 """Time stamps of an authority that openssl plays: over these bytes, at that time, by a named certificate."""
 
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -108,20 +109,7 @@ def test_a_signature_can_be_stamped(run: Path, key: Path, tsa: OpensslAuthority,
 
 def test_only_certificates_for_time_stamps_are_taken(run: Path, stranger: OpensslAuthority, tmp_path: Path) -> None:
     shutil.copytree(stranger.folder, tmp_path / "server")
-    words = [
-        "req",
-        "-x509",
-        "-key",
-        "key",
-        "-out",
-        "server.crt",
-        "-subj",
-        "/CN=S",
-        "-config",
-        "config",
-        "-extensions",
-        "server",
-    ]
+    words = shlex.split("req -x509 -key key -out server.crt -subj /CN=S -config config -extensions server")
     subprocess.run(["openssl", *words], cwd=tmp_path / "server", check=True, capture_output=True)  # noqa: S607
     refused(
         auditkit("verify", run, "--tsa", tmp_path / "server" / "server.crt"), "certificate (PEM) of a time-stamping"

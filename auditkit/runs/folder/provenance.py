@@ -1,19 +1,42 @@
 """Where a result comes from: the software, the device, the commit of the folder, the time. Nothing here is executed."""
 
+import json
 import platform
 import re
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from auditkit.data.atomic_write import write_whole
+from auditkit.errors import BadInput
 from auditkit.model import doctor
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.device import device_name
+from auditkit.records import from_json, parse_object, to_object
 
+PROVENANCE = "provenance.json"
+_PACKAGE = re.compile(r"[A-Za-z0-9._-]{1,100} [A-Za-z0-9.!+_-]{1,100}")
+_GRAPH = re.compile(r"[^\n]{1,200} [0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MOST_BYTES = 1 << 24  # of a file in .git; packed-refs of large repositories are some megabytes
 MOST_LINKS = 5  # references that name references
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a run was computed with, for those who recompute it years later; nothing follows from it."""
+
+    packages: Mapping[str, str]  # versions of all that was installed
+    graphs: Mapping[str, str]  # sha256 of each graph that was derived from the model, as it ran
+    schema_version: int = 1
+
+    def encoded(self) -> bytes:
+        """The content of the file."""
+        return f"{json.dumps(to_object(self), indent=2, sort_keys=True)}\n".encode()
 
 
 def facts(model: AnyClassifier) -> dict[str, Any]:
@@ -29,6 +52,28 @@ def facts(model: AnyClassifier) -> dict[str, Any]:
 def software() -> dict[str, str]:
     """Versions of all that computes, and the system that it runs on."""
     return doctor.versions() | {"platform": f"{platform.system()} {platform.release()} {platform.machine()}"}
+
+
+def write(folder: Path, graphs: Mapping[str, str]) -> None:
+    """Write down every installed package, and the digests of the graphs that ran, now and in earlier sittings."""
+    path, packages = folder / PROVENANCE, dict[str, str]()
+    for package in metadata.distributions():
+        packages.setdefault(package.metadata["Name"], package.version)  # the first is the one that is imported
+    with suppress(OSError, BadInput):
+        graphs = {**read(folder).graphs, **graphs}
+    write_whole(path, Provenance(packages, graphs).encoded())
+
+
+def read(folder: Path) -> Provenance:
+    """What `write` wrote; BadInput where that is not how it writes."""
+    content = (folder / PROVENANCE).read_bytes()
+    provenance = from_json(Provenance, parse_object(content, PROVENANCE), PROVENANCE)
+    texts = [f"{name} {version}" for name, version in provenance.packages.items()]
+    if content != provenance.encoded() or not all(map(_PACKAGE.fullmatch, texts)):
+        raise BadInput(f"{PROVENANCE} is not written as auditkit writes it.")
+    if not all(_GRAPH.fullmatch(f"{name} {sha256}") for name, sha256 in provenance.graphs.items()):
+        raise BadInput(f"{PROVENANCE} does not list the digests of graphs.")
+    return provenance
 
 
 def now() -> str:

@@ -1,14 +1,14 @@
 """Checks what vouches for a run: signature, sign-off, commitment, and the time stamps of signature and commitment."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from auditkit.evidence import attestation, commitment
 from auditkit.evidence.envelope import Verifier
 from auditkit.evidence.timestamp import Authority, Stamp
-from auditkit.runs.folder import signoff
-from auditkit.runs.folder.checksums import ATTESTATION
+from auditkit.runs.folder import provenance, signoff
+from auditkit.runs.folder.checksums import ATTESTATION, SIGNED_OFF
 from auditkit.runs.folder.results import Results
 from auditkit.verdict.verify.run_record import Outcome
 
@@ -21,7 +21,19 @@ class Trust:
     authorities: Sequence[Authority] = ()
 
 
-def check_signature(run: Path, trust: Trust) -> Outcome:
+def checks_of(run: Path, trust: Trust) -> dict[str, Callable[[], Outcome]]:
+    """The checks of what lies in the folder, by name."""
+    checks = dict[str, Callable[[], Outcome]]()
+    if trust.keys or (run / ATTESTATION).exists():
+        checks["signature"] = lambda: _check_signature(run, trust)
+    if (run / SIGNED_OFF).exists():
+        checks["sign-off"] = lambda: _check_sign_off(run)
+    if (run / provenance.PROVENANCE).exists():
+        checks["provenance"] = lambda: _check_provenance(run)
+    return checks
+
+
+def _check_signature(run: Path, trust: Trust) -> Outcome:
     """Whether a trusted key signed the run, and when an authority saw the signature."""
     problems, unchecked, times = list[str](), list[str](), list[str]()
     if trust.keys:
@@ -38,10 +50,16 @@ def check_signature(run: Path, trust: Trust) -> Outcome:
     return Outcome("".join(["is that of a key that you trust, for these files", *times]), problems, unchecked)
 
 
-def check_sign_off(run: Path) -> Outcome:
+def _check_sign_off(run: Path) -> Outcome:
     """Whether the decision is about these files."""
     signed, problems = signoff.checked(run)
     return Outcome(f"{signed.decision} by {signed.name}, {signed.role}, on {signed.date}, for these files", problems)
+
+
+def _check_provenance(run: Path) -> Outcome:
+    """Whether what the run was computed with is listed as auditkit lists it."""
+    listed = provenance.read(run)
+    return Outcome(f"{len(listed.packages)} packages and {len(listed.graphs)} graphs are listed, as the run says")
 
 
 def check_commitment(run: Path, results: Results, trust: Trust) -> Outcome:

@@ -74,9 +74,9 @@ class Tolerance:
 
 def compare_rows(
     recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], tolerance: Tolerance, progress: Progress
-) -> tuple[int, list[str], list[str]]:  # fmt: skip
-    """How many rows were recomputed, the images with rows that differ, and those about which rounding decides."""
-    tick, count, problems, unchecked = progress(len(positions)), 0, list[str](), list[str]()
+) -> tuple[dict[str, list[Row]], list[str], list[str]]:  # fmt: skip
+    """The rows of each unit by its key, recomputed, the images with rows that differ, and those about which rounding decides."""
+    tick, rows_of, problems, unchecked = progress(len(positions)), dict[str, list[Row]](), list[str](), list[str]()
     positions = [position for position in positions if plan.images.ids[position] not in recorded.failed_by_model]
     chosen = {key: tuple(position for position in positions if position in unit)
               for unit, key in recorded.units.items()}  # fmt: skip
@@ -84,8 +84,8 @@ def compare_rows(
     work = _Recomputing(plan, recorded.store, tolerance)
 
     def keep(unit: _Part, again: _Recomputed) -> None:
-        nonlocal count, problems, unchecked
-        count += len(again.rows)
+        nonlocal problems, unchecked
+        rows_of[unit.key] = list(again.rows)
         unchecked += [f"image '{image}': the run measured or predicted other labels, which the model rates alike "
                       f"within {2 * tolerance.value:g}; look at it yourself" for image in again.as_then]  # fmt: skip
         for image, rows in work.stored(unit).items():
@@ -99,7 +99,7 @@ def compare_rows(
         failed, _ = execute(plan.model, work, units, in_order.keep, tick)
     if failed:
         work(failed[0], nullcontext(), tick)  # once more, so that the error is the model's own
-    return count, problems, unchecked
+    return rows_of, problems, unchecked
 
 
 class _Part(NamedTuple):

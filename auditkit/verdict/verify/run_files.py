@@ -13,6 +13,7 @@ from auditkit.evidence.commitment import COMMITMENT, STAMP
 from auditkit.runs.explanation.record import RECORD
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.examination import FOLDER as EXAMINATION
+from auditkit.runs.folder.provenance import PROVENANCE
 from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import LOCK, RESULTS, RUN
 from auditkit.runs.pictures.gallery_index import INDEX
@@ -35,7 +36,7 @@ def _any_of(*names: str) -> str:
 _KINDS = {
     re.compile(kind): limit for kind, limit in {
         _any_of(RUN, RESULTS, REPORT, f"{GALLERY}/{INDEX}"): 32 * _MIB,
-        _any_of(POLICY, SITTINGS, COMMITMENT, STAMP, checksums.SIGNED_OFF, *checksums.SIGNATURES): _MIB,
+        _any_of(POLICY, SITTINGS, COMMITMENT, STAMP, PROVENANCE, checksums.SIGNED_OFF, *checksums.SIGNATURES): _MIB,
         _any_of(LOCK): _PROCESS_ID,
         _any_of(checksums.SUMS): 256 * _MIB,
         f"{_BUNDLE}/{_any_of(bundle_files.HEADER, bundle_files.MANIFEST, RECORD)}": 256 * _MIB,

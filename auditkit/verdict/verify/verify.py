@@ -16,6 +16,7 @@ from auditkit.methods.registry import METHODS
 from auditkit.records import Json, to_json, to_object
 from auditkit.report.load_run import load
 from auditkit.runs.comparison.compare import compare
+from auditkit.runs.evaluation.measure import Row
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress, silent
 from auditkit.runs.folder import checksums
@@ -26,6 +27,7 @@ from auditkit.verdict.verify import (
     evidence,
     examination,
     maps,
+    moved,
     pictures,
     recompute,
     run_files,
@@ -167,10 +169,8 @@ def verify(
         return result
     with run_files.memory_limit(run), np.errstate(all="ignore"):
         result.check("files", lambda: run_files.check_files(run, foreign))
-        if trust.keys or (run / checksums.ATTESTATION).exists():
-            result.check("signature", lambda: evidence.check_signature(run, trust))
-        if (run / checksums.SIGNED_OFF).exists():
-            result.check("sign-off", lambda: evidence.check_sign_off(run))
+        for name, step in evidence.checks_of(run, trust).items():
+            result.check(name, step)
         recorded = _recorded(result, run)
         if recorded is not None and (run / COMMITMENT).exists():
             result.check("commitment", lambda: evidence.check_commitment(run, recorded.results, trust))
@@ -323,15 +323,20 @@ def _check_rows(
     result.sample = Sample(sampling.seed or 0, len(drawn), len(added), sample.escape_text(count, len(drawn)),
                            tolerance.value, tolerance.why)  # fmt: skip
 
+    rows = dict[range, list[Row]]()
+
     def compare_rows() -> Outcome:
         positions = sorted([*drawn, *added])
-        rows, problems, unchecked = recompute.compare_rows(recorded, plan, positions, tolerance, progress)
+        units, problems, unchecked = recompute.compare_rows(recorded, plan, positions, tolerance, progress)
+        rows.update(units)
         images = f"{len(drawn)} images, drawn with seed {sampling.seed}, and {len(added)} that decide most"
-        return Outcome(f"{rows:,} rows of {images} come out again", problems, unchecked)
+        return Outcome(f"{sum(map(len, units.values())):,} rows of {images} come out again", problems, unchecked)
 
     if recorded.failed_by_model:
         result.check("failed", lambda: recompute.check_failed(recorded, plan))
     result.check("sample", compare_rows)
+    if rows.keys() == recorded.units.keys() and len(drawn) == count:
+        result.check("figures", lambda: moved.check_figures(recorded, runtime, rows, plan.model.graphs))
     result.check("runtime", lambda: recompute.check_runtime(recorded, runtime, plan))
 
 
