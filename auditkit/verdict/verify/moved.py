@@ -43,10 +43,9 @@ def check_figures(
     if then.policy is None:
         return Outcome(about)
     changes = _changes(then, now, summary.samples)
-    unchecked = (
-        [f"the verdict: with what is computed here, {'; '.join(changes)}; look at the checks"] if changes else []
-    )
-    return Outcome(f"{about}; the verdict would be the same, {then.verdict}", (), unchecked)
+    if changes:
+        return Outcome(about, (), [f"the verdict: {about}; {'; '.join(changes)}; look at these checks yourself"])
+    return Outcome(f"{about}; the verdict would be the same, {then.verdict}")
 
 
 def _table(recorded: RecordedRun, unit: range, rows: Sequence[Row]) -> "pa.Table":
