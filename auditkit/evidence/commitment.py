@@ -5,6 +5,7 @@ one it was sent to, or a time stamp.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from auditkit.runs.folder.results import ModelFile, PolicyName, Results
 COMMITMENT = "commitment.json"
 STAMP = "commitment.tsr"  # a time stamp over it
 _MOST_BYTES = 1 << 20
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ class Commitment:
 
 def parse(content: bytes, where: object) -> Commitment:
     """The commitment in a JSON text."""
-    return from_json(Commitment, parse_object(content, where), where)
+    commitment = from_json(Commitment, parse_object(content, where), where)
+    if not _TIME.fullmatch(commitment.written):  # times are compared as texts
+        raise BadInput(f"{where} does not say when it was written, such as 2026-01-31T09:30:00Z.")
+    return commitment
 
 
 def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:

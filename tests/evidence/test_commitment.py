@@ -90,6 +90,9 @@ def test_a_commitment_after_the_run_is_seen(run: Path, committed: Path) -> None:
     _changed(run, lambda plain: plain.update(written="2999-01-01T00:00:00Z"))
     (problem,) = _problems(run)[0]
     assert problem.startswith("the commitment is of 2999-01-01T00:00:00Z, and the run began on ")
+    for text in ("", "long ago", "2020"):
+        _changed(run, lambda plain, text=text: plain.update(written=text))
+        assert "does not say when it was written" in _problems(run)[0][0]
 
 
 def test_another_audit_does_not_replace_it(audited: Path, committed: Path, tmp_path: Path) -> None:

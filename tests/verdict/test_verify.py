@@ -121,7 +121,7 @@ def test_an_honest_run_holds_from_the_command(given: Path) -> None:
     found = json.loads(done.stdout)
     assert (found["answer"], found["problems"], found["unchecked"]) == ("holds", [], [])
     assert [check["name"] for check in found["checks"]] == [
-        "files", "settings", "parts", "rows", "results", "originals", "sample", "runtime",
+        "files", "settings", "parts", "rows", "results", "originals", "sample", "figures", "runtime",
     ]  # fmt: skip
     assert (found["sample"]["images"], found["sample"]["seed"], found["sample"]["tolerance"]) == (20, 3, 1e-5)
     assert (found["sample"]["deciding"], found["sample"]["escape"]) == (0, "every image is computed anew")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_NAMED = 3  # figures, of those that moved most
+_ROUNDING = 1e-8  # versions of scipy and numpy differ by less
 _GROUPS = ("metrics", "controls", "comparisons", "classes")
 
 
@@ -54,17 +55,18 @@ def _table(recorded: RecordedRun, unit: range, rows: Sequence[Row]) -> "pa.Table
     return with_failed_images(table, failed_images(recorded.store.read(recorded.units[unit])))
 
 
-def _moved(then: Results, now: Results) -> list[tuple[float, str]]:
+def _moved(then: Results, now: Results) -> dict[str, float]:
     """How far each figure moved that did, the furthest first."""
-    moved = list[tuple[float, str]]()
+    moved = dict[str, float]()
     for group in _GROUPS:
         for before, after in zip(getattr(then, group), getattr(now, group), strict=True):
+            name = f"{before.name} of {before.bundle or 'the model'} {before.infill}".strip()
+            if before.class_index is not None:
+                name += f" in class {before.class_index}"
             off = _off(before, after)
-            if off:
-                moved.append(
-                    (off, " ".join(filter(None, (before.name, "of", before.bundle or "the model", before.infill))))
-                )
-    return sorted(moved, reverse=True)
+            if off > _ROUNDING:
+                moved[name] = max(off, moved.get(name, 0.0))
+    return dict(sorted(moved.items(), key=lambda entry: -entry[1]))
 
 
 def _off(before: MetricResult, after: MetricResult) -> float:
@@ -72,10 +74,10 @@ def _off(before: MetricResult, after: MetricResult) -> float:
     return max(np.inf if (a is None) != (b is None) else abs((a or 0.0) - (b or 0.0)) for a, b in pairs)
 
 
-def _described(moved: Sequence[tuple[float, str]]) -> str:
+def _described(moved: Mapping[str, float]) -> str:
     if not moved:
-        return "none moved"
-    furthest = ", ".join(f"{name} by {off:.1e}" for off, name in moved[:_MOST_NAMED])
+        return f"none moved by more than {_ROUNDING:g}"
+    furthest = ", ".join(f"{name} by {off:.1e}" for name, off in list(moved.items())[:_MOST_NAMED])
     return f"{len(moved):,} moved, furthest {furthest}"
 
 
