@@ -5,6 +5,8 @@ import os
 import stat
 from pathlib import Path
 
+from auditkit.errors import BadInput
+
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
           stat.S_IFBLK: "a device"}  # fmt: skip
 _CHUNK_BYTES = 2**20
@@ -36,6 +38,14 @@ def read_regular(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise OSError(f"it has more than {most:,} bytes")
     return content
+
+
+def read_named(path: Path, most: int) -> bytes:
+    """The same for a file that the user names; BadInput says why it cannot be read."""
+    try:
+        return read_regular(path, most)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({reason(error)}).") from None
 
 
 def reason(error: Exception) -> str:

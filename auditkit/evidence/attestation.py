@@ -16,7 +16,7 @@ from auditkit.evidence import envelope
 from auditkit.evidence.commitment import COMMITMENT
 from auditkit.evidence.timestamp import Stamp
 from auditkit.records import Json, to_json
-from auditkit.regular_files import read_regular, reason
+from auditkit.regular_files import read_named
 from auditkit.report import pipeline
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.checksums import ATTESTATION, SIGNED_OFF, SUMS
@@ -52,10 +52,7 @@ def add_stamp(run: Path, token: Path) -> Path:
     if not path.is_file():
         raise BadInput(f"{run} is not signed; a time stamp is one over its signature. Sign it first.")
     bundle = read(run)
-    try:
-        content = read_regular(token, _MOST_BYTES)
-    except OSError as error:
-        raise BadInput(f"{token} cannot be read ({reason(error)}).") from None
+    content = read_named(token, _MOST_BYTES)
     for problem in Stamp.parse(content, token).problems(bundle.signature, f"the signature of {run}"):
         raise BadInput(f"{token}: {problem}.")
     with write_errors(path, BadInput):
@@ -104,7 +101,7 @@ def _differences(digests: Mapping[str, str], files: Mapping[str, str]) -> list[s
 
 def read(run: Path) -> envelope.Bundle:
     """The attestation of a run; who signed it is not checked."""
-    return envelope.Bundle.parse(read_regular(run / ATTESTATION, _MOST_BYTES), ATTESTATION)
+    return envelope.Bundle.parse(read_named(run / ATTESTATION, _MOST_BYTES), ATTESTATION)
 
 
 def _files(run: Path) -> dict[str, str]:

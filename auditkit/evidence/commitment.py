@@ -13,7 +13,7 @@ from pathlib import Path
 from auditkit.data.atomic_write import write_errors, write_whole
 from auditkit.errors import BadInput
 from auditkit.records import from_json, parse_object, to_object
-from auditkit.regular_files import read_regular, reason
+from auditkit.regular_files import read_named
 from auditkit.runs.folder import provenance
 from auditkit.runs.folder.results import ModelFile, PolicyName, Results
 
@@ -64,12 +64,12 @@ def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:
         plain = to_object(replace(commitment, written=provenance.now()))
         with write_errors(path, BadInput):
             write_whole(path, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode())
-    content = _content(path)
+    content = read_named(path, _MOST_BYTES)
     difference = commitment.difference(parse(content, path))
     if difference:
         raise BadInput(f"{path} commits to another {difference}; a commitment is not replaced. Give another file.")
     stamp = path.with_suffix(Path(STAMP).suffix)
-    return {COMMITMENT: content} | ({STAMP: _content(stamp)} if stamp.exists() else {})
+    return {COMMITMENT: content} | ({STAMP: read_named(stamp, _MOST_BYTES)} if stamp.exists() else {})
 
 
 def carry(files: Mapping[str, bytes], run: Path, started: str) -> None:
@@ -78,10 +78,3 @@ def carry(files: Mapping[str, bytes], run: Path, started: str) -> None:
         if name == COMMITMENT and parse(content, name).written > started:
             raise BadInput(f"{run} began before the commitment was written; give a new folder.")
         write_whole(run / name, content)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_regular(path, _MOST_BYTES)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read ({reason(error)}).") from None

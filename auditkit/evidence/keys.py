@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from auditkit.errors import BadInput, unknown
-from auditkit.regular_files import read_regular, reason
+from auditkit.regular_files import read_named, reason
 
 try:
     from cryptography import x509
@@ -105,7 +105,7 @@ def read_certificate(path: Path) -> Certificate:
     """The certificate in a PEM file; it must be one for time stamps."""
     refusal = BadInput(f"{path} is not the certificate (PEM) of a time-stamping authority.")
     try:
-        certificate = x509.load_pem_x509_certificate(_content(path))
+        certificate = x509.load_pem_x509_certificate(read_named(path, _MOST_BYTES))
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound):
         raise refusal from None
@@ -138,7 +138,7 @@ def generate(kind: str, private: Path, password: bytes | None) -> Path:
 
 def read_private(path: Path, password: Callable[[], bytes]) -> PrivateKey:
     """The key in a PEM file; `password` is asked only where the key has one."""
-    content = _content(path)
+    content = read_named(path, _MOST_BYTES)
     try:
         key = serialization.load_pem_private_key(content, None)
     except TypeError:  # it has a password
@@ -158,7 +158,7 @@ def read_private(path: Path, password: Callable[[], bytes]) -> PrivateKey:
 def read_public(path: Path) -> PublicKey:
     """The public key in a PEM file."""
     try:
-        key = serialization.load_pem_public_key(_content(path))
+        key = serialization.load_pem_public_key(read_named(path, _MOST_BYTES))
     except (ValueError, UnsupportedAlgorithm):
         raise BadInput(f"{path} is not a public key in PEM form; give the .pub file of the signer.") from None
     if isinstance(key, ed25519.Ed25519PublicKey):
@@ -166,10 +166,3 @@ def read_public(path: Path) -> PublicKey:
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
         return PublicKey(key)
     raise BadInput(f"{path} is a key of another type; {_USABLE}.")
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_regular(path, _MOST_BYTES)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read ({reason(error)}).") from None

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from auditkit.errors import BadInput
 from auditkit.evidence.envelope import Bundle, Verifier, statement_of, subjects_of
 from auditkit.records import Json
-from auditkit.regular_files import open_regular, read_regular, reason
+from auditkit.regular_files import open_regular, read_named, reason
 
 PREDICATE = "https://model_signing/signature/v1.0"
 _MOST_BYTES = 1 << 24
@@ -30,7 +30,7 @@ class SignedFiles:
         if signature is None:
             raise BadInput(f"{model} has no signature to check with --vendor-key; expected {candidates[0]} or "
                            f"{candidates[1].name} beside it.")  # fmt: skip
-        bundle = Bundle.parse(_content(signature), signature)
+        bundle = Bundle.parse(read_named(signature, _MOST_BYTES), signature)
         if not bundle.verified([key]):
             raise BadInput(f"{signature} is not signed by the vendor's key; do not use the model, and ask the vendor.")
         digests = _digests(statement_of(bundle.payload, PREDICATE, signature), signature)
@@ -84,13 +84,6 @@ def _resource(resource: Json) -> tuple[str, str, str]:
     if name != "." and (PurePosixPath(name).is_absolute() or {"", ".", ".."} & set(name.split("/"))):
         raise ValueError(f"it names a file outside of its folder, '{name:.60}'")
     return name, sha256, algorithm
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_regular(path, _MOST_BYTES)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read ({reason(error)}).") from None
 
 
 def _sha256(path: Path) -> str:

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from auditkit.arrays import Weights
 from auditkit.errors import BadInput
 from auditkit.model import external_data
-from auditkit.regular_files import read_regular, reason
+from auditkit.regular_files import read_named
 
 Graph = onnx.GraphProto | onnx.FunctionProto
 
@@ -113,10 +113,7 @@ def read(path: Path, limits: Limits | None = None, announce: Callable[[int], Non
     """The model in `path`, checked and self-contained; `announce` gets its total size before its data is read."""
     limits = limits or Limits()
     file_size(path, limits)
-    try:
-        content = read_regular(path, limits.file_bytes)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read ({reason(error)}).") from None
+    content = read_named(path, limits.file_bytes)
     proto = _parse(content, path.name)
     _check_operators(proto, path.name, limits)
     outside = external_data.outside_tensors(proto)

@@ -7,15 +7,21 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
+from auditkit import Settings, load
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.evidence import attestation, envelope, keys
+from auditkit.runs.evaluation.plan import subject
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.checksums import ATTESTATION
+from auditkit.runs.folder.store import Store
 from auditkit.verdict.verify import Trust, verify
 from tests.support.commands import auditkit, refused
 
@@ -328,3 +334,14 @@ def test_a_statement_that_is_not_json_is_refused(run: Path, key: Path) -> None:
     assert "is not JSON" in _problems(run, key)[0]
     with pytest.raises(BadInput, match="holds a list"):
         envelope.statement_of(b"[]", attestation.TEST_RESULT, ATTESTATION)
+
+
+def test_external_data_of_the_model_is_named_too(audited: Path, run: Path, tmp_path: Path) -> None:
+    proto = onnx.load(audited / "model.onnx")
+    onnx.save_model(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    opened = load(tmp_path / "m.onnx", preset="unit", settings=Settings(device="cpu"))
+    about = subject(opened, Dataset.open(audited / "images.npz", 3))
+    results = replace(Store(run).results(), subject=about)
+    assert attestation._model_files(results) == {
+        f"model/{name}": checksums.digest(tmp_path / name) for name in ("m.onnx", "m.data")
+    }
