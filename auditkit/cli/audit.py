@@ -77,6 +77,8 @@ def audit(
     from auditkit.verdict.policy_file import read_policy
     from auditkit.verdict.shards import audit_shard
 
+    if shard is not None and sign is not None:
+        raise typer.BadParameter("--shard computes a part of a run; give --sign with the command that finishes it")
     rules, key = read_policy(policy), read_key(sign, password_variable) if sign else None
     makers = {"--method": method, "--quality": quality, "--option": option, "--gradient": gradient != "auto"}
     for name, is_set in makers.items():

@@ -251,6 +251,7 @@ def test_an_audit_signs_what_it_wrote(audited: Path, key: Path, tmp_path: Path) 
     words = ("audit", audited / "model.onnx", audited / "images.npz", "--preset", "unit", "--policy", "explore",
              "--method", "random", "-o", tmp_path / "signed", "--quiet")  # fmt: skip
     refused(auditkit(*words, "--sign", key.with_suffix(".pub")), "is not a private key")
+    refused(auditkit(*words, "--sign", key, "--shard", "1/2"), "give --sign with the command that finishes it")
     assert not (tmp_path / "signed").exists()
     assert auditkit(*words, "--sign", key).returncode == 0
     assert _problems(tmp_path / "signed", key) == ()

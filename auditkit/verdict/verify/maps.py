@@ -20,11 +20,13 @@ from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
 from auditkit.runs.explain import Explanation, drawn_pool, make_anew
 from auditkit.runs.explanation.record import Record
-from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage, Reproduction
+from auditkit.runs.folder.figures import Hint, NotRandomised, Randomisation, RandomisationStage, Reproduction
 from auditkit.runs.folder.store import RESULTS
 from auditkit.verdict import reproduce
 from auditkit.verdict.audit import MAPS, POLICY, RANDOMISED
+from auditkit.verdict.hints import find_hints, wanted
 from auditkit.verdict.policy_file import parse_policy
+from auditkit.verdict.verify.recompute import OTHER
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
 
 # Least rank correlation of like maps. On the CPU, gradients, grad-cam, rise, occlusion and differences gave equal
@@ -221,3 +223,20 @@ def _recreated(
     if not series:
         return Randomisation(NotRandomised("no-stage", notes[-1])), problems, count
     return check.result(series, notes), problems, count
+
+
+def check_hints(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
+    """Hints that do not come out again."""
+    results = recorded.results
+    policy = None if results.policy is None else parse_policy(results.policy.text, POLICY)
+    now = find_hints(plan.model, plan.images, plan.bundles, plan.settings) if policy and wanted(policy, results) else ()
+    then = results.hints
+    same = len(then) == len(now) and all(map(_same_hint, then, now))
+    texts = [" ".join(hint.text for hint in hints) or "none" for hints in (then, now)]
+    problems = [] if same else [f"{RESULTS}: the hints are: {texts[0]}, expected: {texts[1]}"]
+    return Outcome(f"{len(now)} come out again", problems)
+
+
+def _same_hint(first: Hint, second: Hint) -> bool:
+    near = max(abs(first.before - second.before), abs(first.after - second.after)) <= OTHER
+    return near and replace(first, before=0.0, after=0.0) == replace(second, before=0.0, after=0.0)

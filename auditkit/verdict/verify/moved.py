@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -22,22 +22,21 @@ from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.consistency import NOT_SUMMED_UP
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+Table = Any  # pyarrow.Table, which is slow to import
 _MOST_NAMED = 3  # figures, of those that moved most
 _ROUNDING = 1e-8  # versions of scipy and numpy differ by less
 _GROUPS = ("metrics", "controls", "comparisons", "classes")
 
 
 def check_figures(
-    recorded: RecordedRun, runtime: Runtime, rows: Mapping[range, Sequence[Row]], graphs: Mapping[str, str]
+    recorded: RecordedRun, runtime: Runtime, tables: Mapping[str, Table], graphs: Mapping[str, str]
 ) -> Outcome:
     """Which figures moved, by how much, and whether the verdict would be another; never a problem by itself."""
     then = recorded.results
     with np.errstate(all="ignore"):
-        summary = summarise(lambda: (_table(recorded, unit, rows[unit]) for unit in recorded.units), recorded.settings,
-                            runtime, RunRecord.of(then))  # fmt: skip
+        summary = summarise(
+            lambda: (tables[key] for key in recorded.units.values()), recorded.settings, runtime, RunRecord.of(then)
+        )
     now = replace(results_of(summary), **{name: getattr(then, name) for name in NOT_SUMMED_UP}, run=then.run)
     moved, count = _moved(then, now), sum(len(getattr(then, group)) for group in _GROUPS)
     about = f"{count:,} figures from all rows, computed anew{_others(recorded, graphs)}: {_described(moved)}"
@@ -49,10 +48,10 @@ def check_figures(
     return Outcome(f"{about}; the verdict would be the same, {then.verdict}")
 
 
-def _table(recorded: RecordedRun, unit: range, rows: Sequence[Row]) -> "pa.Table":
+def table(recorded: RecordedRun, key: str, rows: Sequence[Row]) -> Table:
     """The rows of a unit as the run would store them, with the images that it left out."""
-    table = fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})
-    return with_failed_images(table, failed_images(recorded.store.read(recorded.units[unit])))
+    columns = fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})
+    return with_failed_images(columns, failed_images(recorded.store.read(key)))
 
 
 def _moved(then: Results, now: Results) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """Recomputes rows from the originals and compares them with those of the run."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -20,11 +20,8 @@ from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.evaluation.settings import NO_LABEL
 from auditkit.runs.executor import InOrder, Progress, Tick, ended, execute
-from auditkit.runs.folder.figures import CONTROL, Hint, Runtime
-from auditkit.runs.folder.store import RESULTS, Store
-from auditkit.verdict.audit import POLICY
-from auditkit.verdict.hints import find_hints, wanted
-from auditkit.verdict.policy_file import parse_policy
+from auditkit.runs.folder.figures import CONTROL, Runtime
+from auditkit.runs.folder.store import Store
 from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
 
 Name = tuple[int, str, str]  # label, bundle, infill
@@ -73,10 +70,14 @@ class Tolerance:
 
 
 def compare_rows(
-    recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], tolerance: Tolerance, progress: Progress
-) -> tuple[dict[str, list[Row]], list[str], list[str]]:  # fmt: skip
-    """The rows of each unit by its key, recomputed, the images with rows that differ, and those about which rounding decides."""
-    tick, rows_of, problems, unchecked = progress(len(positions)), dict[str, list[Row]](), list[str](), list[str]()
+    recorded: RecordedRun, plan: EvaluationPlan, positions: Sequence[int], tolerance: Tolerance, progress: Progress,
+    take: Callable[[str, list[Row]], None],
+) -> tuple[int, list[str], list[str]]:  # fmt: skip
+    """How many rows were recomputed, the images with rows that differ, and those about which rounding decides.
+
+    `take` gets the key of each unit and its rows.
+    """
+    tick, count, problems, unchecked = progress(len(positions)), 0, list[str](), list[str]()
     positions = [position for position in positions if plan.images.ids[position] not in recorded.failed_by_model]
     chosen = {key: tuple(position for position in positions if position in unit)
               for unit, key in recorded.units.items()}  # fmt: skip
@@ -84,8 +85,9 @@ def compare_rows(
     work = _Recomputing(plan, recorded.store, tolerance)
 
     def keep(unit: _Part, again: _Recomputed) -> None:
-        nonlocal problems, unchecked
-        rows_of[unit.key] = list(again.rows)
+        nonlocal count, problems, unchecked
+        count += len(again.rows)
+        take(unit.key, again.rows)
         unchecked += [f"image '{image}': the run measured or predicted other labels, which the model rates alike "
                       f"within {2 * tolerance.value:g}; look at it yourself" for image in again.as_then]  # fmt: skip
         for image, rows in work.stored(unit).items():
@@ -99,7 +101,7 @@ def compare_rows(
         failed, _ = execute(plan.model, work, units, in_order.keep, tick)
     if failed:
         work(failed[0], nullcontext(), tick)  # once more, so that the error is the model's own
-    return rows_of, problems, unchecked
+    return count, problems, unchecked
 
 
 class _Part(NamedTuple):
@@ -306,23 +308,6 @@ def _on_curve(stored: StoredRow, recomputed: StoredRow) -> tuple[bool, float]:
         return False, float(np.abs(curve - other).max(initial=0.0))
     _, first, second = np.intersect1d(counts, others, return_indices=True)
     return True, float(np.abs(curve[first] - other[second]).max(initial=0.0))
-
-
-def check_hints(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
-    """Hints that do not come out again."""
-    results = recorded.results
-    policy = None if results.policy is None else parse_policy(results.policy.text, POLICY)
-    now = find_hints(plan.model, plan.images, plan.bundles, plan.settings) if policy and wanted(policy, results) else ()
-    then = results.hints
-    same = len(then) == len(now) and all(map(_same_hint, then, now))
-    texts = [" ".join(hint.text for hint in hints) or "none" for hints in (then, now)]
-    problems = [] if same else [f"{RESULTS}: the hints are: {texts[0]}, expected: {texts[1]}"]
-    return Outcome(f"{len(now)} come out again", problems)
-
-
-def _same_hint(first: Hint, second: Hint) -> bool:
-    near = max(abs(first.before - second.before), abs(first.after - second.after)) <= OTHER
-    return near and replace(first, before=0.0, after=0.0) == replace(second, before=0.0, after=0.0)
 
 
 def check_runtime(recorded: RecordedRun, then: Runtime, plan: EvaluationPlan) -> Outcome:

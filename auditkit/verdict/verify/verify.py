@@ -270,7 +270,7 @@ def _recompute(
     _check_rows(result, recorded, plan, deciding, sampling, tolerance, progress)
     if recorded.results.policy is not None:
         result.check("pictures", lambda: pictures.check_pictures(recorded, plan))
-        result.check("hints", lambda: recompute.check_hints(recorded, plan))
+        result.check("hints", lambda: maps.check_hints(recorded, plan))
         result.check("examination", lambda: examination.check_examination(recorded, plan, progress))
         result.check("reproductions", lambda: maps.check_reproductions(recorded, plan, opened.pool))
     explained = recorded.results.explained
@@ -323,20 +323,23 @@ def _check_rows(
     result.sample = Sample(sampling.seed or 0, len(drawn), len(added), sample.escape_text(count, len(drawn)),
                            tolerance.value, tolerance.why)  # fmt: skip
 
-    rows = dict[range, list[Row]]()
+    tables, all_drawn = dict[str, moved.Table](), len(drawn) == count
+
+    def take(key: str, rows: list[Row]) -> None:
+        if all_drawn:
+            tables[key] = moved.table(recorded, key, rows)
 
     def compare_rows() -> Outcome:
         positions = sorted([*drawn, *added])
-        units, problems, unchecked = recompute.compare_rows(recorded, plan, positions, tolerance, progress)
-        rows.update(units)
+        rows, problems, unchecked = recompute.compare_rows(recorded, plan, positions, tolerance, progress, take)
         images = f"{len(drawn)} images, drawn with seed {sampling.seed}, and {len(added)} that decide most"
-        return Outcome(f"{sum(map(len, units.values())):,} rows of {images} come out again", problems, unchecked)
+        return Outcome(f"{rows:,} rows of {images} come out again", problems, unchecked)
 
     if recorded.failed_by_model:
         result.check("failed", lambda: recompute.check_failed(recorded, plan))
     result.check("sample", compare_rows)
-    if rows.keys() == recorded.units.keys() and len(drawn) == count:
-        result.check("figures", lambda: moved.check_figures(recorded, runtime, rows, plan.model.graphs))
+    if tables.keys() == set(recorded.units.values()):
+        result.check("figures", lambda: moved.check_figures(recorded, runtime, tables, plan.model.graphs))
     result.check("runtime", lambda: recompute.check_runtime(recorded, runtime, plan))
 
 
