@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,14 +22,15 @@ from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.consistency import NOT_SUMMED_UP
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun
 
-Table = Any  # pyarrow.Table, which is slow to import
+if TYPE_CHECKING:
+    import pyarrow as pa
 _MOST_NAMED = 3  # figures, of those that moved most
 _ROUNDING = 1e-8  # versions of scipy and numpy differ by less
 _GROUPS = ("metrics", "controls", "comparisons", "classes")
 
 
 def check_figures(
-    recorded: RecordedRun, runtime: Runtime, tables: Mapping[str, Table], graphs: Mapping[str, str]
+    recorded: RecordedRun, runtime: Runtime, tables: Mapping[str, "pa.Table"], graphs: Mapping[str, str]
 ) -> Outcome:
     """Which figures moved, by how much, and whether the verdict would be another; never a problem by itself."""
     then = recorded.results
@@ -48,7 +49,7 @@ def check_figures(
     return Outcome(f"{about}; the verdict would be the same, {then.verdict}")
 
 
-def table(recorded: RecordedRun, key: str, rows: Sequence[Row]) -> Table:
+def table(recorded: RecordedRun, key: str, rows: Sequence[Row]) -> "pa.Table":
     """The rows of a unit as the run would store them, with the images that it left out."""
     columns = fitted({field.name: [getattr(row, field.name) for row in rows] for field in fields(Row)})
     return with_failed_images(columns, failed_images(recorded.store.read(key)))
