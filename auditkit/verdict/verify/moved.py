@@ -24,14 +24,14 @@ from auditkit.verdict.verify.run_record import Outcome, RecordedRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Tables = dict[str, "pa.Table"]  # rows of the run's units, by key
 _MOST_NAMED = 3  # figures, of those that moved most
 _ROUNDING = 1e-8  # versions of scipy and numpy differ by less
 _GROUPS = ("metrics", "controls", "comparisons", "classes")
 
 
-def check_figures(
-    recorded: RecordedRun, runtime: Runtime, tables: Mapping[str, "pa.Table"], graphs: Mapping[str, str]
-) -> Outcome:
+def check_figures(recorded: RecordedRun, runtime: Runtime, tables: Tables, graphs: Mapping[str, str]) -> Outcome:
     """Which figures moved, by how much, and whether the verdict would be another; never a problem by itself."""
     then = recorded.results
     with np.errstate(all="ignore"):

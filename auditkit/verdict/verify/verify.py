@@ -323,7 +323,7 @@ def _check_rows(
     result.sample = Sample(sampling.seed or 0, len(drawn), len(added), sample.escape_text(count, len(drawn)),
                            tolerance.value, tolerance.why)  # fmt: skip
 
-    tables, all_drawn = dict[str, moved.Table](), len(drawn) == count
+    tables, all_drawn = moved.Tables(), len(drawn) == count
 
     def take(key: str, rows: list[Row]) -> None:
         if all_drawn:
