@@ -163,6 +163,16 @@ def test_progress_is_told_before_the_first_image_is_done(
     assert PROGRESS.sub("", told) == ""
 
 
+def test_the_bar_of_a_terminal_says_the_same_before_the_first_image_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for variable, value in (("TERM", "xterm"), ("COLUMNS", "120")):
+        monkeypatch.setenv(variable, value)
+    _tick(monkeypatch, "explaining", 2, [(31, 0, 310), (31, 0.01, 310)])
+    assert "0.5%, 10 rows/s, 3.4 h left" in capsys.readouterr().err
+
+
 def test_what_an_earlier_run_has_done_does_not_count_as_pace(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import auditkit
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
+from auditkit.metrics.curves import parse_steps
+from auditkit.runs.evaluate import evaluate
+from auditkit.runs.evaluation.settings import Evaluation
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
@@ -118,6 +122,16 @@ def test_maps_for_the_predicted_label_alone_say_nothing_of_soundness(given: Inpu
     assert summary.value("insertion", "few") is not None
     assert summary.value("soundness", "few") is None
     assert "not assessed" in str(summary)
+
+
+def test_progress_moves_within_a_unit(given: Inputs) -> None:
+    model, images, maps = given
+    done, opened = [0.0], auditkit.load(model, preset="unit", settings=CPU)
+    settings = Evaluation(steps=parse_steps("10"), controls=False, saliency="none")
+    evaluate(opened, Dataset.open(images, 4), {"maps": auditkit.open_bundle(maps)}, settings,
+             progress=lambda _total: lambda images, _rows=0: done.append(done[-1] + images))  # fmt: skip
+    assert len({round(images, 6) for images in done if 0 < images < IMAGES}) >= 5  # of the only unit
+    assert done[-1] == pytest.approx(IMAGES)
 
 
 def test_batch_sizes_change_no_number(given: Inputs, device: str) -> None:

@@ -124,6 +124,12 @@ def test_budgets(text: str, seconds: float | None) -> None:
     assert plans.budget_of(text, AuditRequest(STANDARD, None), "cpu") == seconds
 
 
+def test_a_cpu_has_a_budget_by_default() -> None:
+    for policy, seconds in (("standard", 1200), ("explore", 180)):
+        request = AuditRequest(read_policy(policy), None)
+        assert [plans.budget_of(None, request, device) for device in ("cpu", "cuda")] == [seconds, None]
+
+
 @pytest.mark.parametrize("text", ["", "10", "0m", "ten minutes", "-5m"])
 def test_bad_budgets(text: str) -> None:
     with pytest.raises(BadInput, match="is not like 90s, 10m or 1h"):
@@ -157,6 +163,15 @@ def test_the_command_says_its_plan_first_and_stops_there_when_asked(folder: Path
     assert not (tmp_path / "run").exists()
     refused(command(*told, "--budget", "soon"), "is not like 90s, 10m or 1h")
     refused(command(*told, "--limit", "0"), "--limit")
+
+
+def test_an_audit_takes_other_labels_and_steps_and_fewer_images(folder: Path, tmp_path: Path) -> None:
+    words = ("audit", folder / "model.onnx", folder / "images.npz", "-o", tmp_path / "run", "--preset", "unit",
+             "--method", "occlusion", "--dry-run", "--json", "--limit", "40", "--labels", "top2")  # fmt: skip
+    many, few = (json.loads(command(*words, "--steps", steps).stdout) for steps in ("16", "4"))
+    assert many["plan"] == "40 of 100 images, maps of the labels top2 by occlusion, policy standard"
+    assert many["phases"][1]["phase"] == "evaluating"
+    assert many["phases"][1]["rows"] > 2 * few["phases"][1]["rows"]
 
 
 @pytest.mark.parametrize("verb", ["explain", "evaluate", "examine"])

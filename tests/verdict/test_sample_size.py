@@ -28,6 +28,11 @@ def test_the_cost_is_that_of_all_curves() -> None:
     assert expected_passes(read_policy("standard"), 50, 5).insertion_curves > passes.insertion_curves
 
 
+def test_a_first_look_costs_less_than_half_of_standard() -> None:
+    explore, standard = (expected_passes(read_policy(name), 20).total for name in ("explore", "standard"))
+    assert explore < standard / 2
+
+
 @pytest.mark.parametrize(("entry", "text"), [
     (Expected("a", 30, 60, 10), "about 30 images; 60 suffice in four of five cases seen"),
     (Expected("a", 30, None, 10), "about 30 images; more than 200 in one of five cases seen"),
