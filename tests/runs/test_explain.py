@@ -17,11 +17,12 @@ from PIL import Image
 import auditkit
 from auditkit.data import bundles
 from auditkit.data.bundles import HeatmapSet
+from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, IntegrityFailure, NoGradient
 from auditkit.methods.registry import METHODS
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model import gradient
-from auditkit.runs.explain import Explanation
+from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation import record
 from auditkit.runs.explanation.record import RECORD, Record
 from tests.support import onnx_models
@@ -140,6 +141,24 @@ def test_methods_that_ask_the_model(given: tuple[Path, Path], tmp_path: Path, me
     assert all(np.ptp(held.values) > 0 for held in found)
 
 
+@pytest.mark.parametrize("method", ["mask", "differences", "rise", "occlusion"])
+def test_progress_moves_within_a_unit(given: tuple[Path, Path], tmp_path: Path, method: str) -> None:
+    few = {"mask": {"steps": "9"}, "differences": {"most_passes": "64"}}.get(method, {})
+    done, opened = [0.0], auditkit.load(given[0], preset="unit", settings=CPU)
+    what = Explanation(method, "top1", tuple(few.items()))
+    explain(opened, Dataset.open(given[1], 4).select(range(4)), what, tmp_path / "maps",
+            progress=lambda _total: lambda images, _rows=0: done.append(done[-1] + images))  # fmt: skip
+    assert len({round(images, 6) for images in done if 0 < images < 4}) >= 3  # of the only unit
+    assert done[-1] == pytest.approx(4)
+
+
+def test_maps_of_large_images_are_kept_one_by_one_on_a_cpu(given: tuple[Path, Path], tmp_path: Path) -> None:
+    large = auditkit.load(onnx_models.save(onnx_models.convnet(size=128), tmp_path, "large.onnx"), settings=CPU)
+    small = auditkit.load(given[0], settings=CPU)
+    for method in ("differences", "rise", "occlusion", "grad-cam"):
+        assert METHODS[method].together(large) == 1 < METHODS[method].together(small)
+
+
 def test_without_a_gradient_masks_come_from_differences(given: tuple[Path, Path], tmp_path: Path) -> None:
     model, images = given
     opened = auditkit.load(model, preset="unit", settings=CPU)
@@ -161,6 +180,8 @@ def _vendors(kind: str) -> onnx.ModelProto:
         "no rule": ([make("Det", ["image"], ["p"])], 3, "N", 17),
         "no check": ([make("GlobalAveragePool", ["image"], ["p"])], 3, "N", 17),
         "coupled": ([make("ReduceMean", ["image"], ["m"], axes=[0]), make("Sub", ["image", "m"], ["p"])], 192, "N", 17),
+        "dynamically quantised": ([make("DynamicQuantizeLinear", ["image"], ["q", "s", "z"]),
+                                   make("DequantizeLinear", ["q", "s", "z"], ["p"])], 192, "N", 17),
         "fixed batch": ([make("Add", ["image", "rows"], ["p"])], 192, 3, 17),
         "not raised": ([make("Relu", ["image"], ["p"])], 192, "N", 9),
     }[kind]  # fmt: skip
@@ -173,8 +194,8 @@ def _vendors(kind: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(("kind", "reason"), [
     ("no rule", "no gradient rule for Det"), ("no check", "the scores hardly change"),
-    ("coupled", "change each other's scores"), ("fixed batch", "batches of 3, all that the model takes"),
-    ("not raised", "operator set 9 cannot be raised"),
+    ("coupled", "change each other's scores"), ("dynamically quantised", "change each other's scores"),
+    ("fixed batch", "batches of 3, all that the model takes"), ("not raised", "operator set 9 cannot be raised"),
 ])  # fmt: skip
 def test_every_file_gets_a_map(
     given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, reason: str
@@ -183,7 +204,8 @@ def test_every_file_gets_a_map(
     if kind == "not raised":
         monkeypatch.setattr(version_converter, "convert_version", Mock(side_effect=RuntimeError("no adapter")))
     opened = auditkit.load(onnx_models.save(_vendors(kind), tmp_path, "v.onnx"), preset="unit", settings=CPU)
-    infill, hide = ("distractors", "random") if kind in ("coupled", "fixed batch") else ("gray", "gray")
+    batches = kind in ("coupled", "dynamically quantised", "fixed batch")  # of these, single gradients can be had
+    infill, hide = ("distractors", "random") if batches else ("gray", "gray")
     request = Explanation("mask", "top1", (("steps", "9"), ("infill", infill)))
     fitting = request.fitting(opened)
     assert (fitting.method, fitting.options) == ("differences", (("hide", hide),))
@@ -191,7 +213,7 @@ def test_every_file_gets_a_map(
     assert reason in fitting.notes[0].detail
     assert fitting.notes[1].detail == "steps=9"
     assert fitting.fitting(opened) == fitting
-    if kind not in ("coupled", "fixed batch"):  # of these two, single gradients can be had
+    if not batches:
         with pytest.raises(NoGradient, match="Use mask with --gradient differences"):
             Explanation("smoothgrad").fitting(opened)
     with pytest.raises(NoGradient, match=re.escape(reason)):
