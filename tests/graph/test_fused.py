@@ -144,3 +144,35 @@ def test_a_file_laid_out_for_one_machine_is_named_as_such(tmp_path: Path) -> Non
         pytest.skip("onnxruntime has no such layout on this machine")
     with pytest.raises(NoGradient, match=r"for the processor of one machine .* before onnxruntime optimised it"):
         gradient.ready(opened(proto, tmp_path))
+
+
+def test_a_layout_for_one_machine_is_refused_before_anything_is_run(tmp_path: Path) -> None:
+    model = opened(onnx_models.convnet(), tmp_path)
+    model.graph.graph.node[0].domain = "com.microsoft.nchwc"
+    with pytest.raises(NoGradient, match=r"of one machine \(1 node of com\.microsoft\.nchwc, first 'conv'\)"):
+        gradient.ready(model)
+
+
+def quantised_convolution(axes: list[int], **layout: int) -> onnx.ModelProto:
+    """A network of whole numbers, whose scores are means over two axes."""
+    operands = ("s", "z", "qw", "ws", "wz", "t", "u")
+    nodes = [
+        make("Transpose", ["image"], ["x"], perm=[0, 2, 3, 1] if layout else [0, 1, 2, 3]),
+        *quantised("QLinearConv", *operands, pads=[1] * 4, **layout),
+        make("ReduceMean", ["y"], ["p"], axes=axes, keepdims=0), make("MatMul", ["p", "n"], ["logits"]),
+    ]  # fmt: skip
+    nodes[2].domain = OURS if layout else ""
+    weights = {name: np.asarray(array) for name, array in WEIGHTS.items() if name in edit.names_read(*nodes)}
+    ends = [onnx_models.value("image", ["N", 3, 6, 6])], [onnx_models.value("logits", ["N", 6])]
+    model = onnx_models.model(nodes, *ends, weights)
+    model.opset_import.append(helper.make_opsetid(OURS, 1))
+    return model
+
+
+def test_with_channels_last_a_quantised_file_has_the_gradient_of_channels_first(tmp_path: Path) -> None:
+    feeds = {"image": normal(2, 3, 6, 6), "seed": normal(2, 6)}
+    files = quantised_convolution([2, 3]), quantised_convolution([1, 2], channels_last=1)
+    first, last = (ran(gradient.differentiate(opened(proto, tmp_path)), tmp_path, **feeds) for proto in files)
+    assert np.abs(first["gradient"]).max() > 0
+    for name in ("logits", "gradient"):
+        np.testing.assert_allclose(last[name], first[name], rtol=1e-4, atol=1e-5)
