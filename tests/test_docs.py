@@ -8,6 +8,7 @@ import pytest
 
 import auditkit
 from auditkit.report import pipeline
+from auditkit.runs.evaluation.settings import CONVENTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -68,6 +69,12 @@ def leads_nowhere(link: str, folder: Path) -> bool:
 def test_links_in_the_documentation_lead_to_files_and_headings(page: Path) -> None:
     local = [link for link in LINK.findall(page.read_text()) if "://" not in link]
     assert [link for link in local if leads_nowhere(link, page.parent)] == []
+
+
+def test_every_convention_that_results_record_is_written_down() -> None:
+    section = (ROOT / "docs" / "metrics.md").read_text().partition("\n## Conventions\n")[2].partition("\n## ")[0]
+    phrases = [phrase for text in CONVENTIONS.values() for phrase in text.removesuffix(" crop").split(", ")]
+    assert [phrase for phrase in phrases if phrase not in section] == []
 
 
 def test_help_of_checks_leads_to_headings() -> None:

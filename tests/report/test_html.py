@@ -282,6 +282,20 @@ def test_a_figure_that_was_tested_has_one_interval_everywhere(audited: Path) -> 
     assert "−0.987 to 0.123" in key_table
 
 
+def test_the_best_control_is_the_same_wherever_it_is_named(audited: Path) -> None:
+    """By the paired differences in the results, also where the rows that curves are drawn from have another order."""
+    loaded, other = load(audited), dict(zip(CONTROLS, CONTROLS[::-1], strict=True))
+    assert "best control: random map" in render_html(loaded)
+    pairs = tuple(
+        replace(pair, against=other.get(str(pair.against), pair.against)) for pair in loaded.results.comparisons
+    )
+    html = render_html(replace(loaded, results=replace(loaded.results, comparisons=pairs)))
+    row = html[html.index('<th scope="row">insertion<', html.index('class="key')) :]
+    assert '<span class="small">centred Gaussian</span>' in row[: row.index("</tr>")]
+    assert "best control: centred Gaussian" in html
+    assert "best control: random map" not in html
+
+
 def test_nothing_is_red_without_aone_check(audited: Path) -> None:
     text = render_html(changed(load(audited), checks=[]))
     key_table = text[text.index('class="key') : text.index("Every figure of the heatmaps")]

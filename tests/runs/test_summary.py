@@ -456,7 +456,8 @@ def test_what_a_table_has_no_room_for_is_said_below(model: Any, folder: Path, tm
     text = str(auditkit.evaluate(model, image_set(), some, labels="all", eps1=0.02, range=(0.2, 0.6), **asked))
     assert "labels all; infill gray; steps 2; range 0.2 to 0.6; eps 0.02 and 0.001; ties random; 12 images" in text
     names = ", ".join(map(title, (*FAITHFUL, *SPECIFIC)))
-    assert f"not assessed: some, {names}: 2 of 60 maps are missing: add one for every label" in text
+    assert f"not assessed: some, {names}: 2 of 60 maps are missing: add one for every label with " in text
+    assert "Bundle.add(ids, {label: maps}), or name the labels you have with --labels" in text
     text = str(auditkit.evaluate(model, image_set(), some, protocol="paper-code", labels="0,1", **asked))
     assert "protocol paper-code; labels 0,1 renormalised; infill zero; steps 2; eps 0.1 and 0.1; ties last" in text
     text = str(auditkit.evaluate(model, image_set(), folder / "a", labels="top1", **asked))
