@@ -28,6 +28,7 @@ from benchmarks.peers.tables import markdown as of_peers
 from benchmarks.planted import planted_table
 from benchmarks.record import record_table
 from benchmarks.reproduction import reproduction_table
+from benchmarks.scale import scale_table
 from benchmarks.steps import steps_table
 from benchmarks.two_objects import two_objects_table
 from benchmarks.zoo import zoo_table
@@ -174,6 +175,7 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "explain-": ("Learning masks", learning),
     "kernels-": ("Where a GPU's time goes", kernels),
     "record": ("What keeping maps costs", record_table),
+    "scale": ("What many images cost beside the model", scale_table),
     "memory-": ("What the verbs take of a GPU's memory", memory_table),
     "peers-": ("Peers on the same work", of_peers),
     "opening": ("Opening a model", opening),

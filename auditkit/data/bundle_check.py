@@ -82,13 +82,13 @@ def _map_problems(
 ) -> Iterator[Problem]:
     tick, frame = progress(len(bundle)), bundle.header.frame
     shown = images if frame == "original-image" else None
-    picture_size = _picture_sizes(shown, card)
+    picture_size, read = _picture_sizes(shown, card), bundle.reader()
     constant, negative = list[Entry](), list[Entry]()
     converted = list[tuple[Entry, str]]()
     for entry in bundle.entries:
         tick(1)
         try:
-            values, kind = bundle.read_typed(entry)
+            values, kind = read(entry)
             alignment.check_size((values.shape[0], values.shape[1]), frame, card, picture_size(entry.image))
         except BadInput as error:
             kind = "colour-picture" if isinstance(error, ColourPicture) else "other"

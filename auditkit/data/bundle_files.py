@@ -160,25 +160,39 @@ def split_reference(heatmap: str) -> tuple[str, int | None]:
     return heatmap, None
 
 
-def read_map(folder: Path, heatmap: str) -> tuple[Array, str]:
-    """One map as float32 [height, width], and the type of its file; the rest of a stack is not read."""
-    file, position = split_reference(heatmap)
-    with open_inside(folder, file) as stream:
-        stored = map_array(stream, f"{folder / file}")
+class MapReader:
+    """Reads the maps of a folder, quickly where several in a row are of one file: the last one stays mapped."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: str | None = None
+        self._stored = np.zeros(0)
+
+    def read(self, heatmap: str) -> tuple[Array, str]:
+        """One map as float32 [height, width], and the type of its file; the rest of a stack is not read."""
+        file, position = split_reference(heatmap)
+        stored, name = self._array(file), f"{self._folder / file}"
         if stored.ndim == 3 and position is None and len(stored) == 1:
             position = 0
         if stored.ndim == (3 if position is None else 4) and stored.shape[-1] in _COLOUR_CHANNELS:
-            raise ColourPicture(f"{folder / file}, {stored.dtype}{list(stored.shape)}, is {COLOUR_PICTURE}")
+            raise ColourPicture(f"{name}, {stored.dtype}{list(stored.shape)}, is {COLOUR_PICTURE}")
         if stored.ndim != (2 if position is None else 3):
             expected = "[height, width]" if position is None else "[maps, height, width]"
-            raise BadInput(f"{folder / file} holds {list(stored.shape)}, but '{heatmap}' needs {expected}.")
+            raise BadInput(f"{name} holds {list(stored.shape)}, but '{heatmap}' needs {expected}.")
         if position is not None and position >= len(stored):
-            raise BadInput(f"{folder / file} holds {len(stored)} maps, but the manifest names number {position}.")
+            raise BadInput(f"{name} holds {len(stored)} maps, but the manifest names number {position}.")
         values = stored if position is None else stored[position]
         if values.size > MAX_PIXELS:
-            raise BadInput(f"{folder / file}: a map of {list(values.shape)} has more than {MAX_PIXELS:,} pixels.")
+            raise BadInput(f"{name}: a map of {list(values.shape)} has more than {MAX_PIXELS:,} pixels.")
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and that is refused
             return np.array(values, np.float32, order="C"), stored.dtype.str
+
+    def _array(self, file: str) -> Array:
+        """The array of a file."""
+        if file != self._file:
+            with open_inside(self._folder, file) as stream:
+                self._stored, self._file = map_array(stream, f"{self._folder / file}"), file
+        return self._stored
 
 
 def map_array(stream: BinaryIO, name: str) -> Array:

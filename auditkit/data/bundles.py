@@ -1,6 +1,7 @@
 """Bundles of heatmaps: written from any framework's arrays, read one map at a time."""
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -57,7 +58,8 @@ class HeatmapSet:
         return f"HeatmapSet({self.path}, {len(self)} maps of {len(self.labels)} images, {self.header.method or '?'})"
 
     def __iter__(self) -> Iterator[Heatmap]:
-        return (Heatmap(entry.image, entry.label, self.read(entry)) for entry in self.entries)
+        read = self.reader()
+        return (Heatmap(entry.image, entry.label, read(entry)[0]) for entry in self.entries)
 
     @cached_property
     def labels(self) -> dict[str, tuple[int, ...]]:
@@ -75,6 +77,16 @@ class HeatmapSet:
         """The maps of these images alone."""
         return replace(self, entries=tuple(entry for entry in self.entries if entry.image in images))
 
+    def entries_digest(self) -> str:
+        """Digest of what is said of the maps, without reading them."""
+        lines = "\n".join(f"{entry.image}\0{entry.label}\0{entry.heatmap}" for entry in self.entries)
+        return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+
+    def files(self) -> list[Path]:
+        """The files of the maps, each once."""
+        return [self.path / name for name in dict.fromkeys(files.split_reference(entry.heatmap)[0]
+                                                           for entry in self.entries)]  # fmt: skip
+
     def get(self, image: str, label: int) -> Array:
         """The map of one image and label, float32 [height, width]."""
         if (image, label) not in self._entries:
@@ -91,11 +103,20 @@ class HeatmapSet:
         """The map of an entry, and the type of its file."""
         if elsewhere.asker is not None:
             return elsewhere.asker(HeatmapSet.read_typed, replace(self, entries=()), entry)
-        values, kind = files.read_map(self.path, entry.heatmap)
-        problem = files.not_finite(values)
-        if problem:
-            raise BadInput(f"{self.path / entry.heatmap}, image '{entry.image}', label {entry.label}: {problem}.")
-        return values, kind
+        return self.reader()(entry)
+
+    def reader(self) -> Callable[[Entry], tuple[Array, str]]:
+        """Reads the maps of entries, quickly in the order of the manifest: the map, and the type of its file."""
+        maps = files.MapReader(self.path)
+
+        def read(entry: Entry) -> tuple[Array, str]:
+            values, kind = maps.read(entry.heatmap)
+            problem = files.not_finite(values)
+            if problem:
+                raise BadInput(f"{self.path / entry.heatmap}, image '{entry.image}', label {entry.label}: {problem}.")
+            return values, kind
+
+        return read
 
 
 def open_bundle(path: "str | Path") -> HeatmapSet:
@@ -215,7 +236,7 @@ class Bundle:
             raise BadInput(f"the map of image '{image}', label {label} has {list(values.shape)} pixels.")
         existing = new.get(pair)
         if existing is None and pair in self._references:
-            existing = files.read_map(self.path, self._references[pair])[0]
+            existing = files.MapReader(self.path).read(self._references[pair])[0]
         if existing is not None and not np.array_equal(existing, values):
             raise BadInput(f"{self.path} has another map for image '{image}', label {label} already.")
         return existing is None

@@ -5,9 +5,10 @@ same. The cache is the user's own; if it cannot be used, files are read.
 """
 
 import hashlib
+import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from auditkit.user_cache import opened_table, unusable
 UNREADABLE = b"unreadable"  # in place of a digest
 _SETTLED_NS = 2 * 10**9  # a file that changed later than this may change again within the same tick of its clock
 _TABLE = "digests (path BLOB PRIMARY KEY, version TEXT, sha256 BLOB)"
+_FACTS = "facts (key TEXT PRIMARY KEY, fact TEXT)"
 
 FileVersion = tuple[str, int, int, int]  # path, size, time of change and of status change in nanoseconds
 _digests: dict[FileVersion, bytes] = {}  # that this process knows
@@ -52,6 +54,21 @@ def file_digests(paths: Sequence[Path]) -> list[bytes]:
     _digests.update(new)
     _save(new)
     return digests
+
+
+def remembered(about: str, files: Sequence[Path], compute: Callable[[], str]) -> str:
+    """What `compute` finds out about files, which are not read again while none of them has changed."""
+    begin, versions = time.time_ns(), [file_version(path) for path in files]
+    key = hashlib.sha256(json.dumps([about, versions]).encode()).hexdigest()
+    with unusable(), opened_table(_FACTS) as database:
+        row = database.execute("SELECT fact FROM facts WHERE key = ?", (key,)).fetchone()
+        if row is not None:
+            return str(row[0])
+    fact = compute()
+    if all(version is not None and max(version[2:]) < begin - _SETTLED_NS for version in versions):
+        with unusable(), opened_table(_FACTS) as database:
+            database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, fact))
+    return fact
 
 
 def _load(versions: Sequence[FileVersion]) -> dict[FileVersion, bytes]:

@@ -30,11 +30,12 @@ class Matrices:
     @classmethod
     def of(cls, rows: MetricRows) -> "Matrices":
         """The matrices of a source."""
-        odds = rows.lists("log_odds")
-        positions = rows.measured[rows.place[rows.measured] < odds.shape[1]]
+        odds = rows.lists("log_odds", rows.measured)
+        listed = rows.place[rows.measured] < odds.shape[1]
+        positions, odds = rows.measured[listed], odds[listed]
         images, number = np.unique(rows.image[positions], return_inverse=True)
         matrices = np.full((len(images), odds.shape[1], odds.shape[1]), np.nan)
-        matrices[number, :, rows.place[positions]] = odds[positions]
+        matrices[number, :, rows.place[positions]] = odds
         predicted = np.zeros(matrices.shape[:2], np.bool_)
         predicted[number, rows.place[positions]] = rows.predicted[positions]
         return cls(images, matrices, predicted)

@@ -29,7 +29,7 @@ class MetricRows:
     predicted: Array  # whether the row's label is the predicted one
     prediction: Array  # [images] the predicted label
     column: Callable[[str], Array]  # a column of numbers, NaN where a row has none
-    lists: Callable[[str], Array]  # a column of lists [rows, length]
+    lists: Callable[[str, Array], Array]  # the lists of some rows in a column [rows, length]
     positions: Array  # of the source's rows
     measured: Array  # positions of those that have figures
     in_label_set: Array  # positions of those whose image has a label in the label set
@@ -115,17 +115,18 @@ def degenerate_boxes(rows: MetricRows, name: str) -> Result:
 
 def saliency_metric_tuned(rows: MetricRows, name: str, column: str = "saliency_by_delta") -> Result:
     """The saliency metric with a delta tuned on one half of the images and reported on the other."""
-    by_delta = rows.lists("saliency_by_delta")
-    positions = rows.target_rows[np.isfinite(by_delta[rows.target_rows]).any(axis=1)]
+    by_delta = rows.lists("saliency_by_delta", rows.target_rows)
+    has = np.isfinite(by_delta).any(axis=1)
+    positions = rows.target_rows[has]
     if not len(positions):
         return None
     tuning = np.unique(rows.image[positions], return_inverse=True)[1] % _HOLDOUT == 0
     if tuning.all():
         return NotAssessed(name, "one-image-has-no-halves")
-    delta = tune_delta(by_delta[positions][tuning].T)
+    delta = tune_delta(by_delta[has][tuning].T)
     images = len(np.unique(rows.image[positions[tuning]]))
     index = int(np.flatnonzero(delta == DELTAS)[0])
-    values = rows.lists(column)[positions][~tuning, index]
+    values = rows.lists(column, positions)[~tuning, index]
     return rows.per_pair(name, positions[~tuning], values, Note("tuned-delta", images, value=float(delta)))
 
 

@@ -90,13 +90,46 @@ def _exact_similarity(first: Array, second: Array, pixels: int) -> float:
 
 
 def first_similar(fingerprints: Array, least: float) -> Array:
-    """For each of the fingerprints [N, BYTES], the index [N] of the first of similarity `least` or more."""
-    top, above = _halves(fingerprints)
-    indices = [np.zeros(0, np.int64)]
-    for start in range(0, len(fingerprints), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        indices.append((_similarity(top[block], above[block], top, above) >= least).argmax(axis=1))
-    return np.concatenate(indices)
+    """For each of the fingerprints [N, BYTES], the index [N] of the first of similarity `least` or more.
+
+    Similar ones differ in few bits. If these are cut into more blocks than that, two similar ones share a block, so
+    that only those that do are compared, and the work hardly grows faster than their number.
+    """
+    _, first, inverse = np.unique(fingerprints, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    distinct, similar = first[order], np.arange(len(first))
+    for group in _candidates(fingerprints[distinct], least):
+        for start in range(0, len(group), _BLOCK):
+            part = group[start : start + _BLOCK]
+            alike = similarity(fingerprints[distinct[part]], fingerprints[distinct[group]]) >= least
+            similar[part] = np.minimum(similar[part], group[alike.argmax(axis=1)])
+    return np.asarray(distinct[similar][np.argsort(order)[inverse.ravel()]])
+
+
+def _candidates(fingerprints: Array, least: float) -> Iterator[Array]:
+    """Indices, ascending, of fingerprints that share a block of bits: all that may be similar share one."""
+    bits = np.unpackbits(fingerprints, axis=1)
+    shuffle = np.random.default_rng(0).permutation(SAMPLE)  # neighbouring pixels are alike on most maps
+    for half, most in ((bits[:, :SAMPLE], _most_tops_apart), (bits[:, SAMPLE:], _most_above_apart)):
+        differing = most(np.unique(half.sum(axis=1, dtype=np.int64)), least - 1e-3)  # a margin for rounding
+        for block in np.array_split(half[:, shuffle], min(differing + 1, SAMPLE), axis=1):
+            numbers = np.unique(np.packbits(block, axis=1), axis=0, return_inverse=True)[1].ravel()
+            order = np.argsort(numbers, kind="stable")
+            groups = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+            yield from (group for group in groups if len(group) > 1)
+
+
+def _most_tops_apart(counts: Array, least: float) -> int:
+    """Bits that differ at most in two tenths that overlap by `least`, if they have one of these counts of bits."""
+    return int(2 * (1 - least) * counts.max(initial=0))
+
+
+def _most_above_apart(counts: Array, least: float) -> int:
+    """Bits that differ at most where the pixels above the mean correlate by `least`."""
+    first, second = counts[:, None], counts[None]
+    spread = np.sqrt((first * (SAMPLE - first)).astype(np.float64) * (second * (SAMPLE - second)))
+    apart = (SAMPLE * (first + second) - 2 * first * second - 2 * least * spread) / SAMPLE
+    return int(apart[apart >= np.abs(first - second)].max(initial=0))
 
 
 def is_repeated(fingerprints: Array, digests: Array, groups: Array, pictures: Array) -> Array:

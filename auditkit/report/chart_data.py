@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GRID = np.linspace(0, 1, 51)  # kept shares that every curve is read at
 BAND = (0.1, 0.9)  # of the images
+MOST_CURVE_IMAGES = 2000  # of a run whose curves are drawn: more do not change what is seen, and fill the memory
 SEED = 0  # of the choice of points, where there are too many to draw
 
 
@@ -68,21 +69,29 @@ class Rows:
         return np.asarray(positions[~self.table.failed()[positions]])
 
     @cached_property
+    def curve_images(self) -> list[str]:
+        """The images whose curves are drawn."""
+        return [self.table.images[number] for number in sample(np.arange(len(self.table.images)), MOST_CURVE_IMAGES)]
+
+    @cached_property
     def curves(self) -> dict[tuple[str, bool], Curve]:
         """The insertion curves of each source, of predicted labels (True) and of others."""
+        import pyarrow as pa  # noqa: PLC0415 - slow to import
+        import pyarrow.compute as pc  # noqa: PLC0415
+
         curves: dict[tuple[str, bool], list[Array]] = defaultdict(list)
-        for table in self.loaded.tables():
-            columns = [table.column(name).to_pylist() for name in ("bundle", "infill", "predicted")]
+        images, size = pa.array(self.curve_images), self.loaded.results.subject.card.get("size")
+        pixels = int(np.prod(size)) if isinstance(size, tuple) else None
+        for unit in self.loaded.tables():
+            drawn = pc.and_(pc.is_in(unit.column("image"), images), pc.equal(unit.column("infill"), self.infill))
+            table = unit.filter(drawn)
+            columns = [table.column(name).to_pylist() for name in ("bundle", "predicted")]
             rows = zip(*columns, _lists(table.column("keep_counts")), _lists(table.column("curve")), strict=True)
-            for bundle, infill, predicted, counts, scores in rows:
-                if infill == self.infill and len(counts) and len(counts) == len(scores):
-                    curve = np.interp(GRID, counts / self._pixels(counts), scores, left=np.nan, right=np.nan)
+            for bundle, predicted, counts, scores in rows:
+                if len(counts) and len(counts) == len(scores):
+                    curve = np.interp(GRID, counts / (pixels or counts.max()), scores, left=np.nan, right=np.nan)
                     curves[bundle, bool(predicted)].append(curve.astype(np.float32))
         return {key: _mean_curve(np.stack(parts)) for key, parts in curves.items()}
-
-    def _pixels(self, counts: Array) -> int:
-        size = self.loaded.results.subject.card.get("size")
-        return int(np.prod(size)) if isinstance(size, tuple) else int(counts.max())
 
 
 def _lists(column: "pyarrow.ChunkedArray") -> list[Array]:

@@ -146,6 +146,7 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
             *((words, dashes, "line") for words, dashes in named.values())]  # fmt: skip
     caption = (
         f"Infill {name(rows.infill)}. Curves are read at {len(GRID)} kept shares, straight between the measured points."
+        f"{_thinned(len(rows.curve_images), len(rows.table.images), 'images')}"
     )
     if len(controls) > 1:
         caption += " Of the controls, means are drawn; the best is that of insertion in the table of figures."

@@ -21,7 +21,7 @@ from auditkit.runs.executor import LeftOut, Progress, Shard, Tick, UnitProgress,
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.figures import Batch as EarlierBatch
 from auditkit.runs.folder.parquet import fitted, with_failed_images
-from auditkit.runs.folder.store import Store
+from auditkit.runs.folder.store import MissingUnit, Store
 from auditkit.runs.summary.results import results
 from auditkit.runs.summary.summarise import Summary, summarise
 
@@ -68,11 +68,18 @@ def evaluate(
         settings_record = without_paths(to_object(record))
         with nullcontext(out) if isinstance(out, Store) else Store.open(out, settings_record) as store:
             keys = unit_keys(record.batches(earlier), pixels, device, plan.settings)
-            missing = [unit for unit, key in keys.items() if not store.has(key)]
+            stored = set(store.keys())
+            missing = [unit for unit, key in keys.items() if key not in stored]
             tick(len(images) - sum(map(len, missing)))
-            _measure_units(plan, missing, lambda unit, table: store.write(keys[unit], table), tick)
-            reader = Store(store.folder)
-            summary = summarise(lambda: reader.tables(keys.values()), plan.settings, runtime.result(), record)
+
+            def measure_missing(pending: Sequence[range]) -> Summary:
+                _measure_units(plan, pending, lambda unit, table: store.write(keys[unit], table), tick)
+                return summarise(lambda: store.tables(keys.values()), plan.settings, runtime.result(), record)
+
+            try:
+                summary = measure_missing(missing)
+            except MissingUnit:  # a part that an earlier run has left is damaged: now all of them are looked at
+                summary = measure_missing([unit for unit, key in keys.items() if not store.has(key)])
             LeftOut(model).check(summary.failed_images)  # also those of earlier sittings
             if store is not out:
                 store.finish(results(summary))

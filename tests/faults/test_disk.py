@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from auditkit.runs.explanation.record import RECORD, UNFINISHED, Record
+from auditkit.runs.folder import parquet, store
 from tests.support.interruptions import Undisturbed
 
 
@@ -119,3 +120,23 @@ def test_a_full_disk_loses_nothing(undisturbed: Undisturbed, small_disk: Path) -
     assert undisturbed.run("audit", out).returncode == 0
     assert set(kept) <= {path.name for path in (out / "items").iterdir()}
     undisturbed.check_same("audit", out)
+
+
+def test_a_finished_run_is_resumed_by_its_list_of_parts(
+    undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are decoded once, for the summary; if one is damaged, all are looked at and it is made again."""
+    out, decode, decoded = Path(shutil.copytree(undisturbed.output("evaluate"), tmp_path / "out")), parquet.decoded, []
+
+    def counting(key: str, content: bytes) -> object:
+        decoded.append(key)
+        return decode(key, content)
+
+    monkeypatch.setattr(store, "decoded", counting)
+    parts = sorted((out / "items").iterdir())
+    assert undisturbed.run("evaluate", out).returncode == 0
+    assert len(decoded) == len(parts)
+    for part in parts[:2]:
+        _cut(part)
+    assert undisturbed.run("evaluate", out).returncode == 0
+    undisturbed.check_same("evaluate", out)

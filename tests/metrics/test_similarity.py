@@ -162,6 +162,19 @@ def test_copies_are_told_by_the_first_of_them() -> None:
     assert first_similar(tops[:0], 0.95).tolist() == []
 
 
+@pytest.mark.parametrize("make", [smooth, plateaus])
+@pytest.mark.parametrize("least", [0.8, 0.95])
+def test_comparing_those_that_share_bits_finds_what_comparing_all_finds(make: Any, least: float) -> None:
+    """Copies with more and more noise, so that some are just similar and some are just not."""
+    maps, rng = make(30, (40, 40)), np.random.default_rng(0)
+    copies = [noisy(maps[number : number + 1], level) for number in range(30) for level in (0.001, 0.05, 0.1, 0.5)]
+    tops = prints(np.concatenate([maps, *copies]))[rng.permutation(150)]
+    tops[-1] = tops[3]
+    expected = (similarity(tops, tops) >= least).argmax(axis=1)
+    assert 30 < len(np.unique(expected)) < 140
+    assert first_similar(tops, least).tolist() == expected.tolist()
+
+
 def test_a_fingerprint_costs_next_to_nothing_beside_ranking() -> None:
     maps = smooth(8, (224, 224))
     start = time.process_time()

@@ -251,3 +251,20 @@ def test_a_share_has_a_width_even_at_its_ends() -> None:
 def test_what_has_no_interval_is_refused(call: Callable[[], object], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         call()
+
+
+@pytest.mark.parametrize("method", statistics.METHODS)
+def test_very_many_images_have_the_ends_that_resampling_would_give(
+    method: statistics.Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    values, images = rng.beta(0.5, 1.5, 18_000), rng.integers(0, 6000, 18_000)
+    normal = statistics.mean_interval(values, images, method=method)
+    monkeypatch.setattr(statistics, "_MOST_RESAMPLED", 10_000)
+    drawn = statistics.mean_interval(values, images, method=method)
+    assert normal.value == drawn.value
+    assert drawn.low is not None
+    assert drawn.high is not None
+    width = drawn.high - drawn.low
+    assert normal.low == pytest.approx(drawn.low, abs=0.05 * width)
+    assert normal.high == pytest.approx(drawn.high, abs=0.05 * width)

@@ -13,6 +13,7 @@ import numpy as np
 from auditkit import __version__
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
+from auditkit.data.file_digests import remembered
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model import runtime
@@ -193,9 +194,16 @@ def unit_keys(
 
 def bundle_digest(bundle: HeatmapSet) -> str:
     """Digest of a bundle's header and maps; the order and the files they were written in do not matter."""
-    digest = hashlib.sha256(json.dumps(to_json(bundle.header), sort_keys=True).encode())
+    header = json.dumps(to_json(bundle.header), sort_keys=True)
+    return remembered(
+        f"bundle digest {header} {bundle.entries_digest()}", bundle.files(), lambda: _digest(bundle, header)
+    )
+
+
+def _digest(bundle: HeatmapSet, header: str) -> str:
+    digest, read = hashlib.sha256(header.encode()), bundle.reader()
     for entry in sorted(bundle.entries, key=lambda entry: (entry.image, entry.label)):
-        values = bundle.read(entry)
+        values, _ = read(entry)
         digest.update(f"\0{entry.image}\0{entry.label}\0{values.shape}\0".encode("utf-8", "surrogateescape"))
         digest.update(values.data)
     return digest.hexdigest()

@@ -23,6 +23,7 @@ from auditkit.arrays import Array
 from auditkit.data.atomic_write import append, write_errors, write_whole
 from auditkit.data.bundle_files import HEADER, MAPS, split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
+from auditkit.data.file_digests import remembered
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.notes import Note, sentences
 from auditkit.methods.request import MethodResult, Request
@@ -193,10 +194,16 @@ class RecordedBundle:
     def checked(self) -> HeatmapSet:
         """The bundle as it is on the disk; refused where any map is not the one that was made."""
         bundle = open_bundle(self.path)
+        about = f"maps of the record {bundle.entries_digest()}"
+        remembered(about, [self.path / RECORD, *bundle.files()], lambda: self._check(bundle))
+        return bundle
+
+    def _check(self, bundle: HeatmapSet) -> str:
+        read = bundle.reader()
         for entry in bundle.entries:
             recorded = self.record.maps.get(entry.image, {}).get(str(entry.label))
             try:
-                stored = map_digest(bundle.read(entry))
+                stored = map_digest(read(entry)[0])
             except BadInput:
                 stored = ""  # it cannot be read any more
             if recorded != stored:
@@ -204,7 +211,7 @@ class RecordedBundle:
                 reason = "was not made here" if recorded is None else "was changed since it was made"
                 what = f"{file} {reason} (image '{entry.image}', label {entry.label})"
                 raise IntegrityFailure(f"{what}; delete {bundle.path} and run the command again.")
-        return bundle
+        return "sound"
 
     def make(self, request: Request, run: Callable[[Request], MethodResult], infill: str = "") -> None:
         """Write the maps of a request, some of them as soon as they are finished if the method can."""
@@ -270,9 +277,8 @@ def encoded(part: Part) -> bytes:
 
 def unnamed_files(bundle: HeatmapSet) -> list[Path]:
     """Files of maps that the manifest does not name: a writer was killed before it could add their names."""
-    named = {split_reference(entry.heatmap)[0] for entry in bundle.entries}
-    files = sorted((bundle.path / MAPS).iterdir())
-    return [path for path in files if path.relative_to(bundle.path).as_posix() not in named]
+    named = set(bundle.files())
+    return [path for path in sorted((bundle.path / MAPS).iterdir()) if path not in named]
 
 
 def picture_digest(*pictures: Array) -> str:

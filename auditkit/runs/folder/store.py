@@ -33,6 +33,10 @@ LEFT_OVER = r"\.[0-9a-z]+\.[0-9]+\.tmp"
 _KEY = re.compile("[0-9a-f]{64}")
 
 
+class MissingUnit(RuntimeFailure):
+    """A unit has no part, or a damaged one."""
+
+
 class Store:
     """A run's folder. `Store(folder)` only reads; `with Store.open(folder, settings)` writes, and nobody else can."""
 
@@ -117,7 +121,7 @@ class Store:
         """The rows of a unit, a pyarrow.Table."""
         table = self._load(key)
         if table is None:
-            raise RuntimeFailure(f"{self.folder} lacks unit {key[:12]}; give the command of the run again to add it.")
+            raise MissingUnit(f"{self.folder} lacks unit {key[:12]}; give the command of the run again to add it.")
         return table
 
     def tables(self, keys: Iterable[str]) -> Iterator[Any]:

@@ -1,7 +1,6 @@
 """All rows of a run as columns of numbers: thousands of images in some megabytes."""
 
-from collections.abc import Iterable, Iterator
-from copy import copy
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -38,22 +37,20 @@ class RowTable:
         """`named`: every label is one whose insertion, deletion and saliency metric are reported."""
         self.named = named
         codes: dict[str, dict[Any, int]] = {name: {} for name in CODED}
-        parts: dict[str, list[Array]] = {name: [] for name in (*CODED, *SMALL, *NUMBERS, *LISTS, DIGEST)}
-        tops, failed = list[tuple[Array, Array]](), list[FailedImage]()
+        parts: dict[str, list[Array]] = {name: [] for name in (*CODED, *SMALL, *NUMBERS, DIGEST)}
+        sparse: dict[str, list[tuple[Array, Array]]] = {name: [] for name in (*LISTS, TOP)}
+        failed = list[FailedImage]()
         for table in _joined_tables(tables, failed):
             for name in CODED:
                 parts[name].append(_codes(table.column(name), codes[name]))
             for name in (*SMALL, *NUMBERS):
                 parts[name].append(_numbers(table.column(name), np.float32 if name in SMALL else np.float64))
             for name in LISTS:
-                parts[name].append(_lists(table.column(name)))
+                sparse[name].append(_lists(table.column(name)))
             parts[DIGEST].append(_shortened(table.column(DIGEST)))
-            tops.append(_tops(table))
+            sparse[TOP].append(_tops(table))
         self._columns = {name: _joined(parts.pop(name)) for name in (*CODED, *SMALL, *NUMBERS, DIGEST)}
-        self._lists = {name: _joined_lists(parts.pop(name)) for name in LISTS}
-        has = np.concatenate([np.zeros(0, np.bool_), *(has for has, _ in tops)])
-        self._top_numbers = np.where(has, np.cumsum(has) - 1, -1)
-        self._tops = np.concatenate([np.zeros((0, BYTES), np.uint8), *(held for _, held in tops)])
+        self._sparse = {name: _Sparse(sparse.pop(name)) for name in (*LISTS, TOP)}
         self.failed_images = tuple(failed)  # that cannot be used
         self.image, self.source, self.infill = (self._columns.pop(name).astype(np.int64) for name in CODED[:3])
         self.images, self.sources, self.infills = (list(codes[name]) for name in CODED[:3])
@@ -84,15 +81,13 @@ class RowTable:
         """A column of numbers, NaN where there is none."""
         return self._columns[name]
 
-    def with_columns(self, columns: dict[str, Array], lists: dict[str, Array]) -> "RowTable":
-        """The same rows with other numbers in these columns."""
-        other = copy(self)
-        other._columns, other._lists = self._columns | columns, self._lists | lists
-        return other
-
-    def lists(self, name: str) -> Array:
-        """A column of lists [rows, greatest length] in float64, NaN where a row has none or a shorter one."""
-        return self._lists[name]
+    def lists(self, name: str, rows: Array) -> Array:
+        """Lists of these rows [rows, greatest length] in float64, NaN where a row has none or a shorter one."""
+        column = self._sparse[name]
+        lists = np.full((len(rows), column.held.shape[1]), np.nan)
+        has = column.numbers[rows] >= 0
+        lists[has] = column.held[column.numbers[rows[has]]]
+        return lists
 
     @cached_property
     def place(self) -> Array:
@@ -113,8 +108,8 @@ class RowTable:
 
     def tops(self, rows: Array) -> tuple[Array, Array]:
         """Those of the rows that have a fingerprint, and their fingerprints [rows, bytes]."""
-        numbers = self._top_numbers[rows]
-        return rows[numbers >= 0], self._tops[numbers[numbers >= 0]]
+        numbers = self._sparse[TOP].numbers[rows]
+        return rows[numbers >= 0], self._sparse[TOP].held[numbers[numbers >= 0]]
 
     def flags(self, rows: Array) -> dict[str, int]:
         """How many of these rows have each flag."""
@@ -131,7 +126,7 @@ class RowTable:
         rows = self.edge_rows()
         if len(rows):
             pictures[self.image[rows]] = self.column(DIGEST)[rows]
-            rows, tops = self.tops(rows[np.unique(self.image[rows], return_index=True)[1]])
+            rows, tops = self.tops(rows)  # one of each image
             pictures[self.image[rows]] = pictures[self.image[rows[first_similar(tops, COPIED)]]]
         return pictures
 
@@ -162,11 +157,31 @@ def _joined_tables(tables: Iterable[Any], failed: list[FailedImage]) -> Iterator
         yield pa.concat_tables(waiting)
 
 
+class _Sparse:
+    """A column of arrays that some rows have, those alone: `held[numbers[row]]`, where the number is not -1."""
+
+    def __init__(self, parts: Sequence[tuple[Array, Array]]) -> None:
+        has = np.concatenate([np.zeros(0, np.bool_), *(has for has, _ in parts)])
+        self.numbers = np.where(has, np.cumsum(has) - 1, -1).astype(np.int32)
+        width = max((held.shape[1] for _, held in parts), default=0)
+        kind = parts[0][1].dtype if parts else np.float64
+        self.held = np.full((int(has.sum()), width), 0 if kind == np.uint8 else np.nan, kind)
+        start = 0
+        for _, held in parts:
+            self.held[start : start + len(held), : held.shape[1]] = held
+            start += len(held)
+
+
 def _codes(column: Any, codes: dict[Any, int]) -> Array:
     """The number of each text, or list of texts, counted in the order in which they first come."""
-    values = column.to_pylist()
-    keys = (tuple(value) if isinstance(value, list) else value or "" for value in values)
-    return np.fromiter((codes.setdefault(key, len(codes)) for key in keys), np.int32, len(values))
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    lists = pa.types.is_list(column.type)
+    texts = pc.fill_null(pc.binary_join(column, "\0") if lists else column, "").combine_chunks().dictionary_encode()
+    keys = (tuple(text.split("\0") if text else ()) if lists else text for text in texts.dictionary.to_pylist())
+    numbers = np.fromiter((codes.setdefault(key, len(codes)) for key in keys), np.int32, len(texts.dictionary))
+    return np.asarray(numbers[texts.indices.to_numpy()])
 
 
 def _numbers(column: Any, kind: Any) -> Array:
@@ -186,22 +201,29 @@ def _shortened(column: Any) -> Array:
 
 
 def _tops(table: Any) -> tuple[Array, Array]:
-    """Which rows are of a bundle, or of edges, and have a fingerprint, and the fingerprints."""
-    pairs = zip(table.column("bundle").to_pylist(), table.column(TOP).to_pylist(), strict=True)
-    held = [None if bundle.startswith(CONTROL) and bundle != EDGES else top for bundle, top in pairs]
-    joined = np.frombuffer(b"".join(filter(None, held)), np.uint8)
-    return np.array([top is not None for top in held], np.bool_), joined.reshape(-1, BYTES)
+    """Which rows have a fingerprint that is kept, and the fingerprints: those of bundles, and one of edges an image."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    top, source = table.column(TOP), table.column("bundle")
+    has = pc.is_valid(top).to_numpy()
+    edges = has & pc.equal(source, EDGES).to_numpy()
+    images = table.column("image").combine_chunks().dictionary_encode().indices.to_numpy()
+    first = np.flatnonzero(edges)[np.unique(images[edges], return_index=True)[1]]
+    has &= ~pc.starts_with(source, CONTROL).to_numpy()
+    has[first] = True
+    held = np.frombuffer(b"".join(top.filter(has).to_pylist()), np.uint8)
+    return has, held.reshape(-1, BYTES)
 
 
-def _lists(column: Any) -> Array:
-    values = [value or () for value in column.to_pylist()]
-    lists = np.full((len(values), max(map(len, values), default=0)), np.nan)
-    for row, value in zip(lists, values, strict=True):
-        row[: len(value)] = value
-    return lists
+def _lists(column: Any) -> tuple[Array, Array]:
+    """Which rows have a list, and the lists [rows, greatest length]; float32 where that holds them."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
 
-
-def _joined_lists(parts: list[Array]) -> Array:
-    width = max((part.shape[1] for part in parts), default=0)
-    padded = [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=np.nan) for part in parts]
-    return np.concatenate([np.zeros((0, width)), *padded])
+    kind = np.float64 if column.type.value_type == pa.float64() else np.float32
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    has = lengths > 0
+    lists = np.full((int(has.sum()), int(lengths.max(initial=0))), np.nan, kind)
+    values = pc.list_flatten(column).cast(pa.float64()).to_numpy()  # NaN for null
+    lists[np.arange(lists.shape[1]) < lengths[has][:, None]] = values
+    return has, lists

@@ -5,9 +5,11 @@ on every image, and more images do not make that part smaller.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from auditkit.arrays import Array
 from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.metrics.per_image import MetricRows
 from auditkit.metrics.table import METRICS, SHARE, compute_all
@@ -15,7 +17,7 @@ from auditkit.metrics.values import NotAssessed, Values
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import SamplingError
 from auditkit.runs.summary.row_table import RowTable
-from auditkit.runs.summary.source_rows import Source, metric_rows
+from auditkit.runs.summary.source_rows import Source
 
 # Set on 3,930 curves of five models, known at every point. Areas are off by 0.1 to 0.4 of their bounds on average, and
 # up to a quarter of that has the same sign on all images. Of figures by 8 to 128 steps 98 in 100 kept to what is said,
@@ -35,13 +37,12 @@ def sampling_errors(
     settings: Evaluation,
 ) -> list[SamplingError]:  # fmt: skip
     """For each source under each infill, how far every figure may be off, and the one that may be off most."""
-    moved = [_moved(table, sign * USUAL, settings) for sign in (1, -1)]
     unknown = np.isnan(table.column("insertion_error")) & ~table.failed()
     entries = []
     for (source, infill), rows in sources.items():
         assessed = [figure for figure in figures[source, infill] if isinstance(figure, Values) and moves(figure.name)]
-        shifted = [{figure.name: figure for figure in compute_all(metric_rows(other, rows.positions))}
-                   for other in moved]  # fmt: skip
+        shifted = [{figure.name: figure for figure in compute_all(_moved(rows, sign * USUAL, settings))}
+                   for sign in (1, -1)]  # fmt: skip
         errors = {figure.name: _error(figure, [other[figure.name] for other in shifted]) for figure in assessed}
         if unknown[rows.positions].any():
             errors = {}
@@ -54,21 +55,31 @@ def sampling_errors(
     return entries
 
 
-def _moved(table: RowTable, errors: float, settings: Evaluation) -> RowTable:
+def _moved(rows: MetricRows, errors: float, settings: Evaluation) -> MetricRows:
     """The rows with their areas moved by so many errors, and what follows from the areas."""
-    areas = table.column("insertion") + errors * np.nan_to_num(table.column("insertion_error"))
+    at = rows.positions
+    moves = errors * np.nan_to_num(rows.column("insertion_error")[at])
+    areas = np.clip(rows.column("insertion")[at] + moves, 0, 1)
     # The curves of deletion have as many points. Both areas move apart, which changes relevance gain most.
-    lost = table.column("deletion") - errors * np.nan_to_num(table.column("insertion_error"))
-    columns = {"insertion": np.clip(areas, 0, 1), "deletion": np.clip(lost, 0, 1)}
-    rows = np.flatnonzero(np.isfinite(areas))
+    columns = {"insertion": areas, "deletion": np.clip(rows.column("deletion")[at] - moves, 0, 1)}
+    known = np.isfinite(areas)
     for name, ratio, eps in (("alpha", completeness, settings.eps1), ("beta", soundness, settings.eps2)):
         if eps is not None:
-            columns[name] = np.full(len(table), np.nan)
-            columns[name][rows] = ratio(columns["insertion"][rows], table.column("prob")[rows], eps)
-    # Own labels and others move apart, which changes their margins most.
-    odds, places = table.lists("log_odds"), np.arange(table.lists("log_odds").shape[1])
-    apart = np.where(table.place[:, None] == places, errors, -errors)
-    return table.with_columns(columns, {"log_odds": odds + apart * np.nan_to_num(table.lists("log_odds_error"))})
+            columns[name] = np.full(len(at), np.nan)
+            columns[name][known] = ratio(areas[known], rows.column("prob")[at][known], eps)
+    wide = {name: np.full(len(rows.image), np.nan) for name in columns}
+    for name, values in columns.items():
+        wide[name][at] = values
+
+    def lists(name: str, positions: Array) -> Array:
+        values = rows.lists(name, positions)
+        if name != "log_odds":
+            return values
+        # Own labels and others move apart, which changes their margins most.
+        apart = np.where(rows.place[positions][:, None] == np.arange(values.shape[1]), errors, -errors)
+        return np.asarray(values + apart * np.nan_to_num(rows.lists("log_odds_error", positions)))
+
+    return replace(rows, column=lambda name: wide[name] if name in wide else rows.column(name), lists=lists)
 
 
 def _error(figure: Values, moved: Sequence[Values | NotAssessed]) -> float:
