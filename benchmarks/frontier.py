@@ -23,7 +23,7 @@ import auditkit
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, open_bundle
 from auditkit.data.dataset import Dataset
-from auditkit.graph.mask_objective import WEIGHTS, masks_of
+from auditkit.graph.mask_objective import WEIGHTS, coarse_masks, upsampling
 from auditkit.methods import gradients
 from auditkit.methods.mask.learner import Learner
 from auditkit.methods.mask.method import MaskOptions, prepare
@@ -172,7 +172,7 @@ def learned(work: Work, schedule: Schedule) -> tuple[dict[tuple[str, int], Array
                 for pair in part}  # fmt: skip
         weights, cells = np.stack([done[pair].state[WEIGHTS] for pair in pairs]), learner.recipe.factor
         rows += sum(pair.done for pair in done.values()) * phase.distractors
-    masks = masks_of(weights, learner.ends, cells)
+    masks = upsampling(learner.ends, cells).apply(coarse_masks(weights))
     cost = {"rows": rows / len(pairs), "seconds": time.perf_counter() - begin, "masks": len(pairs)}
     return {(request.ids[image], label): mask for (image, label), mask in zip(pairs, masks, strict=True)}, cost
 

@@ -21,7 +21,8 @@ from auditkit.arrays import Array
 from auditkit.data.alignment import Frame
 from auditkit.data.npy import read_header as read_npy_header
 from auditkit.errors import BadInput, ColourPicture
-from auditkit.records import from_json, parse_object
+from auditkit.graph.upsampling import Upsampling
+from auditkit.records import from_json, optional, parse_object
 from auditkit.regular_files import open_regular, reason
 
 SCHEMA_VERSION = 1
@@ -52,6 +53,7 @@ class Header:
     channels: str | None = None  # how channels were reduced to one; None if unknown
     sign: Literal["signed", "unsigned"] | None = None  # None if unknown
     notes: tuple[str, ...] = ()
+    upsampling: Upsampling | None = optional()  # of maps that are stored at their own resolution; None: as they are
 
 
 @dataclass(frozen=True)

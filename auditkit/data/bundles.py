@@ -24,6 +24,7 @@ from auditkit.data.atomic_write import append, flush, sync_folder, write_errors,
 from auditkit.data.bundle_files import Entry, Header
 from auditkit.data.explainer_layouts import single_maps
 from auditkit.errors import BadInput
+from auditkit.graph.upsampling import Upsampling
 from auditkit.model.read import read
 from auditkit.records import from_json, to_json
 
@@ -107,6 +108,21 @@ class HeatmapSet:
 
     def reader(self) -> Callable[[Entry], tuple[Array, str]]:
         """Reads the maps of entries, quickly in the order of the manifest: the map, and the type of its file."""
+        stored, upsampling = self.stored_reader(), self.header.upsampling
+        if upsampling is None:
+            return stored
+
+        def read(entry: Entry) -> tuple[Array, str]:
+            values, kind = stored(entry)
+            if values.shape != upsampling.grid:
+                expected = f"its {files.HEADER} has {upsampling.grid} cells"
+                raise BadInput(f"{self.path / entry.heatmap} holds a map of {values.shape}, but {expected}.")
+            return upsampling.apply(values[None])[0], kind
+
+        return read
+
+    def stored_reader(self) -> Callable[[Entry], tuple[Array, str]]:
+        """The same for maps as they are stored, which may be smaller."""
         maps = files.MapReader(self.path)
 
         def read(entry: Entry) -> tuple[Array, str]:
@@ -171,8 +187,9 @@ class Bundle:
         return f"Bundle({self.path}, {len(self)} maps)"
 
     def add(
-        self, ids: Any, labels: Any, array: Any = None, *, layout: str | None = None, channels: str | None = None
-    ) -> int:
+        self, ids: Any, labels: Any, array: Any = None, *, layout: str | None = None, channels: str | None = None,
+        upsampling: Upsampling | None = None,
+    ) -> int:  # fmt: skip
         """Add maps and return how many are new; either all are added or, with an error, none.
 
         `ids` names images as the dataset does. `labels` gives class indices: one for all maps, one for each, or
@@ -180,7 +197,8 @@ class Bundle:
         Captum, SHAP, Xplique, OpenVINO-XAI or pytorch-grad-cam return. {label: maps of these images} in place of both
         is what a loop over labels collects. `layout` names the array's axes with the letters N, K (labels), C, H, W if
         its shape is ambiguous. `channels` says how three channels become one score per pixel: sum (the default, since
-        attributions add up), mean, abs-sum or max-abs; the bundle records it.
+        attributions add up), mean, abs-sum or max-abs; the bundle records it. `upsampling` makes maps of all pixels
+        from those that are added, whenever they are read; it is the same for all maps of a bundle.
         """
         manifest = self.path / files.MANIFEST
         if manifest.exists() and not (self._exists and manifest.stat().st_size == self._size):
@@ -188,6 +206,8 @@ class Bundle:
         maps = single_maps(ids, labels, array, layout, channels)
         if self.header.channels is not None:
             self._same("channels", self.header.channels, maps.channels)
+        if self._references:
+            self._same("upsampling", self.header.upsampling, upsampling)
         new: dict[_Pair, Array] = {}
         for pair, values in zip(maps.pairs, maps.maps, strict=True):
             if self._is_new(pair, values, new):
@@ -197,7 +217,7 @@ class Bundle:
             signed = self.header.sign == "signed" or any(bool((values < 0).any()) for values in new.values())
             notes = sorted(maps.notes | ({CONSTANT_NOTE} if constant else set()))
             header = replace(
-                self.header, channels=maps.channels, sign="signed" if signed else "unsigned",
+                self.header, channels=maps.channels, sign="signed" if signed else "unsigned", upsampling=upsampling,
                 layout=tuple(dict.fromkeys((*self.header.layout, maps.layout))),
                 notes=tuple(dict.fromkeys((*self.header.notes, *notes))),
             )  # fmt: skip
@@ -223,7 +243,7 @@ class Bundle:
             os.truncate(manifest, end)  # a torn last line names no map
         self._size = end
 
-    def _same(self, setting: str, old: str | None, new: str | None) -> None:
+    def _same(self, setting: str, old: object, new: object) -> None:
         if old != new:
             raise BadInput(f"{self.path} has {setting} {old!r}, but {new!r} is to be added; use another bundle.")
 

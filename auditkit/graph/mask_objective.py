@@ -21,6 +21,7 @@ from auditkit.graph.gradient import Builder, Facts, backward
 from auditkit.graph.gradient.builder import Shape
 from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.graph.hard_masks import Ends
+from auditkit.graph.upsampling import Upsampling
 
 PICTURES = "auditkit_pictures"  # [P, ...] float32, images and infills in the form the network takes
 IMAGE, LABEL = "auditkit_image", "auditkit_label"  # [M] int32: position in the bank, class
@@ -219,25 +220,18 @@ class Objective(edit.Builder):
         return self.put("Log", [self.put("Add", [likely, self.number(_FLOOR)], labels)], labels)
 
 
-def masks_of(weights: Array, ends: Ends, factor: int) -> Array:
-    """The masks [M, H, W] of weights [M, masks, h, w], as in the graph; disjoint ones are summed."""
+def upsampling(ends: Ends, factor: int) -> Upsampling:
+    """What the graph does to coarse masks."""
+    return Upsampling("bilinear", factor, (ends.height, ends.width))
+
+
+def coarse_masks(weights: Array) -> Array:
+    """The masks [M, h, w] of weights [M, masks, h, w] at their own resolution; disjoint ones are summed."""
     background = np.zeros_like(weights[:, :1])
     top = np.maximum(weights.max(axis=1, keepdims=True), background)
     shares = np.exp(weights - top)
     small = shares / (shares.sum(axis=1, keepdims=True) + np.exp(background - top))
-    return upsampled(small.sum(axis=1), ends, factor)
-
-
-def upsampled(small: Array, ends: Ends, factor: int) -> Array:
-    """Masks [M, H, W] of coarse ones [M, h, w], as in the graph."""
-    rows, columns = _bilinear(small.shape[1], ends.height, factor), _bilinear(small.shape[2], ends.width, factor)
-    return np.asarray(np.clip(rows @ small @ columns.T, 0, 1), np.float32)
-
-
-def _bilinear(size: int, new_size: int, factor: int) -> Array:
-    """The upsampling matrix [new size, size]: each pixel lies between the centres of two coarse ones."""
-    centres = np.clip((np.arange(new_size) + 0.5) / factor - 0.5, 0, size - 1)
-    return np.asarray(np.maximum(1 - np.abs(centres[:, None] - np.arange(size)), 0))
+    return np.asarray(small.sum(axis=1))
 
 
 def before_squashing(graph: onnx.GraphProto, ends: Ends, shapes: Mapping[str, Shape]) -> Ends:

@@ -23,7 +23,7 @@ from auditkit.arrays import Array
 from auditkit.errors import BadInput, unknown
 from auditkit.graph.fong_objective import Deletion, DeletionRecipe
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import WEIGHTS, upsampled
+from auditkit.graph.mask_objective import WEIGHTS, upsampling
 from auditkit.methods import option_values
 from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss_scale, prepare_once
 from auditkit.methods.mask.pair import Pace, Pair
@@ -87,7 +87,7 @@ def _result(request: Request, learner: Learner, pairs: list[Pair], discs: _First
     """The maps of pairs that are done."""
     maps, notes, passes = request.empty_maps(), list[Note](), sum(pair.done for pair in pairs)
     for pair in pairs:
-        maps[pair.image][pair.label] = 1 - upsampled(pair.state[WEIGHTS], learner.ends, learner.recipe.factor)[0]
+        maps[pair.image][pair.label] = 1 - upsampling(learner.ends, learner.recipe.factor).apply(pair.state[WEIGHTS])[0]
     first_passes = 0
     if discs is not None:
         first_passes = len({pair.image for pair in pairs}) * (DISCS + 1)
@@ -117,7 +117,7 @@ def _prepare(model: OnnxClassifier, options: FongOptions) -> Learner:
 def _first_discs(request: Request, learner: Learner, pictures: Bank) -> _FirstDiscs:
     """For each pair the smallest central disc with most of a whole blur's effect."""
     discs, pairs = _discs(learner.ends, learner.recipe.factor), request.pairs()
-    scores = _scores(request, pictures, upsampled(discs, learner.ends, learner.recipe.factor))
+    scores = _scores(request, pictures, upsampling(learner.ends, learner.recipe.factor).apply(discs))
     weights, blur_proof = np.empty((len(pairs), 1, *discs.shape[1:]), np.float32), {}
     for pair, (image, label) in enumerate(pairs):
         sharp, *partly, blurred = scores[image, :, label]

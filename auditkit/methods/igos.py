@@ -28,7 +28,7 @@ from auditkit.errors import BadInput, OutOfMemory
 from auditkit.graph import edit, igos_objective
 from auditkit.graph.hard_masks import Ends
 from auditkit.graph.igos_objective import NOISE, POINTS, SLOPE, TERMS, BilateralRecipe
-from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS, upsampled
+from auditkit.graph.mask_objective import IMAGE, INFILLS, LABEL, LOSS, PICTURES, WEIGHTS, upsampling
 from auditkit.methods import option_values
 from auditkit.methods.mask.learner import differentiable, factor_for, loss_scale, most_rows, prepare_once
 from auditkit.methods.mask.pair import loss_failure
@@ -207,7 +207,7 @@ def _whole_images(request: Request, search: Search, results: Iterable[Result]) -
     for result in results:
         for pair, (image, label) in enumerate(result.pairs.tolist()):
             both = result.masks[pair, :1] * result.masks[pair, 1:]
-            maps[image][label] = 1 - upsampled(both, search.ends, search.recipe.factor)[0]
+            maps[image][label] = 1 - upsampling(search.ends, search.recipe.factor).apply(both)[0]
             passes[image] += int(result.passes[pair])
             gradients[image] += int(result.gradients[pair])
             if len(maps[image]) == len(request.labels[image]):

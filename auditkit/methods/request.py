@@ -9,6 +9,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.ranks import map_seed
 from auditkit.errors import BadInput
+from auditkit.graph.upsampling import Upsampling
 from auditkit.methods.notes import Note, merged
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.preprocessing import blurred, gaussian_blur
@@ -76,26 +77,47 @@ class Request:
     def in_parts(self, parts: "Iterable[MethodResult]") -> "MethodResult":
         """The parts of a result as one; each is kept as soon as it is there, with every label of its images."""
         maps, passes, gradients, notes = self.empty_maps(), 0, 0, list[Note]()
+        coarse: Coarse | None = None
         for part in parts:
             self.keep(part)
-            for all_maps, some_maps in zip(maps, part.maps, strict=True):
-                all_maps.update(some_maps)
+            _update(maps, part.maps)
+            if part.coarse is not None:
+                coarse = coarse or Coarse(part.coarse.upsampling, self.empty_maps())
+                _update(coarse.maps, part.coarse.maps)
             passes, gradients, notes = passes + part.passes, gradients + part.gradients, [*notes, *part.notes]
-        return MethodResult(maps, passes, gradients, merged(notes))
+        return MethodResult(maps, passes, gradients, merged(notes), coarse)
 
-    def empty_maps(self) -> tuple[dict[int, Array], ...]:
+    def empty_maps(self) -> "Maps":
         """For each image, a dict for its maps by label."""
         return tuple({} for _ in self.ids)
+
+
+Maps = tuple[dict[int, Array], ...]  # for each image, float32 [height, width] by label
+
+
+def _update(maps: Maps, more: Maps) -> None:
+    """Add maps of the same images."""
+    for all_maps, some_maps in zip(maps, more, strict=True):
+        all_maps.update(some_maps)
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """Maps at the resolution that they were learned at, and what makes them those of all pixels."""
+
+    upsampling: Upsampling
+    maps: Maps
 
 
 @dataclass(frozen=True)
 class MethodResult:
     """A map for every label of a request, and its cost."""
 
-    maps: tuple[dict[int, Array], ...]  # for each image, float32 [height, width] by label; higher is more important
+    maps: Maps  # higher is more important
     passes: int = 0  # images that the model was run on
     gradients: int = 0  # images that it was differentiated on
     notes: tuple[Note, ...] = ()
+    coarse: Coarse | None = None  # the same maps, smaller, if they were learned so
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from auditkit.graph import float_types
 from auditkit.graph import mask_objective as names
 from auditkit.graph.gradient import export
 from auditkit.graph.hard_masks import Ends
-from auditkit.graph.mask_objective import Recipe, before_squashing, masks_of
+from auditkit.graph.mask_objective import Recipe, before_squashing, coarse_masks
 from auditkit.model.gradient import measured_facts
 from auditkit.model.session import Session, Settings
 from tests.support import onnx_models
@@ -260,15 +260,14 @@ def test_masks_are_those_of_the_formula(recipe: Recipe) -> None:
     expected = [plain_masks(own, recipe).sum(axis=0) for own in case.weights]
     found = Session(case.graph, CPU).run(case.feeds(case.draws()), [names.MASK])[0]
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    by_numpy = masks_of(case.weights, case.net.ends, recipe.factor)
+    by_numpy = names.upsampling(case.net.ends, recipe.factor).apply(coarse_masks(case.weights))
     assert by_numpy.dtype == np.float32
     np.testing.assert_allclose(by_numpy, expected, atol=1e-6)
 
 
 def test_extreme_weights_are_no_trouble() -> None:
     weights = np.array([[[[-2000.0, 2000.0]]]], np.float32)
-    ends = replace(ends_for(), height=1, width=2)
-    np.testing.assert_array_equal(masks_of(weights, ends, 1), [[[0.0, 1.0]]])
+    np.testing.assert_array_equal(coarse_masks(weights), [[[0.0, 1.0]]])
 
 
 def test_pairs_do_not_heed_each_other() -> None:

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from auditkit.errors import BadInput, NoGradient, unknown
-from auditkit.graph.mask_objective import WEIGHTS, Recipe, masks_of
+from auditkit.graph.mask_objective import WEIGHTS, Recipe, coarse_masks, upsampling
 from auditkit.methods import option_values
 from auditkit.methods.mask.learner import Learner, factor_for, learner_for, loss_scale, prepare_once
 from auditkit.methods.mask.pair import Pace, Pair
 from auditkit.methods.notes import Note
-from auditkit.methods.request import MethodResult, Request, bank
+from auditkit.methods.request import Coarse, MethodResult, Request, bank
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 
 Infill = Literal["distractors", "gray", "blur"]
@@ -79,11 +79,13 @@ def mask(request: Request, options: MaskOptions = MaskOptions()) -> MethodResult
 
 def _result(request: Request, learner: Learner, pairs: list[Pair], notes: tuple[Note, ...]) -> MethodResult:
     """The maps of pairs that are done."""
-    maps = request.empty_maps()
+    maps, coarse = request.empty_maps(), request.empty_maps()
+    enlarged = upsampling(learner.ends, learner.recipe.factor)
     for pair in pairs:
-        maps[pair.image][pair.label] = masks_of(pair.state[WEIGHTS][None], learner.ends, learner.recipe.factor)[0]
+        small = coarse_masks(pair.state[WEIGHTS][None])
+        maps[pair.image][pair.label], coarse[pair.image][pair.label] = enlarged.apply(small)[0], small[0]
     passes = sum(pair.done for pair in pairs) * learner.recipe.rows
-    return MethodResult(maps, passes, passes, notes)
+    return MethodResult(maps, passes, passes, notes, Coarse(enlarged, coarse) if learner.recipe.factor > 1 else None)
 
 
 def prepare(model: AnyClassifier, options: MaskOptions) -> Learner:

@@ -201,7 +201,7 @@ def bundle_digest(bundle: HeatmapSet) -> str:
 
 
 def _digest(bundle: HeatmapSet, header: str) -> str:
-    digest, read = hashlib.sha256(header.encode()), bundle.reader()
+    digest, read = hashlib.sha256(header.encode()), bundle.stored_reader()
     for entry in sorted(bundle.entries, key=lambda entry: (entry.image, entry.label)):
         values, _ = read(entry)
         digest.update(f"\0{entry.image}\0{entry.label}\0{values.shape}\0".encode("utf-8", "surrogateescape"))

@@ -25,6 +25,7 @@ from auditkit.data.bundle_files import HEADER, MAPS, split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.file_digests import remembered
 from auditkit.errors import BadInput, IntegrityFailure
+from auditkit.graph.upsampling import Upsampling
 from auditkit.methods.notes import Note, sentences
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier
@@ -199,7 +200,7 @@ class RecordedBundle:
         return bundle
 
     def _check(self, bundle: HeatmapSet) -> str:
-        read = bundle.reader()
+        read = bundle.stored_reader()
         for entry in bundle.entries:
             recorded = self.record.maps.get(entry.image, {}).get(str(entry.label))
             try:
@@ -232,16 +233,19 @@ class RecordedBundle:
             new += [(position, label) for label in by_label if label not in present]
         if not new:
             return
+        # A bundle that was begun with maps of all pixels goes on with them.
+        coarse = result.coarse if not len(self._bundle) or self._bundle.header.upsampling else None
+        maps = result.maps if coarse is None else coarse.maps
         maps_of: dict[str, dict[str, str]] = {}
         for position, label in new:
-            maps_of.setdefault(images[position], {})[str(label)] = map_digest(result.maps[position][label])
+            maps_of.setdefault(images[position], {})[str(label)] = map_digest(maps[position][label])
         shown = {image: digest for image, digest in zip(images, digests, strict=True) if image in maps_of}
         settings = model.settings
         computed = f"{settings.device}, {settings.precision}" if settings else FUNCTION
         part = Part(shown, maps_of, result.passes, result.gradients, computed, result.notes, infill)
-        self.add_part(part, [result.maps[position][label] for position, label in new])
+        self.add_part(part, [maps[position][label] for position, label in new], coarse and coarse.upsampling)
 
-    def add_part(self, part: Part, maps: Sequence[Array]) -> None:
+    def add_part(self, part: Part, maps: Sequence[Array], upsampling: Upsampling | None = None) -> None:
         """Write the maps that a part names, in its order, after the part itself."""
         self._create()
         with write_errors(self.path / RECORD):
@@ -249,7 +253,7 @@ class RecordedBundle:
         self.record.add(part)
         pairs = part.pairs()
         ids, labels = [image for image, _ in pairs], [label for _, label in pairs]
-        self._bundle.add(ids, labels, np.stack(maps), layout="NHW")
+        self._bundle.add(ids, labels, np.stack(maps), layout="NHW", upsampling=upsampling)
         for image, label in zip(ids, labels, strict=True):
             self._labels.setdefault(image, set()).add(label)
 

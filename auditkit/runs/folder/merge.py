@@ -62,6 +62,7 @@ def _merge_maps(shards: Sequence[Path], out: Path) -> str:
 def _add(merged: RecordedBundle, record: Record, shard: Path) -> None:
     """Add the maps that are missing, with their record."""
     maps = open_bundle(shard)
+    read, entries = maps.stored_reader(), {(entry.image, entry.label): entry for entry in maps.entries}
     if merged.record.infill not in ("", record.infill):
         raise BadInput(f"{shard} hides pixels behind another gray or other pictures; merge shards of one command.")
     for part in record.parts:
@@ -71,4 +72,4 @@ def _add(merged: RecordedBundle, record: Record, shard: Path) -> None:
                 new.setdefault(image, {})[str(label)] = part.maps[image][str(label)]
         added = replace(part, maps=new, images={image: part.images[image] for image in new})
         if new:
-            merged.add_part(added, [maps.get(image, label) for image, label in added.pairs()])
+            merged.add_part(added, [read(entries[pair])[0] for pair in added.pairs()], maps.header.upsampling)

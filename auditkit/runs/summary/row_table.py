@@ -179,8 +179,9 @@ def _codes(column: Any, codes: dict[Any, int]) -> Array:
 
     lists = pa.types.is_list(column.type)
     texts = pc.fill_null(pc.binary_join(column, "\0") if lists else column, "").combine_chunks().dictionary_encode()
-    keys = (tuple(text.split("\0") if text else ()) if lists else text for text in texts.dictionary.to_pylist())
-    numbers = np.fromiter((codes.setdefault(key, len(codes)) for key in keys), np.int32, len(texts.dictionary))
+    distinct = texts.dictionary.to_pylist()
+    keys = [tuple(filter(None, text.split("\0"))) for text in distinct] if lists else distinct
+    numbers = np.fromiter((codes.setdefault(key, len(codes)) for key in keys), np.int32, len(distinct))
     return np.asarray(numbers[texts.indices.to_numpy()])
 
 

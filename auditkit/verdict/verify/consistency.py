@@ -190,15 +190,16 @@ def check_own_maps(recorded: RecordedRun) -> Outcome:
 def _bundle_problems(recorded: RecordedRun, bundle: HeatmapSet, computed: str) -> Iterator[str]:
     """Contradictions between maps that the audit made, their header, and the record beside them."""
     where, record, digests = bundle.path.name, Record.of(bundle.path), dict[str, dict[str, str]]()
-    signed = constant = False
+    signed, constant, read = False, False, bundle.stored_reader()
     for entry in bundle.entries:
-        values = bundle.read(entry)
+        values, _ = read(entry)
         signed, constant = signed or bool(values.min() < 0), constant or bool(values.min() == values.max())
         digests.setdefault(entry.image, {})[str(entry.label)] = map_digest(values)
     header = Header(
         producer=f"{OWN_PRODUCER}{recorded.results.tool.version}", model=bundle.header.model, frame="model-input",
         method="" if recorded.results.explained is None else recorded.results.explained.method, layout=("NHW",),
         channels="none", sign="signed" if signed else "unsigned", notes=(CONSTANT_NOTE,) if constant else (),
+        upsampling=bundle.header.upsampling,
     )  # fmt: skip
     yield from differences(to_json(bundle.header), to_json(header), f"{where}/{HEADER}")
     if (bundle.path / RECORD).read_bytes() != b"".join(map(encoded, record.parts)):
