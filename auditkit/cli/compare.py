@@ -25,7 +25,7 @@ def compare(
 
     Example: auditkit compare last-year this-year
     """
-    from auditkit.data.atomic_write import write_errors, write_whole
+    from auditkit.data.atomic_write import write_whole
     from auditkit.errors import BadInput
     from auditkit.records import to_json
     from auditkit.runs.comparison.compare import compare
@@ -33,8 +33,7 @@ def compare(
     comparison = compare(run_a, run_b)
     text = json.dumps(to_json(comparison), indent=2, allow_nan=False)
     if out is not None:
-        with write_errors(out, BadInput):
-            write_whole(out, f"{text}\n".encode())
+        write_whole(out, f"{text}\n".encode(), BadInput)
     if as_json:
         print(text)
     else:

@@ -32,7 +32,7 @@ def init(
 
     Example: auditkit policy init strict -o ours.toml
     """
-    from auditkit.data.atomic_write import write_errors, write_whole
+    from auditkit.data.atomic_write import write_whole
     from auditkit.errors import BadInput, unknown
     from auditkit.runs.folder.results import SHIPPED
     from auditkit.verdict.policy import shipped_text
@@ -50,8 +50,7 @@ def init(
     check_command = f"auditkit policy check {shlex.quote(out.name if out.name.isprintable() else new_name)}"
     text = f"# Started from auditkit's policy {name}. To see what it asks, run: {check_command}\n\n{text}"
     parse_policy(text, out.name)
-    with write_errors(out):
-        write_whole(out, text.encode())
+    write_whole(out, text.encode())
     console.print_fields([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
 
 

@@ -81,5 +81,5 @@ def _write(run: Path, path: Path, content: bytes) -> None:
         if (run / SUMS).exists() and not same and run.resolve() in path.resolve().parents:
             raise BadInput(f"{run} is sealed by its {SUMS}, which {path} would break; name a file elsewhere with -o.")
         if not same:
-            write_whole(path, content)
+            write_whole(path, content, BadInput)
     print(path)

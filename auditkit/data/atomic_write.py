@@ -35,20 +35,21 @@ def flush(stream: IO[bytes]) -> None:
     os.fsync(stream.fileno())
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, kind: type[AuditError] = RuntimeFailure) -> None:
     """Replace a file atomically: after a crash it has its old content or the new one, never a part."""
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    temporary = path.with_name(path.name + ".part")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(content)
-            flush(stream)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with write_errors(path, kind):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        temporary = path.with_name(path.name + ".part")
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(content)
+                flush(stream)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
 
 def append(path: Path, lines: bytes) -> int:

@@ -140,8 +140,9 @@ class RecordedBundle:
                 bundle = self.checked()
                 self._labels = {image: set(labels) for image, labels in bundle.labels.items()}
                 self._drop_unwritten()
-                for path in unnamed_files(bundle):
-                    path.unlink()
+                with write_errors(self.path):
+                    for path in unnamed_files(bundle):
+                        path.unlink()
             except BaseException:
                 self._lock.close()
                 raise
@@ -150,10 +151,9 @@ class RecordedBundle:
     def __exit__(self, error: type[BaseException] | None, *_details: object) -> None:
         if self._lock is None:
             return
-        if error is None:
-            for name in (UNFINISHED, f"{UNFINISHED}.part"):
+        with self._lock, write_errors(self.path):
+            for name in (UNFINISHED, f"{UNFINISHED}.part") if error is None else ():
                 (self.path / name).unlink(missing_ok=True)
-        self._lock.close()
 
     def _create(self) -> None:
         """Create the bundle if it is new."""
@@ -270,8 +270,7 @@ class RecordedBundle:
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, **arrays)
         self._create()
-        with write_errors(self.path / UNFINISHED):
-            write_whole(self.path / UNFINISHED, content.getvalue())
+        write_whole(self.path / UNFINISHED, content.getvalue())
 
 
 def encoded(part: Part) -> bytes:

@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Literal, get_args
 
-from auditkit.data.atomic_write import write_errors, write_whole
+from auditkit.data.atomic_write import write_whole
 from auditkit.errors import BadInput
 from auditkit.records import from_json, parse_object, to_object
 from auditkit.runs.folder.checksums import SIGNED_OFF, SUMS, digest
@@ -47,8 +47,7 @@ def sign_off(run: Path, name: str, role: str, decision: str, day: date, comment:
         raise BadInput(f"there is no decision '{decision}'; use {', '.join(DECISIONS)}.")
     signed = from_json(SignOff, {"name": name, "role": role, "decision": decision, "date": day.isoformat(),
                                  "sums_sha256": digest(run / SUMS), "comment": comment}, "sign-off")  # fmt: skip
-    with write_errors(path, BadInput):
-        write_whole(path, f"{json.dumps(to_object(signed), indent=2, sort_keys=True)}\n".encode())
+    write_whole(path, f"{json.dumps(to_object(signed), indent=2, sort_keys=True)}\n".encode(), BadInput)
     return signed
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from auditkit.arrays import Array
-from auditkit.data.atomic_write import write_whole
+from auditkit.data.atomic_write import write_errors, write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order, map_seed
@@ -56,14 +56,16 @@ def showcase(
 ) -> int:  # fmt: skip
     """Write the gallery into `out`, the predicted label and the runner-up of each chosen image; how many entries."""
     index = gallery_index(summary, list(bundles), model.card, per_role)
-    out.mkdir(parents=True, exist_ok=True)
+    with write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures(model, images, bundles, summary.settings, index):
         write_whole(out / name, encoded(name, picture))
     write_whole(out / INDEX, encoded_index(index))
     used = {INDEX, *chain.from_iterable(vars(entry.pictures).values() for entry in index.entries)}
-    for path in sorted(out.iterdir()):
-        if path.is_file() and path.name not in used:
-            path.unlink()
+    with write_errors(out):
+        for path in sorted(out.iterdir()):
+            if path.is_file() and path.name not in used:
+                path.unlink()
     return len(index.entries)
 
 
