@@ -38,7 +38,7 @@ from auditkit.report.markdown import table
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.plan import EvaluationPlan, RunRecord, plan_evaluation, unit_keys, without_paths
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.explain_record import FUNCTION, RECORD, Part, RecordedBundle, encoded, map_digest
+from auditkit.runs.explanation.record import FUNCTION, RECORD, Part, RecordedBundle, encoded, map_digest
 from auditkit.runs.folder.figures import Runtime
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results
@@ -159,9 +159,8 @@ def _plan(material: _Material) -> dict[str, Any]:
 
 def _maps(material: _Material) -> dict[str, Any]:
     """Opening a bundle to continue it, and finding out that it has all maps."""
-    labels = range(_LABELS)
     with RecordedBundle(Bundle(material.folder / "maps", method="noise")) as bundle:
-        missing = [name for name in bundle.record.images if bundle.missing(name, labels)]
+        missing = [name for name in bundle.record.images if len(bundle.labels_of(name)) < _LABELS]
     if missing:
         raise RuntimeError(f"{len(missing)} images lack maps")
     return {}
@@ -223,13 +222,24 @@ def scale_table(found: dict[str, Any]) -> str:
     rows = [[f"{line['images']:,}", line["phase"], f"{line['seconds']:,.1f}", f"{line['peak_mb']:,}",
              f"{line['page_bytes'] / 1e6:.2f}" if "page_bytes" in line else ""] for line in found["lines"]]  # fmt: skip
     text = table(["images", "phase", "s", "peak memory, MB", "page, MB"], rows)
-    growth = [[phase, f"{power:.2f}", f"{found['memory_exponents'][phase]:.2f}"]
-              for phase, power in found["time_exponents"].items()]  # fmt: skip
+    largest = sorted({line["images"] for line in found["lines"]})[-2:]
+    last = [line for line in found["lines"] if line["images"] in largest]
+    columns = [
+        found["time_exponents"],
+        found["memory_exponents"],
+        exponents(last, "seconds"),
+        exponents(last, "peak_mb"),
+    ]
+    growth = [[phase, *(f"{powers[phase]:.2f}" if phase in powers else "" for powers in columns)]
+              for phase in found["time_exponents"]]  # fmt: skip
     about = (f"{found['labels']} labels an image. `first plan` hashes images and maps, `plan` finds their hashes in "
              "the cache; both end when the units that are missing are known. `maps` opens a bundle to continue it, for "
              "the first time and again. Python and its libraries alone take "
-             f"{found['idle_mb']} MB. Time and memory grow with these powers of the number of images:")  # fmt: skip
-    return f"{text}\n\n{about}\n\n{table(['phase', 'time', 'memory'], growth)}"
+             f"{found['idle_mb']} MB. {found.get('note', '')} Time and memory grow with these powers of the number of "
+             "images. Over all sizes they look lower than at the end: some of the memory is always the same, and up "
+             "to 5,000 images the summary resamples them for its intervals, which takes much of its time.")  # fmt: skip
+    head = ["phase", "time", "memory", "time, two largest sizes", "memory, two largest sizes"]
+    return f"{text}\n\n{about}\n\n{table(head, growth)}"
 
 
 def main() -> None:

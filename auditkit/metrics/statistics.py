@@ -13,7 +13,7 @@ samples per cell and 2,000 draws (percentile / bca / expanded); tests/metrics/te
 
 Hence "expanded" is the default. The last line is a score that saturates with rare failures: no bootstrap sees
 failures that did not occur in the sample, so with few images such an interval is too narrow with every method.
-Beyond 5,000 images nothing is resampled: the normal distribution gives the same ends without the noise of the draws.
+Beyond 5,000 images nothing is resampled: the normal distribution gives nearly the same ends.
 """
 
 from dataclasses import dataclass, replace

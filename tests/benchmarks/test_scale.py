@@ -22,7 +22,7 @@ def test_every_phase_runs_on_a_run_that_is_made_up(tmp_path: Path, monkeypatch: 
         "time_exponents": {"plan": 1.0},
         "memory_exponents": {"plan": 0.5},
     }
-    assert "| plan | 1.00 | 0.50 |" in scale.scale_table(found)
+    assert "| plan | 1.00 | 0.50 |  |  |" in scale.scale_table(found)
 
 
 def test_the_power_of_growth_is_that_of_a_straight_line_through_logarithms() -> None:

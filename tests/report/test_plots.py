@@ -26,8 +26,8 @@ def rows(levels: dict[str, tuple[float, float]]) -> Any:
     controls = [name for name in levels if name.startswith("control:")]
     blind = [name for name in controls if name != ONE_MAP]
     best = max(blind, key=lambda name: levels[name][0], default=None)
-    return SimpleNamespace(bundles=["maps"], controls=controls, curves=curves, infill="gray",
-                           best_control=lambda bundle: best)  # fmt: skip
+    return SimpleNamespace(bundles=["maps"], controls=controls, curves=curves, infill="gray", curve_images=["0.png"],
+                           table=SimpleNamespace(images=["0.png"]), best_control=lambda bundle: best)  # fmt: skip
 
 
 def pairs(prob: list[float], area: list[float], predicted: list[bool]) -> Any:

@@ -12,6 +12,7 @@ from auditkit.data.bundles import HeatmapSet
 from auditkit.data.ranks import ranks
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.mask import method
+from auditkit.runs.folder.merge import merge
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 
@@ -107,3 +108,11 @@ def test_a_header_that_does_not_fit_is_one_sentence(
     done = command("bundle", "check", folder)
     assert done.returncode == 2, done
     assert words in done.stdout + done.stderr
+
+
+def test_shards_are_merged_as_they_are_stored(small: HeatmapSet, tmp_path: Path) -> None:
+    merge([small.path], tmp_path / "maps")
+    merged = auditkit.open_bundle(tmp_path / "maps")
+    assert merged.header.upsampling == small.header.upsampling
+    for mine, other in zip(merged, small, strict=True):
+        np.testing.assert_array_equal(mine.values, other.values)

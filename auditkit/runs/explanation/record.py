@@ -243,7 +243,8 @@ class RecordedBundle:
         settings = model.settings
         computed = f"{settings.device}, {settings.precision}" if settings else FUNCTION
         part = Part(shown, maps_of, result.passes, result.gradients, computed, result.notes, infill)
-        self.add_part(part, [maps[position][label] for position, label in new], coarse and coarse.upsampling)
+        stored = [maps[position][label] for position, label in new]
+        self.add_part(part, stored, None if coarse is None else coarse.upsampling)
 
     def add_part(self, part: Part, maps: Sequence[Array], upsampling: Upsampling | None = None) -> None:
         """Write the maps that a part names, in its order, after the part itself."""
