@@ -76,8 +76,11 @@ class _WithCard:
             raise BadInput(f"images have shape {list(images.shape)}, expected uint8 [N, height, width, 3].")
         return self.preprocess(images)
 
-    def scores(self, rows: Array, batch: int | None = None) -> Array:
-        """The classifier's own scores [N, numbers] for rows as the network takes them."""
+    def scores(self, rows: Array, batch: int | None = None, *, steady: bool = False) -> Array:
+        """The classifier's own scores [N, numbers] for rows as the network takes them.
+
+        They are `steady` if they must not depend on the number of threads by a last digit.
+        """
         raise NotImplementedError
 
     def predict(self, images: Images, batch: int | None = None) -> Array:
@@ -112,7 +115,6 @@ class OnnxClassifier(_WithCard):
         self.graphs = {"model": self.session.sha256}  # digests of the graphs that were derived from the file, and ran
         self.settings, self.device = self.session.settings, self.session.device
         self._batch = self.settings.batch
-        self._may_fill = self.device is CPU and signature.fixed_batch is None and signature.rows != "dependent"
         self._reference: OnnxClassifier | None = None
 
     def __repr__(self) -> str:
@@ -141,8 +143,8 @@ class OnnxClassifier(_WithCard):
             self._batch = measured_batch(lambda rows: self._run(blank.repeat(rows, axis=0)), largest)
         return self._batch
 
-    def scores(self, rows: Array, batch: int | None = None) -> Array:
-        """The vendor's own scores [N, numbers] for rows as the network takes them."""
+    def scores(self, rows: Array, batch: int | None = None, *, steady: bool = False) -> Array:
+        """The vendor's own scores [N, numbers] for rows as the network takes them; a steady row never runs alone."""
         fixed = self.signature.fixed_batch
         if fixed is not None and self.signature.rows == "dependent":
             return np.concatenate([self._run(row[None].repeat(fixed, axis=0))[:1] for row in rows])
@@ -151,14 +153,16 @@ class OnnxClassifier(_WithCard):
             return np.concatenate([self._run(part) for part in parts])[: len(rows)]
         few = min(self.settings.batch or _AT_ONCE, self.device.first_batch or len(rows))
         size = batch or (few if len(rows) <= _AT_ONCE else self.batch)
-        scores, worked = in_batches(self._run, rows, size, pad=self.device.pads_batches)
+        run = self._run_steadily if steady and self.device is CPU and self.signature.rows != "dependent" else self._run
+        scores, worked = in_batches(run, rows, size, pad=self.device.pads_batches)
         if worked < size:
             self._batch = worked
         return scores
 
+    def _run_steadily(self, rows: Array) -> Array:
+        return self._run(filled(rows, FEWEST_ROWS))[: len(rows)]
+
     def _run(self, rows: Array) -> Array:
-        if len(rows) < FEWEST_ROWS and self._may_fill:
-            return self._run(filled(rows, FEWEST_ROWS))[: len(rows)]
         output = self.session.run({self.signature.input: rows})[0]
         # A model that tells pictures from noise may give another shape than in its trial.
         expected = output.size == len(rows) * self.signature.outputs and len(rows) in (1, *output.shape[:1])
@@ -187,7 +191,7 @@ class CallableClassifier(_WithCard):
         name = getattr(self.function, "__name__", type(self.function).__name__)
         return f"CallableClassifier({name}, {self._takes_and_gives()})"
 
-    def scores(self, rows: Array, batch: int | None = None) -> Array:
+    def scores(self, rows: Array, batch: int | None = None, *, steady: bool = False) -> Array:  # noqa: ARG002
         """What the function returns, [N, numbers]."""
         return in_batches(self._call, rows, batch or self.batch)[0]
 

@@ -46,7 +46,7 @@ def test_it_is_written_before_the_model_sees_an_image(
 ) -> None:
     fixed, existed = tmp_path / "fixed.json", list[bool]()
 
-    def scores(*_arguments: object) -> None:
+    def scores(*_arguments: object, **_options: object) -> None:
         existed.append(fixed.exists())
         raise RuntimeFailure("The model was asked.")
 

@@ -75,7 +75,7 @@ def none_usable(count: int, failed: Sequence[FailedImage]) -> BadInput:
 
 def probabilities(model: AnyClassifier, inputs: Array) -> Array:
     """Probabilities [N, classes] in float64 of rows as the network takes them, rounded to float32."""
-    scores = to_probabilities(model.scores(inputs), model.signature.kind)
+    scores = to_probabilities(model.scores(inputs, steady=True), model.signature.kind)
     return np.asarray(scores.astype(np.float32).astype(np.float64))
 
 
