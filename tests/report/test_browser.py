@@ -51,7 +51,7 @@ class Watched:
     def cards(self) -> list[str]:
         """Names of the images that are shown, in their order."""
         found: list[str] = self.page.eval_on_selector_all(
-            ".card", "all => all.filter(one => one.offsetParent).map(one => one.querySelector('b').textContent)"
+            ".card", "all => all.filter(one => one.checkVisibility()).map(one => one.querySelector('b').textContent)"
         )
         return found
 
