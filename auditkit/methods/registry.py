@@ -12,7 +12,7 @@ from auditkit.methods.mask import method as mask
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier
 
-MOST_SHARED = 16  # images of a request in an engine, so that every GPU gets one; a GPU learns 6 % slower than by 128
+MOST_SHARED = 16  # images of a request in an engine, so that every GPU gets one
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ _DRAWS = 2000  # resamples; the coverage above was measured with as many
 _LEAST_DRAWS = 100  # fewer do not determine the 2.5 % quantiles
 FEWEST_VALUES = 5  # of images; of fewer, an interval would end at the worst and the best of them
 _CHUNK = 1 << 17  # resampled images in memory at once
-_MOST_RESAMPLED = 5_000  # images; means of more are normal to within what chance makes of 2,000 draws
+_MOST_RESAMPLED = 5_000  # images; of more, resampling takes minutes, and their means are nearly normal
 _NEAR = 1e-12  # relative difference that rounding makes between equal means
 Bounds = tuple[float, float]  # the least and the greatest possible value
 
