@@ -59,28 +59,30 @@ def controls(metric: MetricResult, results: Results) -> list[MetricResult]:
 
 
 def best_control(metric: MetricResult, results: Results) -> tuple[MetricResult | None, MetricResult | None]:
-    """The control beside which a figure looks worst, and the paired difference from it."""
+    """The control that a check names, else the one beside which a figure looks worst; the paired difference from it."""
     sign = -1 if METRICS[metric.name].lower_is_better else 1
     candidates = {control.bundle: control for control in controls(metric, results)}
     key = (metric.name, metric.bundle, metric.infill)
     pairs = [pair for pair in results.comparisons if (pair.name, pair.bundle, pair.infill) == key
              and pair.against in candidates and pair.value is not None]  # fmt: skip
-    pair = min(pairs, key=lambda pair: sign * (pair.value or 0.0), default=None)
+    pair = min(pairs, key=lambda pair: (tested_by(pair, results) is None, sign * (pair.value or 0.0)), default=None)
     best = max(candidates.values(), key=lambda control: sign * (control.value or 0.0), default=None)
     return (candidates[pair.against], pair) if pair else (best, None)
 
 
+def tested_by(metric: MetricResult, results: Results) -> CheckResult | None:
+    """The check over all images that tested a figure or a difference."""
+    return next((check for check in results.checks if check.low is not None and not check.group
+                 and (metric.name, metric.against, metric.n) == (check.metric, check.against, check.n)
+                 and math.isclose(metric.value or 0.0, check.observed or 0.0, abs_tol=1e-9)), None)  # fmt: skip
+
+
 def with_tested_intervals(results: Results) -> Results:
     """The results with the interval of its test beside each figure that a check tested: one figure, one interval."""
-    tested = [check for check in results.checks if check.low is not None and not check.group]
 
     def mended(metric: MetricResult) -> MetricResult:
-        for check in tested:
-            if (metric.name, metric.against, metric.n) == (check.metric, check.against, check.n) and math.isclose(
-                metric.value or 0.0, check.observed or 0.0, abs_tol=1e-9
-            ):
-                return replace(metric, low=check.low, high=check.high)
-        return metric
+        check = tested_by(metric, results)
+        return replace(metric, low=check.low, high=check.high) if check else metric
 
     return replace(results, metrics=tuple(map(mended, results.metrics)),
                    comparisons=tuple(map(mended, results.comparisons)))  # fmt: skip

@@ -26,6 +26,7 @@ from auditkit.report.formatting import exact, interval, measured, name, number, 
 from auditkit.report.html import SECTIONS, render_html
 from auditkit.report.load_run import Loaded, load
 from auditkit.report.plots import MOST_IMAGES, MOST_PAIRS
+from auditkit.report.sections import best_control
 from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.evaluation.runtime_check import REFERENCE
 from auditkit.runs.evaluation.settings import Evaluation, resolved
@@ -296,7 +297,19 @@ def test_the_best_control_is_the_same_wherever_it_is_named(audited: Path) -> Non
     assert "best control: random map" not in html
 
 
-def test_nothing_is_red_without_aone_check(audited: Path) -> None:
+def test_the_control_that_a_check_names_stands_beside_the_figure_too(audited: Path) -> None:
+    loaded = load(audited)
+    pairs = [pair for pair in loaded.results.comparisons if pair.name == "insertion" and pair.against in CONTROLS]
+    best = best_control(next(one for one in loaded.results.metrics if one.name == "insertion"), loaded.results)[1]
+    pair = next(one for one in pairs if one != best)
+    check = one_check("fail", metric="insertion", observed=pair.value, low=-1.0, high=1.0, n=pair.n,
+                      against=pair.against)  # fmt: skip
+    results = changed(loaded, checks=[check]).results
+    metric = next(one for one in results.metrics if (one.name, one.infill) == ("insertion", pair.infill))
+    assert best_control(metric, results)[1] == pair
+
+
+def test_nothing_is_red_without_a_check(audited: Path) -> None:
     text = render_html(changed(load(audited), checks=[]))
     key_table = text[text.index('class="key') : text.index("Every figure of the heatmaps")]
     assert 'class="shows none"' in key_table
