@@ -39,8 +39,11 @@ class Loaded:
             return None
         table = RowTable(self.tables(), named=self.results.settings.targets_listed_labels)
         if len(table) != self.results.run.rows:
-            rows = f"{len(table)} of the run's {self.results.run.rows} rows"
-            raise IntegrityFailure(f"{self.folder / 'items'} holds {rows}; `auditkit verify` says which are missing.")
+            rows = f"{self.folder / 'items'} holds {len(table)} rows, and the results are of {self.results.run.rows}"
+            way_out = "`auditkit verify` says which are missing"
+            if len(table) > self.results.run.rows:
+                way_out = "if the audit is not finished, give the same command again"
+            raise IntegrityFailure(f"{rows}; {way_out}.")
         return table
 
     @cached_property

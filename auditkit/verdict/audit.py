@@ -229,7 +229,8 @@ def _measure(sitting: _Sitting, images: Dataset, phase: Phase) -> tuple[Dataset,
         if len(taken) == last:
             break
         if len(taken) == taking.first_look:
-            sitting.first_look(measured, taken, last)
+            if not (store.folder / REPORT).exists():
+                sitting.first_look(measured, taken, last)
         elif not is_open(request.policy, results, samples, sitting.day, request.fail_on):
             break
         earlier.append(Batch(len(taken), results.subject.images.digest, results.run.bundles))

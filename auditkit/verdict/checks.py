@@ -24,6 +24,8 @@ NO_GROUPS = "they have no groups; name the group of each image in a column of th
 HEADROOM = 0.05  # between a control and the largest value; with less, no map can be shown to be better
 NO_FIGURE = Figure("")
 
+_MORE_POINTS = 'Curves with more points would decide it: set steps = "auto:0.001" in a policy of your own.'
+
 
 class Outcome(NamedTuple):
     """The status of one figure, and the reason."""
@@ -110,7 +112,7 @@ def judge_check(check: Check, policy: Policy, measurements: Measurements, allowe
     elif finding.status == "inconclusive" and check.metric != "randomisation":  # whose images the policy counts
         untold = [figure for figure, outcome in judged
                   if outcome.status == "inconclusive" and outcome.e_fails and not outcome.few_points]  # fmt: skip
-        to_do = _images_to_decide(check, untold)
+        to_do = _images_to_decide(check, untold) or _MORE_POINTS * any(outcome.few_points for _, outcome in judged)
     sentences = tuple(filter(None, (*finding.sentences, to_do, *notes)))
     return replace(finding, sentences=sentences, evidence=evidence, left_out=tuple(left_out), what_to_do=to_do)
 

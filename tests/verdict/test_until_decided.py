@@ -11,7 +11,10 @@ import pytest
 import auditkit
 from auditkit.data.bundles import Bundle, open_bundle
 from auditkit.data.dataset import Dataset
+from auditkit.errors import IntegrityFailure
 from auditkit.model.classifier import Opening
+from auditkit.report.html import render_html
+from auditkit.report.load_run import load
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.figures import Taking
@@ -124,6 +127,27 @@ def test_a_first_look_has_a_report_and_changes_nothing(
     assert "A first look" not in (tmp_path / "run" / "report.html").read_text()
     whole = Store(folder / "all").results()
     assert [metric.value for metric in results.metrics] == pytest.approx([metric.value for metric in whole.metrics])
+    assert _answer(folder, tmp_path / "run") == ("holds", [])
+
+
+def test_an_audit_that_is_cut_short_after_its_first_look_resumes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_short(model: Any, images: Dataset, *rest: Any) -> Any:
+        results = evaluate(model, images, *rest)
+        if len(images) > 5:
+            raise KeyboardInterrupt
+        return results
+
+    rules, images = read_policy(folder / "unclear.toml"), Dataset.open(folder / "images.npz", 4)
+    request = AuditRequest(rules, None, bundles={"maps": open_bundle(folder / "maps")}, taking=Taking(first_look=5))
+    monkeypatch.setattr(auditing, "evaluate", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        auditing.audit(_model(folder), images, request, tmp_path / "run")
+    monkeypatch.undo()
+    with pytest.raises(IntegrityFailure, match="not finished"):
+        render_html(load(tmp_path / "run"))
+    auditing.audit(_model(folder), images, request, tmp_path / "run")
     assert _answer(folder, tmp_path / "run") == ("holds", [])
 
 
