@@ -105,8 +105,8 @@ def _hash(algorithm: bytes) -> str:
 
 
 def _time(text: bytes) -> datetime:
-    whole = text.decode("ascii").removesuffix("Z").partition(".")[0]
-    return datetime.strptime(whole, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    seconds = text.decode("ascii").removesuffix("Z").partition(".")[0]
+    return datetime.strptime(seconds, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
 
 
 _Value = tuple[int, bytes, bytes]  # tag, content, and both with the length between

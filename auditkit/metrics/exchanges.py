@@ -94,8 +94,8 @@ def surround_region(height: int, width: int) -> Array:
 
 def band_region(height: int, width: int, start: float, *, across: bool) -> Array:
     """A band from side to side that begins at `start`, from 0 to 1."""
-    place = (np.arange(height if across else width) + 0.5) / (height if across else width)
-    inside = (place >= start) & (place < start + BAND)
+    centres = (np.arange(height if across else width) + 0.5) / (height if across else width)
+    inside = (centres >= start) & (centres < start + BAND)
     return np.asarray(np.broadcast_to(inside[:, None] if across else inside, (height, width)))
 
 

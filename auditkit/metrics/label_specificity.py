@@ -31,8 +31,8 @@ class Matrices:
     def of(cls, rows: MetricRows) -> "Matrices":
         """The matrices of a source."""
         odds = rows.lists("log_odds", rows.measured)
-        listed = rows.place[rows.measured] < odds.shape[1]
-        positions, odds = rows.measured[listed], odds[listed]
+        has_odds = rows.place[rows.measured] < odds.shape[1]
+        positions, odds = rows.measured[has_odds], odds[has_odds]
         images, number = np.unique(rows.image[positions], return_inverse=True)
         matrices = np.full((len(images), odds.shape[1], odds.shape[1]), np.nan)
         matrices[number, :, rows.place[positions]] = odds

@@ -75,19 +75,19 @@ def plane(metrics: Iterable[MetricResult], rows: Rows | None, infill: str) -> Dr
     bundles = [bundle for bundle in pairs if not bundle.startswith(CONTROL)]
     about = "Mean worst completeness against mean worst soundness of the maps and of every control"
     labels = f"worst soundness → {UP}", f"worst completeness ↑ {UP}"
-    whole = Panel("plane", f"{about}, on axes from 0 to 1", Axis(0, 1, labels[0]), Axis(0, 1, labels[1]))
+    full = Panel("plane", f"{about}, on axes from 0 to 1", Axis(0, 1, labels[0]), Axis(0, 1, labels[1]))
     across, up = (Axis(*nice_range(chain.from_iterable(map(_extent, column))), label)
                   for column, label in zip(zip(*pairs.values(), strict=True), labels, strict=True))  # fmt: skip
     close = Panel("plane-close", f"{about}, axes narrowed to the means", across, up)
-    drawn, images = _images(whole, rows, bundles)
-    for panel, (bundle, (sound, complete)) in product((whole, close), reversed(pairs.items())):
+    drawn, images = _images(full, rows, bundles)
+    for panel, (bundle, (sound, complete)) in product((full, close), reversed(pairs.items())):
         means = sound.value or 0.0, complete.value or 0.0
         panel.marker(*means, *tone_of(bundle, bundles), across=_interval(sound), up=_interval(complete))
     keys = [(source(bundle), *tone_of(bundle, bundles)) for bundle in pairs]
     if drawn:
         keys.append(("one image", "b0", "dots"))
     caption = "Marks are means over images, bars their intervals." + _thinned(drawn, images, "images")
-    return Drawn((("Whole range", whole.svg()), ("The means, closer", close.svg())), legend(keys), caption)
+    return Drawn((("Whole range", full.svg()), ("The means, closer", close.svg())), legend(keys), caption)
 
 
 def _images(panel: Panel, rows: Rows | None, bundles: Sequence[str]) -> tuple[int, int]:

@@ -80,13 +80,13 @@ def _result(entry: Entry, location: _Object) -> _Object:
     suppressions = [{"kind": "external", "status": "accepted", "justification": visible(accepted.pop("reason")),
                      "properties": accepted}] if accepted else []  # fmt: skip
     # A model has no lines, but code scanning shows nothing without one.
-    place = {"artifactLocation": {**location, "index": 0}, "region": {"startLine": 1}}
+    at = {"artifactLocation": {**location, "index": 0}, "region": {"startLine": 1}}
     # The same for the same check of the next run, so that it stays one alert.
     fingerprint = f"{hashlib.sha256(entry.id.encode(errors='surrogatepass')).hexdigest()[:16]}:1"
     return {
         "ruleId": visible(entry.rule), "kind": kind, "level": level if kind == "fail" else "none",
         "message": _text(entry.message), "suppressions": suppressions,
-        "locations": [{"physicalLocation": place}], "partialFingerprints": {"primaryLocationLineHash": fingerprint},
+        "locations": [{"physicalLocation": at}], "partialFingerprints": {"primaryLocationLineHash": fingerprint},
         "properties": {"status": entry.status, **entry.facts},
     }  # fmt: skip
 

@@ -85,8 +85,8 @@ class PresetTrial:
     def alike(self, names: Sequence[str]) -> str:
         """The sentence that these presets cannot be told apart from the one in use; empty without any."""
         counts = [f"{name} ({self.presets[name].correct} of {self.presets[name].n})" for name in names]
-        listed = " and ".join(filter(None, (", ".join(counts[:-1]), *counts[-1:])))
-        return f"{listed} cannot be told apart from it with {self.accuracy.n} images" if counts else ""
+        presets = " and ".join(filter(None, (", ".join(counts[:-1]), *counts[-1:])))
+        return f"{presets} cannot be told apart from it with {self.accuracy.n} images" if counts else ""
 
 
 @dataclass(frozen=True)

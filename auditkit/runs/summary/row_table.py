@@ -212,8 +212,8 @@ def _tops(table: Any) -> tuple[Array, Array]:
     first = np.flatnonzero(edges)[np.unique(images[edges], return_index=True)[1]]
     has &= ~pc.starts_with(source, CONTROL).to_numpy()
     has[first] = True
-    held = np.frombuffer(b"".join(top.filter(has).to_pylist()), np.uint8)
-    return has, held.reshape(-1, BYTES)
+    regions = np.frombuffer(b"".join(top.filter(has).to_pylist()), np.uint8)
+    return has, regions.reshape(-1, BYTES)
 
 
 def _lists(column: Any) -> tuple[Array, Array]:

@@ -58,8 +58,8 @@ def _check_sign_off(run: Path) -> Outcome:
 
 def _check_provenance(run: Path) -> Outcome:
     """Whether what the run was computed with is listed as auditkit lists it."""
-    listed = provenance.read(run)
-    return Outcome(f"{len(listed.packages)} packages and {len(listed.graphs)} graphs are listed, as the run says")
+    recorded = provenance.read(run)
+    return Outcome(f"{len(recorded.packages)} packages and {len(recorded.graphs)} graphs are listed, as the run says")
 
 
 def check_commitment(run: Path, results: Results, trust: Trust) -> Outcome:
