@@ -16,7 +16,6 @@ _INSTEAD = {"label_specificity": "relevance_gain"}  # where the first was not as
 def print_last_screen(results: "Results", out: Path, *, verbose: bool = False) -> None:
     """Print what an audit found; identifiers of checks only if `verbose`."""
     from auditkit.report import answers, sections
-    from auditkit.report.examination import to_do
 
     shown = sections.with_tested_intervals(results)
     faithful, relying = answers.faithful(shown), answers.relies_on(shown)
@@ -34,10 +33,8 @@ def print_last_screen(results: "Results", out: Path, *, verbose: bool = False) -
     if verbose:
         ids = [[check.id, check.status, sections.observed(check), sections.limit(check)] for check in results.checks]
         console.print_table(["check", "status", "observed", "limit"], ids)
-    finding = sections.first_finding(results)
-    steps = [*([to_do(finding)] if finding else []), *answers.next_steps(shown)]
     console.print_fields([
-        *(("next", step) for step in steps),
+        *(("next", step) for step in answers.next_steps(shown)),
         *(("reproduced", entry.text) for entry in results.reproductions),
         *(("flag", text) for text in sections.flags(results)),
         ("report", str(out / "report.html")),
