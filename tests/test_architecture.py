@@ -17,6 +17,7 @@ PACKAGE = Path(auditkit.__file__).parent
 FLOORS = (
     "errors",
     "arrays",
+    "cores",
     "regular_files",
     "user_cache",
     "elsewhere",

@@ -1,7 +1,6 @@
 """Images to audit a model with: listed and hashed once, decoded where they are used."""
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ import numpy as np
 
 from auditkit import elsewhere
 from auditkit.arrays import Array
+from auditkit.cores import usable_cores
 from auditkit.data.dataset_files import (
     IMAGE_SUFFIXES,
     Listing,
@@ -219,7 +219,7 @@ class Dataset(Listing):
             except BadInput as error:
                 return FailedImage(self.ids[position], str(error))
 
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(usable_cores()) as threads:
             return dict(zip(positions, threads.map(attempt, positions), strict=True))
 
     def _decode(self, position: int, card: Card) -> Decoded:

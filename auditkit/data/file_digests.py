@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from auditkit.cores import usable_cores
 from auditkit.regular_files import open_regular
 from auditkit.user_cache import opened_table, unusable
 
@@ -47,7 +48,7 @@ def file_digests(paths: Sequence[Path]) -> list[bytes]:
         except OSError:
             return UNREADABLE
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(usable_cores()) as threads:
         digests = list(threads.map(digest, paths, versions))
     new = {version: value for version, value in zip(versions, digests, strict=True)
            if version is not None and value != UNREADABLE and version not in _digests}  # fmt: skip

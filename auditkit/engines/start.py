@@ -4,6 +4,7 @@ import importlib.util
 import os
 from dataclasses import dataclass
 
+from auditkit.cores import usable_cores
 from auditkit.engines.local import LocalHand
 from auditkit.engines.pool import Pool
 from auditkit.errors import BadInput
@@ -39,7 +40,7 @@ def _started(engine: str, number: int | None, model: OnnxClassifier) -> Pool | N
     count = number or (1 if on_cpu else len(gpu_names()))
     if count == 1:
         return None
-    threads = max(1, (os.cpu_count() or 1) // count)
+    threads = max(1, usable_cores() // count)
     return Pool(lambda seat: LocalHand(threads, {} if on_cpu else {_DEVICES: _gpu(seat)}), count)
 
 

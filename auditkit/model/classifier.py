@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from auditkit.arrays import Array
+from auditkit.cores import usable_cores
 from auditkit.errors import AuditError, BadInput, RuntimeFailure
 from auditkit.model import card as cards
 from auditkit.model import preprocessing, sandbox
@@ -131,7 +132,7 @@ class OnnxClassifier(_WithCard):
             return self
         if self._reference is None:
             # Half the cores: the others feed the device meanwhile.
-            plain = on_cpu(self.settings, threads=max(1, (os.cpu_count() or 1) // 2))
+            plain = on_cpu(self.settings, threads=max(1, usable_cores() // 2))
             self._reference = OnnxClassifier(self.file, self.signature, self.card, plain)
         return self._reference
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from auditkit import __version__
+from auditkit.cores import usable_cores
 from auditkit.model import device, runtime, worker
 
 _DISTRIBUTION = "onnx-auditkit"  # on the package index, where another project holds the name auditkit
@@ -49,7 +50,7 @@ def describe() -> MachineFacts:
     """Facts for `doctor`."""
     system, problem = f"{platform.system()} {platform.machine()}", runtime.cuda_problem()
     gpus = CudaFacts(runtime.build().cuda_version, problem, [] if problem else device.gpu_names())
-    return MachineFacts(versions(), system, os.cpu_count() or 1, memory_bytes(), providers(), gpus, worker.guards())
+    return MachineFacts(versions(), system, usable_cores(), memory_bytes(), providers(), gpus, worker.guards())
 
 
 def name_clash() -> str | None:

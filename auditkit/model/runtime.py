@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.cores import threads_if_limited
 from auditkit.errors import LoadFailure, ModelFailure, OutOfMemory, RuntimeFailure
 from auditkit.model import device as devices
 from auditkit.model.device import CPU
@@ -125,7 +126,7 @@ class LocalSession:
         if device != CPU.name:
             cuda_problem()  # loads CUDA's libraries
         onnxruntime, options = library(), _options()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = threads or threads_if_limited()
         options.enable_cpu_mem_arena = arena
         # The runtime refers to these arrays; they live as long as the session.
         self._weights = {name: _own(array) for name, array in weights.items()}

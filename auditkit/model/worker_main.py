@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from auditkit.arrays import Array
+from auditkit.cores import usable_cores
 from auditkit.errors import AuditError
 from auditkit.model import masking_network, probe, runtime
 from auditkit.model.messages import Channel, Message, Slot, Value, packed, size_of, unpacked
@@ -116,7 +117,7 @@ def session(graph: bytes, weights: dict[str, Array], threads: int, *options: Val
     If there were no room for them, the runtime would wait for threads that never start.
     """
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    stacks = (threads or os.cpu_count() or 1) * (_STACK if stack == resource.RLIM_INFINITY else stack)
+    stacks = (threads or usable_cores()) * (_STACK if stack == resource.RLIM_INFINITY else stack)
     with _GROWING:
         limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
         if limit != resource.RLIM_INFINITY:

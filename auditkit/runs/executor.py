@@ -1,6 +1,5 @@
 """Runs units of work, several at a time: while one holds the device, the next ones are prepared."""
 
-import os
 import re
 import sys
 from collections import deque
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from threading import Event, Semaphore
 from typing import Generic, Protocol, Self, TypeVar
 
+from auditkit.cores import usable_cores
 from auditkit.data.dataset import FailedImage
 from auditkit.errors import BadInput, ModelFailure, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
@@ -78,7 +78,7 @@ class UnitProgress:
 
 def units_ahead() -> int:
     """How many units are prepared meanwhile: as many as half of the processor's cores can prepare."""
-    return min(max(FEWEST_AHEAD, (os.cpu_count() or 1) // 2), MOST_AHEAD)
+    return min(max(FEWEST_AHEAD, usable_cores() // 2), MOST_AHEAD)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def test_a_shard_that_makes_no_sense_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(("cores", "ahead"), [(1, 1), (2, 1), (4, 2), (64, 3)])
 def test_units_ahead_follow_the_cores(monkeypatch: pytest.MonkeyPatch, cores: int, ahead: int) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("auditkit.runs.executor.usable_cores", lambda: cores)
     assert units_ahead() == ahead
 
 
