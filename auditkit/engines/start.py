@@ -37,7 +37,7 @@ def _started(engine: str, number: int | None, model: OnnxClassifier) -> Pool | N
     if engine != "local":
         raise BadInput(f"--engine {engine} is not local, ray or ray:ADDRESS.")
     on_cpu = model.device is CPU
-    count = number or (1 if on_cpu else len(gpu_names()))
+    count = number or (0 if on_cpu else len(gpu_names())) or 1
     if count == 1:
         return None
     threads = max(1, usable_cores() // count)

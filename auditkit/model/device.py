@@ -130,6 +130,7 @@ def _processor() -> str:
 def gpu_names() -> list[str]:
     """Name and memory of each GPU the driver shows."""
     driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    driver.cuInit(0)  # counts none before; the runtime starts it in a worker, not in this process
     count = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
     names: list[str] = []

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -72,6 +73,33 @@ def test_an_old_driver_is_said_to_be_old(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(device.ctypes, "CDLL", lambda _name: Driver())
     assert "12.4" in (device.driver_problem(13) or "")
+
+
+def test_gpus_are_counted_in_a_process_that_has_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver counts none before it is started, and the process of an audit has its sessions in a worker."""
+
+    class Driver:
+        started = False
+
+        def cuInit(self, _flags: int) -> int:  # noqa: N802 - the driver's own names
+            self.started = True
+            return 0
+
+        def cuDeviceGetCount(self, count: object) -> None:  # noqa: N802
+            count._obj.value = 2 if self.started else 0  # type: ignore[attr-defined]
+
+        def cuDeviceGet(self, _device: object, _index: int) -> None:  # noqa: N802
+            """Every device is alike."""
+
+        def cuDeviceGetName(self, name: Any, _size: int, _device: object) -> None:  # noqa: N802
+            name.value = b"A GPU"
+
+        def cuDeviceTotalMem_v2(self, memory: object, _device: object) -> None:  # noqa: N802
+            memory._obj.value = 2**33  # type: ignore[attr-defined]
+
+    driver = Driver()
+    monkeypatch.setattr(device.ctypes, "CDLL", lambda _name: driver)
+    assert device.gpu_names() == ["A GPU (8 GiB)"] * 2
 
 
 def test_a_session_equals_a_plain_one(device: str) -> None:
