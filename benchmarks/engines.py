@@ -16,6 +16,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.engines.start import Workers
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import OnnxClassifier, load
+from auditkit.report.markdown import table
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.settings import Evaluation
 from benchmarks.reporting import log, origin, printed_at_end
@@ -90,6 +92,21 @@ def served(path: Path, workers: Workers, images: Dataset, settings: Evaluation) 
     workers.serve(model)
     rate(model, images.select(range(32)), settings)
     return model
+
+
+def engines_table(results: dict[str, Any]) -> str:
+    """Rows a second of bare processes and of engines, turn by turn; or how alike the results of engines are."""
+    if "comparisons" in results:
+        rows = [[one["what"], one["one_worker_twice"], one["two_workers"]] for one in results["comparisons"]]
+        return table(["", "one worker, the same command twice", "one worker and two"], rows)
+    rates: dict[str, list[float]] = results["rows_per_second"]
+    turns = [[str(turn + 1), *(f"{values[turn]:,.0f}" for values in rates.values())]
+             for turn in range(len(rates["bare"]))]  # fmt: skip
+    shares = ", ".join(f"{name} {share:.2f}" for name, share in results["of_bare"].items())
+    drawn = table(["turn", *(f"{name}, rows/s" for name in rates)], turns)
+    return (
+        f"{results['model']}, {results['images']} images. Of the bare processes, median of turns: {shares}.\n\n{drawn}"
+    )
 
 
 def main() -> None:

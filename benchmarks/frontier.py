@@ -104,6 +104,7 @@ SCHEDULES: dict[str, Schedule] = {
     "1000 x 1, memory 0.99": _single(1000, 1, memory=0.99),
     "500 x 2, memory 0.99": _single(500, 2, memory=0.99),
     "fast": _single(700, 2, 0.3),
+    "1400 x 2, rate 0.3": _single(1400, 2, 0.3),
     "500 x 2, rate 0.3": _single(500, 2, 0.3),
     "500 x 2, rate 0.4": _single(500, 2, 0.4),
     "1000 x 1, rate 0.4": _single(1000, 1, 0.4),

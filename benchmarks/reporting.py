@@ -32,7 +32,8 @@ def origin(module: str) -> dict[str, Any]:
 def _without_path(argument: str) -> str:
     """An option's value without its folder; for NAME=INTERPRETER, NAME=PYTHON."""
     name, separator, path = argument.rpartition("=")
-    return f"{name}=PYTHON" if separator and not name.startswith("-") else name + separator + Path(path).name
+    interpreter = separator and not name.startswith("-") and Path(path).name != path
+    return f"{name}=PYTHON" if interpreter else name + separator + Path(path).name
 
 
 def log(entry: dict[str, Any]) -> None:

@@ -15,8 +15,10 @@ from benchmarks.calibration.randomisation import randomisation_table
 from benchmarks.calibration.road import road_table
 from benchmarks.calibration.rules import calibration_table
 from benchmarks.calibration.simulation import simulation_table
+from benchmarks.engines import engines_table
 from benchmarks.examination_null import null_table
 from benchmarks.examination_tables import blind_table, examination_table, models_table
+from benchmarks.first_audit import first_audit_table
 from benchmarks.frontier import frontier_table
 from benchmarks.groups import groups_table
 from benchmarks.label_specificity import specificity_table
@@ -155,6 +157,13 @@ def mutations(found: Results) -> str:
     return f"{told}{', '.join(extremes)}.\n\n{table(head, rows)}"
 
 
+def masks(found: Results) -> str:
+    """Seconds for each learned mask."""
+    rows = [[one["quality"], f"{one['masks']:,} of {one['planned']:,}", f"{one['seconds']:,.0f}",
+             f"{one['seconds'] / one['masks']:.2f}", one["what"]] for one in found["runs"]]  # fmt: skip
+    return table(["quality", "masks", "seconds", "seconds a mask", ""], rows)
+
+
 # How a file's name begins, where several fit the longest: the title, and what draws it.
 KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "evaluate-": ("Scoring heatmaps against the bare session", speed),
@@ -173,9 +182,12 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "groups": ("Gaps between groups of images: how often one is shown", groups_table),
     "reproduction": ("How alike the maps of two devices, seeds, methods and models are", reproduction_table),
     "explain-": ("Learning masks", learning),
+    "masks-": ("Masks of many images", masks),
     "kernels-": ("Where a GPU's time goes", kernels),
     "record": ("What keeping maps costs", record_table),
     "scale": ("What many images cost beside the model", scale_table),
+    "engines-": ("What worker processes cost", engines_table),
+    "first-audit": ("How long a first audit takes", first_audit_table),
     "memory-": ("What the verbs take of a GPU's memory", memory_table),
     "peers-": ("Peers on the same work", of_peers),
     "opening": ("Opening a model", opening),

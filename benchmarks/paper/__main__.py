@@ -4,6 +4,7 @@
     python -m benchmarks.paper settling -o FOLDER --assets FOLDER [--images 25]      (after cifar10, in its folder)
     python -m benchmarks.paper order -o FOLDER --assets FOLDER [--images 100]        (the same)
     python -m benchmarks.paper upsampling -o FOLDER --assets FOLDER [--images 100]   (the same)
+    python -m benchmarks.paper price -o FOLDER --assets FOLDER [--images 150]
     python -m benchmarks.paper photographs -o FOLDER --assets FOLDER [--images 20]
     python -m benchmarks.paper ten -o FOLDER --assets FOLDER [--images 5]
     python -m benchmarks.paper networks -o FOLDER --assets FOLDER --maskers FOLDER [--images 300]
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import auditkit
+from auditkit.cli.options import method_options
 from auditkit.methods.mask.method import QUALITIES
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.read import Limits
@@ -33,6 +35,7 @@ from benchmarks.paper import (
     order,
     plots,
     precision,
+    price,
     settling,
     tables,
     upsampling,
@@ -45,6 +48,7 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "settling": lambda study, _asked: settling.measured(study),
     "order": lambda study, _asked: order.measured(study),
     "upsampling": lambda study, _asked: upsampling.measured(study),
+    "price": lambda study, _asked: price.measured(study),
     "photographs": lambda study, _asked: imagenet.main_table(study),
     "ten": lambda study, _asked: imagenet.wide_table(study),
     "corners": lambda study, asked: imagenet.corner_table(study, asked.mapped),
@@ -55,8 +59,15 @@ PARTS: dict[str, Callable[[work.Study, argparse.Namespace], dict[str, Any]]] = {
     "cost": lambda study, _asked: cost.measured(study),
     "networks": lambda study, asked: networks.measured(study, asked.maskers),
 }
-SMALL = ("cifar10", "settling", "order", "upsampling", "networks")  # parts on small images
-IMAGES = {"settling": 25, "order": 100, "upsampling": 100, "corners": 80, "ten": 5}  # where it is not the usual number
+SMALL = ("cifar10", "settling", "order", "upsampling", "price", "networks")  # parts on small images
+IMAGES = {
+    "settling": 25,
+    "order": 100,
+    "upsampling": 100,
+    "price": 150,
+    "corners": 80,
+    "ten": 5,
+}  # where it is not the usual number
 STEPS = dict.fromkeys(
     ("cifar10", "settling", "order", "upsampling"), 4000
 )  # of every mask, where it is not the usual number
@@ -73,10 +84,13 @@ def study_of(asked: argparse.Namespace) -> work.Study:
     images = asked.assets / "images" / ("cifar10_test_1000.npz" if small else "nips17_150")
     model = auditkit.load(asked.assets / "models" / f"{name}.onnx", preset=preset, settings=settings, limits=LIMITS)
     assert isinstance(model, OnnxClassifier)
-    chosen, pool = choose(model, images, asked.images or IMAGES.get(asked.part, 300 if small else 20))
+    count = asked.images or IMAGES.get(asked.part, 300 if small else 20)
+    chosen, pool = choose(model, images, count)
+    if asked.part == "price":
+        chosen, pool = work.cifar(model, images, count, skip=price.REPORTED)
     quality = asked.quality or ("full" if asked.part in STEPS else "fast")
     steps = asked.steps or STEPS.get(asked.part, QUALITIES[quality].options.steps)
-    return work.Study(model, chosen, pool, asked.out, steps, quality)
+    return work.Study(model, chosen, pool, asked.out, steps, quality, dict(method_options(asked.option, None)))
 
 
 def main() -> None:
@@ -92,6 +106,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, help="of every mask; those of the quality, or 4000 where they are to settle"
     )
+    parser.add_argument("--option", action="append", help="another option of every mask, such as rate=0.2")
     parser.add_argument("--all-labels", type=int, default=100, help="images with maps for all labels")
     parser.add_argument("--mapped", type=int, default=20, help="photographs whose corners get maps")
     parser.add_argument("--few", type=int, default=8, help="images for forgotten, ensembles, masks in half")

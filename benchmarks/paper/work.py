@@ -42,6 +42,7 @@ class Study:
     out: Path
     steps: int  # of a mask
     quality: str = "fast"  # of the masks, but for their steps
+    options: Mapping[str, str] = field(default_factory=dict)  # and for these
     account: dict[str, Figure] = field(default_factory=dict)  # what making each kind of maps took
 
     def beside(self, folder: str, **changed: Any) -> "Study":
@@ -52,7 +53,7 @@ class Study:
         """The maps of that name; those that are there already are kept."""
         images, place, begin = images or self.images, self.out / "maps" / name.replace(" ", "-"), time.perf_counter()
         if method == "mask":
-            options = {"quality": self.quality, "steps": self.steps, **options}
+            options = {"quality": self.quality, "steps": self.steps, **self.options, **options}
         kept = sum(map(len, Record.of(place).maps.values()))
         maps = auditkit.explain(self.model, images, place, method, labels=labels, pool=self.pool, **options)
         record = Record.of(place)
@@ -69,14 +70,17 @@ class Study:
         return json.loads((place / "results.json").read_bytes())
 
 
-def cifar(model: OnnxClassifier, path: Path, count: int) -> tuple[Dataset, Dataset]:
-    """Images that the model gets right, and as a pool others; the first of them do not depend on how many there are."""
+def cifar(model: OnnxClassifier, path: Path, count: int, skip: int = 0) -> tuple[Dataset, Dataset]:
+    """Images that the model gets right, and as a pool others; the first of them do not depend on how many there are.
+
+    If images are skipped, the pool is another one too.
+    """
     with np.load(path) as held:
         pictures, labels = held["images"], held["labels"]
     order = np.random.default_rng(SEED).permutation(len(pictures))
     pool, rest = order[:POOL], order[POOL:]
     right = rest[model.probabilities(pictures[rest]).argmax(axis=1) == labels[rest]]
-    return _some(path, pictures, right[:count]), _some(path, pictures, pool)
+    return _some(path, pictures, right[skip : skip + count]), _some(path, pictures, rest[-POOL:] if skip else pool)
 
 
 def photographs(model: OnnxClassifier, path: Path, count: int) -> tuple[Dataset, Dataset]:
