@@ -160,7 +160,7 @@ def mutations(found: Results) -> str:
 def masks(found: Results) -> str:
     """Seconds for each learned mask."""
     rows = [[one["quality"], f"{one['masks']:,} of {one['planned']:,}", f"{one['seconds']:,.0f}",
-             f"{one['seconds'] / one['masks']:.2f}", one["what"]] for one in found["runs"]]  # fmt: skip
+             f"{one['seconds'] / one['masks']:.2f}", one["what"]] for one in found["lines"]]  # fmt: skip
     return table(["quality", "masks", "seconds", "seconds a mask", ""], rows)
 
 
