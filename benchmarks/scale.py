@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def _summary(material: _Material) -> dict[str, Any]:
     keys = material.keys(plan, record)
     begin = time.perf_counter()
     with material.store(record) as store:
-        summary = summarise(lambda: store.tables(keys.values()), plan.settings, _RUNTIME, record)
+        summary = summarise(partial(store.tables, keys.values()), plan.settings, _RUNTIME, record)
         store.finish(results(summary))
     return {"rows": len(summary.table), "seconds": time.perf_counter() - begin}
 

@@ -8,6 +8,8 @@ import csv
 import io
 import os
 import stat
+import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -98,8 +100,8 @@ def read_manifest(folder: Path, name: str = MANIFEST, *, own: bool = False) -> t
 
 
 def _entries(text: str, where: Path) -> Iterator[Entry]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    lines: dict[tuple[str, int], int] = {}
+    stream = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")  # StringIO takes 4 bytes a character
+    reader, lines = csv.reader(stream, strict=True), defaultdict[str, dict[int, int]](dict)
     try:
         columns = next(reader, [])
         if not set(COLUMNS) <= set(columns):
@@ -110,9 +112,10 @@ def _entries(text: str, where: Path) -> Iterator[Entry]:
             if len(row) != len(columns):
                 raise BadInput(f"{where}, line {line}: {len(row)} fields, expected {len(columns)}.")
             image, label, heatmap = (row[position] for position in positions)
+            image = sys.intern(image)  # one text for all of its labels
             if not is_index(label):
                 raise BadInput(f"{where}, line {line}: label '{label}' is not a class index; labels are never guessed.")
-            first = lines.setdefault((image, int(label)), line)
+            first = lines[image].setdefault(int(label), line)
             if first != line:
                 raise BadInput(f"{where}: lines {first} and {line} both give image '{image}', label {label}.")
             yield Entry(image, int(label), heatmap)

@@ -4,7 +4,7 @@ S[a, b] is the mean of label a's log-odds over the insertion curve of label b's 
 all labels, so the matrix needs no further run of the model. Log-odds differ on images that the model is sure of, too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from auditkit.metrics.per_image import MetricRows, Result
 from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.values import LABELS_PER_IMAGE, NotAssessed, Note, Values
 
+MARGINS = 3  # figures of an image's matrix: see Matrices.margins
 MOST_LABELS = 100  # of an image whose matrix is kept: its size grows with their square
 # Of an image's margin, so that no single image decides. Half the range halves the images that it takes to show that one
 # map serves all labels: with a limit of 0.25, 52 instead of 105.
@@ -25,20 +26,29 @@ class Matrices:
 
     images: Array
     log_odds: Array
+    errors: Array  # of the areas; NaN where unknown
     predicted: Array  # bool [images, labels]
 
     @classmethod
-    def of(cls, rows: MetricRows) -> "Matrices":
-        """The matrices of a source."""
-        odds = rows.lists("log_odds", rows.measured)
-        has_odds = rows.place[rows.measured] < odds.shape[1]
-        positions, odds = rows.measured[has_odds], odds[has_odds]
-        images, number = np.unique(rows.image[positions], return_inverse=True)
-        matrices = np.full((len(images), odds.shape[1], odds.shape[1]), np.nan)
-        matrices[number, :, rows.place[positions]] = odds
-        predicted = np.zeros(matrices.shape[:2], np.bool_)
-        predicted[number, rows.place[positions]] = rows.predicted[positions]
-        return cls(images, matrices, predicted)
+    def of(cls, image: Array, place: Array, predicted: Array, odds: Array, errors: Array) -> "Matrices":
+        """From rows: each label's place among those of its image, and areas of log-odds [rows, labels]."""
+        has_odds = place < odds.shape[1]
+        images, number = np.unique(image[has_odds], return_inverse=True)
+        shape, at = (len(images), odds.shape[1], odds.shape[1]), (number, slice(None), place[has_odds])
+        matrices, widths, is_predicted = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape[:2], np.bool_)
+        matrices[at], widths[at], is_predicted[at[::2]] = odds[has_odds], errors[has_odds], predicted[has_odds]
+        return cls(images, matrices, widths, is_predicted)
+
+    def shifted(self, errors: float) -> "Matrices":
+        """Areas of own labels and of others moved apart by so many errors, which changes margins most."""
+        apart = np.where(np.eye(self.log_odds.shape[1], dtype=np.bool_), errors, -errors)
+        return replace(self, log_odds=self.log_odds + apart * np.nan_to_num(self.errors)) if errors else self
+
+    def margins(self) -> Array:
+        """Means over the labels of each image [images, MARGINS]: both margins, and S[a, a] where the second is."""
+        over_prediction = self.over_prediction()
+        levels = np.where(np.isfinite(over_prediction), self.own, np.nan)
+        return np.stack([_label_means(each) for each in (self.own_label_margins(), over_prediction, levels)], axis=1)
 
     @property
     def own(self) -> Array:
@@ -60,20 +70,12 @@ class Matrices:
 
 def label_specificity(rows: MetricRows, name: str) -> Result:
     """The mean of the own-label margins of each image."""
-    if rows.rows_with_second_label is None:
-        return None
-    matrices = Matrices.of(rows)
-    return _missing(rows, name) or _values(name, matrices, matrices.own_label_margins())
+    return _values(rows, name, 0)
 
 
 def other_label_evidence(rows: MetricRows, name: str) -> Result:
     """How much more their own maps show labels that are not predicted than the predicted label's map does."""
-    if rows.rows_with_second_label is None:
-        return None
-    matrices = Matrices.of(rows)
-    margins = matrices.over_prediction()
-    own = _label_means(np.where(np.isfinite(margins), matrices.own, np.nan))
-    return _missing(rows, name) or _values(name, matrices, margins, own)
+    return _values(rows, name, 1, levels=2)
 
 
 def _label_means(margins: Array) -> Array:
@@ -82,18 +84,21 @@ def _label_means(margins: Array) -> Array:
     return np.asarray(np.divide(np.nansum(margins, axis=1), counts, out=np.full(len(counts), np.nan), where=counts > 0))
 
 
-def _values(name: str, matrices: Matrices, margins: Array, over_controls: Array | None = None) -> Result:
-    if not matrices.log_odds.size:
+def _values(rows: MetricRows, name: str, margin: int, levels: int | None = None) -> Result:
+    """A column of the margins, clipped; None where the evaluation has none."""
+    if rows.rows_with_second_label is None:
         return None
-    means = _label_means(margins)
-    chosen = np.isfinite(means)
-    if not chosen.any():
+    margins, missing = rows.margins(rows.shift), _missing(rows, name)
+    if missing or margins is None:
+        return missing
+    images = np.flatnonzero(np.isfinite(margins[:, margin]))
+    if not len(images):
         return NotAssessed(name, "no-map-for-predicted-label")
-    images, means = matrices.images[chosen], means[chosen]
+    means = margins[images, margin]
     beyond = int(np.sum(np.abs(means) > CLIPPED[1]))
     note = Note("clipped", beyond, len(images), CLIPPED[1]) if beyond else None
-    levels = None if over_controls is None else over_controls[chosen]
-    return Values(name, images * LABELS_PER_IMAGE, images, np.clip(means, *CLIPPED), note, levels)
+    over_controls = None if levels is None else margins[images, levels]
+    return Values(name, images * LABELS_PER_IMAGE, images, np.clip(means, *CLIPPED), note, over_controls)
 
 
 def _missing(rows: MetricRows, name: str) -> NotAssessed | None:

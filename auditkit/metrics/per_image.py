@@ -21,19 +21,20 @@ _HOLDOUT = 2  # every second image tunes delta, the others are reported
 
 @dataclass(frozen=True)
 class MetricRows:
-    """Rows of one source under one infill; positions index the columns of the whole run."""
+    """Rows of one source under one infill."""
 
-    image: Array  # [rows of the run] number of the image
+    image: Array  # [rows] number of the image
     label: Array
-    place: Array  # of the label among those of its image, ascending
+    keys: Array  # of (image, label) pairs, as Values have them
     predicted: Array  # whether the row's label is the predicted one
     prediction: Array  # [images] the predicted label
     column: Callable[[str], Array]  # a column of numbers, NaN where a row has none
     lists: Callable[[str, Array], Array]  # the lists of some rows in a column [rows, length]
-    positions: Array  # of the source's rows
-    measured: Array  # positions of those that have figures
+    margins: Callable[[float], Array | None]  # label_specificity's [images, MARGINS], by errors that areas are moved by
+    measured: Array  # positions of the rows that have figures
     in_label_set: Array  # positions of those whose image has a label in the label set
     targets_listed_labels: bool  # insertion, deletion and the saliency metric are about every label, not the predicted
+    shift: float = 0.0  # errors that areas are moved by
 
     @cached_property
     def target_rows(self) -> Array:
@@ -42,8 +43,7 @@ class MetricRows:
 
     def per_pair(self, name: str, positions: Array, values: Array, note: Note | None = None) -> Values:
         """A value for each (image, label) pair."""
-        images = self.image[positions]
-        return Values(name, images * LABELS_PER_IMAGE + self.label[positions], images, values, note)
+        return Values(name, taken(self.keys, positions), taken(self.image, positions), values, note)
 
     def finite(self, name: str, column: str, positions: Array) -> Values | None:
         """The finite values of a column; None where there are none."""
@@ -70,9 +70,14 @@ class MetricRows:
                 return NotAssessed("", "only-predicted-label")
             return NotAssessed("", "maps-missing", expected - len(self.measured), expected)
         several = np.unique(self.image[self.measured[~self.predicted[self.measured]]])
-        total = len(np.unique(self.image[self.positions]))
+        total = len(np.unique(self.image))
         note = None if len(several) == total else Note("images-with-second-label", len(several), total)
-        return self.measured[np.isin(self.image[self.measured], several)], note
+        return taken(self.measured, np.flatnonzero(np.isin(self.image[self.measured], several))), note
+
+
+def taken(array: Array, positions: Array) -> Array:
+    """The entries at some positions, distinct and ascending; the array itself, not copied, where these are all."""
+    return array if len(positions) == len(array) else np.asarray(array[positions])
 
 
 def insertion(rows: MetricRows, name: str) -> Result:
@@ -142,7 +147,7 @@ def every_pair(rows: MetricRows, name: str, column: str) -> Result:
     if not isinstance(chosen, tuple):
         return chosen and replace(chosen, metric=name)
     positions, note = chosen
-    return rows.per_pair(name, positions, rows.column(column)[positions], note)
+    return rows.per_pair(name, positions, taken(rows.column(column), positions), note)
 
 
 def worst_label(rows: MetricRows, name: str, column: str) -> Result:
@@ -172,6 +177,6 @@ def localised(rows: MetricRows, name: str, column: str) -> Result:
     positions = rows.measured[np.isfinite(rows.column("pointing_hit")[rows.measured])]
     if not len(positions):
         return None
-    count, total = (len(np.unique(rows.image[chosen])) for chosen in (positions, rows.positions))
+    count, total = (len(np.unique(images)) for images in (rows.image[positions], rows.image))
     note = None if count == total else Note("images-with-region", count, total)
-    return rows.per_pair(name, positions, rows.column(column)[positions], note)
+    return rows.per_pair(name, positions, taken(rows.column(column), positions), note)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.metrics.per_image import MetricRows
 from auditkit.report.load_run import Loaded
 from auditkit.report.sections import best_control
 from auditkit.runs.folder.figures import CONTROL
@@ -63,10 +64,9 @@ class Rows:
         control = next((best_control(figure, results)[0] for figure in figures), None)
         return control.bundle if control else None
 
-    def measured(self, source: str) -> Array:
-        """Positions of a source's rows that have figures."""
-        positions = self.table.positions(source)
-        return np.asarray(positions[~self.table.failed()[positions]])
+    def of(self, source: str) -> MetricRows:
+        """Those of a source."""
+        return self.table.metric_rows[source, self.infill]
 
     @cached_property
     def curve_images(self) -> list[str]:
@@ -82,7 +82,7 @@ class Rows:
         curves: dict[tuple[str, bool], list[Array]] = defaultdict(list)
         images, size = pa.array(self.curve_images), self.loaded.results.subject.card.get("size")
         pixels = int(np.prod(size)) if isinstance(size, tuple) else None
-        for unit in self.loaded.tables():
+        for unit in self.loaded.tables(("image", "infill", "bundle", "predicted", "keep_counts", "curve")):
             drawn = pc.and_(pc.is_in(unit.column("image"), images), pc.equal(unit.column("infill"), self.infill))
             table = unit.filter(drawn)
             columns = [table.column(name).to_pylist() for name in ("bundle", "predicted")]

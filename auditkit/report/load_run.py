@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ class Loaded:
         """The rows as columns, read when first asked for; None where they were not kept."""
         if not Store(self.folder).keys():
             return None
-        table = RowTable(self.tables(), named=self.results.settings.targets_listed_labels)
+        table = RowTable(self.tables, named=self.results.settings.targets_listed_labels)
         if len(table) != self.results.run.rows:
             rows = f"{self.folder / 'items'} holds {len(table)} rows, and the results are of {self.results.run.rows}"
             way_out = "`auditkit verify` says which are missing"
@@ -51,10 +51,10 @@ class Loaded:
         """sha256 of the results file."""
         return hashlib.sha256((self.folder / RESULTS).read_bytes()).hexdigest()
 
-    def tables(self) -> "Iterator[pyarrow.Table]":
-        """The rows with their curves, one unit's pyarrow.Table at a time."""
+    def tables(self, columns: Sequence[str] | None = None) -> "Iterator[pyarrow.Table]":
+        """The rows, one unit's pyarrow.Table at a time, with some of the columns or with all."""
         store = Store(self.folder)
-        return store.tables(store.keys())
+        return store.tables(store.keys(), columns)
 
     def picture(self, name: str) -> str:
         """A picture of the gallery as a data URI."""

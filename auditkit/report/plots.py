@@ -211,10 +211,9 @@ def _histogram_legend(rows: Rows, bundle: str) -> Markup:
 def _finite_values(rows: Rows, source_name: str, column: str) -> Array:
     if source_name not in rows.table.sources:
         return np.zeros(0)
-    positions = rows.measured(source_name)
-    if column == "insertion" and not rows.table.named:
-        positions = positions[rows.table.predicted[positions]]
-    values = rows.table.column(column)[positions]
+    source_rows = rows.of(source_name)
+    positions = source_rows.target_rows if column == "insertion" else source_rows.measured
+    values = source_rows.column(column)[positions]
     return np.asarray(values[np.isfinite(values)])
 
 
@@ -227,16 +226,16 @@ def areas(rows: Rows, bundle: str, key: str) -> Drawn:
     panel.note(0.52, 0.47, "AUC = f")
     panel.note(0.16, 0.86, "above: the map makes evidence up (β < 1)")
     panel.note(0.35, 0.1, "below: the map hides evidence (α < 1)")
-    positions = rows.measured(bundle)
-    chosen = sample(positions, MOST_PAIRS)
-    predicted = rows.table.predicted[chosen]
-    probability, area = rows.table.column("prob")[chosen], rows.table.column("insertion")[chosen]
+    of_bundle = rows.of(bundle)
+    chosen = sample(of_bundle.measured, MOST_PAIRS)
+    predicted = of_bundle.predicted[chosen]
+    probability, area = of_bundle.column("prob")[chosen], of_bundle.column("insertion")[chosen]
     tone = f"{tone_of(bundle, rows.bundles)[0]} firm"
     for mask, colour in ((~predicted, "other"), (predicted, tone)):
         panel.points(probability[mask], area[mask], colour)
     close = _rejected(f"{key}-close", probability[~predicted], area[~predicted], bundle)
     panels = [("Whole range" if close else "", panel.svg())]
-    caption = "A perfect map lies on the line." + _thinned(len(chosen), len(positions), "pairs")
+    caption = "A perfect map lies on the line." + _thinned(len(chosen), len(of_bundle.measured), "pairs")
     if close:
         panels.append(("Labels that the model rejects, closer", close.svg()))
         caption += _below(probability[~predicted], close.x)

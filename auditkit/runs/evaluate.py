@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -63,7 +64,7 @@ def evaluate(
             every_unit = units(range(len(images)), pixels, model.signature.classes, device, plan.settings)
             tables: dict[range, pa.Table] = {}
             _measure_units(plan, every_unit, tables.__setitem__, tick)
-            return summarise(lambda: (tables[unit] for unit in every_unit), plan.settings, runtime.result())
+            return summarise(lambda _=None: (tables[unit] for unit in every_unit), plan.settings, runtime.result())
         record = plan.record()
         settings_record = without_paths(to_object(record))
         with nullcontext(out) if isinstance(out, Store) else Store.open(out, settings_record) as store:
@@ -74,7 +75,7 @@ def evaluate(
 
             def measure_missing(pending: Sequence[range]) -> Summary:
                 _measure_units(plan, pending, lambda unit, table: store.write(keys[unit], table), tick)
-                return summarise(lambda: store.tables(keys.values()), plan.settings, runtime.result(), record)
+                return summarise(partial(store.tables, keys.values()), plan.settings, runtime.result(), record)
 
             try:
                 summary = measure_missing(missing)

@@ -23,12 +23,10 @@ import auditkit
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
-from auditkit.metrics.label_specificity import Matrices
 from auditkit.metrics.values import NotAssessed
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.runs.comparison.finished_run import FinishedRun, read_run
 from auditkit.runs.evaluation.images import load_images, probabilities
-from auditkit.runs.summary.source_rows import metric_rows
 from benchmarks.calibration.fakes import BLIND, DAMAGES, FAKES, Case, Fake, LabelMaps, damaged, rivals_inverted
 from benchmarks.calibration.search import searched
 from benchmarks.reporting import log, origin
@@ -156,10 +154,12 @@ def values_of(run: FinishedRun, source: str, images: Sequence[str]) -> dict[str,
         if not isinstance(metric, NotAssessed):
             means = metric.image_means(len(run.table.images)).tolist()
             found[name] = in_order(dict(zip(run.table.images, means, strict=True)), images)
-    matrices = Matrices.of(metric_rows(run.table, run.table.positions(source)))
-    for name, chosen in (("predicted_log_odds", matrices.predicted), ("other_log_odds", ~matrices.predicted)):
-        own = np.where(chosen & np.isfinite(matrices.own), matrices.own, np.nan)
-        levels = {run.table.images[image]: _mean(row) for image, row in zip(matrices.images.tolist(), own, strict=True)}
+    for name, predicted in (("predicted_log_odds", True), ("other_log_odds", False)):
+        levels = dict[str, float]()
+        for of, matrices in run.table.matrices():
+            if of == (source, run.table.infills[0]):
+                own = np.where((matrices.predicted == predicted) & np.isfinite(matrices.own), matrices.own, np.nan)
+                levels |= {run.table.images[image]: _mean(row) for image, row in zip(matrices.images, own, strict=True)}
         found[name] = in_order(levels, images)
     return found
 

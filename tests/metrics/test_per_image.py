@@ -13,7 +13,7 @@ from auditkit.runs.evaluation.settings import NO_LABEL
 from auditkit.runs.folder.figures import Flag
 from auditkit.runs.folder.parquet import COLUMNS, fitted
 from auditkit.runs.summary.row_table import RowTable
-from auditkit.runs.summary.source_rows import map_flags, metric_rows
+from auditkit.runs.summary.source_rows import map_flags
 from tests.support import synthetic_runs
 
 Row = dict[str, Any]
@@ -21,16 +21,16 @@ FAITHFUL = ("completeness", "soundness", "worst_completeness", "worst_soundness"
 
 
 def group(rows: list[Row], source: str = "maps") -> MetricRows:
-    columns = table(rows)
-    return metric_rows(columns, np.flatnonzero(columns.source == columns.sources.index(source)))
+    return table(rows).metric_rows[source, "gray"]
 
 
 def table(rows: list[Row]) -> RowTable:
-    return RowTable([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
+    parts = [fitted({name: [row.get(name) for row in rows] for name in COLUMNS})]
+    return RowTable(lambda _=None: parts)
 
 
 def flags(rows: list[Row]) -> list[Flag]:
-    return list(map_flags("maps", group(rows), table(rows)))
+    return list(map_flags("maps", table(rows)))
 
 
 # Images with a single label -------------------------------------------------------------------------------------------
@@ -86,14 +86,14 @@ def test_images_without_a_label_in_the_set_are_no_copies_of_each_other() -> None
     edges = synthetic_runs.edges(range(4))
     for row in edges[-6:]:
         row |= {"error": NO_LABEL, "insertion": None, "map_digest": None}
-    assert RowTable([fitted({name: [row.get(name) for row in edges] for name in COLUMNS})]).copies == 0
+    assert table(edges).copies == 0
 
 
 def test_copies_are_told_by_their_edges() -> None:
     rows = synthetic_runs.edges(range(4))
     for row in rows[:3]:
         row["map_digest"] = rows[3]["map_digest"]
-    row_table = RowTable([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
+    row_table = table(rows)
     assert row_table.copies == 1
     assert len(set(row_table.pictures.tolist())) == 3
 
@@ -106,7 +106,7 @@ def test_copies_that_differ_in_a_few_pixels_are_copies() -> None:
     bits[last][np.flatnonzero(bits[first])[:2]] = False
     for row in rows:
         row["map_top"] = np.packbits(bits[row["image"]]).tobytes()
-    row_table = RowTable([fitted({name: [row.get(name) for row in rows] for name in COLUMNS})])
+    row_table = table(rows)
     assert row_table.copies == 1
 
 

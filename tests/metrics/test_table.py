@@ -120,8 +120,8 @@ def test_a_new_metric_is_measured_and_reported(given: Path, tmp_path: Path, comm
     (entry,) = (entry for entry in results.metrics if entry.name == "sureness")
     table = load(tmp_path / "run").table
     assert table is not None
-    own = (table.source == table.sources.index("maps")) & table.predicted
-    assert entry.value == pytest.approx(table.column("prob")[own].mean())
+    rows = table.metric_rows["maps", table.infills[0]]
+    assert entry.value == pytest.approx(rows.column("prob")[rows.predicted].mean())
     assert entry.n == IMAGES
     for entries in (results.controls, results.comparisons, results.classes):
         assert "sureness" in {entry.name for entry in entries}

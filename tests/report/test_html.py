@@ -91,7 +91,7 @@ def made_run(
         },
     }  # fmt: skip
     runtime = Runtime(REFERENCE, 18, 0.0, largest=1.2e-7, mean=1e-9, insertion=1e-8, alpha=1e-8, beta=0.0, note=None)
-    summary = summarise(lambda: parts, settings, runtime, from_json(RunRecord, about, "about"))
+    summary = summarise(lambda _=None: parts, settings, runtime, from_json(RunRecord, about, "about"))
     with Store.open(folder, {"made": "for a test"}) as store:
         for number_of, part in enumerate(parts):
             store.write(Store.key(number_of), part)

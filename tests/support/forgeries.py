@@ -88,7 +88,7 @@ class Forger:
 
     def _summary(self, found: Results, runtime: Runtime) -> Summary:
         with np.errstate(all="ignore"):
-            return summarise(lambda: iter(self.tables.values()), self.recorded.settings, runtime, RunRecord.of(found))
+            return summarise(lambda _=None: self.tables.values(), self.recorded.settings, runtime, RunRecord.of(found))
 
     def _draw(self, summary: Summary, found: Results) -> None:
         """The gallery that the rows give."""

@@ -72,7 +72,10 @@ def shared_images(a: FinishedRun, b: FinishedRun, notes: list[str]) -> list[str]
 def _edge_digests(run: FinishedRun) -> dict[str, int]:
     """A digest of what the network saw of each image: that of the edges control; empty where it was not measured."""
     table = run.table
-    return {table.images[table.image[row]]: int(table.column("map_digest")[row]) for row in table.edge_rows()}
+    digests = dict[str, int]()
+    for images, of_images in table.edges():
+        digests |= zip((table.images[image] for image in images), of_images.tolist(), strict=True)
+    return digests
 
 
 def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:

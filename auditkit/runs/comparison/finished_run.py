@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from auditkit.errors import BadInput
@@ -10,7 +11,6 @@ from auditkit.metrics.values import NotAssessed, Values
 from auditkit.runs.folder.results import PolicyName, Results, RunIdentity
 from auditkit.runs.folder.store import RESULTS, RUN, Store
 from auditkit.runs.summary.row_table import RowTable
-from auditkit.runs.summary.source_rows import metric_rows
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class FinishedRun:
 
     def metrics(self, bundle: str, infill: str) -> dict[str, Values | NotAssessed]:
         """Each metric of a bundle before it is averaged."""
-        positions = self.table.positions(bundle, self.table.infills.index(infill))
-        return {metric.name: metric for metric in compute_all(metric_rows(self.table, positions))}
+        return {metric.name: metric for metric in compute_all(self.table.metric_rows[bundle, infill])}
 
     def identity(self) -> RunIdentity:
         """What tells it from other runs."""
@@ -47,7 +46,8 @@ def read_run(folder: Path) -> FinishedRun:
     results, keys = store.results(), store.keys()
     if not keys:
         raise BadInput(f"{folder} has no rows to compare; its folder 'items' is missing or empty.")
-    table, expected = RowTable(store.tables(keys), named=results.settings.targets_listed_labels), results.run.rows
+    table = RowTable(partial(store.tables, keys), named=results.settings.targets_listed_labels)
+    expected = results.run.rows
     if len(table) != expected:
         raise BadInput(f"{folder / 'items'} holds {len(table)} rows, but the run made {expected}; see auditkit verify.")
     digest = hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()

@@ -93,17 +93,29 @@ def encoded(key: str, table: Any) -> bytes:
 
 def _sealed(content: bytes) -> bytes:
     """The file with the digest of itself, taken over zeros in the digest's place: readers see plain metadata."""
-    head, _, tail = content.rpartition(SEAL)
-    digest = hashlib.sha256(head + SEAL + BLANK + tail[64:]).hexdigest()
-    return head + SEAL + digest.encode() + tail[64:]
+    start, digest = _seal(content)
+    return content[:start] + digest + content[start + 64 :]
 
 
-def decoded(key: str, content: bytes) -> Any:
-    """The table of a part; ValueError, with the end of a sentence, when it is not what was written under the key."""
+def _seal(content: bytes) -> tuple[int, bytes]:
+    """Where a file's digest stands or belongs, and the digest."""
+    start, view = content.rfind(SEAL) + len(SEAL), memoryview(content)
+    digest = hashlib.sha256(view[:start])
+    digest.update(BLANK)
+    digest.update(view[start + 64 :])
+    return start, digest.hexdigest().encode()
+
+
+def decoded(key: str, content: bytes, columns: Sequence[str] | None = None) -> Any:
+    """The table of a part, with some of the columns or with all.
+
+    ValueError, with the end of a sentence, when it is not what was written under the key.
+    """
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    if content != _sealed(content):
+    start, digest = _seal(content)
+    if content[start : start + 64] != digest:
         raise ValueError("is torn, or was changed after it was written")
     file = pq.ParquetFile(pa.BufferReader(content))
     metadata = file.metadata.metadata
@@ -111,5 +123,7 @@ def decoded(key: str, content: bytes) -> Any:
         raise ValueError(f"holds another unit, {metadata[b'auditkit.key'].decode()[:12]}")
     if metadata[b"auditkit.schema_version"] != b"%d" % SCHEMA_VERSION or file.schema_arrow != schema():
         raise ValueError("has other columns than this auditkit writes")
-    table = file.read(use_threads=False).cast(schema())  # Parquet has its own name for a list's items
+    names = list(COLUMNS if columns is None else columns)
+    # Parquet has its own name for a list's items.
+    table = file.read(names, use_threads=False).cast(pa.schema([schema().field(name) for name in names]))
     return table.replace_schema_metadata({FAILED: metadata[FAILED.encode()]})

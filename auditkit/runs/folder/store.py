@@ -10,7 +10,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -114,19 +114,19 @@ class Store:
         return sorted(path.stem for path in self.items.glob("*.parquet") if _KEY.fullmatch(path.stem))
 
     def has(self, key: str) -> bool:
-        """Whether a unit is there and sound; the whole part is read and checked."""
-        return self._load(key) is not None
+        """Whether a unit is there and sound: its bytes are checked, and its rows are not decoded."""
+        return self._load(key, ()) is not None
 
-    def read(self, key: str) -> Any:
-        """The rows of a unit, a pyarrow.Table."""
-        table = self._load(key)
+    def read(self, key: str, columns: Sequence[str] | None = None) -> Any:
+        """The rows of a unit, a pyarrow.Table, with some of the columns or with all."""
+        table = self._load(key, columns)
         if table is None:
             raise MissingUnit(f"{self.folder} lacks unit {key[:12]}; give the command of the run again to add it.")
         return table
 
-    def tables(self, keys: Iterable[str]) -> Iterator[Any]:
+    def tables(self, keys: Iterable[str], columns: Sequence[str] | None = None) -> Iterator[Any]:
         """The rows of the units one after the other, one unit in memory at a time."""
-        return map(self.read, keys)
+        return (self.read(key, columns) for key in keys)
 
     def write(self, key: str, table: Any) -> None:
         """Store a unit's rows, a pyarrow.Table or a mapping of columns; they are on the disk when this returns."""
@@ -149,7 +149,7 @@ class Store:
             raise ValueError(f"'{key}' is not a key; make one with Store.key")
         return self.items / f"{key}.parquet"
 
-    def _load(self, key: str) -> Any:
+    def _load(self, key: str, columns: Sequence[str] | None) -> Any:
         path = self._part(key)
         with _disk_errors(f"{path} cannot be read"):
             try:
@@ -157,7 +157,7 @@ class Store:
             except FileNotFoundError:
                 return None
         try:
-            return decoded(key, content)
+            return decoded(key, content, columns)
         except ValueError as error:
             aside = f", and kept as {path.name}{DAMAGED} until the run is finished" if self._writable else ""
             note = f"{path} {error}; it is not used{aside}"

@@ -121,14 +121,16 @@ def _chosen(names: list[str], bundle: str, figures: Mapping[str, Array], basis: 
 
 def _rows(summary: Summary, chosen: set[tuple[str, str]]) -> dict[tuple[str, str], list[Row]]:
     """The rows of the chosen (bundle, image) pairs with their curves, read a unit at a time."""
+    import pyarrow as pa  # noqa: PLC0415 - slow to import
+    import pyarrow.compute as pc  # noqa: PLC0415
+
     rows: dict[tuple[str, str], list[Row]] = {}
-    infill = next(iter(summary.table.infills), "")
+    infill, images = next(iter(summary.table.infills), ""), pa.array([image for _, image in chosen], pa.string())
     for table in summary.tables():
-        pairs = zip(table.column("bundle").to_pylist(), table.column("image").to_pylist(), strict=True)
-        positions = [position for position, pair in enumerate(pairs) if pair in chosen]
-        for columns in table.take(positions).to_pylist() if positions else []:
+        of_images = pc.and_(pc.is_in(table.column("image"), images), pc.equal(table.column("infill"), infill))
+        for columns in table.filter(of_images).to_pylist():
             row = Row(**columns)
-            if row.infill == infill:
+            if (row.bundle, row.image) in chosen:
                 rows.setdefault((row.bundle, row.image), []).append(row)
     return rows
 

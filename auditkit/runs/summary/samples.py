@@ -14,8 +14,7 @@ from auditkit.metrics.table import METRICS, SHARE
 from auditkit.metrics.values import NotAssessed, Values, paired
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX
-from auditkit.runs.summary.row_table import RowTable
-from auditkit.runs.summary.source_rows import Source
+from auditkit.runs.summary.row_table import RowTable, Source
 
 Assessed = Mapping[Source, Mapping[str, Values]]
 
@@ -56,7 +55,6 @@ class Samples:
     """The values of each image of a run, by metric and source."""
 
     assessed: Assessed
-    rows: Mapping[Source, MetricRows]
     table: RowTable
     settings: Evaluation
     chosen: Array | None = None  # images that count, by number; None: all
@@ -77,7 +75,8 @@ class Samples:
         values, other = (self.assessed.get((source, infill), {}).get(name) for source in (bundle, control))
         if values is None or other is None:
             return None
-        difference = paired_difference(values, other, bundle, control, self.rows[bundle, infill], self.settings)
+        rows = self.table.metric_rows[bundle, infill]
+        difference = paired_difference(values, other, bundle, control, rows, self.settings)
         if not isinstance(difference, Difference) or difference.bounds is None:
             return None
         return self._sample(difference.values, difference.images, difference.bounds)
@@ -87,9 +86,10 @@ class Samples:
 
         Areas near 0 and 1 show nothing, since most maps have them on images without evidence or without doubt.
         """
-        if (bundle, infill) not in self.rows or (control, infill) not in self.rows:
+        rows = self.table.metric_rows
+        if (bundle, infill) not in rows or (control, infill) not in rows:
             return False
-        mine, theirs = (_areas(self.rows[source, infill]) for source in (bundle, control))
+        mine, theirs = (_areas(rows[source, infill]) for source in (bundle, control))
         return bool(paired(mine, theirs, _all_equal))
 
     def _accuracy(self) -> Sample | None:

@@ -9,20 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from auditkit.arrays import Array
 from auditkit.metrics.faithfulness import completeness, soundness
 from auditkit.metrics.per_image import MetricRows
 from auditkit.metrics.table import METRICS, SHARE, compute_all
 from auditkit.metrics.values import NotAssessed, Values
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import SamplingError
-from auditkit.runs.summary.row_table import RowTable
-from auditkit.runs.summary.source_rows import Source
+from auditkit.runs.summary.row_table import USUAL, RowTable, Source
 
 # Set on 3,930 curves of five models, known at every point. Areas are off by 0.1 to 0.4 of their bounds on average, and
 # up to a quarter of that has the same sign on all images. Of figures by 8 to 128 steps 98 in 100 kept to what is said,
 # of those by auto 96; the figure that is off most is off by a half to an eighth of it.
-USUAL, COMMON = 0.4, 0.25
+COMMON = 0.25
 MOST_SAMPLING_ERROR = 0.005  # a figure that may be off by more than this leaves a verdict open
 _MOVED_COLUMNS = ("insertion", "deletion", "alpha", "beta", "log_odds")
 
@@ -33,23 +31,21 @@ def moves(metric: str) -> bool:
 
 
 def sampling_errors(
-    sources: Mapping[Source, MetricRows], figures: Mapping[Source, Sequence[Values | NotAssessed]], table: RowTable,
-    settings: Evaluation,
-) -> list[SamplingError]:  # fmt: skip
+    figures: Mapping[Source, Sequence[Values | NotAssessed]], table: RowTable, settings: Evaluation
+) -> list[SamplingError]:
     """For each source under each infill, how far every figure may be off, and the one that may be off most."""
-    unknown = np.isnan(table.column("insertion_error")) & ~table.failed()
     entries = []
-    for (source, infill), rows in sources.items():
+    for (source, infill), rows in table.metric_rows.items():
         assessed = [figure for figure in figures[source, infill] if isinstance(figure, Values) and moves(figure.name)]
         shifted = [{figure.name: figure for figure in compute_all(_moved(rows, sign * USUAL, settings))}
                    for sign in (1, -1)]  # fmt: skip
         errors = {figure.name: _error(figure, [other[figure.name] for other in shifted]) for figure in assessed}
-        if unknown[rows.positions].any():
+        if np.isnan(rows.column("insertion_error")[rows.measured]).any():
             errors = {}
         # Log-odds have another scale, and deletion has the error of insertion.
         shares = [name for name in errors if METRICS[name].bounds == SHARE and name != "deletion"]
         largest = max(shares, key=lambda name: errors[name], default=None)
-        images = len(np.unique(table.image[rows.measured]))
+        images = len(np.unique(rows.image[rows.measured]))
         error = None if largest is None else errors[largest]
         entries.append(SamplingError(largest, source, infill, error, errors, images))
     return entries
@@ -57,29 +53,16 @@ def sampling_errors(
 
 def _moved(rows: MetricRows, errors: float, settings: Evaluation) -> MetricRows:
     """The rows with their areas moved by so many errors, and what follows from the areas."""
-    at = rows.positions
-    moves = errors * np.nan_to_num(rows.column("insertion_error")[at])
-    areas = np.clip(rows.column("insertion")[at] + moves, 0, 1)
+    moves = errors * np.nan_to_num(rows.column("insertion_error"))
+    areas = np.clip(rows.column("insertion") + moves, 0, 1)
     # The curves of deletion have as many points. Both areas move apart, which changes relevance gain most.
-    columns = {"insertion": areas, "deletion": np.clip(rows.column("deletion")[at] - moves, 0, 1)}
+    columns = {"insertion": areas, "deletion": np.clip(rows.column("deletion") - moves, 0, 1)}
     known = np.isfinite(areas)
     for name, ratio, eps in (("alpha", completeness, settings.eps1), ("beta", soundness, settings.eps2)):
         if eps is not None:
-            columns[name] = np.full(len(at), np.nan)
-            columns[name][known] = ratio(areas[known], rows.column("prob")[at][known], eps)
-    wide = {name: np.full(len(rows.image), np.nan) for name in columns}
-    for name, values in columns.items():
-        wide[name][at] = values
-
-    def lists(name: str, positions: Array) -> Array:
-        values = rows.lists(name, positions)
-        if name != "log_odds":
-            return values
-        # Own labels and others move apart, which changes their margins most.
-        apart = np.where(rows.place[positions][:, None] == np.arange(values.shape[1]), errors, -errors)
-        return np.asarray(values + apart * np.nan_to_num(rows.lists("log_odds_error", positions)))
-
-    return replace(rows, column=lambda name: wide[name] if name in wide else rows.column(name), lists=lists)
+            columns[name] = np.full(len(areas), np.nan)
+            columns[name][known] = ratio(areas[known], rows.column("prob")[known], eps)
+    return replace(rows, column=lambda name: columns[name] if name in columns else rows.column(name), shift=errors)
 
 
 def _error(figure: Values, moved: Sequence[Values | NotAssessed]) -> float:

@@ -1,10 +1,10 @@
 """Rows of figures become metrics with intervals, compared, cut by class, and asked how far they can be relied on."""
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +20,11 @@ from auditkit.metrics.values import NotAssessed, Note, Values
 from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.evaluation.settings import NO_LABEL, Evaluation
 from auditkit.runs.folder.figures import CONTROL, Agreement, Flag, MetricResult, Runtime, SamplingError
-from auditkit.runs.summary.row_table import RowTable
+from auditkit.runs.summary.row_table import RowTable, Source, Tables
 from auditkit.runs.summary.samples import Assessed, Samples, paired_difference
 from auditkit.runs.summary.sampling_error import sampling_errors
-from auditkit.runs.summary.source_rows import Source, map_flags, sources
+from auditkit.runs.summary.source_rows import map_flags
 from auditkit.runs.summary.wording import figure_text, flag_text, remarks, sampling_remarks, source_name
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SPREAD_THAT_MATTERS = 0.05  # of insertion, by the order in ties
 
@@ -46,7 +43,7 @@ class Summary:
     samples: Samples  # the values of each image, for the tests that decide
     settings: Evaluation
     runtime: Runtime
-    tables: "Callable[[], Iterable[pa.Table]]"  # the rows, from memory or from the folder of the run
+    tables: Tables  # the rows, from memory or from the folder of the run
     failed_images: tuple[FailedImage, ...]  # that cannot be used
     record: RunRecord | None  # None in memory
 
@@ -122,24 +119,20 @@ class Summary:
         return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._remarks_below())
 
 
-def summarise(
-    tables: "Callable[[], Iterable[pa.Table]]", settings: Evaluation, runtime: Runtime,
-    record: RunRecord | None = None,
-) -> Summary:  # fmt: skip
+def summarise(tables: Tables, settings: Evaluation, runtime: Runtime, record: RunRecord | None = None) -> Summary:
     """The metrics of each source under each infill, in the order in which the sources come."""
-    table = RowTable(tables(), named=settings.targets_listed_labels)
-    rows = sources(table)
-    figures = {source: compute_all(source_rows) for source, source_rows in rows.items()}
+    table = RowTable(tables, named=settings.targets_listed_labels)
+    figures = {source: compute_all(rows) for source, rows in table.metric_rows.items()}
     metrics = _accuracy(table, settings)
     for source, results in figures.items():
         metrics += [_metric_result(result, source, settings) for result in results]
     assessed = {source: {result.name: result for result in results if isinstance(result, Values)}
                 for source, results in figures.items()}  # fmt: skip
-    flags = [*_run_flags(table, runtime), *_map_flags(table, rows, assessed)]
+    flags = [*_run_flags(table, runtime), *_map_flags(table, assessed)]
     return Summary(
-        tuple(metrics), tuple(_comparisons(assessed, rows, settings)), tuple(_by_class(table, assessed, settings)),
-        tuple(_reliability(table, assessed)), tuple(sampling_errors(rows, figures, table, settings)), tuple(flags),
-        table, Samples(assessed, rows, table, settings), settings, runtime, tables, table.failed_images, record,
+        tuple(metrics), tuple(_comparisons(table, assessed, settings)), tuple(_by_class(table, assessed, settings)),
+        tuple(_reliability(table, assessed)), tuple(sampling_errors(figures, table, settings)), tuple(flags),
+        table, Samples(assessed, table, settings), settings, runtime, tables, table.failed_images, record,
     )  # fmt: skip
 
 
@@ -149,21 +142,21 @@ def _run_flags(table: RowTable, runtime: Runtime) -> Iterator[Flag]:
         yield Flag("copies", count=table.copies, total=total)
     if failed:
         yield Flag("unusable-images", count=failed, total=total + failed)
-    without_label = len(np.unique(table.image[table.failed(NO_LABEL)]))
+    without_label = set[int]().union(*(rows.pairs.image[rows.failed(NO_LABEL)] for rows in table.rows.values()))
     if without_label:
-        yield Flag("images-without-label", count=without_label, total=total)
+        yield Flag("images-without-label", count=len(without_label), total=total)
     if runtime.note:
         yield Flag("strict-precision-used")
     elif runtime.matters:
         yield Flag("runtime-off")
 
 
-def _map_flags(table: RowTable, rows: Mapping[Source, MetricRows], assessed: Assessed) -> Iterator[Flag]:
-    for (bundle, infill), source_rows in rows.items():
+def _map_flags(table: RowTable, assessed: Assessed) -> Iterator[Flag]:
+    for bundle, infill in table.rows:
         if bundle.startswith(CONTROL):  # odd on purpose
             continue
         if infill == table.infills[0]:
-            yield from map_flags(bundle, source_rows, table)
+            yield from map_flags(bundle, table)
         spread = assessed[bundle, infill].get("tie_spread")
         if spread is not None and spread.values.mean() > SPREAD_THAT_MATTERS:
             yield Flag("tie-order-matters", bundle, infill=infill, value=float(spread.values.mean()))
@@ -209,7 +202,7 @@ def _accuracy(table: RowTable, settings: Evaluation) -> list[MetricResult]:
     return [_result("accuracy", ("", ""), settings, share)]
 
 
-def _comparisons(assessed: Assessed, rows: Mapping[Source, MetricRows], settings: Evaluation) -> Iterator[MetricResult]:
+def _comparisons(table: RowTable, assessed: Assessed, settings: Evaluation) -> Iterator[MetricResult]:
     """Paired differences of every bundle to the bundles after it and to every control, on what both have."""
     for first, second in combinations(assessed, 2):
         if first[1] != second[1] or (first[0].startswith(CONTROL) and second[0].startswith(CONTROL)):
@@ -218,7 +211,8 @@ def _comparisons(assessed: Assessed, rows: Mapping[Source, MetricRows], settings
             first, second = second, first  # noqa: PLW2901
         for name, values in assessed[first].items():
             if METRICS[name].compared == "always" and name in assessed[second]:
-                yield from _difference(values, assessed[second][name], first, second[0], rows[first], settings)
+                rows = table.metric_rows[first]
+                yield from _difference(values, assessed[second][name], first, second[0], rows, settings)
 
 
 def _difference(

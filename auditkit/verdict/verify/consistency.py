@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, date, datetime
+from functools import partial
 from itertools import chain
 
 from auditkit.data.bundle_files import HEADER, OWN_PRODUCER, Header
@@ -213,11 +214,10 @@ def _bundle_problems(recorded: RecordedRun, bundle: HeatmapSet, computed: str) -
 
 def summed_up(recorded: RecordedRun) -> Summary | None:
     """The figures that the stored rows give; None where there are no rows."""
-    runtime, tables = recorded.results.runtime, recorded.store.tables
+    runtime, tables = recorded.results.runtime, partial(recorded.store.tables, recorded.units.values())
     if runtime is None:
         return None
-    return summarise(lambda: tables(recorded.units.values()), recorded.settings, runtime,
-                     RunRecord.of(recorded.results))  # fmt: skip
+    return summarise(tables, recorded.settings, runtime, RunRecord.of(recorded.results))
 
 
 def check_summary(recorded: RecordedRun, summary: Summary | None) -> Outcome:

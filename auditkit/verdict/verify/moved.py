@@ -33,11 +33,9 @@ _GROUPS = ("metrics", "controls", "comparisons", "classes")
 
 def check_figures(recorded: RecordedRun, runtime: Runtime, tables: Tables, graphs: Mapping[str, str]) -> Outcome:
     """Which figures moved, by how much, and whether the verdict would be another; never a problem by itself."""
-    then = recorded.results
+    then, rows = recorded.results, [tables[key] for key in recorded.units.values()]
     with np.errstate(all="ignore"):
-        summary = summarise(
-            lambda: (tables[key] for key in recorded.units.values()), recorded.settings, runtime, RunRecord.of(then)
-        )
+        summary = summarise(lambda _=None: rows, recorded.settings, runtime, RunRecord.of(then))
     now = replace(results_of(summary), **{name: getattr(then, name) for name in NOT_SUMMED_UP}, run=then.run)
     moved, count = _moved(then, now), sum(len(getattr(then, group)) for group in _GROUPS)
     about = f"{count:,} figures from all rows, computed anew{_others(recorded, graphs)}: {_described(moved)}"

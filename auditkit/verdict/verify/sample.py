@@ -1,6 +1,7 @@
 """Which images are recomputed: some at random, and those that decide most."""
 
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -41,7 +42,8 @@ def deciding(recorded: RecordedRun) -> list[str]:
     control. To lift a mean by few images, a forger must change them by much, and they become the highest. Many small
     changes are left to the random sample.
     """
-    table = RowTable(recorded.store.tables(recorded.units.values()), named=recorded.settings.targets_listed_labels)
+    tables = partial(recorded.store.tables, recorded.units.values())
+    table = RowTable(tables, named=recorded.settings.targets_listed_labels)
     return list(dict.fromkeys(table.images[position] for position in _extremes(table)))
 
 

@@ -13,6 +13,7 @@ from auditkit.metrics.label_specificity import MOST_LABELS
 from auditkit.runs.evaluation.measure import Row
 from auditkit.runs.evaluation.settings import CurvePair, curve_pairs
 from auditkit.runs.folder.parquet import failed_images
+from auditkit.runs.folder.store import MissingUnit
 from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
 
 FLOAT32 = 1e-6  # curves are stored in float32, their areas in float64
@@ -40,10 +41,12 @@ def check_units(recorded: RecordedRun) -> Outcome:
 
 def _damage(recorded: RecordedRun, key: str) -> list[str]:
     try:
-        intact = recorded.store.has(key)
+        recorded.store.read(key)
+    except MissingUnit:
+        return [f"items/{key}.parquet is torn, was changed, or holds another unit"]
     except (KeyError, TypeError, OSError) as error:  # sealed, but not by auditkit
         return [f"items/{key}.parquet was not written by auditkit ({type(error).__name__})"]
-    return [] if intact else [f"items/{key}.parquet is torn, was changed, or holds another unit"]
+    return []
 
 
 def check_rows(recorded: RecordedRun) -> Outcome:
