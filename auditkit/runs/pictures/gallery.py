@@ -38,6 +38,10 @@ CHOSEN_BY = ("worst_completeness", "insertion")  # images are ordered by the fir
 PER_ROLE = 8  # images shown as worst, median and best each, of all bundles together
 SHOWN_LABELS = 2  # of an image: the predicted one and the runner-up
 MATRIX_LABELS, MATRIX_DIGITS = 5, 3  # of an image's matrix: what a card has room for
+_SHOWN = (
+    "image", "label", "bundle", "infill", "prob", "predicted", "insertion", "alpha", "beta", "keep_counts", "curve",
+    "error", "truth", "log_odds",
+)  # fmt: skip # columns of the rows of an image
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ def _rows(summary: Summary, chosen: set[tuple[str, str]]) -> dict[tuple[str, str
 
     rows: dict[tuple[str, str], list[Row]] = {}
     infill, images = next(iter(summary.table.infills), ""), pa.array([image for _, image in chosen], pa.string())
-    for table in summary.tables():
+    for table in summary.tables(_SHOWN):
         of_images = pc.and_(pc.is_in(table.column("image"), images), pc.equal(table.column("infill"), infill))
         for columns in table.filter(of_images).to_pylist():
             row = Row(**columns)

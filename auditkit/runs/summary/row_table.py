@@ -77,15 +77,13 @@ class SourceRows:
     def __init__(self, codes_of: Mapping[str, dict[str, int]], *, digests: bool) -> None:
         """`codes_of`: texts by column; `digests`: whether those of the maps are kept."""
         self._codes, self.pairs = codes_of, Pairs(*[np.zeros(0, np.int64)] * 5)
-        self._columns = {"image": Column(np.int32, None), "label": Column(np.int32, None)}
-        self._columns |= {
-            "predicted": Column(np.bool_, None),
-            "error": Column(np.int32, 0),
-            "flags": Column(np.int32, 0),
-        }
+        self._columns = {name: Column(np.int32, None) for name in ("image", "label")}
+        self._columns |= {name: Column(np.int32, 0) for name in ("error", "flags")}
+        self._columns["predicted"] = Column(np.bool_, None)
         self._columns |= {name: Column() for name in _NUMBERS}
         self._columns |= {name: Column(width=len(DELTAS)) for name in _BY_DELTA}
-        self._columns |= {"map_digest": Column(np.int64, None)} if digests else {}
+        if digests:
+            self._columns["map_digest"] = Column(np.int64, None)
 
     def add(self, values: Mapping[str, Array], rows: Array) -> None:
         """Append some of the rows of a table."""
