@@ -108,12 +108,14 @@ def first_similar(fingerprints: Array, least: float) -> Array:
 
 def _candidates(fingerprints: Array, least: float) -> Iterator[Array]:
     """Indices, ascending, of fingerprints that share a block of bits: all that may be similar share one."""
-    bits = np.unpackbits(fingerprints, axis=1)
     shuffle = np.random.default_rng(0).permutation(SAMPLE)  # neighbouring pixels are alike on most maps
-    for half, most in ((bits[:, :SAMPLE], _most_tops_apart), (bits[:, SAMPLE:], _most_above_apart)):
-        differing = most(np.unique(half.sum(axis=1, dtype=np.int64)), least - 1e-3)  # a margin for rounding
-        for block in np.array_split(half[:, shuffle], min(differing + 1, SAMPLE), axis=1):
-            numbers = np.unique(np.packbits(block, axis=1), axis=0, return_inverse=True)[1].ravel()
+    tops, above = np.split(fingerprints, 2, axis=1)
+    for half, most in ((tops, _most_tops_apart), (above, _most_above_apart)):
+        counts = np.unique(_ONES.astype(np.uint8)[half].sum(axis=1, dtype=np.int64))
+        differing = most(counts, least - 1e-3)  # a margin for rounding
+        for block in np.array_split(shuffle, min(differing + 1, SAMPLE)):
+            bits = half[:, block >> 3] >> (7 - (block & 7)).astype(np.uint8) & 1
+            numbers = np.unique(np.packbits(bits, axis=1), axis=0, return_inverse=True)[1].ravel()
             order = np.argsort(numbers, kind="stable")
             groups = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
             yield from (group for group in groups if len(group) > 1)

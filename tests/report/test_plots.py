@@ -33,8 +33,8 @@ def rows(levels: dict[str, tuple[float, float]]) -> Any:
 def pairs(prob: list[float], area: list[float], predicted: list[bool]) -> Any:
     """Pairs of one source."""
     columns = {"prob": np.array(prob), "insertion": np.array(area)}
-    table = SimpleNamespace(predicted=np.array(predicted), column=columns.__getitem__)
-    return SimpleNamespace(bundles=["maps"], table=table, measured=lambda bundle: np.arange(len(prob)))
+    rows = SimpleNamespace(predicted=np.array(predicted), column=columns.__getitem__, measured=np.arange(len(prob)))
+    return SimpleNamespace(bundles=["maps"], of=lambda bundle: rows)
 
 
 def keys(drawn: plots.Drawn) -> list[str]:

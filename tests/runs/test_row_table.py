@@ -26,11 +26,18 @@ def parts() -> list[Any]:
         for bundle in ("maps", "control:edges"):
             for image in (start, start + 1):
                 labels = range(2 + (3 * image) % 11)
-                figures = {name: lambda *_: float(rng.random()) for name in ("insertion", "insertion_error", "alpha")}
+                figures = {name: lambda *_: float(rng.random()) for name in ("insertion", "alpha", "beta")}
                 odds = {name: lambda *_, n=len(labels): rng.normal(size=n).astype(np.float32).tolist()
                         for name in ("log_odds", "log_odds_error")}  # fmt: skip
                 rows += synthetic_runs.rows([image], figures | odds, bundle=bundle, labels=labels)
-        rows[1] |= {"error": "no map", "insertion": None, "alpha": None, "log_odds": None, "log_odds_error": None}
+        rows[1] |= {
+            "error": "no map",
+            "insertion": None,
+            "alpha": None,
+            "beta": None,
+            "log_odds": None,
+            "log_odds_error": None,
+        }
         tables.append(fitted({name: [row.get(name) for row in rows] for name in COLUMNS}))
     return tables
 

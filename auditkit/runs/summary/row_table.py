@@ -221,26 +221,18 @@ class RowTable:
     def tops(self, source: str) -> tuple[Array, Array]:
         """Positions of rows under the first infill that have a fingerprint, and the fingerprints [rows, bytes].
 
-        All rows of a bundle, and one of each image of the edges control.
+        All rows of a bundle, and one of each image of the edges control. They are read at each call, and not kept.
         """
-        positions, tops = self._tops[source]
-        return positions.array(), tops.array()
-
-    @cached_property
-    def _tops(self) -> dict[str, tuple[Column, Column]]:
-        kept = [source for source in self.sources if source == EDGES or not source.startswith(CONTROL)]
-        tops = {source: (Column(np.int64, None), Column(np.uint8, None, BYTES)) for source in kept}
+        positions, tops, of = Column(np.int64, None), Column(np.uint8, None, BYTES), (source, self.infills[0])
         for table, parts in self._parts((_TOP,), []):
-            for (source, infill), rows, span in parts:
-                if source in tops and infill == self.infills[0]:
-                    column = table.column(_TOP).take(rows)
-                    has = np.flatnonzero(column.is_valid().to_numpy())
-                    if source == EDGES:
-                        image = self.rows[source, infill].pairs.image[span]
-                        has = has[np.unique(image[has], return_index=True)[1]]
-                    tops[source][0].add(has + span.start)
-                    tops[source][1].add(fingerprints(column.take(has)))
-        return tops
+            for rows, span in [(part.rows, part.span) for part in parts if part.source == of]:
+                column = table.column(_TOP).take(rows)
+                has = np.flatnonzero(column.is_valid().to_numpy())
+                if source == EDGES:
+                    has = has[np.unique(self.rows[of].pairs.image[span][has], return_index=True)[1]]
+                positions.add(has + span.start)
+                tops.add(fingerprints(column.take(has)))
+        return positions.array(), tops.array()
 
     def edges(self) -> Iterator[tuple[Array, Array]]:
         """Images and digests of their edges, which tell pictures apart; none where edges were not measured."""
