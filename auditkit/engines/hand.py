@@ -7,15 +7,18 @@ import os
 import pickle
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Self
 
 from auditkit.engines.travel import Recipe, unpacked
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.device import device_name
 from auditkit.model.messages import Value
 
+_TICK_SECONDS = 0.5  # between two messages about progress
 _MOST_MODELS = 2  # that are kept open: the audited one, and the last one that was derived from it
 
 
@@ -66,4 +69,28 @@ class Hand:
             raise RuntimeError(f"job {number} was not loaded")
         _, work, semaphore = self._job
         device: AbstractContextManager[Value] = semaphore
-        return work(unit, device, tick)
+        with _Gathered(tick) as gathered:
+            return work(unit, device, gathered)
+
+
+class _Gathered:
+    """Progress that is sent a few times a second: each message takes time of both processes, on Ray a millisecond."""
+
+    def __init__(self, tick: Callable[[float, int], None]) -> None:
+        self._tick, self._sent = tick, time.monotonic()
+        self._done, self._rows = 0.0, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._send()
+
+    def __call__(self, done: float, rows: int = 0) -> None:
+        self._done, self._rows = self._done + done, self._rows + rows
+        if time.monotonic() - self._sent >= _TICK_SECONDS:
+            self._send()
+
+    def _send(self) -> None:
+        self._tick(self._done, self._rows)
+        self._done, self._rows, self._sent = 0.0, 0, time.monotonic()

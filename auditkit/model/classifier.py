@@ -140,8 +140,8 @@ class OnnxClassifier(_WithCard):
     def batch(self) -> int:
         """Images run at once: as set, or measured at the first use."""
         if self._batch is None:
-            blank, largest = np.zeros(self.signature.array_shape(1), self.signature.dtype), self.device.largest_batch
-            self._batch = measured_batch(lambda rows: self._run(blank.repeat(rows, axis=0)), largest)
+            blank = np.zeros(self.signature.array_shape(1), self.signature.dtype)
+            self._batch = measured_batch(lambda rows: self._run(blank.repeat(rows, axis=0)), self.device)
         return self._batch
 
     def scores(self, rows: Array, batch: int | None = None, *, steady: bool = False) -> Array:

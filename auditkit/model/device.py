@@ -22,6 +22,7 @@ class DeviceProfile:
     name: Literal["cpu", "cuda"]
     provider: str  # the runtime's name for it
     largest_batch: int  # rows: the batch size is not measured beyond this
+    shortest_batch: float  # seconds: to hand a batch to the worker and back took 1.4 ms of a core (Neoverse N1)
     first_batch: int | None  # rows of a batch while few images are run and nothing was measured; None: all of them
     pads_batches: bool  # short batches are filled up: CUDA sets up every new size, in 1/6 s for a ResNet-50
     batches_in_flight: int  # on a GPU others run while one comes back from the worker; on a CPU two compete for cores
@@ -42,14 +43,14 @@ class DeviceProfile:
 
 CPU = DeviceProfile(
     name="cpu", provider="CPUExecutionProvider",
-    largest_batch=64, first_batch=None, pads_batches=False, batches_in_flight=1, gradient_batch=16,
+    largest_batch=64, shortest_batch=0.1, first_batch=None, pads_batches=False, batches_in_flight=1, gradient_batch=16,
     masks_in_graph=False, casts_to_float16=False, relu_gates=False,
     units_at_once=1, unit_images=16, slow_unit_images=1, slow_pixels=96 * 96, small_units=None,
     sample_images=1, learning_factor=1, learning_rows=160, learning_pixels=20 * 224 * 224,
 )  # fmt: skip
 CUDA = DeviceProfile(
     name="cuda", provider="CUDAExecutionProvider",
-    largest_batch=512, first_batch=16, pads_batches=True, batches_in_flight=3, gradient_batch=64,
+    largest_batch=512, shortest_batch=0.0, first_batch=16, pads_batches=True, batches_in_flight=3, gradient_batch=64,
     masks_in_graph=True, casts_to_float16=True, relu_gates=True,
     units_at_once=2, unit_images=32, slow_unit_images=32, slow_pixels=float("inf"), small_units=4,
     sample_images=4, learning_factor=32, learning_rows=1280, learning_pixels=640 * 224 * 224,

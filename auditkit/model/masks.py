@@ -62,8 +62,8 @@ class OnnxOverBanks:
     def batch(self, banks: Banks) -> int:
         """Rows run at once: the graph's own number, the one in the settings, or measured with these banks."""
         if self._batch is None:
-            row, largest = np.zeros((1, self._columns), np.int32), self.device.largest_batch
-            measured = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), largest)
+            row = np.zeros((1, self._columns), np.int32)
+            measured = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), self.device)
             self._batch = max(measured, FEWEST_ROWS)
         return self._batch
 

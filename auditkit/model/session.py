@@ -13,7 +13,7 @@ from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput, OutOfMemory, unknown
 from auditkit.graph import float_types, simplify
 from auditkit.model import runtime
-from auditkit.model.device import CPU, PROFILES
+from auditkit.model.device import CPU, PROFILES, DeviceProfile
 from auditkit.model.runtime import DeviceArray, Feeds, LocalSession, Stepper, cuda_problem
 from auditkit.model.worker import RemoteSession, Worker
 
@@ -188,11 +188,16 @@ def in_batches(run: Callable[[Array], Array], rows: Array, batch: int, *, pad: b
     return np.concatenate(results), batch
 
 
-def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], float] = time.perf_counter) -> int:
-    """The smallest power of two whose rate is within 5 % of the best. Doubling ends when it no longer helps."""
+def measured_batch(
+    run: Callable[[int], object], device: DeviceProfile, clock: Callable[[], float] = time.perf_counter
+) -> int:
+    """The smallest power of two whose rate is within 5 % of the best, and which keeps the device busy long enough.
+
+    Doubling ends when it no longer helps, or at the device's largest batch.
+    """
     rates: dict[int, float] = {}
     size = 1
-    while size <= most:
+    while size <= device.largest_batch:
         try:
             run(size)  # warm-up: algorithm search, arena growth
             start = clock()
@@ -200,13 +205,14 @@ def measured_batch(run: Callable[[int], object], most: int, clock: Callable[[], 
             rates[size] = size / max(clock() - start, 1e-9)
         except OutOfMemory:
             break
-        if size >= 8 and rates[size] < 1.02 * rates[size // 4]:
+        if size >= max(8, rates[size] * device.shortest_batch) and rates[size] < 1.02 * rates[size // 4]:
             break
         size *= 2
     if not rates:
         raise OutOfMemory(_NO_IMAGE_FITS)
-    best = max(rates.values())
-    return min(size for size, rate in rates.items() if rate >= 0.95 * best)
+    long_enough = [size for size, rate in rates.items() if size >= rate * device.shortest_batch] or [max(rates)]
+    best = max(rates[size] for size in long_enough)
+    return min(size for size in long_enough if rates[size] >= 0.95 * best)
 
 
 def folded(model: onnx.ModelProto, weights: Weights, settings: Settings) -> onnx.ModelProto:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from auditkit.engines.hand import Job
+from auditkit.engines import hand
+from auditkit.engines.hand import Hand, Job
 from auditkit.engines.pool import HandLost, Pool, Tick
+from auditkit.engines.travel import packed
 from auditkit.errors import ModelFailure, RuntimeFailure
 
 
@@ -139,3 +141,21 @@ def test_any_other_error_ends_the_run_and_the_processes() -> None:
     with pytest.raises(ValueError, match="a defect"):
         watched.run()
     assert all(hand.closed for hand in watched.hands)
+
+
+def ticking(_unit: int, _device: object, tick: Tick) -> None:
+    for _ in range(1000):
+        tick(0.001, 2)
+    raise ModelFailure("it hangs")
+
+
+@pytest.mark.parametrize(("seconds", "messages"), [(0.0, 1001), (60.0, 1)])
+def test_progress_is_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyPatch, seconds: float, messages: int) -> None:
+    monkeypatch.setattr(hand, "_TICK_SECONDS", seconds)
+    process, ticks = Hand(1), list[tuple[float, int]]()
+    process.load(Job(1, packed(ticking)[0], {}, 1, "."))
+    with pytest.raises(ModelFailure):
+        process.run(1, 0, lambda done, rows: ticks.append((done, rows)))
+    assert len(ticks) == messages
+    assert sum(done for done, _ in ticks) == pytest.approx(1)
+    assert sum(rows for _, rows in ticks) == 2000

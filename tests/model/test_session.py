@@ -201,7 +201,7 @@ def test_one_row_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(OutOfMemory, match="not even one image fits"):
         in_batches(full, np.zeros((4, 1)), 4)
     with pytest.raises(OutOfMemory, match="not even one image fits"):
-        measured_batch(lambda rows: full(np.zeros((rows, 1))), 64)
+        measured_batch(lambda rows: full(np.zeros((rows, 1))), device.CPU)
 
 
 def test_the_last_batch_is_padded_where_shapes_are_dear() -> None:
@@ -220,9 +220,20 @@ def test_batch_size_is_where_the_rate_stops_to_grow() -> None:
             raise OutOfMemory("full")
         now[0] += 4 + rows
 
-    assert measured_batch(run, 512, clock=lambda: now[0]) == 64
+    assert measured_batch(run, device.CUDA, clock=lambda: now[0]) == 64
 
     def flat(rows: int) -> None:
         now[0] += rows
 
-    assert measured_batch(flat, 512, clock=lambda: now[0]) == 1
+    assert measured_batch(flat, device.CUDA, clock=lambda: now[0]) == 1
+
+
+@pytest.mark.parametrize(("row_seconds", "expected"), [(1.0, 1), (0.03, 4), (0.004, 32), (1e-6, 64)])
+def test_a_batch_on_the_cpu_takes_a_tenth_of_a_second_if_it_can(row_seconds: float, expected: int) -> None:
+    """Though the rate does not grow: what a batch costs besides is not in it."""
+    now = [0.0]
+
+    def run(rows: int) -> None:
+        now[0] += rows * row_seconds
+
+    assert measured_batch(run, device.CPU, clock=lambda: now[0]) == expected
