@@ -1,20 +1,26 @@
 """What worker processes and Ray cost: rows a second beside bare onnxruntime processes, in turns in the same run.
 
-    python -m benchmarks.engines models/honest.onnx --images 96 --repeats 3
+    python -m benchmarks.engines cifar10_resnet20.onnx --images 32 > benchmarks/results/engines-cpu.json
 
 Two workers of one thread are compared with two bare processes of one thread, which run the vendor's graph on random
-batches and nothing else; Ray with the local workers. Starting up is not counted: each engine first runs a small job.
+batches and nothing else, with the runtime's defaults as in a worker, and with whichever of several batch sizes is the
+fastest; Ray with the local workers. Starting up is not counted: each engine first runs a small job. A measurement
+during which other programs took more than two hundredths of the machine is repeated, as often as the time allows.
 """
 
 import argparse
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +52,49 @@ while time.perf_counter() - start < seconds:
     done += len(rows)
 print(done / (time.perf_counter() - start))
 """
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_QUIET = 0.02  # of the machine that other programs may take during a measurement
+_MOST_TRIES = 2  # of a measurement that is disturbed
+_SHARES = ("the model", "workers besides", "main process", "other processes of ours")
+_ROLES = {"worker_main": _SHARES[0], "engines.local": _SHARES[1], "ray::_Actor": _SHARES[1]}
+
+
+def cpu_seconds() -> dict[str, float]:
+    """Seconds of processor time that this process and its descendants took so far, by what they do, and of all."""
+    parents, seconds, roles = dict[int, int](), dict[int, float](), dict[int, str]()
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            number, stat = int(entry.name), (entry / "stat").read_text().rpartition(")")[2].split()
+            command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            parents[number], seconds[number] = int(stat[1]), (int(stat[11]) + int(stat[12])) / _TICKS
+            roles[number] = next((role for word, role in _ROLES.items() if word in command), _SHARES[3])
+    roles[os.getpid()] = _SHARES[2]
+    total = dict.fromkeys((*_SHARES, "all"), 0.0)
+    for number, role in roles.items():
+        ancestor = number
+        while ancestor not in (os.getpid(), 0):
+            ancestor = parents.get(ancestor, 0)
+        if ancestor:
+            total[role] += seconds[number]
+    user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split()[1:9])
+    total["all"] = (user + nice + system + sum(interrupts[:2])) / _TICKS
+    return total
+
+
+def undisturbed(measure: Callable[[], float]) -> dict[str, Any]:
+    """A rate that was measured while hardly another program ran, or else the least disturbed one of several."""
+    tries = list[dict[str, Any]]()
+    while len(tries) < _MOST_TRIES and (not tries or tries[-1]["others"] > _QUIET):
+        before, ended, start = cpu_seconds(), os.times(), time.perf_counter()
+        rate = measure()
+        wall, reaped = time.perf_counter() - start, os.times()
+        taken = {role: seconds - before[role] for role, seconds in cpu_seconds().items()}
+        children = reaped.children_user + reaped.children_system - ended.children_user - ended.children_system
+        others = taken.pop("all") - sum(taken.values()) - children
+        tries.append({"rate": rate, "seconds": wall, "others": others / wall / (os.cpu_count() or 1), "cpu_s": taken})
+    return min(tries, key=lambda entry: entry["others"]) | {"tries": len(tries)}
 
 
 def bare_rate(path: Path, shape: tuple[int, ...], processes: int, seconds: float) -> float:
@@ -85,64 +134,88 @@ def rate(model: OnnxClassifier, images: Dataset, settings: Evaluation) -> float:
     return counted.rows / (counted.last - counted.first)
 
 
-def served(path: Path, workers: Workers, images: Dataset, settings: Evaluation) -> OnnxClassifier:
+def served(arguments: argparse.Namespace, workers: Workers, images: Dataset, settings: Evaluation) -> OnnxClassifier:
     """The model with its workers, warmed up."""
-    model = load(path)
+    model = load(arguments.model, preset=arguments.preset)
     assert isinstance(model, OnnxClassifier)
     workers.serve(model)
-    rate(model, images.select(range(32)), settings)
+    rate(model, images, replace(settings, steps=parse_steps("2")))
     return model
 
 
 def engines_table(results: dict[str, Any]) -> str:
-    """Rows a second of bare processes and of engines, turn by turn; or how alike the results of engines are."""
+    """Rates beside bare processes, and where the processor time went; or how alike the results of engines are."""
     if "comparisons" in results:
-        rows = [[one["what"], one["one_worker_twice"], one["two_workers"]] for one in results["comparisons"]]
-        return table(["", "one worker, the same command twice", "one worker and two"], rows)
-    rates: dict[str, list[float]] = results["rows_per_second"]
-    turns = [[str(turn + 1), *(f"{values[turn]:,.0f}" for values in rates.values())]
-             for turn in range(len(rates["bare"]))]  # fmt: skip
-    shares = ", ".join(f"{name} {share:.2f}" for name, share in results["of_bare"].items())
-    drawn = table(["turn", *(f"{name}, rows/s" for name in rates)], turns)
-    return (
-        f"{results['model']}, {results['images']} images. Of the bare processes, median of turns: {shares}.\n\n{drawn}"
-    )
+        alike = [[one["what"], one["one_worker_twice"], one["two_workers"]] for one in results["comparisons"]]
+        return table(["", "one worker, the same command twice", "one worker and two"], alike)
+    rates, shares = results["rows_per_second"], results["cpu_shares"]
+    rows = [["two bare processes", f"{statistics.median(rates['bare']):,.1f}", "1", "-", *["-"] * len(_SHARES)]]
+    for name, of_bare in results["of_bare"].items():
+        of_local = f"{results['ray_of_local']:.3f}" if name == "ray" else "-"
+        parts = [f"{100 * shares[name][role]:.1f} %" for role in _SHARES]
+        rows.append(
+            [f"two workers, {name}", f"{statistics.median(rates[name]):,.1f}", f"{of_bare:.3f}", of_local, *parts]
+        )
+    head = ["one thread each", "rows/s", "of bare", "of local", *_SHARES]
+    job = f"{results['model']}, {results['images']} images, {results['steps']} points a curve"
+    seconds = statistics.median(results["seconds"]["local"])
+    return (f"{job}: {seconds:.0f} s with local workers; medians of {len(rates['bare'])} turns, and shares of the "
+            f"processor time. Other programs took at most {100 * results['others_at_most']:.1f} % of the machine."
+            f"\n\n{table(head, rows)}")  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--images", type=int, default=96)
+    parser.add_argument("--preset", help="of the model's card, as for auditkit audit")
+    parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", default="64")
-    parser.add_argument("--rows", type=int, default=64, help="in a batch of the bare processes")
-    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--rows", type=int, nargs="+", default=[8, 32], help="in a batch of the bare processes")
+    parser.add_argument("--seconds", type=float, default=10, help="of the bare processes, for each batch size")
     arguments = parser.parse_args()
     results = origin("benchmarks.engines")
     with printed_at_end(results):
-        model = load(arguments.model)
+        model = load(arguments.model, preset=arguments.preset)
         assert isinstance(model, OnnxClassifier)
         size, rng = model.card.size, np.random.default_rng(0)
         images = Dataset.from_array(rng.integers(0, 256, (arguments.images, *size, 3), np.uint8))
         settings = Evaluation(labels="top2", infill=("gray",), steps=parse_steps(arguments.steps))
-        engines = {"local": served(arguments.model, Workers("2"), images, settings)}
-        if importlib.util.find_spec("ray") is not None:
-            engines["ray"] = served(arguments.model, Workers("2", "ray"), images, settings)
-        rates: dict[str, list[float]] = {name: [] for name in ("bare", *engines)}
+        shapes = [model.signature.array_shape(rows) for rows in arguments.rows]
+        work: dict[str, Callable[[], float]] = {
+            "bare": lambda: max(bare_rate(arguments.model, shape, 2, arguments.seconds) for shape in shapes)
+        }
+        for name in ["local", "ray"] if importlib.util.find_spec("ray") is not None else ["local"]:
+            engine = served(arguments, Workers("2", name), images, settings)
+            work[name] = partial(rate, engine, images, settings)
+        turns = []
+        results |= {"model": arguments.model.name, "images": arguments.images, "steps": arguments.steps}
         for _ in range(arguments.repeats):
-            shape = model.signature.array_shape(arguments.rows)
-            rates["bare"].append(bare_rate(arguments.model, shape, 2, arguments.seconds))
-            for name, served_model in engines.items():
-                rates[name].append(rate(served_model, images, settings))
-            log({name: round(values[-1], 1) for name, values in rates.items()})
-        ratios = {name: [ours / bare for ours, bare in zip(values, rates["bare"], strict=True)]
-                  for name, values in rates.items() if name != "bare"}  # fmt: skip
-        results |= {"model": arguments.model.name, "images": arguments.images, "rows_per_second": rates,
-                    "of_bare": {name: statistics.median(values) for name, values in ratios.items()}}  # fmt: skip
-        with suppress(KeyError):
-            results["ray_of_local"] = statistics.median(
-                ray / local for ray, local in zip(rates["ray"], rates["local"], strict=True)
-            )
+            turns.append({name: undisturbed(measure) for name, measure in work.items()})
+            log(turns[-1])
+            results |= summed_up(turns)
+
+
+def summed_up(turns: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Rates of all turns, medians of their ratios, and shares of the processor time."""
+    rates = {name: [turn[name]["rate"] for turn in turns] for name in turns[0]}
+    engines = [name for name in rates if name != "bare"]
+    shares = {}
+    for name in engines:
+        taken = {role: sum(turn[name]["cpu_s"][role] for turn in turns) for role in _SHARES}
+        shares[name] = {role: seconds / sum(taken.values()) for role, seconds in taken.items()}
+    results = {
+        "rows_per_second": rates, "cpu_shares": shares,
+        "seconds": {name: [turn[name]["seconds"] for turn in turns] for name in rates},
+        "tries": {name: [turn[name]["tries"] for turn in turns] for name in rates},
+        "others_at_most": max(entry["others"] for turn in turns for entry in turn.values()),
+        "of_bare": {name: _median_ratio(rates[name], rates["bare"]) for name in engines},
+    }  # fmt: skip
+    return results | ({"ray_of_local": _median_ratio(rates["ray"], rates["local"])} if "ray" in rates else {})
+
+
+def _median_ratio(rates: list[float], others: list[float]) -> float:
+    return statistics.median(rate / other for rate, other in zip(rates, others, strict=True))
 
 
 if __name__ == "__main__":

@@ -167,6 +167,7 @@ def masks(found: Results) -> str:
 # How a file's name begins, where several fit the longest: the title, and what draws it.
 KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "evaluate-": ("Scoring heatmaps against the bare session", speed),
+    "engines-": ("What worker processes and Ray cost", engines_table),
     "steps-": ("Points of a curve: `auto` and fixed numbers against every pixel", steps_table),
     "calibration": ("What `standard` says of honest maps, fakes and damaged maps", calibration_table),
     "calibration-simulation": ("How often a verdict is wrong, whenever one looks", simulation_table),
@@ -186,7 +187,6 @@ KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "kernels-": ("Where a GPU's time goes", kernels),
     "record": ("What keeping maps costs", record_table),
     "scale": ("What many images cost beside the model", scale_table),
-    "engines-": ("What worker processes cost", engines_table),
     "first-audit": ("How long a first audit takes", first_audit_table),
     "memory-": ("What the verbs take of a GPU's memory", memory_table),
     "peers-": ("Peers on the same work", of_peers),
