@@ -4,8 +4,9 @@
 
 Two workers of one thread are compared with two bare processes of one thread, which run the vendor's graph on random
 batches and nothing else, with the runtime's defaults as in a worker, and with whichever of several batch sizes is the
-fastest; Ray with the local workers. Starting up is not counted: each engine first runs a small job. A measurement
-during which other programs took more than two hundredths of the machine is repeated, as often as the time allows.
+fastest; Ray with the local workers. Starting up is not counted: in each turn an engine is started, runs a small job, is
+measured and ended. A measurement during which other programs took more than two hundredths of the machine is repeated
+once.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.data.dataset import Dataset
+from auditkit.engines.pool import Pool
 from auditkit.engines.start import Workers
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import OnnxClassifier, load
@@ -134,13 +136,19 @@ def rate(model: OnnxClassifier, images: Dataset, settings: Evaluation) -> float:
     return counted.rows / (counted.last - counted.first)
 
 
-def served(arguments: argparse.Namespace, workers: Workers, images: Dataset, settings: Evaluation) -> OnnxClassifier:
-    """The model with its workers, warmed up."""
+def workers_turn(arguments: argparse.Namespace, engine: str, images: Dataset, settings: Evaluation) -> dict[str, Any]:
+    """The rate of two workers: started and warmed up before, ended afterwards, since idle processes cost the others."""
     model = load(arguments.model, preset=arguments.preset)
     assert isinstance(model, OnnxClassifier)
-    workers.serve(model)
+    Workers("2", engine).serve(model)
     rate(model, images, replace(settings, steps=parse_steps("2")))
-    return model
+    entry = undisturbed(partial(rate, model, images, settings))
+    pool = model.settings.engine
+    assert isinstance(pool, Pool)
+    pool.close()
+    if engine == "ray":
+        importlib.import_module("ray").shutdown()
+    return entry
 
 
 def engines_table(results: dict[str, Any]) -> str:
@@ -172,7 +180,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", default="64")
     parser.add_argument("--rows", type=int, nargs="+", default=[8, 32], help="in a batch of the bare processes")
-    parser.add_argument("--seconds", type=float, default=10, help="of the bare processes, for each batch size")
+    parser.add_argument("--seconds", type=float, default=8, help="of the bare processes, for each batch size")
     arguments = parser.parse_args()
     results = origin("benchmarks.engines")
     with printed_at_end(results):
@@ -182,16 +190,13 @@ def main() -> None:
         images = Dataset.from_array(rng.integers(0, 256, (arguments.images, *size, 3), np.uint8))
         settings = Evaluation(labels="top2", infill=("gray",), steps=parse_steps(arguments.steps))
         shapes = [model.signature.array_shape(rows) for rows in arguments.rows]
-        work: dict[str, Callable[[], float]] = {
-            "bare": lambda: max(bare_rate(arguments.model, shape, 2, arguments.seconds) for shape in shapes)
-        }
-        for name in ["local", "ray"] if importlib.util.find_spec("ray") is not None else ["local"]:
-            engine = served(arguments, Workers("2", name), images, settings)
-            work[name] = partial(rate, engine, images, settings)
-        turns = []
+        engines, turns = ["local", "ray"] if importlib.util.find_spec("ray") is not None else ["local"], []
         results |= {"model": arguments.model.name, "images": arguments.images, "steps": arguments.steps}
         for _ in range(arguments.repeats):
-            turns.append({name: undisturbed(measure) for name, measure in work.items()})
+            turn = {"bare": undisturbed(lambda: max(
+                bare_rate(arguments.model, shape, 2, arguments.seconds) for shape in shapes
+            ))}  # fmt: skip
+            turns.append(turn | {name: workers_turn(arguments, name, images, settings) for name in engines})
             log(turns[-1])
             results |= summed_up(turns)
 

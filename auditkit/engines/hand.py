@@ -74,7 +74,7 @@ class Hand:
 
 
 class _Gathered:
-    """Progress that is sent a few times a second: each message takes time of both processes, on Ray a millisecond."""
+    """Progress that is sent a few times a second: each message takes time of both processes."""
 
     def __init__(self, tick: Callable[[float, int], None]) -> None:
         self._tick, self._sent = tick, time.monotonic()

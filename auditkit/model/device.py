@@ -22,7 +22,7 @@ class DeviceProfile:
     name: Literal["cpu", "cuda"]
     provider: str  # the runtime's name for it
     largest_batch: int  # rows: the batch size is not measured beyond this
-    shortest_batch: float  # seconds: to hand a batch to the worker and back took 1.4 ms of a core (Neoverse N1)
+    shortest_batch: float  # seconds: a batch costs about 1 ms of a core on its way to the worker and back (Neoverse N1)
     first_batch: int | None  # rows of a batch while few images are run and nothing was measured; None: all of them
     pads_batches: bool  # short batches are filled up: CUDA sets up every new size, in 1/6 s for a ResNet-50
     batches_in_flight: int  # on a GPU others run while one comes back from the worker; on a CPU two compete for cores
