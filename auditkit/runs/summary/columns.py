@@ -21,7 +21,7 @@ class Column:
     ) -> None:
         """`empty`: None where no row is."""
         self._kind, self._empty, self._shape = kind, empty, () if width is None else (width,)
-        self._held, self._places, self._full = bytearray(), bytearray(), True
+        self._content, self._places, self._full = bytearray(), bytearray(), True
         self.rows = 0
 
     def add(self, values: Array) -> None:
@@ -31,7 +31,7 @@ class Column:
             self._places, self._full = bytearray(np.arange(self.rows, dtype=np.int32).tobytes()), False
         if not self._full:
             self._places += (has + self.rows).astype(np.int32).tobytes()
-        self._held += taken(values, has).astype(self._kind, copy=False).tobytes()
+        self._content += taken(values, has).astype(self._kind, copy=False).tobytes()
         self.rows += len(values)
 
     def _positions(self, values: Array) -> Array:
@@ -59,7 +59,7 @@ class Column:
 
     @property
     def _values(self) -> Array:
-        values = np.frombuffer(self._held, self._kind).reshape(-1, *self._shape)
+        values = np.frombuffer(self._content, self._kind).reshape(-1, *self._shape)
         values.flags.writeable = False  # it is not copied for those who read it
         return values
 
