@@ -30,11 +30,11 @@ class Matrices:
     predicted: Array  # bool [images, labels]
 
     @classmethod
-    def of(cls, image: Array, place: Array, predicted: Array, odds: Array, errors: Array) -> "Matrices":
-        """From rows: each label's place among those of its image, and areas of log-odds [rows, labels]."""
-        has_odds = place < odds.shape[1]
+    def of(cls, image: Array, rank: Array, predicted: Array, odds: Array, errors: Array) -> "Matrices":
+        """From rows: each label's rank among those of its image, and areas of log-odds [rows, labels]."""
+        has_odds = rank < odds.shape[1]
         images, number = np.unique(image[has_odds], return_inverse=True)
-        shape, at = (len(images), odds.shape[1], odds.shape[1]), (number, slice(None), place[has_odds])
+        shape, at = (len(images), odds.shape[1], odds.shape[1]), (number, slice(None), rank[has_odds])
         matrices, widths, is_predicted = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape[:2], np.bool_)
         matrices[at], widths[at], is_predicted[at[::2]] = odds[has_odds], errors[has_odds], predicted[has_odds]
         return cls(images, matrices, widths, is_predicted)

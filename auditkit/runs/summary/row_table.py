@@ -206,7 +206,7 @@ class RowTable:
         """The cross-label matrices of each source, of some images at a time; none without log-odds."""
         keys = np.unique(np.concatenate([np.zeros(0, np.int64), *(pairs.keys for pairs in self._pairs)]))
         images = keys // LABELS_PER_IMAGE
-        places = np.arange(len(keys)) - np.searchsorted(images, images)  # of a label among those of its image
+        ranks = np.arange(len(keys)) - np.searchsorted(images, images)  # of a label among those of its image
         labels = np.unique(images, return_counts=True)[1]
         width = int(labels[labels <= MOST_LABELS].max(initial=0))
         failed = {source: rows.failed() for source, rows in self.rows.items()}
@@ -215,8 +215,8 @@ class RowTable:
             for source, rows, span in parts if np.isfinite(odds).any() else ():
                 image, _, predicted, pair, _ = (column[span] for column in self.rows[source].pairs)
                 measured = np.flatnonzero(~failed[source][span])
-                place, at = places[np.searchsorted(keys, pair[measured])], rows[measured]
-                yield source, Matrices.of(image[measured], place, predicted[measured], odds[at], errors[at])
+                rank, at = ranks[np.searchsorted(keys, pair[measured])], rows[measured]
+                yield source, Matrices.of(image[measured], rank, predicted[measured], odds[at], errors[at])
 
     def tops(self, source: str) -> tuple[Array, Array]:
         """Positions of rows under the first infill that have a fingerprint, and the fingerprints [rows, bytes].
