@@ -13,8 +13,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from socket import socketpair
 
-from auditkit.engines.hand import Hand, Job
-from auditkit.engines.pool import HandLost, Tick
+from auditkit.engines.pool import ProcessLost, Tick
+from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import AuditError
 from auditkit.model import worker
 from auditkit.model.messages import Value
@@ -23,7 +23,7 @@ START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.
 _MOST_UNITS = 8  # of one process at a time
 
 
-class LocalHand:
+class LocalProcess:
     """A process on this machine, and the units that it is busy with."""
 
     def __init__(self, threads: int, environment: Mapping[str, str]) -> None:
@@ -73,7 +73,7 @@ class LocalHand:
             pass
         finally:
             del self._waiting[number]
-        raise HandLost("a worker process ended")
+        raise ProcessLost("a worker process ended")
 
     def load(self, job: Job) -> str:
         """Prepare for the units of a job; where they run."""
@@ -94,7 +94,7 @@ class _Server:
     """The other end: answers calls in threads."""
 
     def __init__(self, connection: Connection, threads: int) -> None:
-        self._connection, self._hand = connection, Hand(threads)
+        self._connection, self._runner = connection, UnitRunner(threads)
         self._sending = threading.Lock()
 
     def serve(self) -> None:
@@ -109,14 +109,14 @@ class _Server:
             if method == "load":
                 (job,) = arguments
                 os.chdir(job.folder)
-                self._hand.load(job)
-                result: object = self._hand.where
+                self._runner.load(job)
+                result: object = self._runner.where
             else:
 
                 def tick(done: float, rows: int = 0) -> None:
                     self._send(number, "tick", (done, rows))
 
-                result = self._hand.run(arguments[0], arguments[1], tick)
+                result = self._runner.run(arguments[0], arguments[1], tick)
             self._send(number, "result", result)
         except AuditError as error:
             self._send(number, "error", error)

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol
 
-from auditkit.engines.hand import Job
 from auditkit.engines.travel import Recipe, packed
+from auditkit.engines.unit_runner import Job
 from auditkit.errors import ModelFailure, RuntimeFailure
 from auditkit.model.messages import Value
 
@@ -20,7 +20,7 @@ AHEAD = 1  # units that wait in a process while others are on its device
 _MOST_LOST = 3  # processes that may end with a unit, or one after the other before they are ready
 
 
-class HandLost(Exception):
+class ProcessLost(Exception):
     """A process ended before it gave an answer."""
 
 
@@ -28,14 +28,14 @@ class NotReady(Exception):
     """A process could not be started, or ended before it had loaded its job."""
 
 
-class AnyHand(Protocol):
+class WorkerProcess(Protocol):
     """A process that runs units, wherever it is."""
 
     def load(self, job: Job) -> str:
         """Prepare for the units of a job; where they run."""
 
     def run(self, number: int, unit: Value, tick: Tick) -> Value:
-        """What the work of a job returns for a unit; HandLost if the process ends before."""
+        """What the work of a job returns for a unit; ProcessLost if the process ends before."""
 
     def close(self) -> None:
         """End the process."""
@@ -44,16 +44,16 @@ class AnyHand(Protocol):
 class Pool:
     """An engine: processes that are started when they are needed, and that run the units of one job at a time."""
 
-    def __init__(self, start: Callable[[int], AnyHand], count: int) -> None:
+    def __init__(self, start: Callable[[int], WorkerProcess], count: int) -> None:
         """`start` starts the process of a number below `count`."""
-        self._seats = [_Seat(start, number) for number in range(count)]
+        self._slots = [_Slot(start, number) for number in range(count)]
         self._jobs = 0
         self.log: list[tuple[str, str]] = []  # where each unit ran, and which it was
 
     @property
     def count(self) -> int:
         """How many processes there are."""
-        return len(self._seats)
+        return len(self._slots)
 
     def run(
         self, work: Callable[..., Value], units: Iterable[Value], keep: Callable[[Value, Value], None], tick: Tick,
@@ -63,7 +63,7 @@ class Pool:
         job = self._job(work, at_once)
         running, lanes = _Running(job, list(units), keep, tick), at_once + AHEAD
         with ThreadPoolExecutor(self.count * lanes) as threads:
-            futures = [threads.submit(running.serve, seat) for seat in self._seats * lanes]
+            futures = [threads.submit(running.serve, slot) for slot in self._slots * lanes]
             try:
                 for future in futures:
                     future.result()
@@ -78,11 +78,11 @@ class Pool:
     def on_each_kind(self, work: Callable[..., Value], besides: str) -> dict[str, Value]:
         """What work returns in one process on each kind of device, besides one kind."""
         job, results = self._job(work, 1), dict[str, Value]()
-        for seat in self._seats:
-            with suppress(NotReady, HandLost):  # another process takes the seat when units are run
-                hand = seat.ready(job)
-                if seat.kind not in (besides, *results):
-                    results[seat.kind] = hand.run(job.number, None, lambda _done, _rows: None)
+        for slot in self._slots:
+            with suppress(NotReady, ProcessLost):  # another process fills the slot when units are run
+                process = slot.ready(job)
+                if slot.kind not in (besides, *results):
+                    results[slot.kind] = process.run(job.number, None, lambda _done, _rows: None)
         return results
 
     def _job(self, work: Callable[..., Value], at_once: int) -> Job:
@@ -93,8 +93,8 @@ class Pool:
 
     def close(self) -> None:
         """End all processes; the next job starts new ones."""
-        for seat in self._seats:
-            seat.close()
+        for slot in self._slots:
+            slot.close()
 
 
 def _positions(unit: Value) -> str:
@@ -103,13 +103,13 @@ def _positions(unit: Value) -> str:
     return f"{positions[0]} to {positions[-1]}" if positions else ""
 
 
-class _Seat:
-    """The seat of one process; when that is lost, another one takes it."""
+class _Slot:
+    """A slot for one process; when the process is lost, another one fills it."""
 
-    def __init__(self, start: Callable[[int], AnyHand], number: int) -> None:
+    def __init__(self, start: Callable[[int], WorkerProcess], number: int) -> None:
         self._start, self._number = start, number
         self._lock = threading.Lock()
-        self._hand: AnyHand | None = None
+        self._process: WorkerProcess | None = None
         self._job, self._lost_in_a_row = 0, 0
         self.where = ""
 
@@ -123,38 +123,38 @@ class _Seat:
         """Whether no process stays alive here."""
         return self._lost_in_a_row >= _MOST_LOST
 
-    def ready(self, job: Job) -> AnyHand:
+    def ready(self, job: Job) -> WorkerProcess:
         """The process, with the job loaded."""
         with self._lock:
             try:
-                if self._hand is None:
-                    self._hand, self._job = self._start(self._number), 0
+                if self._process is None:
+                    self._process, self._job = self._start(self._number), 0
                 if self._job != job.number:
-                    self.where, self._job = self._hand.load(job), job.number
+                    self.where, self._job = self._process.load(job), job.number
                     self._lost_in_a_row = 0
-            except HandLost as error:
+            except ProcessLost as error:
                 self._lost_in_a_row += 1
                 self._end()
                 raise NotReady from error
-            return self._hand
+            return self._process
 
-    def leave(self, hand: AnyHand) -> None:
-        """Take a process that was lost from the seat."""
+    def leave(self, process: WorkerProcess) -> None:
+        """Empty the slot of a process that was lost."""
         with self._lock:
-            if self._hand is hand:
+            if self._process is process:
                 self._end()
 
     def close(self) -> None:
         """End the process, without waiting for one that is about to start."""
-        hand = self._hand
-        if hand is not None:
-            hand.close()
-            self.leave(hand)
+        process = self._process
+        if process is not None:
+            process.close()
+            self.leave(process)
 
     def _end(self) -> None:
-        if self._hand is not None:
-            self._hand.close()
-            self._hand = None
+        if self._process is not None:
+            self._process.close()
+            self._process = None
 
 
 class _Running:
@@ -180,14 +180,14 @@ class _Running:
             self._stopped = True
             self._changed.notify_all()
 
-    def serve(self, seat: _Seat) -> None:
-        """Run one unit after the other in a seat's process, until all are done; several threads do."""
-        while not seat.is_given_up and (index := self._next()) is not None:
+    def serve(self, slot: _Slot) -> None:
+        """Run one unit after the other in a slot's process, until all are done; several threads do."""
+        while not slot.is_given_up and (index := self._next()) is not None:
             try:
-                self._run(seat, index)
+                self._run(slot, index)
             except NotReady:
                 self._put_back(index)
-            except HandLost:
+            except ProcessLost:
                 self._put_back(index, lost=1)
             except ModelFailure:
                 self._failed.append(index)
@@ -211,8 +211,8 @@ class _Running:
             self._busy.add(index)
             return index
 
-    def _run(self, seat: _Seat, index: int) -> None:
-        hand, unit, counted = seat.ready(self._job), self._units[index], 0.0
+    def _run(self, slot: _Slot, index: int) -> None:
+        process, unit, counted = slot.ready(self._job), self._units[index], 0.0
 
         def tick(done: float, rows: int = 0) -> None:
             nonlocal counted
@@ -220,14 +220,14 @@ class _Running:
             self._tick(done, rows)
 
         try:
-            result = hand.run(self._job.number, unit, tick)
-        except HandLost:
+            result = process.run(self._job.number, unit, tick)
+        except ProcessLost:
             self._tick(-counted, 0)
-            seat.leave(hand)
+            slot.leave(process)
             raise
         with self._changed:  # one at a time
             self._keep(unit, result)
-            self.log.append((seat.where, _positions(unit)))
+            self.log.append((slot.where, _positions(unit)))
 
     def _put_back(self, index: int, lost: int = 0) -> None:
         """Let a unit run again, unless it has ended too many processes."""

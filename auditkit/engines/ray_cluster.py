@@ -15,8 +15,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from auditkit import elsewhere
 from auditkit.elsewhere import Result
-from auditkit.engines.hand import Hand, Job
-from auditkit.engines.pool import HandLost, Tick
+from auditkit.engines.pool import ProcessLost, Tick
+from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import AuditError, BadInput
 from auditkit.model.messages import Value
 
@@ -51,9 +51,9 @@ class Cluster:
         """Of one machine."""
         return max(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
 
-    def start(self, threads: int, gpus: int) -> "RayHand":
+    def start(self, threads: int, gpus: int) -> "RayProcess":
         """A new actor."""
-        return RayHand(self, self._reader, threads, gpus)
+        return RayProcess(self, self._reader, threads, gpus)
 
     def shared(self, job: Job) -> Value:
         """The job in the object store, for all actors."""
@@ -63,7 +63,7 @@ class Cluster:
         return self._jobs[job.number]
 
 
-class RayHand:
+class RayProcess:
     """An actor, seen from the main process."""
 
     def __init__(self, cluster: Cluster, reader: Value, threads: int, gpus: int) -> None:
@@ -78,7 +78,7 @@ class RayHand:
         try:
             kind, value = ray.get(reply, timeout=_READY_SECONDS)
         except (RayError, GetTimeoutError) as error:
-            raise HandLost(str(error)) from None
+            raise ProcessLost(str(error)) from None
         if kind == "error":
             raise value
         return str(value)
@@ -95,8 +95,8 @@ class RayHand:
                 else:
                     return value
         except RayError as error:
-            raise HandLost(str(error)) from None
-        raise HandLost("an actor gave no answer")
+            raise ProcessLost(str(error)) from None
+        raise ProcessLost("an actor gave no answer")
 
     def close(self) -> None:
         """End the actor and its worker."""
@@ -119,7 +119,7 @@ class _Actor:
     """A process of the engine."""
 
     def __init__(self, threads: int, reader: Value) -> None:
-        self._hand = Hand(threads)
+        self._runner = UnitRunner(threads)
 
         def ask(function: Callable[..., Result], *arguments: object) -> Result:
             kind, value = ray.get(reader.call.remote(function, arguments))
@@ -134,8 +134,8 @@ class _Actor:
         """Prepare for the units of a job."""
 
         def load() -> str:
-            self._hand.load(job)
-            return self._hand.where
+            self._runner.load(job)
+            return self._runner.where
 
         return _outcome(load)
 
@@ -144,7 +144,7 @@ class _Actor:
         replies: queue.SimpleQueue[tuple[str, Value]] = queue.SimpleQueue()
 
         def work() -> None:
-            replies.put(_outcome(lambda: self._hand.run(number, unit, tick)))
+            replies.put(_outcome(lambda: self._runner.run(number, unit, tick)))
 
         def tick(done: float, rows: int = 0) -> None:
             replies.put(("tick", (done, rows)))

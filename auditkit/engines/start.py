@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 
 from auditkit.cores import usable_cores
-from auditkit.engines.local import LocalHand
+from auditkit.engines.local import LocalProcess
 from auditkit.engines.pool import Pool
 from auditkit.errors import BadInput
 from auditkit.model.classifier import OnnxClassifier
@@ -41,7 +41,7 @@ def _started(engine: str, number: int | None, model: OnnxClassifier) -> Pool | N
     if count == 1:
         return None
     threads = max(1, usable_cores() // count)
-    return Pool(lambda seat: LocalHand(threads, {} if on_cpu else {_DEVICES: _gpu(seat)}), count)
+    return Pool(lambda slot: LocalProcess(threads, {} if on_cpu else {_DEVICES: _gpu(slot)}), count)
 
 
 def _number(workers: str) -> int | None:
@@ -53,11 +53,11 @@ def _number(workers: str) -> int | None:
     return int(workers)
 
 
-def _gpu(seat: int) -> str:
-    """The GPU of a seat, among those that this process may use; with more seats than GPUs, several share one."""
+def _gpu(slot: int) -> str:
+    """The GPU of a slot, among those that this process may use; with more slots than GPUs, several share one."""
     visible = os.environ.get(_DEVICES)
     names = visible.split(",") if visible else [str(index) for index in range(len(gpu_names()))]
-    return names[seat % len(names)]
+    return names[slot % len(names)]
 
 
 def _on_ray(address: str | None, number: int | None, model: OnnxClassifier) -> Pool:
@@ -72,4 +72,4 @@ def _on_ray(address: str | None, number: int | None, model: OnnxClassifier) -> P
     if not count:
         raise BadInput(f"the Ray cluster has no {'CPU' if on_cpu else 'GPU'}; give --workers, or another --device.")
     threads = max(1, min(available // count, cluster.most_cores)) if on_cpu else 1
-    return Pool(lambda _seat: cluster.start(threads, 0 if on_cpu else 1), count)
+    return Pool(lambda _slot: cluster.start(threads, 0 if on_cpu else 1), count)

@@ -89,19 +89,19 @@ def test_several_processes_write_the_same_bytes(alone: Path, images: Path, tmp_p
 def test_a_killed_process_changes_nothing(
     alone: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hands: list[local.LocalHand] = []
-    run = local.LocalHand.run
+    processes: list[local.LocalProcess] = []
+    run = local.LocalProcess.run
 
-    def killed_once(hand: local.LocalHand, number: int, unit: object, tick: pool.Tick) -> object:
-        if hand not in hands:
-            hands.append(hand)
-            if len(hands) == 1:
-                hand._child.kill()
-        return run(hand, number, unit, tick)
+    def killed_once(process: local.LocalProcess, number: int, unit: object, tick: pool.Tick) -> object:
+        if process not in processes:
+            processes.append(process)
+            if len(processes) == 1:
+                process._child.kill()
+        return run(process, number, unit, tick)
 
-    monkeypatch.setattr(local.LocalHand, "run", killed_once)
+    monkeypatch.setattr(local.LocalProcess, "run", killed_once)
     _closed(_work(images, tmp_path, Workers("2")))
-    assert len(hands) == 3
+    assert len(processes) == 3
     assert_same(alone, tmp_path)
 
 
@@ -172,15 +172,15 @@ def test_a_ray_cluster_writes_the_same_bytes_though_a_machine_is_lost(
     _closed(_work(images, tmp_path / "whole", Workers("2", f"ray:{address}")))
     assert_same(alone, tmp_path / "whole")
     monkeypatch.setattr(ray_cluster, "_READY_SECONDS", 12.0)
-    run, lost = ray_cluster.RayHand.run, list[object]()
+    run, lost = ray_cluster.RayProcess.run, list[object]()
 
-    def on_a_lost_machine(hand: ray_cluster.RayHand, number: int, unit: object, tick: pool.Tick) -> object:
+    def on_a_lost_machine(process: ray_cluster.RayProcess, number: int, unit: object, tick: pool.Tick) -> object:
         if not lost and isinstance(unit, range):  # of the evaluation
-            lost.append(hand)
+            lost.append(process)
             cluster.remove_node(next(iter(cluster.worker_nodes)))  # type: ignore[attr-defined]
-        return run(hand, number, unit, tick)
+        return run(process, number, unit, tick)
 
-    monkeypatch.setattr(ray_cluster.RayHand, "run", on_a_lost_machine)
+    monkeypatch.setattr(ray_cluster.RayProcess, "run", on_a_lost_machine)
     _closed(_work(images, tmp_path / "lost", Workers("2", f"ray:{address}")))
     assert lost
     assert_same(alone, tmp_path / "lost")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from auditkit.engines import hand
-from auditkit.engines.hand import Hand, Job
-from auditkit.engines.pool import HandLost, Pool, Tick
+from auditkit.engines import unit_runner
+from auditkit.engines.pool import Pool, ProcessLost, Tick
 from auditkit.engines.travel import packed
+from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import ModelFailure, RuntimeFailure
 
 
@@ -18,7 +18,7 @@ def square(unit: int, _device: object, _tick: Tick) -> int:
     return unit * unit
 
 
-class FakeHand:
+class FakeProcess:
     """A process that ends, or whose model fails, when a function says so."""
 
     def __init__(self, number: int, event: Callable[[int, int], Exception | None]) -> None:
@@ -49,17 +49,17 @@ class FakeHand:
 class Watched:
     """A pool of such processes, and what it kept."""
 
-    def __init__(self, count: int, event: Callable[[int, int], Exception | None] = lambda _seat, _unit: None) -> None:
-        self.hands: list[FakeHand] = []
+    def __init__(self, count: int, event: Callable[[int, int], Exception | None] = lambda _slot, _unit: None) -> None:
+        self.processes: list[FakeProcess] = []
         self.kept: Counter[int] = Counter()
         self.done = 0.0
         self._event = event
         self.pool = Pool(self._start, count)
 
-    def _start(self, number: int) -> FakeHand:
-        hand = FakeHand(number, self._event)
-        self.hands.append(hand)
-        return hand
+    def _start(self, number: int) -> FakeProcess:
+        process = FakeProcess(number, self._event)
+        self.processes.append(process)
+        return process
 
     def run(self, units: int = 30) -> tuple[list[int], list[int]]:
         def keep(unit: int, result: int) -> None:
@@ -78,7 +78,7 @@ class Once:
     def __init__(self, error: Exception, *units: int) -> None:
         self._error, self._units, self._lock = error, set(units), threading.Lock()
 
-    def __call__(self, _seat: int, unit: int) -> Exception | None:
+    def __call__(self, _slot: int, unit: int) -> Exception | None:
         with self._lock:
             if unit not in self._units:
                 return None
@@ -98,49 +98,49 @@ def test_processes_serve_one_job_after_the_other() -> None:
     watched = Watched(2)
     for _ in range(3):
         watched.run()
-    assert len(watched.hands) <= 2
+    assert len(watched.processes) <= 2
     assert set(watched.kept.values()) == {3}
 
 
 def test_units_of_a_lost_process_run_again_in_another() -> None:
-    watched = Watched(2, Once(HandLost("killed"), 3, 7, 29))
+    watched = Watched(2, Once(ProcessLost("killed"), 3, 7, 29))
     assert watched.run() == ([], [])
     assert watched.kept == Counter(range(30))
-    assert len(watched.hands) >= 3
+    assert len(watched.processes) >= 3
     assert watched.done == 0  # progress of lost units is taken back
 
 
 def test_a_unit_that_ends_every_process_ends_the_run() -> None:
-    watched = Watched(2, lambda _seat, unit: HandLost("killed") if unit == 5 else None)
+    watched = Watched(2, lambda _slot, unit: ProcessLost("killed") if unit == 5 else None)
     with pytest.raises(RuntimeFailure, match="3 worker processes ended with the same part of the work"):
         watched.run()
-    assert all(hand.closed for hand in watched.hands)
+    assert all(process.closed for process in watched.processes)
 
 
 def test_a_seat_that_no_process_takes_is_left_to_the_others() -> None:
-    watched = Watched(2, lambda seat, unit: HandLost("no room") if seat == 1 and unit == -1 else None)
+    watched = Watched(2, lambda slot, unit: ProcessLost("no room") if slot == 1 and unit == -1 else None)
     assert watched.run() == ([], [])
     assert watched.kept == Counter(range(30))
 
 
 def test_without_any_process_there_is_an_error() -> None:
-    watched = Watched(2, lambda _seat, unit: HandLost("no room") if unit == -1 else None)
+    watched = Watched(2, lambda _slot, unit: ProcessLost("no room") if unit == -1 else None)
     with pytest.raises(RuntimeFailure, match="worker processes"):
         watched.run()
 
 
 def test_a_unit_that_the_model_fails_on_is_returned_and_the_others_stop() -> None:
-    watched = Watched(2, lambda _seat, unit: ModelFailure("it hangs") if unit == 4 else None)
+    watched = Watched(2, lambda _slot, unit: ModelFailure("it hangs") if unit == 4 else None)
     failed, left = watched.run(200)
     assert failed == [4]
     assert watched.kept == Counter(set(range(200)) - set(left) - {4})
 
 
 def test_any_other_error_ends_the_run_and_the_processes() -> None:
-    watched = Watched(2, lambda _seat, unit: ValueError("a defect") if unit == 4 else None)
+    watched = Watched(2, lambda _slot, unit: ValueError("a defect") if unit == 4 else None)
     with pytest.raises(ValueError, match="a defect"):
         watched.run()
-    assert all(hand.closed for hand in watched.hands)
+    assert all(process.closed for process in watched.processes)
 
 
 def ticking(_unit: int, _device: object, tick: Tick) -> None:
@@ -151,11 +151,11 @@ def ticking(_unit: int, _device: object, tick: Tick) -> None:
 
 @pytest.mark.parametrize(("seconds", "messages"), [(0.0, 1001), (60.0, 1)])
 def test_progress_is_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyPatch, seconds: float, messages: int) -> None:
-    monkeypatch.setattr(hand, "_TICK_SECONDS", seconds)
-    process, ticks = Hand(1), list[tuple[float, int]]()
-    process.load(Job(1, packed(ticking)[0], {}, 1, "."))
+    monkeypatch.setattr(unit_runner, "_TICK_SECONDS", seconds)
+    runner, ticks = UnitRunner(1), list[tuple[float, int]]()
+    runner.load(Job(1, packed(ticking)[0], {}, 1, "."))
     with pytest.raises(ModelFailure):
-        process.run(1, 0, lambda done, rows: ticks.append((done, rows)))
+        runner.run(1, 0, lambda done, rows: ticks.append((done, rows)))
     assert len(ticks) == messages
     assert sum(done for done, _ in ticks) == pytest.approx(1)
     assert sum(rows for _, rows in ticks) == 2000

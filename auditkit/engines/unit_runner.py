@@ -33,8 +33,8 @@ class Job:
     folder: str  # of the main process, which relative paths refer to
 
 
-class Hand:
-    """A process at work."""
+class UnitRunner:
+    """Runs units of the job that it loaded last."""
 
     def __init__(self, threads: int) -> None:
         """`threads` is its share of the machine's cores."""
