@@ -3,6 +3,7 @@
 import contextlib
 import filecmp
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.plan import plan_evaluation
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation, explain
+from auditkit.runs.folder.sittings import SITTINGS
+from auditkit.runs.folder.store import Store
 from tests.support.commands import auditkit, refused
 
 pytestmark = pytest.mark.workers
@@ -84,6 +87,30 @@ def assert_same(first: Path, second: Path) -> None:
 def test_several_processes_write_the_same_bytes(alone: Path, images: Path, tmp_path: Path, number: str) -> None:
     _closed(_work(images, tmp_path, Workers(number)))
     assert_same(alone, tmp_path)
+
+
+def test_an_audit_by_two_processes_gives_the_same_figures_and_names_them(
+    images: Path, tmp_path: Path, device: str
+) -> None:
+    runs = []
+    for number in ("1", "2"):
+        done = auditkit("audit", bundled_model("honest"), images, "--method", "gradient-input", "--policy", "explore",
+                        "--device", device, "--workers", number, "--quiet", "-o", tmp_path / number)  # fmt: skip
+        assert done.returncode == 0, done
+        runs.append(Store(tmp_path / number).results())
+    one, two = runs
+    assert one.runtime is not None
+    allowed = one.runtime.largest or 0.0 if device == "cuda" else 0.0
+    assert [entry.name for entry in one.metrics] == [entry.name for entry in two.metrics]
+    for first, second in zip(one.metrics, two.metrics, strict=True):
+        assert first.value == pytest.approx(second.value, abs=allowed, rel=0), first
+    assert one.examination is not None
+    assert two.examination is not None
+    assert one.examination.findings == two.examination.findings
+    log = [json.loads(line) for line in (tmp_path / "2" / SITTINGS).read_text().splitlines()]
+    (units,) = [entry["workers"] for entry in log if "workers" in entry]
+    assert all(where.endswith(device_name(device)) for where in units)
+    assert sum(map(len, units.values())) >= 3  # maps, rows, examination
 
 
 def test_a_killed_process_changes_nothing(

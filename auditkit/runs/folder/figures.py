@@ -222,7 +222,7 @@ class Hint:
 
 
 Obstacle = Literal["no-method", "unknown-method", "options", "file", "no-gradient", "other-inputs", "no-maps",
-                   "too-costly", "failed"]  # fmt: skip
+                   "unsteady", "too-costly", "failed"]  # fmt: skip
 _OBSTACLES: dict[Obstacle, str] = {
     "no-method": "the bundle names no method",
     "unknown-method": "auditkit has no such method",
@@ -231,6 +231,7 @@ _OBSTACLES: dict[Obstacle, str] = {
     "no-gradient": "the model has no gradient here",
     "other-inputs": "the maps were made otherwise",
     "no-maps": "no image of this audit has a map",
+    "unsteady": "the method makes other maps when last digits differ",
     "too-costly": "it would take too many passes",
     "failed": "making them failed",
 }
