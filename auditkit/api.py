@@ -132,7 +132,7 @@ def _open(
         return opened, dataset, None if pool is None else _open_images(opened, pool)
     for name, value in (("size", size), ("preset", preset)):
         if value is not None:
-            raise BadInput(f"{name} {value!r} comes too late for a classifier that is open; give it to auditkit.load.")
+            raise BadInput(f"{name} {value!r} cannot be set on an open classifier; give it to auditkit.load.")
     return model, _open_images(model, images), None if pool is None else _open_images(model, pool)
 
 
@@ -165,8 +165,8 @@ def _open_bundle(bundle: object) -> HeatmapSet:
         return bundle
     path = bundle.path if isinstance(bundle, Bundle) else bundle
     if not isinstance(path, str | os.PathLike):
-        way_out = "arrays become one with auditkit.Bundle(folder, model).add(ids, labels, array)"
-        raise BadInput(f"heatmaps are {type(bundle).__name__}; give a bundle or its folder ({way_out}).")
+        remedy = "arrays become one with auditkit.Bundle(folder, model).add(ids, labels, array)"
+        raise BadInput(f"heatmaps are {type(bundle).__name__}; give a bundle or its folder ({remedy}).")
     return open_bundle(Path(path))
 
 
@@ -176,8 +176,8 @@ def _split_size(
     """The size of the images, if `size` is a height and a width, and the method's options, one of which it may be."""
     if size is not None and not isinstance(size, tuple | list | np.ndarray):
         if callable(model):
-            way_out = "for a method's own size, open the function with auditkit.load first"
-            raise BadInput(f"size {size!r} is not the height and width of the function's pictures; {way_out}.")
+            remedy = "for a method's own size, open the function with auditkit.load first"
+            raise BadInput(f"size {size!r} is not the height and width of the function's pictures; {remedy}.")
         size, options = None, {**options, "size": size}
     return size, tuple((name, str(value)) for name, value in options.items())
 

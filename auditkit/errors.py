@@ -24,8 +24,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     word = name.lower()
     similar = difflib.get_close_matches(word, spelled, 1, _LEAST_SIMILARITY)
     similar = similar or [each for each in spelled if word and (each.startswith(word) or word.startswith(each))]
-    way_out = f"choose from {', '.join(spelled.values())}." if spelled else "there are none."
-    return f"unknown {kind} '{name}'; " + (f"did you mean '{spelled[similar[0]]}'?" if similar else way_out)
+    remedy = f"choose from {', '.join(spelled.values())}." if spelled else "there are none."
+    return f"unknown {kind} '{name}'; " + (f"did you mean '{spelled[similar[0]]}'?" if similar else remedy)
 
 
 class ColourPicture(BadInput):

@@ -1,4 +1,4 @@
-"""Frozen dataclasses to JSON and back: what a stranger wrote is checked against the fields' types, once, at the door.
+"""Frozen dataclasses to JSON and back: what others wrote is checked against the fields' types once, when it is read.
 
 A field's JSON name is its own, unless `optional` gives another.
 """
@@ -64,7 +64,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     """An object whose keys are all different; readers do not agree on which of two equal ones counts."""
     entries = dict(pairs)
     if len(entries) < len(pairs):
-        raise ValueError("a key stands twice in an object")
+        raise ValueError("an object has a duplicate key")
     return entries
 
 

@@ -1,4 +1,4 @@
-"""Reads the tables of a TOML file key by key; refuses unknown keys and wrong types with a way out."""
+"""Reads the tables of a TOML file key by key; refuses unknown keys and wrong types, and says how to mend them."""
 
 import re
 import sys

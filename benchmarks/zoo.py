@@ -147,7 +147,7 @@ def examined(path: Path, images: Path) -> Record:
         record["operators"] = len({node.op_type for node in proto.graph.node})
         record["no_rule"] = [str(gap) for gap in missing_rules(proto, model.signature.input, model.signature.output)]
         start = time.perf_counter()
-        what = Explanation("mask", "top1", FEW).fitting(model)
+        what = Explanation("mask", "top1", FEW).adapted_to(model)
         record["differentiated_s"] = round(time.perf_counter() - start, 1)
         record["check_error"] = max((check.error for check in model.gradient_checks.values()), default=None)
         if what.method == "differences":

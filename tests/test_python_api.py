@@ -166,7 +166,7 @@ def test_images_may_be_a_list_of_files(tmp_path: Path) -> None:
     assert summary.value("insertion", "one") is not None
     with pytest.raises(BadInput, match="unknown metric 'insertoin'; did you mean 'insertion'"):
         summary.value("insertoin", "one")
-    _told(BadInput, "a.png stands 2 times", lambda: auditkit.evaluate(_scores, [*files, files[1]], **ASKED))
+    _told(BadInput, "a.png is listed 2 times", lambda: auditkit.evaluate(_scores, [*files, files[1]], **ASKED))
 
 
 def test_labels_are_a_text_a_number_or_some_numbers(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def audit(
     if not heatmaps:
         chosen = options.method_options(option, quality)
         explanation = Explanation(method or "mask", None, chosen, request.evaluation.seed, gradient)
-        explanation.chosen()  # refuses unknown options before the model is opened
+        explanation.resolved()  # refuses unknown options before the model is opened
         request = replace(request, explanation=explanation)
     plans.budget_of(budget or "none", request, "cpu")  # refuses a bad one before the model is opened
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
@@ -120,7 +120,7 @@ def audit(
     if dry_run:
         return
     if request.explanation is not None:
-        explanation = request.explanation.fitting(classifier)
+        explanation = request.explanation.adapted_to(classifier)
         console.print_notes(explanation.notes, quiet)
         request = replace(request, explanation=explanation)
     results = audits.audit(classifier, dataset, request, folder, scheduled(schedule, quiet))

@@ -38,6 +38,6 @@ def demo(
     images = f"{len(result.audited.images)} audited, {result.answered} of each kind answered, seed {result.seed}"
     console.show(as_json, result.to_json(), [
         ("images", images), *((vendor.model, vendor.sentence()) for vendor in result.vendors),
-        ("so", page.headline(result)), ("report", str(result.folder / "report.html")),
+        ("conclusion", page.headline(result)), ("report", str(result.folder / "report.html")),
         *((f"audit of {vendor.model}", str(result.folder / vendor.model)) for vendor in result.vendors if verbose),
     ])  # fmt: skip

@@ -43,7 +43,7 @@ def examine(
     from auditkit.verdict import estimate
 
     explanation = Explanation(method, "top1", options.method_options(option, None), seed)
-    explanation.chosen()  # refuses unknown options before the model is opened
+    explanation.resolved()  # refuses unknown options before the model is opened
     classifier, dataset, _ = model_options.open_with_images(model, images, None, limit)
     schedule = None
     if dry_run or not out.exists():
@@ -67,7 +67,7 @@ def examine(
         console.print_fields([
             ("relies on", words.summary(examination, names)), ("how sure", words.how(examination)),
             *((finding.severity, words.seen(finding, names)) for finding in examination.findings),
-            *(("do", words.to_do(finding)) for finding in examination.findings),
+            *(("next step", words.to_do(finding)) for finding in examination.findings),
             *([("note", words.everywhere(examination))] if words.everywhere(examination) else []),
             ("report", str(out / run.PAGE)),
             *(console.identifiers(classifier, dataset) if verbose else []),

@@ -50,11 +50,11 @@ def explain(
     from auditkit.verdict import estimate
 
     request = runs.Explanation(method, labels, options.method_options(option, quality), seed, gradient)
-    request.chosen()  # refuses unknown options before the model is opened
+    request.resolved()  # refuses unknown options before the model is opened
     if pictures is not None and pictures.exists() and not pictures.is_dir():
         raise BadInput(f"--pictures {pictures} is a file; name a folder.")
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
-    explanation = request.fitting(classifier)
+    explanation = request.adapted_to(classifier)
     console.print_notes(explanation.notes, quiet)
     schedule = None
     if dry_run or not out.exists():

@@ -159,7 +159,7 @@ def _print(policy: "Policy") -> None:
     if policy.checks:
         rows = [[check.id, check.requirement, check.severity, "yes" if check.required else "no"]
                 for check in policy.checks]  # fmt: skip
-        console.print_table(["check", "asks", "severity", "required"], rows)
+        console.print_table(["check", "requirement", "severity", "required"], rows)
     notes = [("suppressed", _suppression(each)) for each in policy.suppressions]
     if not any(at_least(check.severity, policy.fail_on) for check in policy.checks):
         notes.insert(0, ("note", "no check can fail: the verdict will be 'measured'"))

@@ -12,9 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from auditkit.runs.executor import Progress, Tick
-    from auditkit.verdict.audit import Phase
-
+    from auditkit.runs.executor import Phase, Progress, Tick
 _MINUTE, _HOUR = 60.0, 3600.0
 _LINE_SECONDS = 60.0  # between two lines of progress
 _SAMPLE_SECONDS, _SAMPLES = 5.0, 60  # the pace is that of the last five minutes

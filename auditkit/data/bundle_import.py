@@ -49,8 +49,8 @@ def _folder_entries(folder: Path) -> tuple[list[Entry], tuple[str, ...]]:
             continue
         image, mark, label = name[: -len(path.suffix)].rpartition("__")
         if not (mark and image and files.is_index(label)):
-            way_out = f"name it like 'cat.jpg__281{path.suffix}', or write a {files.MANIFEST} beside it"
-            raise BadInput(f"{path} does not say its image and label; {way_out}. Labels are never guessed.")
+            remedy = f"name it like 'cat.jpg__281{path.suffix}', or write a {files.MANIFEST} beside it"
+            raise BadInput(f"{path} does not say its image and label; {remedy}. Labels are never guessed.")
         entries.append(Entry(image, int(label), name))
     if not other_names:
         return entries, ()

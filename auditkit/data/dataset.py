@@ -94,7 +94,7 @@ class Dataset(Listing):
             if not is_file(file):
                 raise BadInput(f"there is no image {file}; a list of images names their files.")
             if count > 1:
-                raise BadInput(f"the image {file} stands {count} times in the list; every image counts once.")
+                raise BadInput(f"the image {file} is listed {count} times; every image counts once.")
         return cls(Path("list"), tuple(image_id(str(file)) for file in files), tuple(files))
 
     @classmethod

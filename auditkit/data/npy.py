@@ -79,8 +79,8 @@ def _read_members(archive: zipfile.ZipFile, names: Sequence[str]) -> dict[str, A
             )
         total += size
     if total > MOST_NPZ_BYTES:
-        way_out = f"at most {MOST_NPZ_BYTES:,} are read; give a folder of files instead"
-        raise ValueError(f"its arrays have {total:,} bytes, {way_out}")
+        remedy = f"at most {MOST_NPZ_BYTES:,} are read; give a folder of files instead"
+        raise ValueError(f"its arrays have {total:,} bytes, {remedy}")
     arrays: dict[str, Array] = {}
     for name, member in members.items():
         with archive.open(member) as stream, _PARSING:

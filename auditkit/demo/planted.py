@@ -20,8 +20,9 @@ from auditkit.metrics.statistics import Interval, mean_interval
 from auditkit.model.classifier import OnnxClassifier, Opening, open_file
 from auditkit.model.session import Settings
 from auditkit.report.examination import title
+from auditkit.runs.executor import Phase
 from auditkit.runs.explain import Explanation
-from auditkit.verdict.audit import AuditRequest, Phase, audit
+from auditkit.verdict.audit import AuditRequest, audit
 from auditkit.verdict.policy_file import read_policy
 
 _PACKAGE = Path(__file__).parents[1]

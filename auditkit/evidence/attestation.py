@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from auditkit import __version__
-from auditkit.data.atomic_write import write_errors, write_whole
+from auditkit.data.atomic_write import write_whole
 from auditkit.errors import BadInput, OtherVersion
 from auditkit.evidence import envelope
 from auditkit.evidence.commitment import COMMITMENT
@@ -41,8 +41,7 @@ def sign(run: Path, key: envelope.Signer) -> Path:
         raise BadInput(f"{run} is not signed: {problems[0]}. Sign the run as it was written.")
     payload = json.dumps(statement(run), sort_keys=True, separators=(",", ":")).encode()
     path = run / ATTESTATION
-    with write_errors(path, BadInput):
-        write_whole(path, envelope.Bundle.signed(payload, key).to_json())
+    write_whole(path, envelope.Bundle.signed(payload, key).to_json())
     return path
 
 
@@ -55,8 +54,7 @@ def add_stamp(run: Path, token: Path) -> Path:
     content = read_named(token, _MOST_BYTES)
     for problem in Stamp.parse(content, token).problems(bundle.signature, f"the signature of {run}"):
         raise BadInput(f"{token}: {problem}.")
-    with write_errors(path, BadInput):
-        write_whole(path, replace(bundle, timestamps=(*bundle.timestamps, content)).to_json())
+    write_whole(path, replace(bundle, timestamps=(*bundle.timestamps, content)).to_json())
     return path
 
 

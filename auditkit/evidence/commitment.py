@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from auditkit.data.atomic_write import write_errors, write_whole
+from auditkit.data.atomic_write import write_whole
 from auditkit.errors import BadInput
 from auditkit.records import from_json, parse_object, to_object
 from auditkit.regular_files import read_named
@@ -62,8 +62,7 @@ def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:
     """Write the commitment to a file, or read the one that agrees with it; the files that the run should carry."""
     if not path.exists():
         plain = to_object(replace(commitment, written=provenance.now()))
-        with write_errors(path, BadInput):
-            write_whole(path, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode())
+        write_whole(path, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode())
     content = read_named(path, _MOST_BYTES)
     difference = commitment.difference(parse(content, path))
     if difference:

@@ -158,8 +158,8 @@ class CardFile:
         try:
             data = tomllib.loads(read_regular(path, _MOST_BYTES).decode("utf-8"))
         except FileNotFoundError:
-            way_out = f"write one with: auditkit inspect MODEL --write-card --card {path}"
-            raise BadInput(f"there is no card {path}; {way_out}") from None
+            remedy = f"write one with: auditkit inspect MODEL --write-card --card {path}"
+            raise BadInput(f"there is no card {path}; {remedy}") from None
         except (OSError, ValueError, RecursionError) as error:  # also an integer of more digits than Python reads
             raise BadInput(f"the card {path} cannot be read: {reason(error)}.") from None
         version = data.get("schema_version")

@@ -201,9 +201,9 @@ class CallableClassifier(_WithCard):
         outside = (scores < -_ROUNDING) | (scores > 1 + _ROUNDING)
         if kind in ("probabilities", "sigmoid") and outside.any():
             reason = f"its scores were taken for probabilities (kind {kind}), which lie between 0 and 1"
-            way_out = "auditkit.load(function, overrides=auditkit.Overrides(kind='logits'), ...)."
+            remedy = "auditkit.load(function, overrides=auditkit.Overrides(kind='logits'), ...)."
             gave = f"the classifier function gave {scores[outside][0]:g}"
-            raise RuntimeFailure(f"{gave}, but {reason}; if they are logits, open it with {way_out}")
+            raise RuntimeFailure(f"{gave}, but {reason}; if they are logits, open it with {remedy}")
         return scores
 
 

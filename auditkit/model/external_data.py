@@ -180,15 +180,15 @@ def opened(folder: Path, location: str, what: str) -> Iterator[int]:
 def _parts(location: str, what: str) -> list[str]:
     """The components of a location that stays inside the folder by its spelling alone."""
     where = f"{what} is said to lie in '{location}'"
-    way_out = "Only plain files inside the model's own folder are read; ask the vendor for a self-contained file."
+    remedy = "Only plain files inside the model's own folder are read; ask the vendor for a self-contained file."
     if not location or "\0" in location:
-        raise BadInput(f"{what} names no file. {way_out}")
+        raise BadInput(f"{what} names no file. {remedy}")
     windows = PureWindowsPath(location)
     if location.startswith(("/", "\\")) or windows.drive or windows.root:
-        raise BadInput(f"{where}, an absolute path. {way_out}")
+        raise BadInput(f"{where}, an absolute path. {remedy}")
     parts = [part for part in location.replace("\\", "/").split("/") if part not in ("", ".")]
     if not parts or ".." in parts:
-        raise BadInput(f"{where}, which leaves the model's folder. {way_out}")
+        raise BadInput(f"{where}, which leaves the model's folder. {remedy}")
     return parts
 
 

@@ -67,8 +67,8 @@ def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
     chosen = candidates[0]
     switches = [v for v in inputs if v is not chosen]
     if other := [v for v in switches if not _is_switch(v)]:
-        way_out = "auditkit audits classifiers that take one image tensor."
-        raise BadInput(f"besides the image '{chosen.name}' the model needs {_listed(other)}; {way_out}")
+        remedy = "auditkit audits classifiers that take one image tensor."
+        raise BadInput(f"besides the image '{chosen.name}' the model needs {_listed(other)}; {remedy}")
     image = _described(proto.graph, chosen, overrides)
     guesses = tuple(f"input '{v.name}' is a switch, set to {str(switched_off(v).item()).lower()}" for v in switches)
     return replace(
@@ -131,9 +131,9 @@ def _no_image_sentence(inputs: list[onnx.ValueInfoProto]) -> str:
         return "the model takes no input at all; it is not a classifier."
     if any(v.type.tensor_type.elem_type in _TEXT_DTYPES and len(_dims(v) or []) != 4 for v in inputs):
         return f"the model takes {_listed(inputs)}: tokens or table rows; auditkit audits image classifiers."
-    way_out = "Ask the vendor for an export with an image input [N,3,H,W] or [N,H,W,3]."
+    remedy = "Ask the vendor for an export with an image input [N,3,H,W] or [N,H,W,3]."
     images = "a batch of images (4 dimensions, float32, float16, float64 or uint8)"
-    return f"no input looks like {images}: the model takes {_listed(inputs)}. {way_out}"
+    return f"no input looks like {images}: the model takes {_listed(inputs)}. {remedy}"
 
 
 def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, overrides: Overrides) -> ImageInput:
@@ -143,8 +143,8 @@ def _described(graph: onnx.GraphProto, value: onnx.ValueInfoProto, overrides: Ov
     layout, channels, guesses = _layout(dims, _layout_hint(graph, value.name), overrides.layout)
     height, width = (dims[2], dims[3]) if layout == "NCHW" else (dims[1], dims[2])
     if channels not in (1, 3):
-        way_out = "auditkit reads pictures of 3 or 1. If the layout is guessed wrong, give --layout NCHW or NHWC."
-        raise BadInput(f"input '{value.name}' {list(_shown_dims(value))} takes {channels} channels; {way_out}")
+        remedy = "auditkit reads pictures of 3 or 1. If the layout is guessed wrong, give --layout NCHW or NHWC."
+        raise BadInput(f"input '{value.name}' {list(_shown_dims(value))} takes {channels} channels; {remedy}")
     return ImageInput(
         name=value.name, layout=layout, dtype=_DTYPES[value.type.tensor_type.elem_type], channels=channels,
         height=height, width=width, batch=dims[0], shape=_shown_dims(value), guesses=guesses,

@@ -99,18 +99,18 @@ class Slot:
 
     def put(self, arrays: Sequence[Array]) -> list[Json]:
         """Copy the arrays into the slot; returns where each of them lies."""
-        places: list[Json] = []
+        descriptions: list[Json] = []
         offset = 0
         for array in arrays:
             np.ndarray(array.shape, array.dtype, self.memory, offset)[...] = array
-            places.append([array.dtype.name, list(array.shape), offset])
+            descriptions.append([array.dtype.name, list(array.shape), offset])
             offset += _padded(array.nbytes)
-        return places
+        return descriptions
 
-    def get(self, places: Value) -> list[Array]:
+    def get(self, descriptions: Value) -> list[Array]:
         """The arrays in the slot, not copied; RuntimeFailure if one cannot lie there."""
         try:
-            return [self._view(dtype, shape, offset) for dtype, shape, offset in places]
+            return [self._view(dtype, shape, offset) for dtype, shape, offset in descriptions]
         except (TypeError, ValueError, OverflowError):
             raise RuntimeFailure("the worker announced arrays that do not fit into its memory.") from None
 

@@ -181,13 +181,13 @@ def _behind_percent(proto: onnx.ModelProto, output: str, scores: Array) -> tuple
     for name in node.input if node is not None else ():
         if signatures.kind_by_graph(proto, name) == "probabilities":
             return name, scores / 100, (f"scores '{name}', the probabilities behind the percent in '{output}'",)
-    way_out = "give --output the probabilities or logits before them, or --kind logits if they are none."
-    raise BadInput(f"the scores '{output}' of each image sum to 100, like percent; {way_out}")
+    remedy = "give --output the probabilities or logits before them, or --kind logits if they are none."
+    raise BadInput(f"the scores '{output}' of each image sum to 100, like percent; {remedy}")
 
 
 def _always_sure(name: str) -> str:
-    way_out = "ask for an export that returns class scores, or say what they are with --kind."
-    return f"'{name}' is 1 for every class of every noise image, as a softmax over the wrong axis is; {way_out}"
+    remedy = "ask for an export that returns class scores, or say what they are with --kind."
+    return f"'{name}' is 1 for every class of every noise image, as a softmax over the wrong axis is; {remedy}"
 
 
 @dataclass(frozen=True)

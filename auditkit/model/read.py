@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from auditkit.arrays import Weights
 from auditkit.errors import BadInput
+from auditkit.graph import edit
 from auditkit.model import external_data
 from auditkit.regular_files import read_named
 
@@ -87,7 +88,7 @@ class OnnxFile:
     @property
     def opset(self) -> int:
         """Version of the standard operator set that the file imports."""
-        return _opset_of(self.proto)
+        return edit.opset(self.proto)
 
     @property
     def producer(self) -> str:
@@ -102,11 +103,6 @@ class OnnxFile:
             return self.sha256
         lines = [self.sha256, *(f"{name}:{digest}" for name, digest in sorted(self.external.items()))]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _opset_of(proto: onnx.ModelProto) -> int:
-    """Version of the standard operator set that a model imports (0 when it imports none)."""
-    return max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
 
 
 def read(path: Path, limits: Limits | None = None, announce: Callable[[int], None] = lambda _size: None) -> OnnxFile:
@@ -159,10 +155,10 @@ def _parse(content: bytes, name: str) -> onnx.ModelProto:
     proto.DiscardUnknownFields()
     if not proto.graph.node or not proto.opset_import:
         raise BadInput(f"{name} holds no ONNX graph (no nodes or no operator set); ask for the file again.")
-    opset = _opset_of(proto)
+    opset = edit.opset(proto)
     if opset < _OLDEST_OPSET:
-        way_out = "Ask the vendor for a newer export."
-        raise BadInput(f"{name} uses operator set {opset}; the runtime supports {_OLDEST_OPSET} and newer. {way_out}")
+        remedy = "Ask the vendor for a newer export."
+        raise BadInput(f"{name} uses operator set {opset}; the runtime supports {_OLDEST_OPSET} and newer. {remedy}")
     return proto
 
 

@@ -76,10 +76,10 @@ def _beside(path: Path) -> int:
 def _refusal(error: WorkerLost, name: str, limits: Limits, seconds: float) -> str:
     if error.cause == "memory":
         memory = f"{limits.memory_bytes / 2**30:.1f} GiB plus {limits.memory_per_byte} times its size"
-        way_out = "if it is known to need that, allow more with --memory-limit."
-        return f"{name} asked for more than {memory} at its first load and run; {way_out}"
+        remedy = "if it is known to need that, allow more with --memory-limit."
+        return f"{name} asked for more than {memory} at its first load and run; {remedy}"
     if error.cause == "time":
-        way_out = "if the model is known to be that slow, allow more with --time-limit."
-        return f"{name} was still busy after {seconds:.0f} s of its first load and run, so it is refused; {way_out}"
-    way_out = "it is damaged or hostile. Ask the vendor for a file that their own onnxruntime loads."
-    return f"{str(error).removesuffix('.')}; {way_out}"
+        remedy = "if the model is known to be that slow, allow more with --time-limit."
+        return f"{name} was still busy after {seconds:.0f} s of its first load and run, so it is refused; {remedy}"
+    remedy = "it is damaged or hostile. Ask the vendor for a file that their own onnxruntime loads."
+    return f"{str(error).removesuffix('.')}; {remedy}"

@@ -193,8 +193,8 @@ def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]
         raise multi_label(f"ends in {scores.shape[1]} independent sigmoids")
     if by_graph in (None, "sigmoid"):
         if unit_rows(scores):
-            way_out = "ask for an export with the classifying head, or give --kind logits if they are class scores."
-            raise BadInput(f"each image gives {scores.shape[1]} numbers of length 1, like an embedding; {way_out}")
+            remedy = "ask for an export with the classifying head, or give --kind logits if they are class scores."
+            raise BadInput(f"each image gives {scores.shape[1]} numbers of length 1, like an embedding; {remedy}")
         if by_values == "logits" and scores.min() >= 0 and scores.max() <= 1:
             raise multi_label(f"gives {scores.shape[1]} numbers in 0..1 that are no distribution, like sigmoids")
         return by_values, ()
@@ -310,8 +310,8 @@ def _refuse_detectors(proto: onnx.ModelProto, outputs: list[str]) -> None:
     named = [name for name in outputs if any(word in name.lower() for word in _BOX_NAMES)]
     if suppression or named:
         sign = "a NonMaxSuppression node" if suppression else f"the output '{named[0]}'"
-        way_out = "auditkit audits classifiers. If one output does hold class scores, name it with --output."
-        raise BadInput(f"the model looks like an object detector ({sign}); {way_out}")
+        remedy = "auditkit audits classifiers. If one output does hold class scores, name it with --output."
+        raise BadInput(f"the model looks like an object detector ({sign}); {remedy}")
 
 
 def refuse_pictures(proto: onnx.ModelProto, outputs: list[str], input_name: str, dims: list[int | str]) -> None:

@@ -77,7 +77,7 @@ def _in_turns(groups: list[list[GalleryEntry]]) -> list[list[GalleryEntry]]:
     for entries in groups:
         seen[entries[0].bundle, entries[0].role] += 1
         turns.append(seen[entries[0].bundle, entries[0].role])
-    return [groups[place] for place in sorted(range(len(groups)), key=turns.__getitem__)]
+    return [groups[index] for index in sorted(range(len(groups)), key=turns.__getitem__)]
 
 
 def _card(loaded: Loaded, entries: list[GalleryEntry], class_names: Mapping[int, str]) -> Card:
@@ -90,8 +90,8 @@ def _card(loaded: Loaded, entries: list[GalleryEntry], class_names: Mapping[int,
 def _matrix(matrix: LabelMatrix | None, class_names: Mapping[int, str]) -> Iterator[MatrixRow]:
     if matrix is None:
         return
-    for place, (label, odds) in enumerate(zip(matrix.labels, matrix.log_odds, strict=True)):
-        tones = [" ".join(["own"] * (column == place) + ["highest"] * (value == max(odds)))
+    for index, (label, odds) in enumerate(zip(matrix.labels, matrix.log_odds, strict=True)):
+        tones = [" ".join(["own"] * (column == index) + ["highest"] * (value == max(odds)))
                  for column, value in enumerate(odds)]  # fmt: skip
         yield MatrixRow(class_text(label, class_names), list(zip(odds, tones, strict=True)))
 

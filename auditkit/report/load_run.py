@@ -40,10 +40,10 @@ class Loaded:
         table = RowTable(self.tables, named=self.results.settings.targets_listed_labels)
         if len(table) != self.results.run.rows:
             rows = f"{self.folder / 'items'} holds {len(table)} rows, and the results are of {self.results.run.rows}"
-            way_out = "`auditkit verify` says which are missing"
+            remedy = "`auditkit verify` says which are missing"
             if len(table) > self.results.run.rows:
-                way_out = "if the audit is not finished, give the same command again"
-            raise IntegrityFailure(f"{rows}; {way_out}.")
+                remedy = "if the audit is not finished, give the same command again"
+            raise IntegrityFailure(f"{rows}; {remedy}.")
         return table
 
     @cached_property

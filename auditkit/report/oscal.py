@@ -71,7 +71,7 @@ def _result(loaded: Loaded, title: str, started: str, ended: str) -> _Object:
 def _observation(loaded: Loaded, entry: Entry, collected: str) -> _Object:
     accepted = " ".join(f"{what}: {value}." for what, value in entry.accepted.items())
     return {
-        "uuid": identifier(loaded, "observation", entry.id), "title": plain(entry.asks),
+        "uuid": identifier(loaded, "observation", entry.id), "title": plain(entry.requirement),
         "description": plain(entry.message), "methods": ["TEST"], "collected": collected,
         "props": [_property("id", entry.id), _property("status", entry.status), _property("outcome", entry.outcome),
                   *(_property(_token(what), value) for what, value in entry.facts.items() if line(value))],
@@ -87,7 +87,7 @@ def _finding(loaded: Loaded, entry: Entry) -> _Object:
     if entry.outcome == "open":
         status["remarks"] = f"{wording.status(entry.status).word}: it is not known to hold."
     return {
-        "uuid": identifier(loaded, "finding", entry.id), "title": plain(entry.asks),
+        "uuid": identifier(loaded, "finding", entry.id), "title": plain(entry.requirement),
         "description": plain(entry.message),
         "props": [_property("id", entry.id), _property("status", entry.status)],
         "target": {"type": "objective-id", "target-id": _token(entry.id), "status": status},

@@ -41,7 +41,7 @@ class Entry:
     id: str
     rule: str  # the same for findings of a kind
     group: str
-    asks: str
+    requirement: str
     help: str
     page: str  # of the documentation
     status: str  # as results.json has it
@@ -80,12 +80,14 @@ def _verdict(results: Results) -> Entry:
 
 def _check(check: CheckResult, results: Results) -> Entry:
     policy = name(results.policy.name) if results.policy else "without a policy"
-    asks, status = check.title or check.id, wording.status(check.status).word
+    requirement, status = check.title or check.id, wording.status(check.status).word
     aside = "" if check.status == "pass" else _aside(check, results)
-    message = f"{asks}: {status} ({aside}). {check.reason}" if aside else f"{asks}: {check.reason or status}"
+    message = (
+        f"{requirement}: {status} ({aside}). {check.reason}" if aside else f"{requirement}: {check.reason or status}"
+    )
     suppression = check.suppression if check.status == "suppressed" else None
     return Entry(
-        check.id, check.id, f"auditkit.{policy}", asks, _help(check),
+        check.id, check.id, f"auditkit.{policy}", requirement, _help(check),
         _PAGES.get(check.metric, _OTHERS), check.status, _outcome(check, aside), check.severity, message, _facts(check),
         vars(suppression) if suppression else {},
     )  # fmt: skip

@@ -58,10 +58,12 @@ def _unfilled(text: str) -> str:
 
 
 def _rule(entry: Entry) -> _Object:
-    markdown = f"**{plain(entry.asks)}**\n\n{plain(entry.help)}\n\nSee `{entry.page}` in the documentation of auditkit."
+    markdown = (
+        f"**{plain(entry.requirement)}**\n\n{plain(entry.help)}\n\nSee `{entry.page}` in the documentation of auditkit."
+    )
     return {
-        "id": visible(entry.rule), "shortDescription": _text(entry.asks), "fullDescription": _text(entry.help),
-        "help": {**_text(f"{entry.asks}. {entry.help} See {entry.page}."), "markdown": _unfilled(markdown)},
+        "id": visible(entry.rule), "shortDescription": _text(entry.requirement), "fullDescription": _text(entry.help),
+        "help": {**_text(f"{entry.requirement}. {entry.help} See {entry.page}."), "markdown": _unfilled(markdown)},
         "helpUri": entry.page, "defaultConfiguration": {"level": LEVELS[entry.severity]},
     }  # fmt: skip
 

@@ -270,7 +270,7 @@ def _taken(taken: Taken | None) -> list[_Value]:
         return []
     looks = ", ".join(str(batch.images) for batch in taken.earlier)
     return [("taken from", count(taken.count, "image"), False), ("digest of all", taken.digest, True),
-            ("looked at before after", looks, False)]  # fmt: skip
+            ("interim looks after", looks, False)]  # fmt: skip
 
 
 def _model(model: ModelFile | str) -> list[_Value]:

@@ -18,7 +18,16 @@ from auditkit.runs.evaluation.curves import expected_rows
 from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation, unit_keys, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, units
-from auditkit.runs.executor import LeftOut, Progress, Shard, Tick, UnitProgress, again, execute, silent
+from auditkit.runs.executor import (
+    Progress,
+    Shard,
+    SkippedImages,
+    Tick,
+    UnitProgress,
+    execute,
+    retry_without_failing_images,
+    silent,
+)
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.figures import Batch as EarlierBatch
 from auditkit.runs.folder.parquet import fitted, with_failed_images
@@ -81,7 +90,7 @@ def evaluate(
                 summary = measure_missing(missing)
             except MissingUnit:  # a part that an earlier run has left is damaged: now all of them are looked at
                 summary = measure_missing([unit for unit, key in keys.items() if not store.has(key)])
-            LeftOut(model).check(summary.failed_images)  # also those of earlier sittings
+            SkippedImages(model).check(summary.failed_images)  # also those of earlier sittings
             if store is not out:
                 store.finish(results(summary))
                 checksums.write(store.folder)
@@ -113,12 +122,14 @@ def _measure_units(
         keep(unit, with_failed_images(measured.table, [*measured.failed, *left_out]))
         tick(len(unit))
 
-    left_out = LeftOut(plan.model)
+    left_out = SkippedImages(plan.model)
     while pending:
         failed, pending = execute(plan.model, work, pending, keep_rows, tick)
         for unit in failed:
             before = len(left_out.images)
-            measured = again(unit, plan.images.ids, lambda unit: work(unit, nullcontext(), tick), left_out)
+            measured = retry_without_failing_images(
+                unit, plan.images.ids, lambda unit: work(unit, nullcontext(), tick), left_out
+            )
             keep_rows(unit, measured, left_out.images[before:])
 
 

@@ -31,17 +31,18 @@ class Tick(Protocol):
 
 
 Progress = Callable[[int], Tick]  # of the number of images in all
+Phase = Callable[[str], AbstractContextManager[Progress]]  # of work, by its name
 # What is done with a unit, with the device inside its context. It can be pickled, as it may run in another process.
 Work = Callable[[Unit, AbstractContextManager[None], Tick], Result]
 
 
 def silent(_total: int) -> Tick:
-    """Progress that nobody watches."""
+    """Progress that is not reported."""
     return lambda _done, _rows=0: None
 
 
 def silent_phase(_name: str) -> AbstractContextManager[Progress]:
-    """A phase of work that nobody watches."""
+    """A phase of work that is not reported."""
     return nullcontext(silent)
 
 
@@ -200,21 +201,21 @@ def execute_here(
 
 
 @contextmanager
-def blamed_on(images: Sequence[str]) -> Iterator[None]:
+def errors_naming(images: Sequence[str]) -> Iterator[None]:
     """Name the images in the error if the model gives no answer for them."""
     try:
         yield
     except ModelFailure as error:
         several = f" and {len(images) - 1} more up to '{images[-1]}'" if len(images) > 1 else ""
-        raise RuntimeFailure(f"image '{images[0]}'{several}: {ended(error)}") from None
+        raise RuntimeFailure(f"image '{images[0]}'{several}: {as_sentence(error)}") from None
 
 
-def ended(error: ModelFailure) -> str:
+def as_sentence(error: ModelFailure) -> str:
     """The reason as it is recorded: a sentence."""
     return str(error).removesuffix(".") + "."
 
 
-class LeftOut:
+class SkippedImages:
     """Images that are left out because the model gives no answer for them: no more than its settings allow.
 
     A model must not be able to drop images of its choice unnoticed, so by default the first one ends the run.
@@ -226,7 +227,7 @@ class LeftOut:
 
     def add(self, image: str, error: ModelFailure) -> None:
         """Leave out an image; RuntimeFailure if there are too many."""
-        self.images.append(FailedImage(image, ended(error), by_model=True))
+        self.images.append(FailedImage(image, as_sentence(error), by_model=True))
         self.check(self.images)
 
     def check(self, images: Iterable[FailedImage]) -> None:
@@ -234,12 +235,12 @@ class LeftOut:
         failed = [failure for failure in images if failure.by_model]
         if len(failed) > self._allowed:
             reason = failed[-1].reason.removesuffix(".")
-            way_out = f"to leave out images on which the model fails, give --allow-failed {len(failed)} or more"
-            raise RuntimeFailure(f"image '{failed[-1].image}': {reason}; {way_out}.")
+            remedy = f"to leave out images on which the model fails, give --allow-failed {len(failed)} or more"
+            raise RuntimeFailure(f"image '{failed[-1].image}': {reason}; {remedy}.")
 
 
-def again(
-    unit: Sequence[int], images: Sequence[str], work: Callable[[Sequence[int]], Result], left_out: LeftOut
+def retry_without_failing_images(
+    unit: Sequence[int], images: Sequence[str], work: Callable[[Sequence[int]], Result], left_out: SkippedImages
 ) -> Result:
     """The work on a unit that the model failed on, without the images that it fails on when they are alone."""
     try:
@@ -254,7 +255,7 @@ def again(
         except ModelFailure as error:
             left_out.add(images[position], error)
     if len(sound) == len(unit):
-        with blamed_on([images[position] for position in unit]):
+        with errors_naming([images[position] for position in unit]):
             raise together
     return work(sound)
 

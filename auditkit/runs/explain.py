@@ -18,7 +18,7 @@ from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.faithfulness import default_labels
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable
-from auditkit.runs.executor import LeftOut, Progress, Shard, UnitProgress, again, silent
+from auditkit.runs.executor import Progress, Shard, SkippedImages, UnitProgress, retry_without_failing_images, silent
 from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter, gray, request_for
 from auditkit.runs.explanation.record import RecordedBundle, picture_digest
 from auditkit.runs.folder.figures import ExplanationRequest, Flag
@@ -54,25 +54,25 @@ class Explanation:
         if self.seed < 0:
             raise BadInput(f"seed {self.seed} is negative.")
 
-    def chosen(self) -> tuple[Method, Any]:
+    def resolved(self) -> tuple[Method, Any]:
         """The method and its options; each option that is not given has its default."""
         if self.method == "mask" and self.gradient == "differences":
-            return self._by_differences("--gradient differences").chosen()
+            return self._by_differences("--gradient differences").resolved()
         return METHODS[self.method], _read_options(self.method, self.options)
 
     def make(self, request: Request) -> MethodResult:
         """The maps of a request."""
-        method, options = self.chosen()
+        method, options = self.resolved()
         result = method.run(request, options)
         return replace(result, notes=(*self.notes, *result.notes))
 
-    def fitting(self, model: AnyClassifier) -> "Explanation":
+    def adapted_to(self, model: AnyClassifier) -> "Explanation":
         """The same for this model; where it has no gradient to learn a mask by, with the method differences instead."""
         if self.method == "mask" and self.gradient == "differences":
             return self._by_differences("--gradient differences")
         if self.method == "mask" and not model.can_differentiate:
             return self._by_differences("a function has no gradient")
-        method, options = self.chosen()
+        method, options = self.resolved()
         if method.needs != "gradient":
             return self
         try:
@@ -97,7 +97,7 @@ class Explanation:
 
     def name(self) -> str:
         """The method with all its options: maps made with others do not go into the same bundle."""
-        options = {**asdict(self.chosen()[1]), "seed": self.seed}
+        options = {**asdict(self.resolved()[1]), "seed": self.seed}
         return f"{self.method}({', '.join(f'{name}={value}' for name, value in options.items())})"
 
     @classmethod
@@ -158,27 +158,29 @@ def _parse_option(name: str, text: str, kind: str) -> OptionValue:
 
 
 def explain(
-    model: AnyClassifier, images: Dataset, what: Explanation, out: Path, pool: Dataset | None = None,
+    model: AnyClassifier, images: Dataset, explanation: Explanation, out: Path, pool: Dataset | None = None,
     progress: Progress = silent, shard: Shard | None = None,
 ) -> HeatmapSet:  # fmt: skip
     """The bundle in `out` with a map for every label of every image; maps that were made here before are kept.
 
     Of a `shard`, only the maps of its images are made.
     """
-    what = what.fitting(model)
-    size, left_out = what.chosen()[0].together(model), LeftOut(model)
+    explanation = explanation.adapted_to(model)
+    size, left_out = explanation.resolved()[0].together(model), SkippedImages(model)
     chunks = [range(start, min(start + size, len(images))) for start in range(0, len(images), size)]
     chunks = chunks if shard is None else list(shard.part(chunks))
     count = sum(map(len, chunks))
     tick = progress(count)
-    with RecordedBundle(Bundle(out, model=model.identity, method=what.name())) as bundle:
-        drawn = drawn_pool(model, images if pool is None else pool, what)
-        rule = what.labels or str(default_labels(model.signature.classes))
-        making = Making(model, images, drawn, what.seed, rule, what.make)
+    with RecordedBundle(Bundle(out, model=model.identity, method=explanation.name())) as bundle:
+        drawn = drawn_pool(model, images if pool is None else pool, explanation)
+        rule = explanation.labels or str(default_labels(model.signature.classes))
+        making = Making(model, images, drawn, explanation.seed, rule, explanation.make)
         writer = MapWriter(making, bundle, tick, infill_digest(model, drawn))
 
         def without_some(unit: MapUnit) -> tuple[FailedImage, ...]:
-            return again(unit.positions, images.ids, lambda some: writer.write_here(writer.unit(some)), left_out)
+            return retry_without_failing_images(
+                unit.positions, images.ids, lambda some: writer.write_here(writer.unit(some)), left_out
+            )
 
         failed = [*writer.write([writer.unit(chunk) for chunk in chunks], without_some), *left_out.images]
         if len(failed) == count:
@@ -191,28 +193,28 @@ def explain(
 
 
 def infill_digest(model: AnyClassifier, pool: Pool) -> str:
-    """Digest of what pixels are hidden behind."""
+    """Digest of what pixels are replaced with."""
     return picture_digest(gray(model), pool.inputs)
 
 
-def make_anew(
-    model: AnyClassifier, images: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, what: Explanation,
+def recompute_maps(
+    model: AnyClassifier, images: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, explanation: Explanation,
     progress: UnitProgress,
 ) -> MethodResult:  # fmt: skip
     """The maps of some images without a bundle, to compare them with maps that were made before.
 
     Random draws repeat; in a batch of another size, the last digits may differ.
     """
-    method, options = what.chosen()
+    method, options = explanation.resolved()
     with progress:
-        return method.run(request_for(model, images, labels, pool, what.seed, progress), options)
+        return method.run(request_for(model, images, labels, pool, explanation.seed, progress), options)
 
 
-def drawn_pool(model: AnyClassifier, images: Dataset, what: Explanation) -> Pool:
+def drawn_pool(model: AnyClassifier, images: Dataset, explanation: Explanation) -> Pool:
     """Some of the images, drawn once for the whole run; none where the method uses none."""
-    if not METHODS[what.method].uses_pool:
+    if not METHODS[explanation.method].uses_pool:
         return Pool((), np.zeros(0))
-    rng = np.random.default_rng([what.seed, len(images)])
+    rng = np.random.default_rng([explanation.seed, len(images)])
     order, drawn = rng.permutation(len(images)).tolist(), dict[int, Array]()
     failed: list[FailedImage] = []
     while len(drawn) < MOST_POOL and order:

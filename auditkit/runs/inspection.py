@@ -18,7 +18,7 @@ from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening, op
 from auditkit.model.session import Settings
 from auditkit.model.signature import to_probabilities
 from auditkit.runs.evaluation.images import none_usable
-from auditkit.runs.executor import Progress, blamed_on, silent
+from auditkit.runs.executor import Progress, errors_naming, silent
 
 SCHEMA_VERSION = 1
 CHUNK = 64  # images classified at once
@@ -247,7 +247,7 @@ def _accuracy_with_card(
             if not inputs:
                 accuracy += Accuracy(failed=failed)
                 continue
-            with blamed_on([images.ids[position] for position in inputs]):
+            with errors_naming([images.ids[position] for position in inputs]):
                 scores = model.scores(np.concatenate(list(inputs.values())))
             prob, truth = to_probabilities(scores, model.signature.kind), images.labels[list(inputs)]
             ranks = np.argsort(-prob, axis=1, kind="stable").argsort(axis=1)[np.arange(len(truth)), truth]

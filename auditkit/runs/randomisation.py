@@ -34,7 +34,7 @@ from auditkit.metrics.statistics import mean_interval
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.worker import WorkerLost
 from auditkit.runs.evaluation.images import load_images, probabilities
-from auditkit.runs.executor import Progress, Tick, blamed_on, silent
+from auditkit.runs.executor import Progress, Tick, errors_naming, silent
 from auditkit.runs.explain import Explanation, drawn_pool
 from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter
 from auditkit.runs.explanation.record import RecordedBundle
@@ -65,7 +65,7 @@ class Check:
     model: OnnxClassifier
     graph: onnx.ModelProto  # the file's own, cut to the scores
     images: Dataset
-    what: Explanation
+    explanation: Explanation
     pool: Pool
     originals: tuple[_Original, ...]
     layers: tuple[Layer, ...]  # the last one first
@@ -83,14 +83,14 @@ class Check:
 
     def result(self, series: Sequence[RandomisationStage], stage_notes: Sequence[str]) -> Randomisation:
         """The result with these stages."""
-        return Randomisation(None, self.what.name(), len(self.originals), "predicted", self.what.seed,
+        return Randomisation(None, self.explanation.name(), len(self.originals), "predicted", self.explanation.seed,
                              len(self.layers), self.confidence, tuple(series), (*self.notes, *stage_notes))  # fmt: skip
 
     def key(self, changed: Sequence[Layer]) -> str:
         """Digest of all that can change a stage's maps; it identifies the changed model."""
         tensors = list(chain.from_iterable(layer.tensors for layer in changed))
         pairs = [(original.image, original.label) for original in self.originals]
-        facts = [VERSION, self.model.file.identity, self.what.seed, tensors, pairs]
+        facts = [VERSION, self.model.file.identity, self.explanation.seed, tensors, pairs]
         digest = hashlib.sha256(json.dumps(facts).encode())
         for original in self.originals:
             digest.update(np.ascontiguousarray(original.values).data)
@@ -102,7 +102,7 @@ class Check:
         It shares the true model's check of the gradient, since the graph has the same nodes (model.gradient.trusted).
         """
         model, file = self.model, self.model.file
-        proto, weights = randomised(self.graph, changed, self.what.seed, file.weights)
+        proto, weights = randomised(self.graph, changed, self.explanation.seed, file.weights)
         precision = "strict" if model.settings.precision == "float16" else model.settings.precision
         fresh = replace(file, proto=proto, weights=weights, sha256=self.key(changed), external={})
         return OnnxClassifier(fresh, model.signature, model.card, replace(model.settings, precision=precision),
@@ -110,11 +110,11 @@ class Check:
 
 
 def randomisation(
-    model: AnyClassifier, images: Dataset, what: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
+    model: AnyClassifier, images: Dataset, explanation: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
     images_wanted: int, stages: int, confidence: float = 0.95, out: Path | None = None, progress: Progress = silent,
 ) -> Randomisation:  # fmt: skip
     """How alike the maps of `bundle` and re-initialised models are; a later call reuses the maps of stages in `out`."""
-    prepared = prepare(model, images, what, pool, bundle, images_wanted=images_wanted, stages=stages,
+    prepared = prepare(model, images, explanation, pool, bundle, images_wanted=images_wanted, stages=stages,
                        confidence=confidence)  # fmt: skip
     if isinstance(prepared, NotRandomised):
         return Randomisation(prepared)
@@ -126,30 +126,32 @@ def randomisation(
 
 
 def prepare(
-    model: AnyClassifier, images: Dataset, what: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
+    model: AnyClassifier, images: Dataset, explanation: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
     images_wanted: int, stages: int, confidence: float = 0.95,
 ) -> "Check | NotRandomised":  # fmt: skip
     """What all stages share; or why there can be none."""
     if images_wanted < 1 or stages < 1:
-        raise BadInput(f"{images_wanted} images and {stages} stages are to be looked at; each must be 1 or more.")
+        raise BadInput(f"{images_wanted} images and {stages} stages were requested; each must be 1 or more.")
     if model.file is None:
         return NotRandomised("function")
-    what = what.fitting(model)
-    if bundle.header.model != model.identity or bundle.header.method != what.name():
-        return NotRandomised("other-maps", what.name())
+    explanation = explanation.adapted_to(model)
+    if bundle.header.model != model.identity or bundle.header.method != explanation.name():
+        return NotRandomised("other-maps", explanation.name())
     output = model.signature.output
     graph = edit.with_outputs(edit.inlined(model.file.proto), [output])
     model_layers, total = tuple(layers(graph, output)), parameters(graph, output)
     weights = sum(layer.parameters for layer in model_layers)
     if not model_layers or weights < LEAST_SHARE * total:
         return NotRandomised("few-parameters", f"{weights:,} of the model's {total:,}")
-    originals, unfit = _originals(model, images, bundle, what.seed, images_wanted)
+    originals, unfit = _originals(model, images, bundle, explanation.seed, images_wanted)
     notes = [f"{number} image{'s' * (number > 1)} left out: {reason}" for reason, number in unfit.items()]
     if not originals:
         return NotRandomised("no-maps", "; ".join(notes) or "there is no map for any of the images")
-    infills = drawn_pool(model, images if pool is None else pool, what)
+    infills = drawn_pool(model, images if pool is None else pool, explanation)
     counts = tuple(_layer_counts(len(model_layers), stages))
-    return Check(model, graph, images, what, infills, originals, model_layers, total, counts, confidence, tuple(notes))
+    return Check(
+        model, graph, images, explanation, infills, originals, model_layers, total, counts, confidence, tuple(notes)
+    )
 
 
 def _originals(
@@ -162,7 +164,7 @@ def _originals(
     while mapped and len(originals) < count:
         chunk, mapped = mapped[:CHUNK], mapped[CHUNK:]
         loaded = load_images(chunk, images, model.card, model.signature)
-        with blamed_on(loaded.ids):
+        with errors_naming(loaded.ids):
             labels = probabilities(model, loaded.inputs).argmax(axis=1).tolist()
         for position, image, label in zip(loaded.positions, loaded.ids, labels, strict=True):
             if len(originals) == count:
@@ -211,15 +213,15 @@ class NoMaps(Exception):
 
 def stage_maps(check: Check, stage: int, out: Path, tick: Tick) -> list[Array]:
     """The maps of a stage, in the order of the originals; NoMaps where the changed model gives none."""
-    changed, size = check.layers[: check.counts[stage - 1]], check.what.chosen()[0].together(check.model)
-    with RecordedBundle(Bundle(out, model=check.key(changed), method=check.what.name())) as bundle:
+    changed, size = check.layers[: check.counts[stage - 1]], check.explanation.resolved()[0].together(check.model)
+    with RecordedBundle(Bundle(out, model=check.key(changed), method=check.explanation.name())) as bundle:
         chunks = [check.originals[start : start + size] for start in range(0, len(check.originals), size)]
         lacking = [chunk for chunk in chunks
                    if any(each.label not in bundle.labels_of(each.image) for each in chunk)]  # fmt: skip
         tick(len(check.originals) - sum(map(len, lacking)))
         if lacking:
-            make = partial(_maps, check.what)
-            making = Making(check.reinitialised(changed), check.images, check.pool, check.what.seed, "", make)
+            make = partial(_maps, check.explanation)
+            making = Making(check.reinitialised(changed), check.images, check.pool, check.explanation.seed, "", make)
             writer = MapWriter(making, bundle, tick)
             units = [writer.unit([each.position for each in chunk], tuple((each.label,) for each in chunk))
                      for chunk in lacking]  # fmt: skip
@@ -230,13 +232,13 @@ def stage_maps(check: Check, stage: int, out: Path, tick: Tick) -> list[Array]:
 
 def _blamed(writer: MapWriter, unit: MapUnit) -> tuple[FailedImage, ...]:
     """Try a unit once more, and name its images if the model fails again."""
-    with blamed_on([writer.making.images.ids[position] for position in unit.positions]):
+    with errors_naming([writer.making.images.ids[position] for position in unit.positions]):
         return writer.write_here(unit)
 
 
-def _maps(what: Explanation, request: Request) -> MethodResult:
+def _maps(explanation: Explanation, request: Request) -> MethodResult:
     """The method's maps; NoMaps where it finds none: a network of random numbers may overflow, or hardly answer."""
-    method, options = what.chosen()
+    method, options = explanation.resolved()
     try:
         with np.errstate(all="ignore"):
             result = method.run(request, options)

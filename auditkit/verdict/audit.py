@@ -1,7 +1,6 @@
 """Runs an audit: makes or checks the heatmaps, measures them and the controls, applies the policy, reports."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, resolved
-from auditkit.runs.executor import Progress, silent_phase
+from auditkit.runs.executor import Phase, silent_phase
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder import checksums, provenance, sittings
@@ -40,11 +39,10 @@ from auditkit.verdict import reproduce
 from auditkit.verdict.batches import Batches, is_open
 from auditkit.verdict.decision import judge
 from auditkit.verdict.examination import examined
-from auditkit.verdict.hints import find_hints, wanted
+from auditkit.verdict.hints import find_hints, should_search
 from auditkit.verdict.policy import Policy, at_least, deciding
 from auditkit.verdict.preconditions import changed_settings
 
-Phase = Callable[[str], AbstractContextManager[Progress]]
 POLICY, MAPS, GALLERY, RANDOMISED, REPORT = "policy.toml", "maps", "gallery", "randomised", "report.html"
 CHANGEABLE = ("labels", "steps", "seed")  # settings of a policy that a request can replace
 EXIT_CODES = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3}
@@ -106,7 +104,7 @@ def audit(
         carry(request.commitment, out, sitting.started)
         images, results, samples = _measure(sitting, images, phase)
         results = sitting.judged(results, samples)
-        if wanted(request.policy, results):
+        if should_search(request.policy, results):
             usable = {name: maps for name, maps in request.bundles.items() if name in results.bundles}
             results = replace(results, hints=find_hints(model, images, usable, request.evaluation))
         store.finish(results)
@@ -172,7 +170,7 @@ def _changes_since(baseline: Path | None, out: Path) -> tuple[Comparison | None,
 
 def about_run(model: AnyClassifier, images: Dataset, request: AuditRequest) -> dict[str, object]:
     """Everything that identifies the run; a folder that holds another run is refused."""
-    explanation = None if request.explanation is None else request.explanation.fitting(model)
+    explanation = None if request.explanation is None else request.explanation.adapted_to(model)
     classes = model.signature.classes
     settings = resolved(request.evaluation, classes).to_record()
     changed = {name: used for name, (used, _asked) in changed_settings(request.policy, settings, classes).items()}
@@ -243,7 +241,7 @@ def _measure(sitting: _Sitting, images: Dataset, phase: Phase) -> tuple[Dataset,
     if request.policy.examination is not None:
         with phase("examining") as progress:
             results = examined(model, taken, measured.usable, request.policy, results, store.folder, progress)
-    if reproduce.wanted(request.policy, results):
+    if reproduce.should_reproduce(request.policy, results):
         with phase("reproducing") as progress:
             reproductions = reproduce.reproduce(model, taken, measured.usable, request.pool, results, progress)
         results = replace(results, reproductions=reproductions)
@@ -271,7 +269,9 @@ def _measure_batch(
     explained, summary = None, None
     refused = refusals(model, bundles)
     if request.explanation is not None:
-        explanation = replace(request.explanation, labels=request.explanation.labels or settings.labels).fitting(model)
+        explanation = replace(request.explanation, labels=request.explanation.labels or settings.labels).adapted_to(
+            model
+        )
         with phase("explaining") as progress:
             maps = explain(model, images, explanation, store.folder / MAPS, pool, progress)
         # A run that was cut short may have maps of the next batch.

@@ -16,7 +16,7 @@ from auditkit.metrics.table import METRICS, title
 from auditkit.runs.folder.figures import STATUSES, Evidence, Severity, Status
 from auditkit.runs.folder.results import CheckResult
 from auditkit.runs.summary.wording import source_text, why_not_randomised
-from auditkit.verdict.flags import oddities
+from auditkit.verdict.flags import flag_findings
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression
 
@@ -139,9 +139,10 @@ def _cheats(measurements: Measurements, allowed: Collection[str], limit: float) 
     if not measurements.bundles:
         return Figure(of, reason="no heatmaps were measured")
     results = measurements.results
-    counted = [oddity for oddity in oddities(results.flags, results.subject.classes) if oddity.id not in allowed]
-    cheats = [oddity.id for oddity in counted if oddity.cheat]
-    possible = [oddity.id for oddity in counted if oddity.open]
+    findings = flag_findings(results.flags, results.subject.classes)
+    counted = [finding for finding in findings if finding.id not in allowed]
+    cheats = [finding.id for finding in counted if finding.cheat]
+    possible = [finding.id for finding in counted if finding.open]
     short = f"there may be one more: {', '.join(possible)}" if possible and len(cheats) <= limit else ""
     return Figure(of, float(len(cheats)), exact=True, reason=", ".join(cheats), short=short)
 

@@ -19,7 +19,7 @@ from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.samples import Samples
 from auditkit.runs.summary.wording import source_text
 from auditkit.verdict.checks import Finding, judge_check
-from auditkit.verdict.flags import oddities
+from auditkit.verdict.flags import flag_findings
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import NOT_REPRODUCED, Check, Policy, Suppression, at_least, deciding
 from auditkit.verdict.preconditions import preconditions
@@ -80,10 +80,10 @@ def _odd(policy: Policy, measurements: Measurements, active: Mapping[str, Suppre
     """Findings about flagged maps; possible cheats have the severity of the check on flags."""
     check = next((check for check in policy.checks if check.metric == "flags"), None)
     findings = []
-    for oddity in oddities(measurements.results.flags, measurements.results.subject.classes):
-        finding = Finding(oddity.id, oddity.title, "flags", "fail" if oddity.cheat else "inconclusive", "info",
-                          (oddity.reason,))  # fmt: skip
-        if check is not None and (oddity.cheat or oddity.open):
+    for flagged in flag_findings(measurements.results.flags, measurements.results.subject.classes):
+        finding = Finding(flagged.id, flagged.title, "flags", "fail" if flagged.cheat else "inconclusive", "info",
+                          (flagged.reason,))  # fmt: skip
+        if check is not None and (flagged.cheat or flagged.open):
             finding = replace(finding, severity=check.severity, part_of=check.id)
         findings.append(_suppressed(finding, active))
     return findings

@@ -95,7 +95,7 @@ class _Trial(UnitProgress):
 
 def explaining(model: AnyClassifier, images: Dataset, what: Explanation, forward: float | None = None) -> Cost:
     """The cost of the maps of an explanation that fits the model, whose forward passes a second may be known."""
-    method, options = what.chosen()
+    method, options = what.resolved()
     if method.needs == "nothing":
         return Cost("explaining", 0.0, 0.0)
     rule = what.labels or str(default_labels(model.signature.classes))

@@ -1,4 +1,4 @@
-"""Turns the flags of an evaluation into findings: cheats, honest oddities, and undecided cases."""
+"""Turns the flags of an evaluation into findings: cheats, harmless ones, and undecided cases."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ _TWO_CLASSES = (
 
 
 @dataclass(frozen=True)
-class Oddity:
+class FlagFinding:
     """The flags of one finding."""
 
     id: str
@@ -63,20 +63,20 @@ def is_named(finding: str) -> bool:
     return finding in names or finding.startswith(("not-above-", "not-reproduced", "cheat-"))
 
 
-def oddities(flags: Iterable[Flag], classes: int) -> list[Oddity]:
+def flag_findings(flags: Iterable[Flag], classes: int) -> list[FlagFinding]:
     """Flags about maps by finding, cheats first; flags about the runtime or the images are left out."""
-    by_finding: dict[str, Oddity] = {}
+    by_finding: dict[str, FlagFinding] = {}
     kinds = {kind.flag: kind for kind in KINDS}
     for flag in flags:
         if flag.kind in kinds:
-            oddity = _oddity(flag, kinds[flag.kind], two_classes=classes == 2)
-            earlier = by_finding.get(oddity.id, replace(oddity, flags=()))
-            by_finding[oddity.id] = replace(oddity, flags=(*earlier.flags, flag))
-    return sorted(by_finding.values(), key=lambda oddity: not oddity.cheat)
+            finding = _finding(flag, kinds[flag.kind], two_classes=classes == 2)
+            earlier = by_finding.get(finding.id, replace(finding, flags=()))
+            by_finding[finding.id] = replace(finding, flags=(*earlier.flags, flag))
+    return sorted(by_finding.values(), key=lambda finding: not finding.cheat)
 
 
-def _oddity(flag: Flag, kind: Kind, *, two_classes: bool) -> Oddity:
+def _finding(flag: Flag, kind: Kind, *, two_classes: bool) -> FlagFinding:
     if kind.stray == 1 or (flag.count or 0) <= kind.stray * (flag.total or 0):
-        return Oddity(kind.honest_id, kind.title, False, False, (flag,))
+        return FlagFinding(kind.honest_id, kind.title, False, False, (flag,))
     possible = two_classes and bool(kind.open_id)
-    return Oddity(kind.open_id if possible else kind.id, kind.title, not possible, possible, (flag,))
+    return FlagFinding(kind.open_id if possible else kind.id, kind.title, not possible, possible, (flag,))

@@ -46,8 +46,8 @@ def _moved(share: float, axis: int) -> Change:
 
     def move(values: Array) -> Array:
         side = values.shape[axis]
-        places = np.clip(np.arange(side) - round(share * side), 0, side - 1)
-        return np.asarray(np.take(values, places, axis))
+        indices = np.clip(np.arange(side) - round(share * side), 0, side - 1)
+        return np.asarray(np.take(values, indices, axis))
 
     return _each(move)
 
@@ -76,7 +76,7 @@ def _changes() -> dict[str, Change]:
 CHANGES = _changes()
 
 
-def wanted(policy: Policy, results: Results) -> bool:
+def should_search(policy: Policy, results: Results) -> bool:
     """Whether hints are looked for: the maps were supplied, and what they show fails a check or leaves it open."""
     not_passed = {check.metric for check in results.checks if check.status in ("fail", "inconclusive") and check.counts}
     of_curves = any(metric in METRICS and METRICS[metric].curve for metric in not_passed)
@@ -87,10 +87,10 @@ def find_hints(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation
 ) -> tuple[Hint, ...]:
     """For each bundle, the change that makes its maps fit better, where there is one."""
-    places = np.unique(np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).astype(int))
-    if len(places) < FEWEST_IMAGES:
+    indices = np.unique(np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).astype(int))
+    if len(indices) < FEWEST_IMAGES:
         return ()
-    sample = images.select(places.tolist())
+    sample = images.select(indices.tolist())
     rough = replace(settings, labels="top1", steps=parse_steps(_STEPS), infill=settings.infills[0], controls=False,
                     deletion=True, saliency="none")  # fmt: skip
     hints = (_hint(model, sample, name, maps, rough) for name, maps in bundles.items())

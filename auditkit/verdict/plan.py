@@ -101,13 +101,13 @@ def plan_audit(
 def _plan(model: AnyClassifier, images: Dataset, request: AuditRequest, rule: str, measuring: Cost) -> Plan:
     costs, policy = [measuring], request.policy
     if request.explanation is not None:
-        explanation = replace(request.explanation, labels=request.explanation.labels or rule).fitting(model)
+        explanation = replace(request.explanation, labels=request.explanation.labels or rule).adapted_to(model)
         maps = explaining(model, images, explanation, measuring.rate)
         costs.insert(0, maps)
         if policy.randomisation is not None:
             stages, most = policy.randomisation.stages, policy.randomisation.images
             costs.append(Cost("randomising", stages * maps.rows / _count(rule, model), maps.rate, most=most))
-        request = replace(request, explanation=request.explanation.fitting(model))
+        request = replace(request, explanation=request.explanation.adapted_to(model))
     if policy.examination is not None:
         costs.append(examining(measuring.rate))
     return Plan(request, len(images), rule, tuple(costs))
@@ -124,7 +124,7 @@ def _may_learn(model: AnyClassifier, request: AuditRequest, rule: str, measuring
     explanation = request.explanation
     if explanation is None or explanation.method != "mask" or not model.can_differentiate:
         return True
-    options = explanation.chosen()[1]
+    options = explanation.resolved()[1]
     rows = _count(rule, model) * options.steps * options.distractors
     return bool(request.policy.images_needed * rows * _BACKWARD / measuring.rate <= budget)
 

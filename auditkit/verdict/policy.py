@@ -81,7 +81,7 @@ class Suppression:
 
 @dataclass(frozen=True)
 class Randomisation:
-    """How the model is made to forget: how many images are looked at, in how many stages from the last layer on."""
+    """The randomisation check: how many images, in how many stages layers are re-initialised from the last one on."""
 
     images: int = 32
     stages: int = 4

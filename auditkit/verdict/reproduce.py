@@ -19,7 +19,7 @@ from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
-from auditkit.runs.explain import Explanation, drawn_pool, infill_digest, make_anew
+from auditkit.runs.explain import Explanation, drawn_pool, infill_digest, recompute_maps
 from auditkit.runs.explanation.maps import other_inputs
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder.figures import Obstacle, Reproduction
@@ -59,7 +59,7 @@ class _Limited(UnitProgress):
         super().expect(rows)
 
 
-def wanted(policy: Policy | None, results: Results) -> bool:
+def should_reproduce(policy: Policy | None, results: Results) -> bool:
     """Whether maps are made anew: the policy asks for it, and the maps were supplied."""
     return policy is not None and policy.reproduce and results.explained is None
 
@@ -83,7 +83,7 @@ def reproduce(
 
 
 def steadiness(
-    model: AnyClassifier, unit: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, what: Explanation,
+    model: AnyClassifier, unit: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, explanation: Explanation,
     maps: Maps, progress: UnitProgress,
 ) -> list[float]:  # fmt: skip
     """Rank correlation of each map with the one that the method makes when last digits differ, as on another device.
@@ -91,7 +91,7 @@ def steadiness(
     The digits differ because all pictures are made brighter by four millionths.
     """
     moved, moved_pool = replace(unit, inputs=_brighter(unit.inputs)), replace(pool, inputs=_brighter(pool.inputs))
-    again = make_anew(model, moved, labels, moved_pool, what, progress).maps
+    again = recompute_maps(model, moved, labels, moved_pool, explanation, progress).maps
     return [rank_correlation(values, twin[label]) for by_label, twin in zip(maps, again, strict=True)
             for label, values in by_label.items()]  # fmt: skip
 
@@ -122,12 +122,12 @@ def _reproduction(
 ) -> Reproduction:  # fmt: skip
     """How well the maps of a bundle agree with those made anew."""
     method = maps.header.method
-    what = _explanation(method, model)
-    learns = METHODS[what.method].learns
-    drawn, record = drawn_pool(model, images if pool is None else pool, what), Record.of(maps.path)
-    infill = infill_digest(model, drawn) if METHODS[what.method].uses_pool else record.infill
+    explanation = _explanation(method, model)
+    learns = METHODS[explanation.method].learns
+    drawn, record = drawn_pool(model, images if pool is None else pool, explanation), Record.of(maps.path)
+    infill = infill_digest(model, drawn) if METHODS[explanation.method].uses_pool else record.infill
     if infill and not record.infill:
-        raise _Obstacle("other-inputs", "the bundle does not say what pixels were hidden behind")
+        raise _Obstacle("other-inputs", "the bundle does not say what pixels were replaced with")
     sizes = SIZES[:1] if learns else SIZES
     for size in sizes:
         unit = load_images(order[:size], images, model.card, model.signature)
@@ -138,7 +138,7 @@ def _reproduction(
             raise _Obstacle("other-inputs", problem)
         labels = _labels(model, unit, maps)
         try:
-            made = make_anew(model, unit, labels, drawn, what, _Limited(tick, SIZES[0])).maps
+            made = recompute_maps(model, unit, labels, drawn, explanation, _Limited(tick, SIZES[0])).maps
             break
         except _Obstacle:
             if size == sizes[-1]:
@@ -153,7 +153,7 @@ def _reproduction(
     entry = Reproduction(name, method, None, "", len(values), median, min(values), LEARNED_LIMIT, "median")
     if entry.reproduced:
         return entry
-    steady = steadiness(model, unit, labels, drawn, what, made, _Limited(tick, SIZES[0]))
+    steady = steadiness(model, unit, labels, drawn, explanation, made, _Limited(tick, SIZES[0]))
     entry = replace(entry, limit=learned_limit(steady))
     if entry.reproduced and learned_limit(steady) < LEAST_LIMIT:
         raise _Obstacle("unsteady", f"the median rank correlation of its maps is {np.median(steady):.2f}")
@@ -168,21 +168,21 @@ def _explanation(name: str, model: AnyClassifier) -> Explanation:
     if "path" in (option.name for option in fields(METHODS[method].options)):
         raise _Obstacle("file")  # of a stranger's choice
     try:
-        what = Explanation.parse(name)
+        explanation = Explanation.parse(name)
     except BadInput:
         raise _Obstacle("options") from None
-    options = what.chosen()[1]
+    options = explanation.resolved()[1]
     for option in fields(options):
         value, usual = getattr(options, option.name), option.default if isinstance(option.default, int) else 0
         if isinstance(value, int) and value > (_LARGE * usual or MOST_PASSES):
             raise _Obstacle("too-costly", f"{option.name}={value}")
     try:
-        fitting = what.fitting(model)
+        adapted = explanation.adapted_to(model)
     except (NoGradient, LoadFailure):
         raise _Obstacle("no-gradient") from None
-    if fitting.method != method:
+    if adapted.method != method:
         raise _Obstacle("no-gradient")
-    return what
+    return explanation
 
 
 def _labels(model: AnyClassifier, unit: UnitImages, maps: HeatmapSet) -> list[tuple[int, ...]]:

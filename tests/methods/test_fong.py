@@ -292,7 +292,7 @@ def test_options_are_refused_with_one_sentence(wrong: dict[str, Any], sentence: 
 
 
 def test_it_is_a_method_by_name() -> None:
-    method, options = Explanation("fong", options=(("steps", "7"), ("jitter", "1"), ("tv", "0.5"))).chosen()
+    method, options = Explanation("fong", options=(("steps", "7"), ("jitter", "1"), ("tv", "0.5"))).resolved()
     assert method.run is fong
     assert options == FongOptions(steps=7, jitter=1, tv=0.5)
     function = auditkit.load(lambda rows: np.zeros((len(rows), 3)), size=(SIDE, SIDE))

@@ -333,6 +333,6 @@ def test_requests_are_refused_with_one_sentence(model: OnnxClassifier) -> None:
 
 
 def test_it_is_a_method_by_name() -> None:
-    method, options = Explanation("igos++", options=(("steps", "7"), ("alpha", "10"))).chosen()
+    method, options = Explanation("igos++", options=(("steps", "7"), ("alpha", "10"))).resolved()
     assert method.run is igos
     assert options == IgosOptions(steps=7, alpha=10.0)

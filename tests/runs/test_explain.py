@@ -207,20 +207,20 @@ def test_every_file_gets_a_map(
     batches = kind in ("coupled", "dynamically quantised", "fixed batch")  # of these, single gradients can be had
     infill, hide = ("distractors", "random") if batches else ("gray", "gray")
     request = Explanation("mask", "top1", (("steps", "9"), ("infill", infill)))
-    fitting = request.fitting(opened)
+    fitting = request.adapted_to(opened)
     assert (fitting.method, fitting.options) == ("differences", (("hide", hide),))
     assert [note.kind for note in fitting.notes] == ["no-gradient", "unused-options"]
     assert reason in fitting.notes[0].detail
     assert fitting.notes[1].detail == "steps=9"
-    assert fitting.fitting(opened) == fitting
+    assert fitting.adapted_to(opened) == fitting
     if not batches:
         with pytest.raises(NoGradient, match="Use mask with --gradient differences"):
-            Explanation("smoothgrad").fitting(opened)
+            Explanation("smoothgrad").adapted_to(opened)
     with pytest.raises(NoGradient, match=re.escape(reason)):
-        replace(request, gradient="graph").fitting(opened)
+        replace(request, gradient="graph").adapted_to(opened)
     if kind == "fixed batch":  # its other advice
         learned = replace(request, options=(("steps", "9"), ("distractors", "3"), ("masks", "1")), gradient="graph")
-        assert learned.fitting(opened) == learned
+        assert learned.adapted_to(opened) == learned
     with np.load(given[1]) as arrays:
         maps = auditkit.explain(opened, arrays["images"][:3], tmp_path / "maps", labels="top1", gradient="differences",
                                 most_passes=16, steps=9, infill="gray")  # fmt: skip
@@ -412,7 +412,7 @@ def test_a_bundle_takes_no_maps_that_were_prepared_or_filled_in_otherwise(
     words = (*words[:4], tmp_path / "learned", *words[5:], "mask", "--option", "steps=2", "--preset", "unit")
     assert command(*words, "--labels", "0", "--pool", pools[0]).returncode == 0
     for more in (("--pool", pools[1]), ()):
-        refused(command(*words, "--labels", "0,1", *more), "hidden behind another gray or other pictures", "--pool")
+        refused(command(*words, "--labels", "0,1", *more), "replaced with another gray or other images", "--pool")
     assert command(*words, "--labels", "0,1", "--pool", pools[0]).returncode == 0
 
 

@@ -52,7 +52,7 @@ def images(folder: Path) -> Dataset:
 @pytest.mark.parametrize("method", ["mask", "differences", "occlusion", "rise", "grad-cam", "gradient-input"])
 def test_rows_are_those_that_maps_take(model: Any, images: Dataset, method: str, tmp_path: Path) -> None:
     """At most: differences may end sooner."""
-    what = Explanation(method, "top2", (("steps", "60"),) if method == "mask" else ()).fitting(model)
+    what = Explanation(method, "top2", (("steps", "60"),) if method == "mask" else ()).adapted_to(model)
     few = images.select(range(3))
     cost = estimate.explaining(model, few, what)
     auditkit.explain(model, few, tmp_path / "maps", method, labels="top2", **dict(what.options))

@@ -98,8 +98,8 @@ def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
     infills = options.distractors if options.infill == "distractors" else 1
     if batch is not None and signature.rows != "dependent" and batch % (infills * options.masks):
         rows = f"the {infills} distractors of each of {options.masks} masks"
-        way_out = f", or learn with --option distractors={batch} --option masks=1"
-        raise NoGradient(f"batches of {batch}, all that the model takes, do not fit {rows}", way_out)
+        remedy = f", or learn with --option distractors={batch} --option masks=1"
+        raise NoGradient(f"batches of {batch}, all that the model takes, do not fit {rows}", remedy)
     recipe = Recipe(
         infills, options.masks, factor_for(model, options.factor), options.tv,
         1 / (signature.height * signature.width) if options.l1 is None else options.l1,

@@ -28,7 +28,7 @@ from auditkit.model.worker import WorkerLost
 from auditkit.runs.evaluation.images import UnitImages, load_sample, probabilities
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.plan import EvaluationPlan
-from auditkit.runs.executor import Tick, blamed_on
+from auditkit.runs.executor import Tick, errors_naming
 from auditkit.runs.folder.figures import Runtime
 
 Result = TypeVar("Result")
@@ -107,11 +107,11 @@ def _run_twice(plan: EvaluationPlan) -> tuple[_Sample, Array, float]:
     while True:
         images = load_sample(model.device.sample_images, plan.images, skipped, model.card, model.signature)
         try:
-            return _with_a_second_try(partial(_run_sample_twice, plan, images))
+            return _retried_once(partial(_run_sample_twice, plan, images))
         except ModelFailure as error:
             skipped.update(images.ids)
             if len(skipped) > model.requested.allow_failed or len(skipped) == len(plan.images):
-                with blamed_on(images.ids):
+                with errors_naming(images.ids):
                     raise error
 
 
@@ -168,10 +168,10 @@ def _ranks(plan: EvaluationPlan, images: UnitImages, image: int, label: int) -> 
 
 
 def _compared_again(plan: EvaluationPlan, sample: _Sample, prob: Array, repeated: float) -> Runtime:
-    return _with_a_second_try(partial(_compared, plan, sample, prob, repeated))
+    return _retried_once(partial(_compared, plan, sample, prob, repeated))
 
 
-def _with_a_second_try(work: Callable[[], Result]) -> Result:
+def _retried_once(work: Callable[[], Result]) -> Result:
     """The result of some work, done once more if its worker is lost: another image may have ended that."""
     try:
         return work()

@@ -111,19 +111,24 @@ def _probe(name: str, material: Material, predict: Predict) -> ProbeRate:
 def _zones(material: Material) -> tuple[Zone, ...]:
     """Where the evidence of all images lies, and that of labels which have a place of their own, beside edges."""
     shape, size = material.pixels.shape[1:3], WINDOWS["small"]
-    ours = np.array([zone(*centre(side.windows["small"], shape)) for side in material.sides])
+    evidence_zones = np.array([zone(*centre(side.windows["small"], shape)) for side in material.sides])
     squares = (strongest_window(edges(pixels, 0), size) for pixels in material.pixels)
-    theirs = np.array([zone(*centre(square, shape)) for square in squares])
-    zones = [_zone(place, None, ours, theirs) for place in sorted({*ours.tolist(), *theirs.tolist()})]
+    edge_zones = np.array([zone(*centre(square, shape)) for square in squares])
+    zones = [
+        _zone(place, None, evidence_zones, edge_zones)
+        for place in sorted({*evidence_zones.tolist(), *edge_zones.tolist()})
+    ]
     for label, number in zip(*np.unique(material.predicted, return_counts=True), strict=True):
         chosen = material.predicted == label
-        places = ours[chosen].tolist()
+        places = evidence_zones[chosen].tolist()
         commonest = max(sorted(set(places)), key=places.count)
-        share, other_share = places.count(commonest) / number, float(np.mean(ours[~chosen] == commonest))
+        share, other_share = places.count(commonest) / number, float(np.mean(evidence_zones[~chosen] == commonest))
         if number >= FEWEST_OF_LABEL and share >= MOST and share - other_share >= APART:
-            zones.append(_zone(commonest, int(label), ours[chosen], theirs[chosen]))
+            zones.append(_zone(commonest, int(label), evidence_zones[chosen], edge_zones[chosen]))
     return tuple(zones)
 
 
-def _zone(place: str, label: int | None, ours: Array, theirs: Array) -> Zone:
-    return Zone(place, label, int(np.sum(ours == place)), int(np.sum(theirs == place)), len(ours))
+def _zone(place: str, label: int | None, evidence_zones: Array, edge_zones: Array) -> Zone:
+    return Zone(
+        place, label, int(np.sum(evidence_zones == place)), int(np.sum(edge_zones == place)), len(evidence_zones)
+    )

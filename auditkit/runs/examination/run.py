@@ -1,7 +1,6 @@
 """An examination in a folder of its own: the maps, the pictures of the findings, examination.json and a page."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_object
 from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, without_paths
 from auditkit.runs.examination import examine as examination
-from auditkit.runs.executor import Progress
+from auditkit.runs.executor import Phase
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.examination import FOLDER
@@ -25,7 +24,6 @@ from auditkit.runs.folder.store import Store, json_bytes
 
 MAP_PASSES, SMALL_SIDE = (256, 1000), 64  # per image, up to so many pixels a side and above
 MAPS, RECORD, PAGE = "maps", "examination.json", "report.html"
-Phase = Callable[[str], AbstractContextManager[Progress]]
 
 
 def examine(
@@ -42,7 +40,10 @@ def examine(
         "maps": bundle_digest(bundle) if bundle else explanation.name(), "seed": explanation.seed,
     }  # fmt: skip
     with Store.open(out, without_paths(about)):
-        maps = bundle or _made(model, sample, explanation, out / MAPS, phase)
+        maps = bundle
+        if maps is None:
+            with phase("explaining") as progress:
+                maps = explain(model, sample, explanation, out / MAPS, None, progress)
         with phase("examining") as progress:
             relied_on = examination.examine(model, sample, maps, out / FOLDER, explanation.seed, progress)
         run = ExaminationRun(
@@ -62,14 +63,9 @@ def _usable(bundle: HeatmapSet, model: AnyClassifier) -> HeatmapSet:
     return bundle
 
 
-def _made(model: AnyClassifier, images: Dataset, explanation: Explanation, out: Path, phase: Phase) -> HeatmapSet:
-    with phase("explaining") as progress:
-        return explain(model, images, explanation, out, None, progress)
-
-
 def few_passes(explanation: Explanation, model: AnyClassifier) -> Explanation:
     """The same for predicted labels, with fewer passes than usual, unless some are given: a square is soon found."""
-    explanation = replace(explanation, labels="top1").fitting(model)
+    explanation = replace(explanation, labels="top1").adapted_to(model)
     if explanation.method != "differences" or "most_passes" in dict(explanation.options):
         return explanation
     large = max(model.signature.height, model.signature.width) > SMALL_SIDE

@@ -81,7 +81,7 @@ class MapWriter:
     making: Making
     bundle: RecordedBundle
     tick: Tick
-    infill: str = ""  # digest of what pixels are hidden behind
+    infill: str = ""  # digest of what pixels are replaced with
 
     def unit(self, positions: Sequence[int], labels: tuple[tuple[int, ...], ...] | None = None) -> MapUnit:
         """A unit of these images, without the maps that the bundle has."""
@@ -140,8 +140,8 @@ def _digests(images: UnitImages) -> dict[str, str]:
 def _check_same(bundle: RecordedBundle, digests: Mapping[str, str], infill: str) -> None:
     problem = _difference(bundle.record, digests, infill)
     if problem:
-        way_out = "give the same images, card and --pool, or use a new bundle"
-        raise BadInput(f"{bundle.path} has maps that were made otherwise: {problem}; {way_out}.")
+        remedy = "give the same images, card and --pool, or use a new bundle"
+        raise BadInput(f"{bundle.path} has maps that were made otherwise: {problem}; {remedy}.")
 
 
 def other_inputs(record: Record, images: UnitImages, infill: str) -> str:
@@ -154,7 +154,7 @@ def _difference(record: Record, digests: Mapping[str, str], infill: str) -> str:
         if record.images.get(image, digest) != digest:
             return f"image '{image}' is another picture here, or prepared otherwise"
     same = record.infill in ("", infill)
-    return "" if same else "pixels were hidden behind another gray or other pictures"
+    return "" if same else "pixels were replaced with another gray or other images"
 
 
 def request_for(

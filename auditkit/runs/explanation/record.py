@@ -50,7 +50,7 @@ class Part:
     gradients: int  # images that it was differentiated on
     computed: str  # device and precision
     notes: tuple[Note, ...]
-    infill: str  # digest of the gray and of the pool that pixels are hidden behind
+    infill: str  # digest of the gray and of the pool that pixels are replaced with
 
     def pairs(self) -> list[tuple[str, int]]:
         """The image and the label of each map."""
@@ -115,7 +115,7 @@ class Record:
 
     @property
     def infill(self) -> str:
-        """Digest of what pixels are hidden behind; empty before the first map."""
+        """Digest of what pixels are replaced with; empty before the first map."""
         return self.parts[-1].infill if self.parts else ""
 
 

@@ -1,4 +1,4 @@
-"""What results.json holds, as types: written from them, and refused at the door where it does not fit them."""
+"""What results.json holds, as types: written from them, and refused when it is read where it does not fit them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

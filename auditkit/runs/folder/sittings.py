@@ -35,5 +35,5 @@ def _log(out: Path, entry: Mapping[str, object]) -> str:
             flush(stream)
         return str(json.loads(path.read_text().splitlines()[0])["started"])
     except (OSError, ValueError, KeyError) as error:
-        way_out = "" if isinstance(error, OSError) else " Remove this file and run the command again."
-        raise RuntimeFailure(f"{path} cannot be written or read ({error}). Finished work is kept.{way_out}") from None
+        remedy = "" if isinstance(error, OSError) else " Remove this file and run the command again."
+        raise RuntimeFailure(f"{path} cannot be written or read ({error}). Finished work is kept.{remedy}") from None

@@ -1,6 +1,6 @@
 """A run's folder: its settings, its units of work as Parquet parts, its results.
 
-Every file is written aside, brought to the disk and renamed: it is there whole or not at all, whenever the writer dies.
+Every file is written aside, flushed to disk and renamed: it is there whole or not at all, whenever the writer dies.
 A part carries its key and a digest of its own bytes, so that what was torn, changed or renamed is never reused.
 """
 
@@ -250,9 +250,9 @@ def locked(folder: Path, *, by_existence: bool = sys.platform == "win32") -> Ite
                 if not by_existence:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, FileExistsError):
-                way_out = f" If it is gone, remove {path}." if by_existence else ""
+                remedy = f" If it is gone, remove {path}." if by_existence else ""
                 pid = path.read_text() or "unknown"
-                raise BadInput(f"{folder} is in use by another process (pid {pid}).{way_out}") from None
+                raise BadInput(f"{folder} is in use by another process (pid {pid}).{remedy}") from None
             os.ftruncate(descriptor, 0)
             os.write(descriptor, str(os.getpid()).encode())
         yield

@@ -146,12 +146,12 @@ def _likeliest_first(rows: list[Row]) -> list[Row]:
 
 def _matrix(rows: list[Row]) -> LabelMatrix | None:
     """The cross-label matrix of an image's likeliest labels; None where it has one label, or lacks a map."""
-    places = {label: place for place, label in enumerate(sorted(row.label for row in rows))}
+    indices = {label: index for index, label in enumerate(sorted(row.label for row in rows))}
     columns = [row.log_odds for row in rows[:MATRIX_LABELS] if row.log_odds is not None]
     shown = tuple(row.label for row in rows[:MATRIX_LABELS])
     if not columns or len(columns) < len(shown):
         return None
-    areas = [tuple(round(float(odds[places[label]]), MATRIX_DIGITS) for odds in columns) for label in shown]
+    areas = [tuple(round(float(odds[indices[label]]), MATRIX_DIGITS) for odds in columns) for label in shown]
     return LabelMatrix(shown, tuple(areas))
 
 

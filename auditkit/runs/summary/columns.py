@@ -21,16 +21,16 @@ class Column:
     ) -> None:
         """`empty`: None where no row is."""
         self._kind, self._empty, self._shape = kind, empty, () if width is None else (width,)
-        self._content, self._places, self._full = bytearray(), bytearray(), True
+        self._content, self._filled, self._full = bytearray(), bytearray(), True
         self.rows = 0
 
     def add(self, values: Array) -> None:
         """Append the values [rows] or lists [rows, width]."""
         has = self._positions(values)
         if self._full and len(has) < len(values):
-            self._places, self._full = bytearray(np.arange(self.rows, dtype=np.int32).tobytes()), False
+            self._filled, self._full = bytearray(np.arange(self.rows, dtype=np.int32).tobytes()), False
         if not self._full:
-            self._places += (has + self.rows).astype(np.int32).tobytes()
+            self._filled += (has + self.rows).astype(np.int32).tobytes()
         self._content += taken(values, has).astype(self._kind, copy=False).tobytes()
         self.rows += len(values)
 
@@ -49,11 +49,11 @@ class Column:
         """The values of some rows."""
         if self._full:
             return taken(self._values, positions)
-        places = np.frombuffer(self._places, np.int32)
+        filled = np.frombuffer(self._filled, np.int32)
         values = np.full((len(positions), *self._shape), self._empty, self._kind)
-        if len(places):
-            index = np.searchsorted(places, positions).clip(max=len(places) - 1)
-            has = places[index] == positions
+        if len(filled):
+            index = np.searchsorted(filled, positions).clip(max=len(filled) - 1)
+            has = filled[index] == positions
             values[has] = self._values[index[has]]
         return values
 

@@ -130,14 +130,14 @@ def sampling_remarks(errors: Sequence[SamplingError], settings: Evaluation) -> l
     for entry in errors:
         if not entry.bundle.startswith(CONTROL) and entry.n:
             by_bundle.setdefault(entry.bundle, []).append(entry.error)
-    steps, way_out = _points(settings)
+    steps, remedy = _points(settings)
     sentences = []
     for bundle, bundle_errors in by_bundle.items():
         largest = max((error for error in bundle_errors if error is not None), default=0.0)
         if None in bundle_errors:
-            sentences.append(f"points: with {steps}, it is unknown how far figures of {bundle} are off; {way_out}")
+            sentences.append(f"points: with {steps}, it is unknown how far figures of {bundle} are off; {remedy}")
         elif largest > MOST_SAMPLING_ERROR:
-            sentences.append(f"points: with {steps}, a figure of {bundle} may be off by {largest:.3f}; {way_out}")
+            sentences.append(f"points: with {steps}, a figure of {bundle} may be off by {largest:.3f}; {remedy}")
     return sentences
 
 

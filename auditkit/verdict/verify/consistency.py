@@ -56,7 +56,7 @@ def check_settings(recorded: RecordedRun) -> Outcome:
     for name, plain in ((RESULTS, recorded.plain), (RUN, run)):
         if (recorded.store.folder / name).read_bytes() != canonical(plain):
             problems.append(f"{name} {OTHERWISE}")  # such as an entry that stands there twice
-    problems += [f"{name} has no place in such a run" for name in _superfluous(recorded)]
+    problems += [f"{name} does not belong in such a run" for name in _superfluous(recorded)]
     expected = without_paths(recorded.about) if results.policy is None else _expected_settings(recorded)
     problems += [f"run.json: {text}" for text in differences(recorded.run, expected)]
     if results.policy is not None:
@@ -259,7 +259,7 @@ def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     problems += [f"the policy asks for another setting '{name}'" for name in sorted(others)]
     problems += _taken_otherwise(recorded, policy)
     problems += _randomisation_facts(recorded, asked=policy.randomisation is not None)
-    bundles = sorted(results.run.bundles) if reproduce.wanted(policy, results) else []
+    bundles = sorted(results.run.bundles) if reproduce.should_reproduce(policy, results) else []
     if sorted(entry.bundle for entry in results.reproductions) != bundles:
         problems.append(f"{RESULTS}: reproductions of {', '.join(bundles) or 'no bundle'} are expected, no other")
     problems += contradictions(results, policy)

@@ -13,7 +13,7 @@ from auditkit.verdict.audit import POLICY
 from auditkit.verdict.examination import examined, judged
 from auditkit.verdict.policy import Policy
 from auditkit.verdict.policy_file import parse_policy
-from auditkit.verdict.verify.pictures import UNSEEN, off_by
+from auditkit.verdict.verify.pictures import IMPERCEPTIBLE, colour_difference
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun
 
 MOVED = 0.05  # a rate, by the rounding of another device: some images lie on the edge between two labels
@@ -94,5 +94,8 @@ def _other_pictures(examination: Examination, stored: Path, drawn: Path) -> Iter
     for finding in examination.findings:
         for example in finding.examples:
             path = stored / example.picture
-            if not path.is_file() or off_by(path.read_bytes(), (drawn / example.picture).read_bytes()) > UNSEEN:
+            if (
+                not path.is_file()
+                or colour_difference(path.read_bytes(), (drawn / example.picture).read_bytes()) > IMPERCEPTIBLE
+            ):
                 yield f"{FOLDER}/{example.picture} does not show the exchange of the examination"

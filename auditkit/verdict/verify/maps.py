@@ -23,13 +23,13 @@ from auditkit.runs import randomisation
 from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
-from auditkit.runs.explain import Explanation, drawn_pool, make_anew
+from auditkit.runs.explain import Explanation, drawn_pool, recompute_maps
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder.figures import Hint, NotRandomised, Randomisation, RandomisationStage, Reproduction
 from auditkit.runs.folder.store import RESULTS
 from auditkit.verdict import reproduce
 from auditkit.verdict.audit import MAPS, POLICY, RANDOMISED
-from auditkit.verdict.hints import find_hints, wanted
+from auditkit.verdict.hints import find_hints, should_search
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.recompute import OTHER
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun, differences
@@ -52,7 +52,7 @@ def check_maps(
     batch, tick = load_images(positions, plan.images, model.card, model.signature), progress(len(positions))
     drawn = drawn_pool(model, plan.images if pool is None else pool, explanation)
     labels = [bundle.labels[image] for image in batch.ids]
-    result = make_anew(model, batch, labels, drawn, explanation, UnitProgress(tick, len(positions)))
+    result = recompute_maps(model, batch, labels, drawn, explanation, UnitProgress(tick, len(positions)))
     tick(len(positions))
     problems, unchecked = list[str](), list[str]()
     rule, prob = _label_rule(explanation, model), probabilities(model, batch.inputs)
@@ -105,7 +105,7 @@ def check_reproductions(recorded: RecordedRun, plan: EvaluationPlan, pool: Datas
     """Reproductions of supplied maps that come out otherwise; some depend on the machine."""
     results, problems, unchecked = recorded.results, list[str](), list[str]()
     policy = None if results.policy is None else parse_policy(results.policy.text, POLICY)
-    bundles = plan.bundles if reproduce.wanted(policy, results) else {}
+    bundles = plan.bundles if reproduce.should_reproduce(policy, results) else {}
     moved = plan.model.device is not CPU or recorded.about["environment"] != environment(plan.model)
     now = {entry.bundle: entry for entry in reproduce.reproduce(plan.model, plan.images, bundles, pool, results)}
     then = {entry.bundle: entry for entry in results.reproductions}
@@ -144,7 +144,7 @@ def check_unmapped(
         batch = load_images([position], plan.images, model.card, model.signature)
         try:
             labels = [tuple(chosen.tolist()) for chosen in choose_labels(probabilities(model, batch.inputs), rule)]
-            make_anew(model, batch, labels, drawn, explanation, UnitProgress(silent(1), 1))
+            recompute_maps(model, batch, labels, drawn, explanation, UnitProgress(silent(1), 1))
         except ModelFailure:
             continue
         problems += [f"image '{image}' has no map, though {explanation.name()} makes some" for image in batch.ids
@@ -251,7 +251,7 @@ def _recreated(
         notes += randomisation.constant_note(series[-1])
     if not series:
         return Randomisation(NotRandomised("no-stage", notes[-1])), problems, ""
-    how_alike, unlike = _compared(correlations, check.what, lambda: _repeated(some, recreated))
+    how_alike, unlike = _compared(correlations, check.explanation, lambda: _repeated(some, recreated))
     about = f"{len(correlations)} maps of re-initialised models, made again, {how_alike}"
     return check.result(series, notes), [*unlike, *problems], about
 
@@ -264,7 +264,7 @@ def _repeated(check: randomisation.Check, recreated: Mapping[int, list[Array]]) 
     for layers, values in recreated.items():
         maps = tuple({label: each} for (label,), each in zip(labels, values, strict=True))
         model, progress = check.reinitialised(check.layers[:layers]), UnitProgress(silent(1), 1)
-        steady += reproduce.steadiness(model, unit, labels, check.pool, check.what, maps, progress)
+        steady += reproduce.steadiness(model, unit, labels, check.pool, check.explanation, maps, progress)
     return steady
 
 
@@ -272,7 +272,11 @@ def check_hints(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
     """Hints that do not come out again."""
     results = recorded.results
     policy = None if results.policy is None else parse_policy(results.policy.text, POLICY)
-    now = find_hints(plan.model, plan.images, plan.bundles, plan.settings) if policy and wanted(policy, results) else ()
+    now = (
+        find_hints(plan.model, plan.images, plan.bundles, plan.settings)
+        if policy and should_search(policy, results)
+        else ()
+    )
     then = results.hints
     same = len(then) == len(now) and all(map(_same_hint, then, now))
     texts = [" ".join(hint.text for hint in hints) or "none" for hints in (then, now)]

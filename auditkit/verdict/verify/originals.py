@@ -79,17 +79,17 @@ class OpenedOriginals:
             self.problems.append(str(error))
             return None
 
-    def lack(self, what: str, way_out: str) -> None:
+    def lack(self, what: str, remedy: str) -> None:
         """Note an original that was not given."""
-        self.unchecked.append(f"{what}: {way_out}")
+        self.unchecked.append(f"{what}: {remedy}")
         self.missing.append(what)
 
-    def compare_name(self, what: str, path: Path, recorded: str, way_out: str) -> None:
+    def compare_name(self, what: str, path: Path, recorded: str, remedy: str) -> None:
         """Note where the run calls a file otherwise, since nothing shows which name it had."""
         name = Path(recorded).name
         if name not in ("", "..", path.absolute().name, path.resolve().name):  # it may be given as "." or by a link
             names = f"the run calls it '{name}', the one given is '{path.absolute().name}'"
-            self.unchecked.append(f"the name of {what}: {names}; {way_out}")
+            self.unchecked.append(f"the name of {what}: {names}; {remedy}")
 
 
 def open_originals(recorded: RecordedRun, locations: Originals) -> OpenedOriginals:

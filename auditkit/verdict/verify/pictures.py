@@ -14,7 +14,7 @@ from auditkit.verdict.audit import GALLERY
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun
 
 # Levels of 255 that a colour may be off: so few that nobody sees it. Pillow 10.1, 11.0 and 13.0 write equal bytes.
-UNSEEN = 2
+IMPERCEPTIBLE = 2
 _OTHER_LIBRARY = 16  # in a JPEG, by a library that rounds otherwise
 _JPEG_DATA = range(0xC0, 0xE0)  # kinds of a JPEG's segments that hold the picture; others hold facts about it
 _START_OF_SCAN = 0xDA
@@ -30,17 +30,17 @@ def check_pictures(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
     for name, picture in pictures(plan.model, plan.images, plan.bundles, plan.settings, gallery):
         count += 1
         content, expected = (folder / GALLERY / name).read_bytes(), encoded(name, picture)
-        off = 0.0 if content == expected else off_by(content, expected)
+        off = 0.0 if content == expected else colour_difference(content, expected)
         what = f"{GALLERY}/{name} is not the picture that the images and maps give"
-        if UNSEEN < off <= _OTHER_LIBRARY and not name.endswith(".png"):
+        if IMPERCEPTIBLE < off <= _OTHER_LIBRARY and not name.endswith(".png"):
             reason = f"colours are off by up to {off:.0f} of 255 levels"
             unchecked.append(f"whether {what}: {reason}, as by another JPEG library; look at it yourself")
-        elif off > UNSEEN:
+        elif off > IMPERCEPTIBLE:
             problems.append(what)
     return Outcome(f"{count} pictures of the gallery come out again", problems, unchecked)
 
 
-def off_by(content: bytes, expected: bytes) -> float:
+def colour_difference(content: bytes, expected: bytes) -> float:
     """By how many levels a colour is off at most; infinity if the file has a part that auditkit does not write."""
     with Image.open(io.BytesIO(content)) as picture, Image.open(io.BytesIO(expected)) as other:
         facts = (picture.format, picture.mode, picture.size)

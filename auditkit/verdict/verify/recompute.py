@@ -19,7 +19,7 @@ from auditkit.runs.evaluation.images import UnitImages, probabilities
 from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.evaluation.settings import NO_LABEL
-from auditkit.runs.executor import InOrder, Progress, Tick, ended, execute
+from auditkit.runs.executor import InOrder, Progress, Tick, as_sentence, execute
 from auditkit.runs.folder.figures import CONTROL, Runtime
 from auditkit.runs.folder.store import Store
 from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
@@ -158,7 +158,7 @@ def check_failed(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
         try:
             measure(plan, prepare(plan, plan.load([position])))
         except ModelFailure as error:
-            if (reason := ended(error)) != failed[image]:
+            if (reason := as_sentence(error)) != failed[image]:
                 unchecked.append(f"why the model failed on image '{image}': here, {reason} Look at it yourself")
         else:
             problems.append(f"image '{image}' is left out by the run, but the model does not fail on it")

@@ -1,4 +1,4 @@
-"""Looks a stranger's run over before any file of it is read: plain files that a run may hold, within limits."""
+"""Scans an untrusted run before any of its files is read: plain files that a run may hold, within limits."""
 
 import os
 import re
@@ -56,7 +56,7 @@ class Unfit(Exception):
     """A run's folder holds what no run has, so that it is not read."""
 
 
-def look_over(folder: Path) -> list[str]:
+def scan(folder: Path) -> list[str]:
     """Names of files and folders that have no place in a run; Unfit where a file must not be read."""
     foreign = list[str]()
     for number, (name, status) in enumerate(_walk(folder)):
@@ -72,7 +72,7 @@ def look_over(folder: Path) -> list[str]:
 
 def check_files(run: Path, foreign: Sequence[str]) -> Outcome:
     """Whether the files are those of the list, and no others."""
-    problems = [*checksums.check(run), *(f"{name} has no place in a run" for name in foreign)]
+    problems = [*checksums.check(run), *(f"{name} does not belong in a run" for name in foreign)]
     lock = run / LOCK
     if lock.exists() and not (b"0" + lock.read_bytes()).isdigit():
         problems.append(f"{LOCK} holds more than the number of a process")

@@ -163,7 +163,7 @@ def verify(
         raise BadInput(f"{run} is not finished; run its command again, then verify.")
     result = Verification(str(run))
     try:
-        foreign = run_files.look_over(run)
+        foreign = run_files.scan(run)
     except (run_files.Unfit, OSError) as error:
         result.checks.append(Check("files", "", (str(error),)))
         return result
@@ -277,8 +277,8 @@ def _recompute(
     if explained is None:
         return
     if "path" in explained.request.options:
-        way_out = "the method reads a file that the run names, which verify does not open"
-        result.checks.append(Check("maps", "", (), (f"how the maps were made: {way_out}",)))
+        remedy = "the method reads a file that the run names, which verify does not open"
+        result.checks.append(Check("maps", "", (), (f"how the maps were made: {remedy}",)))
         return
     images_mapped = sampling.images_mapped
     if images_mapped is None:
