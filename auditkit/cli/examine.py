@@ -54,7 +54,7 @@ def examine(
             costs = [estimate.examining(rate)]
             if heatmaps is None:
                 maker = run.few_passes(explanation, classifier)
-                costs.insert(0, estimate.explaining(classifier, dataset, maker, rate))
+                costs.insert(0, estimate.explaining(classifier, dataset, maker, None, rate))
             what = f"{number} images, maps of their predictions {'by ' + method if heatmaps is None else 'as supplied'}"
             schedule = plans.announce(output, what, costs, number)
     if dry_run:

@@ -61,7 +61,7 @@ def explain(
         output = plans.Output(dry_run, as_json, quiet)
         with plans.trial(output):
             what = f"{len(dataset)} images, maps by {explanation.method}"
-            cost = estimate.explaining(classifier, dataset, explanation)
+            cost = estimate.explaining(classifier, dataset, explanation, infill_pool)
             ways = plans.shorter_maps(cost, len(dataset), explanation)
             schedule = plans.announce(output, what, [cost], len(dataset), ways)
     if dry_run:

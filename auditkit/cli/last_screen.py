@@ -35,7 +35,7 @@ def print_last_screen(results: "Results", out: Path, *, verbose: bool = False) -
         console.print_table(["check", "status", "observed", "limit"], ids)
     console.print_fields([
         *(("next", step) for step in answers.next_steps(shown)),
-        *(("reproduced", entry.text) for entry in results.reproductions),
+        *(("reproduction", entry.text) for entry in results.reproductions),
         *(("flag", text) for text in sections.flags(results)),
         ("report", str(out / "report.html")),
     ])  # fmt: skip

@@ -93,21 +93,24 @@ class _Trial(UnitProgress):
         return self.first_rows / max(self.first - self.began, 1e-6)
 
 
-def explaining(model: AnyClassifier, images: Dataset, what: Explanation, forward: float | None = None) -> Cost:
+def explaining(
+    model: AnyClassifier, images: Dataset, explanation: Explanation, pool: Dataset | None, forward: float | None = None
+) -> Cost:
     """The cost of the maps of an explanation that fits the model, whose forward passes a second may be known."""
-    method, options = what.resolved()
+    method, options = explanation.resolved()
     if method.needs == "nothing":
         return Cost("explaining", 0.0, 0.0)
-    rule = what.labels or str(default_labels(model.signature.classes))
+    rule = explanation.labels or str(default_labels(model.signature.classes))
     together = method.together(model)
     unit = load_sample(together + 1, images, (), model.card, model.signature)  # one more, to hide pixels behind
     labels = [tuple(chosen.tolist()) for chosen in choose_labels(probabilities(model, unit.inputs), rule)]
     if len(labels) > together:
         labels[-1] = ()
-    pool = Pool(unit.ids, unit.inputs) if method.uses_pool else Pool((), unit.inputs[:0])
+    others = unit if pool is None else load_sample(together + 1, pool, (), model.card, model.signature)
+    drawn = Pool(others.ids, others.inputs) if method.uses_pool else Pool((), unit.inputs[:0])
     trial = _Trial(len(images), max(sum(map(bool, labels)), 1), forward if method.needs == "passes" else None)
     with suppress(_Enough):
-        method.run(request_for(model, unit, labels, pool, what.seed, trial), options)
+        method.run(request_for(model, unit, labels, drawn, explanation.seed, trial), options)
     rows = trial.expected_rows or trial.first_rows + trial.rows
     return Cost("explaining", rows / trial.together, trial.rate)
 

@@ -102,7 +102,7 @@ def _plan(model: AnyClassifier, images: Dataset, request: AuditRequest, rule: st
     costs, policy = [measuring], request.policy
     if request.explanation is not None:
         explanation = replace(request.explanation, labels=request.explanation.labels or rule).adapted_to(model)
-        maps = explaining(model, images, explanation, measuring.rate)
+        maps = explaining(model, images, explanation, request.pool, measuring.rate)
         costs.insert(0, maps)
         if policy.randomisation is not None:
             stages, most = policy.randomisation.stages, policy.randomisation.images

@@ -54,7 +54,7 @@ def test_rows_are_those_that_maps_take(model: Any, images: Dataset, method: str,
     """At most: differences may end sooner."""
     what = Explanation(method, "top2", (("steps", "60"),) if method == "mask" else ()).adapted_to(model)
     few = images.select(range(3))
-    cost = estimate.explaining(model, few, what)
+    cost = estimate.explaining(model, few, what, None)
     auditkit.explain(model, few, tmp_path / "maps", method, labels="top2", **dict(what.options))
     record = Record.of(tmp_path / "maps")
     taken = max(record.passes, record.gradients)
@@ -62,8 +62,13 @@ def test_rows_are_those_that_maps_take(model: Any, images: Dataset, method: str,
     assert cost.rows == pytest.approx(taken / 3) or (method == "differences" and cost.rows >= taken / 3)
 
 
+def test_one_image_is_tried_with_the_pictures_of_the_pool(model: Any, images: Dataset) -> None:
+    explanation = Explanation("mask", "top2", (("steps", "60"),))
+    assert estimate.explaining(model, images.select([0]), explanation, images.select(range(1, 4))).rows == 240
+
+
 def test_controls_cost_no_row(model: Any, images: Dataset) -> None:
-    assert estimate.explaining(model, images, Explanation("edges")).seconds(100) == 0
+    assert estimate.explaining(model, images, Explanation("edges"), None).seconds(100) == 0
 
 
 def test_rows_of_fixed_curves_are_exact(model: Any, images: Dataset) -> None:
@@ -77,7 +82,7 @@ def _plan(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch, *, maps:
           any_method: bool = True, policy: str = "standard", **request: Any) -> plans.Plan:  # fmt: skip
     """The plan where an image takes so many seconds; maps by the quick method take a tenth."""
 
-    def explaining(_model: Any, _images: Any, what: Explanation, _rate: Any = None) -> Cost:
+    def explaining(_model: Any, _images: Any, what: Explanation, *_: Any) -> Cost:
         return Cost("explaining", maps * (0.1 if what.method == plans.QUICK_METHOD else 1.0), 1.0)
 
     monkeypatch.setattr(plans, "explaining", explaining)

@@ -14,6 +14,8 @@ import pytest
 import auditkit
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
+from auditkit.graph import mask_objective
+from auditkit.graph.mask_objective import WEIGHTS
 from auditkit.methods.registry import METHODS
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.explain import Explanation
@@ -25,6 +27,7 @@ from auditkit.verdict import reproduce
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify import Originals, Sampling, Verification, verify
+from auditkit.verdict.verify.maps import _compared
 from tests.support import onnx_models
 from tests.support.forgeries import Forger
 
@@ -231,6 +234,72 @@ def test_a_suppression_can_name_it(not_its_own: Path) -> None:
     text = f'{POLICY}[[suppression]]\ncheck = "not-reproduced"\nreason = "a"\napprover = "b"\nexpires = 2999-01-01\n'
     judged = judge(parse_policy(text, "policy"), Store(not_its_own / "run").results(), None, date(2026, 1, 1))
     assert _finding(judged) == ["suppressed"]
+
+
+@pytest.fixture
+def other_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks that are learned from now on start from weights that differ in a few digits, as on another device."""
+    initial_state, rng = mask_objective.initial_state, np.random.default_rng(0)
+
+    def moved(*arguments: Any) -> dict[str, np.ndarray]:
+        state = initial_state(*arguments)
+        return state | {WEIGHTS: state[WEIGHTS] + 1e-3 * rng.standard_normal(state[WEIGHTS].shape, np.float32)}
+
+    monkeypatch.setattr(mask_objective, "initial_state", moved)
+
+
+def _rough_masks(made: Path, out: Path, model: str = "model") -> HeatmapSet:
+    """Masks that a high rate makes sensitive to every digit."""
+    return _explained(made, out, "mask", model, steps=300, rate=2.0, tv=0.0)
+
+
+def test_learned_masks_need_only_be_as_alike_as_the_method_repeats_itself(
+    made: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    maps = _rough_masks(made, tmp_path / "maps")
+    request.getfixturevalue("other_digits")
+    results = _audited(made, maps.path, tmp_path / "run")
+    entry = _one(results)
+    assert entry.median is not None
+    assert entry.limit is not None
+    assert entry.median < reproduce.LEARNED_LIMIT
+    assert entry.limit < entry.median
+    assert _finding(results) == []
+    assert _verified(made, maps.path, tmp_path / "run").answer == "holds"
+
+
+def test_learned_masks_of_another_model_are_told_apart(made: Path, tmp_path: Path) -> None:
+    maps = _rough_masks(made, tmp_path / "maps", "other")
+    _header(maps.path, model=auditkit.load(made / "model.onnx", settings=CPU).identity)
+    shutil.copy(_rough_masks(made, tmp_path / "own").path / RECORD, maps.path)
+    results = _audited(made, maps.path, tmp_path / "run")
+    assert _one(results).reproduced is False
+    assert (results.verdict, _finding(results)) == ("fail", ["fail"])
+
+
+def test_masks_that_the_audit_made_are_verified_on_another_device(
+    made: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    opened = auditkit.load(made / "model.onnx", settings=CPU)
+    auditkit.audit(opened, made / "images.npz", tmp_path / "run", method="mask", policy=made / "policy.toml",
+                   steps=300, rate=2.0, tv=0.0)  # fmt: skip
+    where = Originals(made / "model.onnx", made / "images.npz", device="cpu")
+    found = verify(tmp_path / "run", where, Sampling(seed=0))
+    assert found.answer == "holds", found.problems
+    assert any("least rank correlation 1.0000" in check.about for check in found.checks)
+    request.getfixturevalue("other_digits")
+    found = verify(tmp_path / "run", where, Sampling(seed=0))
+    assert found.answer == "holds", found.problems
+    assert any("since the method's own maps have" in check.about for check in found.checks)
+
+
+def test_how_alike_recreated_maps_have_to_be() -> None:
+    learned, other, values = Explanation("mask"), Explanation("gradient"), {"one": 0.8, "two": 0.7, "three": 0.9}
+    assert len(_compared(values, other, lambda: pytest.fail("made again"))[1]) == 3
+    assert _compared({"one": 0.995}, learned, lambda: pytest.fail("made again"))[1] == []
+    assert _compared(values, learned, lambda: [0.85, 0.6, 0.89])[1] == []
+    (problem,) = _compared(values, learned, lambda: [0.97, 0.98, 0.99])[1]
+    assert "have a median rank correlation of 0.800; at least 0.88 is expected" in problem
 
 
 def test_of_learned_masks_the_median_decides() -> None:
