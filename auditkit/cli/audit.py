@@ -123,7 +123,12 @@ def audit(
         explanation = request.explanation.adapted_to(classifier)
         console.print_notes(explanation.notes, quiet)
         request = replace(request, explanation=explanation)
-    results = audits.audit(classifier, dataset, request, folder, scheduled(schedule, quiet))
+
+    def announce(text: str) -> None:
+        if not quiet:
+            typer.echo(text, err=True)
+
+    results = audits.audit(classifier, dataset, request, folder, scheduled(schedule, quiet), announce)
     if key is not None:
         attestation.sign(folder, key)
     if as_json:

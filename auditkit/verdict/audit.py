@@ -1,6 +1,6 @@
 """Runs an audit: makes or checks the heatmaps, measures them and the controls, applies the policy, reports."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -87,19 +87,20 @@ class AuditRequest:
 
 
 def audit(
-    model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, phase: Phase = silent_phase
-) -> Results:
+    model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, phase: Phase = silent_phase,
+    announce: Callable[[str], None] = lambda _text: None,
+) -> Results:  # fmt: skip
     """The results with the verdict; the same call resumes an interrupted run.
 
     Finished maps, units of rows and stages of randomisation are kept in `out`. The report and the checksums are
-    written last.
+    written last; a first report of a long audit is announced.
     """
     if request.taking.in_batches and request.pool is None:
         request = replace(request, pool=images)  # which does not grow from batch to batch
     about = about_run(model, images, request)
     require_startable(model, images, request, out)
     with Store.open(out, without_paths(about)) as store:
-        sitting = _Sitting(model, request, store, sittings.log_start(out, request.command))
+        sitting = _Sitting(model, request, store, sittings.log_start(out, request.command), announce)
         write_whole(out / POLICY, request.policy.text.encode())
         carry(request.commitment, out, sitting.started)
         images, results, samples = _measure(sitting, images, phase)
@@ -126,6 +127,7 @@ class _Sitting:
     request: AuditRequest
     store: Store
     started: str  # when the first sitting began
+    announce: Callable[[str], None]
 
     @property
     def day(self) -> date:
@@ -149,6 +151,9 @@ class _Sitting:
         showcase(self.model, images, measured.usable, measured.summary, self.store.folder / GALLERY)
         so_far = f"A first look at {len(images)} of {total} images: the audit goes on, and nothing is decided yet."
         self.report(replace(self.judged(measured.results, measured.samples), verdict_reason=so_far))
+        self.announce(
+            f"first report: {self.store.folder / REPORT} ({len(images)} of {total} images; the audit goes on)"
+        )
 
     def report(self, results: Results) -> None:
         """Write the results and the page."""

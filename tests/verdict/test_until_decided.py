@@ -121,7 +121,9 @@ def test_a_first_look_has_a_report_and_changes_nothing(
     rules = read_policy(folder / "unclear.toml")
     request = AuditRequest(rules, None, bundles={"maps": open_bundle(folder / "maps")}, taking=Taking(first_look=5))
     images = Dataset.open(folder / "images.npz", 4)
-    results = auditing.audit(_model(folder), images, request, tmp_path / "run")
+    announced: list[str] = []
+    results = auditing.audit(_model(folder), images, request, tmp_path / "run", announce=announced.append)
+    assert announced == [f"first report: {tmp_path / 'run' / 'report.html'} (5 of 32 images; the audit goes on)"]
     assert pages[0] == ""
     assert "A first look at 5 of 32 images: the audit goes on, and nothing is decided yet." in pages[1]
     assert "A first look" not in (tmp_path / "run" / "report.html").read_text()
