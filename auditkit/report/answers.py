@@ -204,10 +204,11 @@ def next_steps(results: Results) -> list[str]:
     advice = [check.what_to_do for check in open_checks if check.what_to_do]
     findings = results.examination.findings if results.examination else ()
     steps = [f"About the model: {relies.to_do(finding)}" for finding in findings if not finding.allowed]
-    steps += [f"Add images. {text}" if text.startswith("About ") else text for text in advice]
+    more_images = _more_images(results)
+    steps += [f"{more_images} {text}" if text.startswith("About ") else text for text in advice]
     steps += [f"Find out why. {gap}" for gap in groups.shown_gaps(results)]
     steps += [f"Hint: {hint.text}" for hint in results.hints]
-    steps += [f"Add images. {check.reason}" for check in open_checks if check.id == "images"]
+    steps += [f"{more_images} {check.reason}" for check in open_checks if check.id == "images"]
     if results.policy and not results.examination and not results.not_examined:
         steps.append("Examine the model: auditkit examine MODEL IMAGES -o RUN.")
     if results.verdict == "measured":
@@ -217,6 +218,16 @@ def next_steps(results: Results) -> list[str]:
     if results.verdict == "pass":
         steps.append("Look at the worst images of the gallery and at the limits, then sign.")
     elif not steps:
-        more = "Add images" if results.verdict == "inconclusive" else "Read the checks below"
-        steps.append(f"{more}; the checks below say what is open and why.")
+        advice = [more_images] if results.verdict == "inconclusive" else []
+        steps.append(" ".join([*advice, "The checks below say what is open and why."]))
     return list(dict.fromkeys(map(prose, steps)))
+
+
+def _more_images(results: Results) -> str:
+    """How to have more images measured."""
+    taken = results.run.taken
+    left_out = taken.count - results.subject.images.count if taken else 0
+    if taken is None or not left_out:
+        return "Add images."
+    way = "Audit all of them with --budget none, or more of them with --limit, in another folder."
+    return f"Take more images: {left_out} of {taken.count} were left out. {way}"

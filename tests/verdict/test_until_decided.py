@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from auditkit.data.bundles import Bundle, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.errors import IntegrityFailure
 from auditkit.model.classifier import Opening
+from auditkit.report.answers import _more_images
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.evaluate import evaluate
@@ -103,6 +105,9 @@ def test_a_limit_takes_the_first_images_of_the_same_order(folder: Path, tmp_path
                              policy=folder / "unclear.toml")  # fmt: skip
     assert results.run.taken is not None
     assert (results.subject.images.count, results.run.taken.count, results.run.taken.earlier) == (24, IMAGES, ())
+    assert _more_images(results).startswith("Take more images: 8 of 32 were left out.")
+    everything = replace(results, run=replace(results.run, taken=None))
+    assert _more_images(everything) == "Add images."
     assert _answer(folder, tmp_path / "run") == ("holds", [])
 
 
