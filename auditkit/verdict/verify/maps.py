@@ -127,10 +127,11 @@ def _by_machine(entry: Reproduction, moved: bool) -> bool:
 def _same_reproduction(first: Reproduction | None, second: Reproduction | None) -> bool:
     if first is None or second is None or first.reproduced != second.reproduced:
         return False
-    learned = second.decides == "median"
-    compared, most = (("median", "limit"), LEARNED_MOVED) if learned else (("median", "least"), MOVED)
+    compared, most = ("median", "least"), MOVED
+    if second.decides == "median":
+        compared, most = ("median", "limit"), LEARNED_MOVED
     near = all(abs((getattr(first, name) or 0.0) - (getattr(second, name) or 0.0)) <= most for name in compared)
-    return near and replace(first, least=second.least, **{name: getattr(second, name) for name in compared}) == second
+    return near and replace(first, **{name: getattr(second, name) for name in {*compared, "least"}}) == second
 
 
 def check_unmapped(
