@@ -128,8 +128,10 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=[*_METHODS, "random"])
     arguments = parser.parse_args()
     results: dict[str, Any] = {**origin("benchmarks.reproduction"), "images": arguments.images, "lines": []}
-    drawn = Dataset.from_array(draw(arguments.images, seed=7, tags="agree").images)
-    images = Dataset.open(arguments.pictures).select(range(arguments.images)) if arguments.pictures else drawn
+    images = Dataset.from_array(draw(arguments.images, seed=7, tags="agree").images)
+    if arguments.pictures:
+        classes = auditkit.load(arguments.model, preset=arguments.preset).signature.classes
+        images = Dataset.open(arguments.pictures, classes).select(range(arguments.images))
     with printed_at_end(results), tempfile.TemporaryDirectory() as folder:
         paths = {"model": arguments.model, "other": arguments.other}
         paths["rounded"] = rounded(arguments.model, Path(folder))

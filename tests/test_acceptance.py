@@ -45,6 +45,8 @@ def _file(assets: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", KNOWN)
 def test_accuracy_is_the_known_one_to_one_image(assets: Path, name: str, device: str) -> None:
     preset, images, correct, slack = KNOWN[name]
+    if device == "cpu" and "int8" in name and onnx_models.int8_saturates():
+        pytest.skip("sums of eight-bit products overflow in the runtime on this processor")
     path = _file(assets, name)
     found = inspect(path, Opening(preset=preset), Settings(device=device), assets / images)
     assert found.accuracy is not None

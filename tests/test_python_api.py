@@ -129,7 +129,11 @@ def test_a_size_of_pictures_goes_to_a_file_and_not_to_an_open_one(tmp_path: Path
         name = next(iter(more))
         _told(BadInput, f"{name} {more[name]!r} cannot be set on an open classifier",
               lambda more=more: auditkit.explain(opened, _pictures(), tmp_path / "no", "random", **more))  # fmt: skip
-        _told(BadInput, "cannot be set on an open classifier", lambda more=more: auditkit.evaluate(opened, _pictures(), **more))
+        _told(
+            BadInput,
+            "cannot be set on an open classifier",
+            lambda more=more: auditkit.evaluate(opened, _pictures(), **more),
+        )
     _told(BadInput, "the model is NoneType", lambda: auditkit.load(None))
 
 
@@ -257,7 +261,11 @@ def test_an_audit_takes_a_file_with_a_preset_and_a_function(tmp_path: Path) -> N
 def test_an_audit_refuses_what_the_others_refuse(tmp_path: Path) -> None:
     opened = auditkit.load(_scores, **ASKED)
     out = tmp_path / "no"
-    _told(BadInput, "preset 'unit' cannot be set on an open classifier", lambda: auditkit.audit(opened, _pictures(), out, preset="unit"))
+    _told(
+        BadInput,
+        "preset 'unit' cannot be set on an open classifier",
+        lambda: auditkit.audit(opened, _pictures(), out, preset="unit"),
+    )
     _told(BadInput, "size 8 is not the height and width", lambda: auditkit.audit(_scores, _pictures(), out, size=8))
     _told(BadInput, "images are given as NoneType", lambda: auditkit.audit(_scores, None, out, **ASKED))
     _told(BadInput, "the model is int", lambda: auditkit.audit(3, _pictures(), out))

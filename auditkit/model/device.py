@@ -120,12 +120,22 @@ def device_name(kind: str) -> str:
 
 def _processor() -> str:
     """The processor as the system names it."""
+    return _cpu_fact("model name") or platform.processor() or platform.machine()
+
+
+def sums_may_overflow() -> bool:
+    """Whether the runtime's sums of eight-bit products overflow: on x86 processors without VNNI, as far as is known."""
+    flags = _cpu_fact("flags")  # other processors have none of this name
+    return bool(flags) and "vnni" not in flags
+
+
+def _cpu_fact(name: str) -> str:
+    """What Linux says of the first processor; empty where it says nothing."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            name = next((line for line in lines if line.startswith("model name")), "")
+            return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
     except OSError:
-        name = ""
-    return name.partition(":")[2].strip() or platform.processor() or platform.machine()
+        return ""
 
 
 def gpu_names() -> list[str]:

@@ -10,11 +10,13 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
+from auditkit.graph.dequantise import is_quantised
 from auditkit.graph.gradient import Missing, missing_rules
 from auditkit.metrics.statistics import share_interval
 from auditkit.model import card as cards
 from auditkit.model.card import Card, to_toml
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening, open_file
+from auditkit.model.device import CPU, sums_may_overflow
 from auditkit.model.session import Settings
 from auditkit.model.signature import to_probabilities
 from auditkit.runs.evaluation.images import none_usable
@@ -26,6 +28,10 @@ SAMPLE = 64  # images on which the other presets are tried
 GIVE_UP_AFTER = 16  # images: how often a preset is checked for whether it can still be as good as the best
 CONFIDENCE = 0.98  # that two presets differ: in one comparison of a hundred the worse one seems the better
 LARGEST_OWN_SIDE = 512  # pixels; larger pictures are photographs, which networks take smaller
+_OVERFLOW = (
+    "this processor has no VNNI, so the runtime's sums of eight-bit products can overflow: scores of this quantised "
+    "model may be others than on newer processors. Audit it on one with VNNI, on ARM or on a GPU."
+)
 _Model = TypeVar("_Model", bound=AnyClassifier)
 
 
@@ -147,6 +153,8 @@ def inspect(
             counts = f"{len(accuracy.failed)} of {len(labelled)} images cannot be used and are left out"
             warnings += (f"{counts}; the first, '{accuracy.failed[0].image}': {accuracy.failed[0].reason}",)
     missing = tuple(missing_rules(model.file.proto, model.signature.input, model.signature.output))
+    if model.device is CPU and is_quantised(model.file.proto) and sums_may_overflow():
+        warnings += (_OVERFLOW,)
     warnings = (*model.signature.warnings, *warnings, *model.card.warnings)
     return Inspection(model, accuracy, trial, missing, model.signature.guesses + notes, warnings)
 

@@ -94,8 +94,10 @@ def steadiness(
     """
     moved, moved_pool = replace(unit, inputs=_brighter(unit.inputs)), replace(pool, inputs=_brighter(pool.inputs))
     again = recompute_maps(model, moved, labels, moved_pool, explanation, progress).maps
-    return [rank_correlation(values, twin[label]) for by_label, twin in zip(maps, again, strict=True)
-            for label, values in by_label.items()]  # fmt: skip
+    correlations = list[float]()
+    for by_label, twin in zip(maps, again, strict=True):
+        correlations += [rank_correlation(values, twin[label]) for label, values in by_label.items()]
+    return correlations
 
 
 def _brighter(inputs: Array) -> Array:

@@ -84,6 +84,9 @@ FORMS: dict[str, tuple[list[onnx.NodeProto], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
+SUMS_OF_PRODUCTS = {"QLinearConv", "QGemm", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
+
+
 def model_of(nodes: list[onnx.NodeProto], shape: tuple[int, ...]) -> onnx.ModelProto:
     read = {name for node in nodes for name in node.input}
     weights = {name: np.asarray(array) for name, array in (COMMON | WEIGHTS).items() if name in read}
@@ -94,6 +97,8 @@ def model_of(nodes: list[onnx.NodeProto], shape: tuple[int, ...]) -> onnx.ModelP
 
 @pytest.mark.parametrize("operator", FORMS)
 def test_without_rounding_the_result_stays_within_it(operator: str) -> None:
+    if operator in SUMS_OF_PRODUCTS and onnx_models.int8_saturates():
+        pytest.skip("sums of eight-bit products overflow in the runtime on this processor")
     model = model_of(*FORMS[operator])
     x = rng.uniform(-6, 6, (3, *FORMS[operator][1])).astype(np.float32)  # beyond what eight bits hold here
     expected = Session(model, CPU).run({"x": x})[0]

@@ -35,6 +35,12 @@ def test_the_maximum_inside_and_outside() -> None:
     assert pointing_hit(_peak((3, 2)), REGION) == 0
 
 
+def test_tolerance_is_a_distance_between_centres() -> None:
+    """(4, 5) lies 2 rows and 2 columns from (2, 3): 2.83 pixels."""
+    assert [pointing_hit(_peak((4, 5)), REGION, tolerance_px=t) for t in (0, 2, 2.8, 2.9)] == [0, 0, 0, 1]
+    assert [pointing_hit(_peak((2, 5)), REGION, tolerance_px=t) for t in (1.9, 2)] == [0, 1]
+
+
 def test_ties_score_the_share_inside() -> None:
     tied = _peak((1, 2), (0, 0), (4, 4), (4, 5))
     assert pointing_hit(tied, REGION) == 0.25
@@ -99,12 +105,16 @@ def test_stacks_agree_with_plain_loops(seed: int, keep_count: int) -> None:
 @given(
     npst.arrays(np.int64, (5, 6), elements=st.integers(0, 3)),
     npst.arrays(np.bool_, (5, 6)),
+    st.sampled_from([0, 1, 1.5, 3]),
 )
-def test_pointing_agrees_with_plain_loops(heat: np.ndarray, region: np.ndarray) -> None:
+def test_pointing_agrees_with_plain_loops(heat: np.ndarray, region: np.ndarray, tolerance: float) -> None:
     if not region.any():
         return
-    hits = [region[row, column] for row, column in np.argwhere(heat == heat.max()).tolist()]
-    assert pointing_hit(heat, region) == pytest.approx(sum(hits) / len(hits))
+    hits = [
+        any(math.dist(place, other) <= tolerance for other in np.argwhere(region).tolist())
+        for place in np.argwhere(heat == heat.max()).tolist()
+    ]
+    assert pointing_hit(heat, region, tolerance) == pytest.approx(sum(hits) / len(hits))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +123,7 @@ def test_pointing_agrees_with_plain_loops(heat: np.ndarray, region: np.ndarray) 
         (lambda: pointing_hit(np.full((5, 6), np.nan), REGION), "NaN"),
         (lambda: pointing_hit(np.ones((4, 6)), REGION), "resize one"),
         (lambda: pointing_hit(np.ones((5, 6)), REGION.astype(float)), "boolean mask"),
+        (lambda: pointing_hit(np.ones((5, 6)), REGION, tolerance_px=-1), "tolerance"),
         (lambda: kept_first(np.ones((5, 6)), 31), "30 pixels"),
         (lambda: box_region((4, 1, 2, 3), 5, 6), "x0 < x1"),
     ],

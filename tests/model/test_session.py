@@ -162,6 +162,11 @@ def test_the_runtime_running_out_of_memory_is_told_apart() -> None:
     assert not isinstance(caught.value, OutOfMemory)
 
 
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the processor's flags are read from /proc")
+def test_processors_whose_eight_bit_sums_overflow_are_known() -> None:
+    assert device.sums_may_overflow() == onnx_models.int8_saturates()
+
+
 @pytest.mark.gpu
 def test_batches_too_large_for_the_memory_allowed_become_smaller() -> None:
     rows = np.random.default_rng(1).standard_normal((4096, 3, 64, 64)).astype(np.float32)

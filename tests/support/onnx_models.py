@@ -1,11 +1,13 @@
 """Small ONNX models for tests, built by hand so that their answers can be worked out."""
 
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from auditkit.arrays import Array
@@ -63,3 +65,14 @@ def save(proto: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path
     path = folder / name
     path.write_bytes(proto.SerializeToString())
     return path
+
+
+@cache
+def int8_saturates() -> bool:
+    """Whether sums of products of uint8 and int8 overflow in the runtime, as on x86 processors without VNNI."""
+    product = model(
+        [helper.make_node("MatMulInteger", ["a", "b"], ["sums"])], [value("a", ["N", 64], TensorProto.UINT8)],
+        [value("sums", ["N", 8], TensorProto.INT32)], {"b": np.full((64, 8), 127, np.int8)},
+    )  # fmt: skip
+    session = onnxruntime.InferenceSession(product.SerializeToString(), providers=["CPUExecutionProvider"])
+    return bool((session.run(None, {"a": np.full((4, 64), 255, np.uint8)})[0] != 255 * 127 * 64).any())

@@ -63,10 +63,10 @@ def check_maps(
             (unchecked if alike else problems).append(
                 f"image '{image}' has maps for other labels than '{rule}' chooses"
             )
-    correlations = {
-        f"of image '{image}', label {label}": rank_correlation(values, bundle.get(image, label))
-        for image, by_label in zip(batch.ids, result.maps, strict=True) for label, values in by_label.items()
-    }  # fmt: skip
+    correlations = dict[str, float]()
+    for image, by_label in zip(batch.ids, result.maps, strict=True):
+        correlations |= {f"of image '{image}', label {label}": rank_correlation(values, bundle.get(image, label))
+                         for label, values in by_label.items()}  # fmt: skip
 
     def repeated() -> list[float]:
         steps = UnitProgress(progress(len(positions)), len(positions))
