@@ -125,14 +125,37 @@ def _reproduction(
     tick: Tick,
 ) -> Reproduction:  # fmt: skip
     """How well the maps of a bundle agree with those made anew."""
-    method = maps.header.method
-    explanation = _explanation(method, model)
-    learns = METHODS[explanation.method].learns
-    drawn, record = drawn_pool(model, images if pool is None else pool, explanation), Record.of(maps.path)
-    infill = infill_digest(model, drawn) if METHODS[explanation.method].uses_pool else record.infill
+    explanation = _explanation(maps.header.method, model)
+    drawn = drawn_pool(model, images if pool is None else pool, explanation)
+    unit, labels, recomputed = _recomputed(model, images, order, maps, drawn, explanation, tick)
+    values = []
+    for image, shape, by_label in zip(unit.ids, unit.sizes, recomputed, strict=True):
+        values += [rank_correlation(heatmap, fitted_map(maps, image, label, model.card, shape))
+                   for label, heatmap in by_label.items()]  # fmt: skip
+    median = float(np.median(values))
+    entry = Reproduction(name, maps.header.method, None, "", len(values), median, min(values), LIMIT)
+    if not METHODS[explanation.method].learns:
+        return entry
+    entry = replace(entry, limit=LEARNED_LIMIT, decides="median")
+    if entry.reproduced:
+        return entry
+    steady = steadiness(model, unit, labels, drawn, explanation, recomputed, _Limited(tick, SIZES[0]))
+    entry = replace(entry, limit=learned_limit(steady))
+    if entry.reproduced and learned_limit(steady) < LEAST_LIMIT:
+        raise _Obstacle("unsteady", f"the median rank correlation of its maps is {np.median(steady):.2f}")
+    return entry
+
+
+def _recomputed(
+    model: AnyClassifier, images: Dataset, order: list[int], maps: HeatmapSet, pool: Pool, explanation: Explanation,
+    tick: Tick,
+) -> tuple[UnitImages, list[tuple[int, ...]], Maps]:  # fmt: skip
+    """As many of the first images as are not too costly, with labels and the maps that the method makes of them."""
+    method, record = METHODS[explanation.method], Record.of(maps.path)
+    infill = infill_digest(model, pool) if method.uses_pool else record.infill
     if infill and not record.infill:
         raise _Obstacle("other-inputs", "the bundle does not say what pixels were replaced with")
-    sizes = SIZES[:1] if learns else SIZES
+    sizes = SIZES[:1] if method.learns else SIZES
     for size in sizes:
         unit = load_images(order[:size], images, model.card, model.signature)
         if not unit.ids:
@@ -142,26 +165,12 @@ def _reproduction(
             raise _Obstacle("other-inputs", problem)
         labels = _labels(model, unit, maps)
         try:
-            made = recompute_maps(model, unit, labels, drawn, explanation, _Limited(tick, SIZES[0])).maps
+            result = recompute_maps(model, unit, labels, pool, explanation, _Limited(tick, SIZES[0]))
             break
         except _Obstacle:
             if size == sizes[-1]:
                 raise
-    values = []
-    for image, shape, by_label in zip(unit.ids, unit.sizes, made, strict=True):
-        values += [rank_correlation(heatmap, fitted_map(maps, image, label, model.card, shape))
-                   for label, heatmap in by_label.items()]  # fmt: skip
-    median = float(np.median(values))
-    if not learns:
-        return Reproduction(name, method, None, "", len(values), median, min(values), LIMIT)
-    entry = Reproduction(name, method, None, "", len(values), median, min(values), LEARNED_LIMIT, "median")
-    if entry.reproduced:
-        return entry
-    steady = steadiness(model, unit, labels, drawn, explanation, made, _Limited(tick, SIZES[0]))
-    entry = replace(entry, limit=learned_limit(steady))
-    if entry.reproduced and learned_limit(steady) < LEAST_LIMIT:
-        raise _Obstacle("unsteady", f"the median rank correlation of its maps is {np.median(steady):.2f}")
-    return entry
+    return unit, labels, result.maps
 
 
 def _explanation(name: str, model: AnyClassifier) -> Explanation:
