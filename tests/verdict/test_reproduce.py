@@ -305,6 +305,9 @@ def test_how_alike_recreated_maps_have_to_be() -> None:
     learned, other, values = Explanation("mask"), Explanation("gradient"), {"one": 0.8, "two": 0.7, "three": 0.9}
     assert len(_compared(values, other, lambda: pytest.fail("made again"))[1]) == 3
     assert _compared({"one": 0.995}, learned, lambda: pytest.fail("made again"))[1] == []
+    exchanged = {"one": 1.0, "two": 1.0, "three": 0.8}
+    (problem,) = _compared(exchanged, learned, lambda: pytest.fail("made again"))[1]
+    assert problem.startswith("the map three is not the one")
     assert _compared(values, learned, lambda: [0.85, 0.6, 0.89])[1] == []
     (problem,) = _compared(values, learned, lambda: [0.97, 0.98, 0.99])[1]
     assert "have a median rank correlation of 0.800; at least 0.88 is expected" in problem

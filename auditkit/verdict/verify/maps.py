@@ -84,17 +84,17 @@ def _compared(
 ) -> tuple[str, list[str]]:
     """How alike stored and recreated maps are, and what is wrong with them.
 
-    Learning magnifies last digits, which differ between devices: where learned masks do not come out again, they are
-    compared with how well the method repeats itself.
+    Learning magnifies last digits, which differ between devices: where most learned masks do not come out again, they
+    are compared with how well the method repeats itself. Where most do, the digits are the same, and each mask counts.
     """
-    least = min(correlations.values(), default=1.0)
-    if least >= ALIKE or not METHODS[explanation.method].learns:
+    least, median = min(correlations.values(), default=1.0), float(np.median(list(correlations.values()) or [1.0]))
+    if median >= ALIKE or not METHODS[explanation.method].learns:
         unlike = [
             f"the map {which} is not the one that {explanation.name()} makes: their rank correlation is {value:.3f}, "
             f"at least {ALIKE} is expected" for which, value in correlations.items() if not value >= ALIKE
         ]  # fmt: skip
         return f"rank pixels alike (least rank correlation {least:.4f}; at least {ALIKE} is expected)", unlike
-    steady, median = repeated(), float(np.median(list(correlations.values())))
+    steady = repeated()
     limit = reproduce.learned_limit(steady)
     alike = (f"have a median rank correlation of {median:.3f}; at least {limit:g} is expected, since the method's own "
              f"maps have {np.median(steady):.3f} when last digits differ")  # fmt: skip
