@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from socket import socketpair
 
@@ -77,7 +78,8 @@ class LocalProcess:
 
     def load(self, job: Job) -> str:
         """Prepare for the units of a job; where they run."""
-        return str(self._call("load", job))
+        lacking = self._call("lacks", list(job.recipes))
+        return str(self._call("load", replace(job, recipes={key: job.recipes[key] for key in lacking})))
 
     def run(self, number: int, unit: Value, tick: Tick) -> Value:
         """What the work of a job returns for a unit."""
@@ -111,6 +113,8 @@ class _Server:
                 os.chdir(job.folder)
                 self._runner.load(job)
                 result: object = self._runner.where
+            elif method == "lacks":
+                result = self._runner.lacks(*arguments)
             else:
 
                 def tick(done: float, rows: int = 0) -> None:

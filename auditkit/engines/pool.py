@@ -77,12 +77,18 @@ class Pool:
 
     def on_each_kind(self, work: Callable[..., Value], besides: str) -> dict[str, Value]:
         """What work returns in one process on each kind of device, besides one kind."""
-        job, results = self._job(work, 1), dict[str, Value]()
-        for slot in self._slots:
-            with suppress(NotReady, ProcessLost):  # another process fills the slot when units are run
+        job, ready, results = self._job(work, 1), dict[str, WorkerProcess](), dict[str, Value]()
+
+        def start(slot: _Slot) -> None:
+            with suppress(NotReady):  # another process fills the slot when units are run
                 process = slot.ready(job)
-                if slot.kind not in (besides, *results):
-                    results[slot.kind] = process.run(job.number, None, lambda _done, _rows: None)
+                ready.setdefault(slot.kind, process)
+
+        with ThreadPoolExecutor(self.count) as threads:
+            list(threads.map(start, self._slots))
+        for kind in sorted(ready.keys() - {besides}):
+            with suppress(ProcessLost):
+                results[kind] = ready[kind].run(job.number, None, lambda _done, _rows: None)
         return results
 
     def _job(self, work: Callable[..., Value], at_once: int) -> Job:

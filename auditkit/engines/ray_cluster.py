@@ -7,7 +7,8 @@ asks a helper actor on the machine of the main process, which has the files.
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -40,7 +41,8 @@ class Cluster:
         self._reader = ray.remote(_Reader).options(
             num_cpus=0, max_concurrency=_READERS, scheduling_strategy=here
         ).remote()  # fmt: skip
-        self._jobs: dict[int, Value] = {}  # the last one, in the object store
+        self._sharing = threading.Lock()
+        self._shared: dict[int | str, Value] = {}  # the last job and the recipes of its models, in the object store
 
     def resources(self, kind: str) -> int:
         """How many GPUs or CPUs the cluster has in all."""
@@ -55,12 +57,17 @@ class Cluster:
         """A new actor."""
         return RayProcess(self, self._reader, threads, gpus)
 
-    def shared(self, job: Job) -> Value:
-        """The job in the object store, for all actors."""
-        if job.number not in self._jobs:
-            self._jobs = {job.number: ray.put(job)}
-            ray.get(self._reader.enter.remote(job.folder))
-        return self._jobs[job.number]
+    def share(self, job: Job, keys: Sequence[str]) -> list[Value]:
+        """The job without its recipes, and those of some models, as references into the object store."""
+        with self._sharing:
+            if job.number not in self._shared:
+                self._shared = {key: entry for key, entry in self._shared.items() if key in job.recipes}
+                self._shared[job.number] = ray.put(replace(job, recipes={}))
+                ray.get(self._reader.enter.remote(job.folder))
+            for key in keys:
+                if key not in self._shared:
+                    self._shared[key] = ray.put(job.recipes[key])
+            return [self._shared[job.number], *(self._shared[key] for key in keys)]
 
 
 class RayProcess:
@@ -74,9 +81,10 @@ class RayProcess:
 
     def load(self, job: Job) -> str:
         """Prepare for the units of a job; where they run."""
-        reply = self._actor.load.remote(self._cluster.shared(job))
         try:
-            kind, value = ray.get(reply, timeout=_READY_SECONDS)
+            keys = ray.get(self._actor.lacks.remote(list(job.recipes)), timeout=_READY_SECONDS)
+            shared = self._cluster.share(job, keys)
+            kind, value = ray.get(self._actor.load.remote(keys, *shared), timeout=_READY_SECONDS)
         except (RayError, GetTimeoutError) as error:
             raise ProcessLost(str(error)) from None
         if kind == "error":
@@ -130,11 +138,15 @@ class _Actor:
 
         elsewhere.use(ask)
 
-    def load(self, job: Job) -> tuple[str, Value]:
-        """Prepare for the units of a job."""
+    def lacks(self, keys: Sequence[str]) -> list[str]:
+        """Which of these models are not open."""
+        return self._runner.lacks(keys)
+
+    def load(self, keys: Sequence[str], job: Job, *recipes: bytes) -> tuple[str, Value]:
+        """Prepare for the units of a job, with the recipes of the models that are not open."""
 
         def load() -> str:
-            self._runner.load(job)
+            self._runner.load(replace(job, recipes=dict(zip(keys, recipes, strict=True))))
             return self._runner.where
 
         return _outcome(load)

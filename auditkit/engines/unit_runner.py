@@ -8,7 +8,7 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
@@ -24,11 +24,11 @@ _MOST_MODELS = 2  # that are kept open: the audited one, and the last one that w
 
 @dataclass(frozen=True)
 class Job:
-    """Work, pickled, with the recipes of models that the process may not have yet."""
+    """Work, pickled, with the recipes of its models."""
 
     number: int
     content: bytes
-    recipes: Mapping[str, bytes]  # by the key of the model
+    recipes: Mapping[str, bytes]  # of its models, by their keys; a process is sent those that it lacks
     at_once: int  # units on the device at the same time
     folder: str  # of the main process, which relative paths refer to
 
@@ -42,14 +42,17 @@ class UnitRunner:
         self._models: dict[str, OnnxClassifier] = {}
         self._job: tuple[int, Value, threading.Semaphore] | None = None
 
+    def lacks(self, keys: Iterable[str]) -> list[str]:
+        """Which of these models are not open."""
+        return [key for key in keys if key not in self._models]
+
     def load(self, job: Job) -> None:
         """Prepare for the units of a job; earlier jobs are over."""
-        for key, recipe in job.recipes.items():
-            if key not in self._models:
-                while len(self._models) >= _MOST_MODELS:
-                    self._close(list(self._models)[1 if len(self._models) > 1 else 0])
-                opened: Recipe = pickle.loads(recipe)  # noqa: S301 - from the main process
-                self._models[key] = opened.opened(self._threads)
+        for key in self.lacks(job.recipes):
+            while len(self._models) >= _MOST_MODELS:
+                self._close(list(self._models)[1 if len(self._models) > 1 else 0])
+            opened: Recipe = pickle.loads(job.recipes[key])  # noqa: S301 - from the main process
+            self._models[key] = opened.opened(self._threads)
         self._job = job.number, unpacked(job.content, self._models), threading.Semaphore(job.at_once)
 
     @property
