@@ -183,7 +183,7 @@ def permuted(model_file: Path, images: Path, preset: str | None, maps: Path) -> 
     model = auditkit.load(model_file, preset=preset, settings=auditkit.Settings(device="cpu", threads=1))
     dataset = Dataset.open(images, model.signature.classes)
     predict, material = predictor(model), material_of(model, dataset, open_bundle(maps), 0)
-    seen = list(outcomes(material, predict))
+    seen = outcomes(material, model)
     unpermuted, false, proposed = _found(seen, predict), 0, 0
     for labels in _permutations(material):
         confirmed, tests = _found([replace(outcome, material=labels) for outcome in seen], predict)

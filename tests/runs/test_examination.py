@@ -189,7 +189,7 @@ def test_proposals_never_see_the_confirming_half(given: Given, tmp_path: Path) -
     maps = np.where(material.proposes[:, None, None], material.maps, 1)
     changed = replace(material, pixels=pixels, maps=maps)
     predict = predictor(model)
-    found = [proposals.proposals(list(outcomes(one, predict))) for one in (material, changed)]
+    found = [proposals.proposals(outcomes(one, model)) for one in (material, changed)]
     first, second = ([(one.outcome.exchange.name, one.label, one.gain, one.donor) for one in each] for each in found)
     assert first == second != []
     if found[0][0].donor is None:

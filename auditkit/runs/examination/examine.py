@@ -39,15 +39,15 @@ def examine(
     """What the model relies on, by the maps of its predictions; example pictures go into `out`."""
     material = material_of(model, images, maps, seed)
     tick, predict = progress(len(material.ids)), predictor(model)
-    share = len(material.ids) / (len(EXCHANGES) + len(PROBES))
-    exchanged = list[Outcome]()
-    for outcome in outcomes(material, predict):
-        exchanged.append(outcome)
-        tick(share, len(outcome.seen))
-    probed = list[ProbeRate]()
+    rows = len(EXCHANGES) * len(material.pairs) + len(PROBES) * len(material.ids)
+
+    def advance(done: int) -> None:
+        tick(len(material.ids) * done / rows, done)
+
+    exchanged, probed = outcomes(material, model, advance), list[ProbeRate]()
     for name in PROBES:
         probed.append(_probe(name, material, predict))
-        tick(share, len(material.ids))
+        advance(len(material.ids))
     tests = [tested(proposal, predict) for proposal in proposals(exchanged)]
     return Examination(
         maps.header.method,

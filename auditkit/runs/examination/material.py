@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -14,37 +14,54 @@ from auditkit.metrics.exchanges import PATCHES, WINDOWS, Side, strongest_window
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.signature import to_probabilities
-from auditkit.runs.executor import Tick, execute, silent
+from auditkit.runs.executor import Tick, Work, execute, silent
 
 PARTNERS = 3  # recipients of each donor
 ALIKE = 2  # of them, where chance needs them: with 1, 5.1 % of 1,000 examinations at the limit found something
-_AT_ONCE = 256  # images built before the model sees them
+AT_ONCE = 256  # images built before the model sees them
 Predict = Callable[[Sequence[Array]], Array]  # uint8 images [height, width, channels] to probabilities [N, classes]
+Unit = TypeVar("Unit")
 
 
 def predictor(model: AnyClassifier) -> Predict:
     """The model as a function of pixels at its own resolution."""
 
     def predict(images: Sequence[Array]) -> Array:
-        parts = dict[int, Array]()
-        units = [
-            _Pixels(start, np.stack(images[start : start + _AT_ONCE])) for start in range(0, len(images), _AT_ONCE)
-        ]
-        failed, _ = execute(model, _Predicting(model), units, lambda unit, prob: parts.update({unit.start: prob}),
-                            silent(0), at_once=1)  # fmt: skip
-        if failed:  # once more, so that the error is the model's own
-            _Predicting(model)(failed[0], nullcontext(), silent(0))
-            raise RuntimeFailure("the model failed on images of an exchange, and then did not; run the command again.")
-        return np.concatenate([parts[unit.start] for unit in units])
+        units = [_Pixels(np.stack(images[start : start + AT_ONCE])) for start in range(0, len(images), AT_ONCE)]
+        return np.concatenate(answers(model, _Predicting(model), units))
 
     return predict
+
+
+def answers(
+    model: AnyClassifier, work: Work[Unit, Array], units: Sequence[Unit], keep: Callable[[Unit], None] = lambda _: None
+) -> list[Array]:
+    """What the work returns for each unit; `keep` is called as soon as one is done."""
+    results = dict[Unit, Array]()
+
+    def kept(unit: Unit, result: Array) -> None:
+        results[unit] = result
+        keep(unit)
+
+    failed, _ = execute(model, work, units, kept, silent(0), at_once=1)
+    if failed:  # once more, so that the error is the model's own
+        work(failed[0], nullcontext(), silent(0))
+        raise RuntimeFailure("the model failed on images of an exchange, and then did not; run the command again.")
+    return [results[unit] for unit in units]
+
+
+def probabilities(model: AnyClassifier, pixels: Array, device: AbstractContextManager[None]) -> Array:
+    """The probabilities [N, classes] of images."""
+    signature = model.signature
+    rows = preprocessing.normalised(model.card, pixels, signature.layout, signature.dtype)
+    with device:
+        return to_probabilities(model.scores(rows), signature.kind)
 
 
 @dataclass(frozen=True, eq=False)
 class _Pixels:
     """Images that the model sees together."""
 
-    start: int
     pixels: Array
 
 
@@ -53,14 +70,10 @@ class _Predicting:
     """Shows images to the model."""
 
     model: AnyClassifier
-    name: ClassVar[str] = "exchanges"
+    name: ClassVar[str] = "changed images"
 
     def __call__(self, unit: _Pixels, device: AbstractContextManager[None], _tick: Tick) -> Array:
-        """Their probabilities [N, classes]."""
-        signature, card = self.model.signature, self.model.card
-        rows = preprocessing.normalised(card, unit.pixels, signature.layout, signature.dtype)
-        with device:
-            return to_probabilities(self.model.scores(rows), signature.kind)
+        return probabilities(self.model, unit.pixels, device)
 
 
 @dataclass(frozen=True)

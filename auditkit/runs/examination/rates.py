@@ -1,14 +1,19 @@
 """How often the prediction follows the donor of a part, and whether that is more than a limit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from typing import ClassVar
 
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.metrics.exchanges import EXCHANGES, Exchange
-from auditkit.runs.examination.material import Material, Predict
+from auditkit.metrics.exchanges import EXCHANGES, Exchange, Side
+from auditkit.model.classifier import AnyClassifier
+from auditkit.runs.examination.material import AT_ONCE, Material, answers, probabilities
+from auditkit.runs.executor import Tick
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,39 @@ class Outcome:
         return np.asarray(self.rates[chosen & ~np.isnan(self.rates)])
 
 
-def outcomes(material: Material, predict: Predict) -> Iterator[Outcome]:
-    """The outcome of every exchange."""
-    sides, pairs = material.sides, material.pairs
-    for exchange in EXCHANGES:
-        images = [exchange.mix(sides[recipient], sides[donor]) for recipient, donor in pairs]
-        yield Outcome(exchange, material, predict(images).argmax(axis=1))
+def outcomes(
+    material: Material, model: AnyClassifier, advance: Callable[[int], None] = lambda _rows: None
+) -> list[Outcome]:
+    """The outcome of every exchange; `advance` is told how many images the model has seen."""
+    pairs = range(len(material.pairs))
+    parts = [pairs[start : start + AT_ONCE] for start in range(0, len(pairs), AT_ONCE)]
+    units = [_Part(number, positions) for number, positions in product(range(len(EXCHANGES)), parts)]
+    work = _Exchanging(model, material.sides, material.pairs)
+    seen = np.concatenate(answers(model, work, units, lambda unit: advance(len(unit.positions))))
+    return [Outcome(exchange, material, labels)
+            for exchange, labels in zip(EXCHANGES, seen.reshape(len(EXCHANGES), -1), strict=True)]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some of the pairs of an exchange."""
+
+    exchange: int  # its position in EXCHANGES
+    positions: range  # of the pairs
+
+
+@dataclass(frozen=True)
+class _Exchanging:
+    """Exchanges parts between images and shows them to the model."""
+
+    model: AnyClassifier
+    sides: tuple[Side, ...]
+    pairs: Array
+    name: ClassVar[str] = "exchanges of pairs"
+
+    def __call__(self, unit: _Part, device: AbstractContextManager[None], _tick: Tick) -> Array:
+        """The predicted labels."""
+        pairs = self.pairs[unit.positions.start : unit.positions.stop]
+        mix = EXCHANGES[unit.exchange].mix
+        images = [mix(self.sides[recipient], self.sides[donor]) for recipient, donor in pairs]
+        return np.asarray(probabilities(self.model, np.stack(images), device).argmax(axis=1))
