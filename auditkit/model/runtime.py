@@ -134,9 +134,10 @@ class LocalSession:
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
             options.add_external_initializers(list(self._weights), values)
         with _errors_as(_LOADING, LoadFailure):
-            self.session = onnxruntime.InferenceSession(graph, options, providers=[
-                entry if isinstance(entry, str) else tuple(entry) for entry in providers
-            ])  # fmt: skip
+            self.session = onnxruntime.InferenceSession(
+                graph, options, [entry if isinstance(entry, str) else tuple(entry) for entry in providers],
+                enable_fallback=0,  # or it would hide why a provider fails, and use the CPU
+            )  # fmt: skip
         self.session.disable_fallback()
         self.device = device
         first = providers[0] if isinstance(providers[0], str) else providers[0][0]
