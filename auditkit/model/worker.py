@@ -82,10 +82,10 @@ class _Process:
         """`name` stands in messages; with more resident memory than `memory_bytes` it is stopped."""
         ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        command = [sys.executable, "-I", "-c", START, json.dumps(import_path()), str(theirs.fileno())]
+        arguments = json.dumps(import_path()), str(theirs.fileno()), str(memory_bytes or 0)
         self._child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
-            pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, **_ONE_THREAD},
+            [sys.executable, "-I", "-c", START, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=self._errors, pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, **_ONE_THREAD},
         )  # fmt: skip
         theirs.close()
         self.name, self._memory_bytes = name, memory_bytes

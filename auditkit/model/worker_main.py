@@ -146,8 +146,10 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
 
 
 def main() -> None:
-    """Serve the lanes whose file descriptors arrive on the socket whose descriptor is the last argument."""
+    """Serve the lanes whose file descriptors arrive on a socket: its descriptor and a limit on memory are arguments."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory_bytes := int(sys.argv[3]):
+        limit_memory(memory_bytes)
     runtime.IN_WORKER = True
     sys.setswitchinterval(runtime.SWITCH_SECONDS)
     objects, lanes = _Objects(), socket.socket(fileno=int(sys.argv[2]))

@@ -1,6 +1,7 @@
 """Workers: what a session gives there is what it gives here; whatever happens to a worker is one sentence."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -88,6 +89,18 @@ def test_a_killed_worker_is_one_sentence_and_is_replaced(model: auditkit.OnnxCla
     with pytest.raises(WorkerLost, match=r"^the worker of model.onnx was replaced, and what it held is lost$"):
         model.session.run({model.signature.input: uploaded})
     np.testing.assert_array_equal(model.predict(IMAGES), expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are read as on Linux")
+def test_the_limit_on_memory_holds_for_a_worker_that_replaces_another(model: auditkit.OnnxClassifier) -> None:
+    worker, limits = _worker(model), []
+    for _ in range(2):
+        model.predict(IMAGES)
+        limits.append(resource.prlimit(worker.process._child.pid, resource.RLIMIT_DATA)[0])
+        os.kill(worker.process._child.pid, signal.SIGKILL)
+        _wait_for_the_end(worker)
+    assert worker.memory_bytes is not None
+    assert 0 < min(limits) <= max(limits) < 2 * worker.memory_bytes
 
 
 def _wait_for_the_end(worker: Worker) -> None:
