@@ -19,6 +19,7 @@ from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import AuditError
 from auditkit.model import worker
 from auditkit.model.messages import Value
+from auditkit.model.runtime import SWITCH_SECONDS
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.engines.local import main; main()"
 _MOST_UNITS = 8  # of one process at a time
@@ -135,4 +136,5 @@ class _Server:
 
 def main() -> None:
     """Answer the calls that arrive on the socket whose descriptor is an argument."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     _Server(Connection(int(sys.argv[2])), int(sys.argv[3])).serve()

@@ -6,6 +6,7 @@ asks a helper actor on the machine of the main process, which has the files.
 
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from auditkit.engines.pool import ProcessLost, Tick
 from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import AuditError, BadInput
 from auditkit.model.messages import Value
+from auditkit.model.runtime import SWITCH_SECONDS
 
 _READERS = 8  # files that are read at once for all actors
 _READY_SECONDS = 120.0  # for an actor to start
@@ -128,6 +130,7 @@ class _Actor:
 
     def __init__(self, threads: int, reader: Value) -> None:
         self._runner = UnitRunner(threads)
+        sys.setswitchinterval(SWITCH_SECONDS)
 
         def ask(function: Callable[..., Result], *arguments: object) -> Result:
             kind, value = ray.get(reader.call.remote(function, arguments))
