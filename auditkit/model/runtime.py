@@ -8,8 +8,9 @@ import importlib.util
 import re
 import runpy
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +36,9 @@ class DeviceArray(Protocol):
 
     def numpy(self) -> Array:
         """A copy in main memory."""
+
+    def shape(self) -> list[int]:
+        """Its shape."""
 
     def update_inplace(self, array: Array) -> None:
         """Overwrite it with another array of the same shape and type."""
@@ -115,6 +119,45 @@ def cuda_problem() -> str | None:
     return devices.library_problem(build().libraries, major)
 
 
+class _Turns:
+    """Lets runs share a GPU, and the start of a session have it alone.
+
+    When sessions are created, or choose their kernels in a first run, while others run in the same process, onnxruntime
+    now and then fails (`operation not permitted when stream is capturing`) or crashes.
+    """
+
+    def __init__(self) -> None:
+        self._changed, self._running, self._waiting = threading.Condition(), 0, 0
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Run beside others, once nobody waits to be alone."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Run when all others have ended; none begins meanwhile."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._running)
+                yield  # with the lock, which others need to begin
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+
+_TURNS = _Turns()
+
+
 class LocalSession:
     """One graph ready to run on one device in this process; inputs and outputs are bound to that device."""
 
@@ -123,7 +166,8 @@ class LocalSession:
         providers: list[str | tuple[str, dict[str, str]]],
     ) -> None:  # fmt: skip
         """`providers` in the runtime's form; the first must accept the graph."""
-        if device != CPU.name:
+        self._on_gpu, self._shapes = device != CPU.name, set[tuple[tuple[int, ...], ...]]()
+        if self._on_gpu:
             cuda_problem()  # loads CUDA's libraries
         onnxruntime, options = library(), _options()
         options.intra_op_num_threads = threads or threads_if_limited()
@@ -133,7 +177,7 @@ class LocalSession:
         if self._weights:
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
             options.add_external_initializers(list(self._weights), values)
-        with _errors_as(_LOADING, LoadFailure):
+        with _errors_as(_LOADING, LoadFailure), _TURNS.alone() if self._on_gpu else nullcontext():
             self.session = onnxruntime.InferenceSession(
                 graph, options, [entry if isinstance(entry, str) else tuple(entry) for entry in providers],
                 enable_fallback=0,  # or it would hide why a provider fails, and use the CPU
@@ -153,8 +197,22 @@ class LocalSession:
         """The array in the device's memory, to be fed to any number of runs."""
         return self._value(_own(array) if self.device == CPU.name else array)  # another device has its own memory
 
+    @contextmanager
+    def turn(self, inputs: Iterable[DeviceArray] | None = None) -> Iterator[None]:
+        """A turn on the device: alone for the first inputs of some shapes, since kernels are chosen for them."""
+        shapes = None if inputs is None else tuple(tuple(value.shape()) for value in inputs)
+        if not self._on_gpu:
+            yield
+        elif shapes is None or shapes in self._shapes:
+            with _TURNS.shared():
+                yield
+        else:
+            with _TURNS.alone():
+                yield
+                self._shapes.add(shapes)
+
     def _value(self, array: Array) -> DeviceArray:
-        with _errors_as("the device cannot take the data"):
+        with _errors_as("the device cannot take the data"), self.turn():
             value: DeviceArray = library().OrtValue.ortvalue_from_numpy(array, self.device, 0)
             return value
 
@@ -162,13 +220,15 @@ class LocalSession:
         """The named outputs for one batch of inputs, which are arrays or uploaded values."""
         binding = self.session.io_binding()
         with _errors_as(_RUNNING, ModelFailure):
-            for name, value in feeds.items():
-                array = np.ascontiguousarray(value) if isinstance(value, np.ndarray) else None
-                binding.bind_ortvalue_input(name, value if array is None else self._value(array))
+            inputs = {name: self._value(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+                      for name, value in feeds.items()}  # fmt: skip
+            for name, value in inputs.items():
+                binding.bind_ortvalue_input(name, value)
             for name in outputs:
                 binding.bind_output(name, self.device)
-            self.session.run_with_iobinding(binding)
-            return list(binding.copy_outputs_to_cpu())
+            with self.turn(inputs.values()):
+                self.session.run_with_iobinding(binding)
+                return list(binding.copy_outputs_to_cpu())
 
     def stepper(
         self, links: Mapping[str, str], start: Mapping[str, Array], feeds: Feeds, outputs: list[str]
@@ -198,6 +258,8 @@ class LocalStepper:
         arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray)}
         self._inputs = {name: session.upload(array.copy()) for name, array in arrays.items()}
         first, second = ({name: session.upload(array.copy()) for name, array in start.items()} for _ in range(2))
+        uploaded = [value for value in feeds.values() if not isinstance(value, np.ndarray)]
+        self._bound = [*uploaded, *self._inputs.values(), *first.values()]  # the shapes are those of every step
         self._turns = [
             (self._binding(links, feeds, *buffers), buffers[1]) for buffers in ((first, second), (second, first))
         ]
@@ -214,7 +276,7 @@ class LocalStepper:
 
     def step(self, feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs of one run, but for those that become inputs."""
-        with _errors_as(_RUNNING, ModelFailure):
+        with _errors_as(_RUNNING, ModelFailure), self._session.turn(self._bound):
             for name, array in feeds.items():
                 self._inputs[name].update_inplace(np.ascontiguousarray(array))
             binding, _ = self._turns[0]
@@ -225,7 +287,8 @@ class LocalStepper:
 
     def state(self) -> dict[str, Array]:
         """The state after the last run."""
-        return {name: np.array(value.numpy()) for name, value in self._turns[1][1].items()}
+        with self._session.turn():
+            return {name: np.array(value.numpy()) for name, value in self._turns[1][1].items()}
 
 
 def folded(graph: bytes) -> bytes:

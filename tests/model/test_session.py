@@ -1,3 +1,6 @@
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,3 +245,37 @@ def test_a_batch_on_the_cpu_takes_a_tenth_of_a_second_if_it_can(row_seconds: flo
         now[0] += rows * row_seconds
 
     assert measured_batch(run, device.CPU, clock=lambda: now[0]) == expected
+
+
+def test_a_session_that_starts_has_the_device_alone() -> None:
+    turns, together, seen = runtime._Turns(), threading.Barrier(2, timeout=10), list[str]()
+
+    def run(name: str) -> None:
+        with turns.shared():
+            together.wait()  # both are running
+            time.sleep(0.05)
+            seen.append(name)
+
+    def start() -> None:
+        together.wait()
+        with turns.alone():
+            seen.append("alone")
+
+    with ThreadPoolExecutor(2) as threads:
+        for pair in ((run, "first"), (run, "first")), ((run, "before"), (start,)), ((run, "after"), (run, "after")):
+            for future in [threads.submit(*call) for call in pair]:
+                future.result()
+    assert seen == ["first", "first", "before", "alone", "after", "after"]
+
+
+def test_sessions_start_and_run_in_several_threads(device: str) -> None:
+    proto, settings = onnx_models.convnet(), Settings(device=device)
+    rows = np.random.default_rng(1).standard_normal((5, 3, 8, 8)).astype(np.float32)
+
+    def scores(_number: int) -> np.ndarray:
+        return Session(proto, settings).run({"image": rows})[0]
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(scores, range(16)))
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], atol=1e-3)
