@@ -152,10 +152,7 @@ def workers_turn(arguments: argparse.Namespace, engine: str, images: Dataset, se
 
 
 def engines_table(results: dict[str, Any]) -> str:
-    """Rates beside bare processes, and where the processor time went; or how alike the results of engines are."""
-    if "comparisons" in results:
-        alike = [[one["what"], one["one_worker_twice"], one["two_workers"]] for one in results["comparisons"]]
-        return table(["", "one worker, the same command twice", "one worker and two"], alike)
+    """Rates beside bare processes, and where the processor time went."""
     rates, shares = results["rows_per_second"], results["cpu_shares"]
     rows = [["two bare processes", f"{statistics.median(rates['bare']):,.1f}", "1", "-", *["-"] * len(_SHARES)]]
     for name, of_bare in results["of_bare"].items():

@@ -33,6 +33,7 @@ from benchmarks.reproduction import reproduction_table
 from benchmarks.scale import scale_table
 from benchmarks.steps import steps_table
 from benchmarks.two_objects import two_objects_table
+from benchmarks.two_workers import two_workers_table
 from benchmarks.zoo import zoo_table
 
 Results = dict[str, Any]
@@ -168,6 +169,7 @@ def masks(found: Results) -> str:
 KINDS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "evaluate-": ("Scoring heatmaps against the bare session", speed),
     "engines-": ("What worker processes and Ray cost", engines_table),
+    "two-workers-": ("Two workers on one GPU beside one", two_workers_table),
     "steps-": ("Points of a curve: `auto` and fixed numbers against every pixel", steps_table),
     "calibration": ("What `standard` says of honest maps, fakes and damaged maps", calibration_table),
     "calibration-simulation": ("How often a verdict is wrong, whenever one looks", simulation_table),

@@ -9,12 +9,12 @@ that are finished in --folder are not run again. Prints one JSON object.
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,9 @@ class Commands:
     def verify(self, run: Path, turn: str) -> dict[str, Any]:
         """What `verify` says of a run."""
         words = ["verify", str(run), "--model", self.files[0], "--images", self.files[1], *self.device, "--seed", "0"]
-        return self._finished(f"verify-{turn}", [*words, "--workers", TURNS[turn]])
+        entry = self._finished(f"verify-{turn}", [*words, "--workers", TURNS[turn]])
+        maps = re.search(r"maps (\d+ maps of .*?) chance", " ".join(entry.pop("output").split()))
+        return {**entry, "maps": maps and maps[1]}
 
     def seconds(self) -> dict[str, float]:
         """How long each command took."""
@@ -82,17 +84,19 @@ def maps_alike(first: Path, second: Path) -> dict[str, float]:
 def rows_alike(first: Path, second: Path) -> dict[str, Any]:
     """Largest differences of two evaluations, in each column and in the figures, and the error that they state."""
     one, other = Store(first), Store(second)
-    differences, rows, equal = dict[str, float](), 0, one.keys() == other.keys()
+    differences, rows, equal = dict[str, float | None](), 0, one.keys() == other.keys()
     for left, right in zip(one.tables(one.keys()), other.tables(one.keys()), strict=True):
         rows, equal = rows + left.num_rows, equal and left.equals(right)
         for name in left.column_names:
             pair = left[name].combine_chunks(), right[name].combine_chunks()
-            differences[name] = max(differences.get(name, 0.0), _largest_difference(*map(_numbers, pair)))
+            before, now = differences.get(name, 0.0), _largest_difference(*map(_numbers, pair))
+            differences[name] = None if before is None or now is None else max(before, now)
     results = one.results(), other.results()
     figures = [np.array([entry.value for entry in (*each.metrics, *each.controls)], float) for each in results]
     runtime = results[1].runtime
-    return {"rows": rows, "equal": bool(equal), "columns": {name: most for name, most in differences.items() if most},
-            "figures": _largest_difference(*figures), "stated": runtime and runtime.largest}  # fmt: skip
+    columns = {name: most for name, most in differences.items() if most != 0}
+    return {"rows": rows, "equal": bool(equal), "columns": columns, "figures": _largest_difference(*figures),
+            "stated": runtime and runtime.largest}  # fmt: skip
 
 
 def _numbers(column: Any) -> np.ndarray[Any, Any]:
@@ -102,9 +106,10 @@ def _numbers(column: Any) -> np.ndarray[Any, Any]:
     return np.array([hash(value) for value in values], float) if values.dtype == object else values.astype(float)
 
 
-def _largest_difference(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> float:
+def _largest_difference(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> float | None:
+    """None where the numbers are not of the same things, as when curves have other points."""
     if first.shape != second.shape or not np.array_equal(np.isnan(first), np.isnan(second)):
-        return float("inf")
+        return None
     return float(np.nan_to_num(np.abs(first - second)).max(initial=0.0))
 
 
@@ -165,9 +170,10 @@ def _in_words(alike: dict[str, Any]) -> str:
         return f"all {alike['rows']:,} rows equal" if "rows" in alike else "equal"
     if "rates" in alike:
         return f"rates differ by up to {alike['rates']:.2g}"
-    column, most = max(alike["columns"].items(), key=itemgetter(1))
-    figures, stated = (f"{alike[name]:.2g}" for name in ("figures", "stated"))
-    return f"rows differ by up to {most:.2g} ({column}), figures by {figures}; {stated} is stated"
+    area, point = max(alike["columns"].get(name, 0) for name in ("insertion", "deletion")), alike["columns"]["curve"]
+    points = "some curves have other points" if point is None else f"points of curves by up to {point:.2g}"
+    return (f"figures differ by up to {alike['figures']:.2g}, areas of rows by {area:.2g}, {points}; an error of "
+            f"{alike['stated']:.2g} is stated")  # fmt: skip
 
 
 def main() -> None:
