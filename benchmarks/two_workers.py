@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,8 +142,7 @@ def _examinations(first: Path, second: Path) -> dict[str, Any]:
 def _units(run: Path) -> dict[str, int]:
     """How many units each process of a run computed, by the log of its sittings."""
     entries = [json.loads(line) for line in (run / SITTINGS).read_text().splitlines()]
-    units = [entry["workers"].items() for entry in entries if "workers" in entry]
-    return {where: len(keys) for where, keys in (pair for each in units for pair in each)}
+    return dict(Counter(entry["worker"] for entry in entries if "worker" in entry))
 
 
 def two_workers_table(results: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ import os
 import pickle
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol
@@ -48,7 +48,7 @@ class Pool:
         """`start` starts the process of a number below `count`."""
         self._slots = [_Slot(start, number) for number in range(count)]
         self._jobs = 0
-        self.log: list[tuple[str, str]] = []  # where each unit ran, and which it was
+        self.on_unit: Callable[[str, str], None] | None = None  # is told where each unit ran, and which it was
 
     @property
     def count(self) -> int:
@@ -61,7 +61,13 @@ class Pool:
     ) -> tuple[list[Value], list[Value]]:  # fmt: skip
         """Run work on units and keep the results; those that the model failed on, and those not begun."""
         job = self._job(work, at_once)
-        running, lanes = _Running(job, list(units), keep, tick), at_once + AHEAD
+
+        def keep_and_log(unit: Value, result: Value, where: str) -> None:
+            keep(unit, result)
+            if self.on_unit is not None:
+                self.on_unit(where, _described(work, unit))
+
+        running, lanes = _Running(job, list(units), keep_and_log, tick), at_once + AHEAD
         with ThreadPoolExecutor(self.count * lanes) as threads:
             futures = [threads.submit(running.serve, slot) for slot in self._slots * lanes]
             try:
@@ -71,8 +77,6 @@ class Pool:
                 running.stop()
                 self.close()  # so that no thread waits for an answer
                 raise
-        name = getattr(work, "name", type(work).__name__)
-        self.log += [(where, f"{name} {positions}") for where, positions in running.log]
         return running.outcome()
 
     def on_each_kind(self, work: Callable[..., Value], besides: str) -> dict[str, Value]:
@@ -103,10 +107,13 @@ class Pool:
             slot.close()
 
 
-def _positions(unit: Value) -> str:
-    """The images of a unit, as they are logged."""
-    positions = unit if isinstance(unit, range) else getattr(unit, "positions", ())
-    return f"{positions[0]} to {positions[-1]}" if positions else ""
+def _described(work: Callable[..., Value], unit: Value) -> str:
+    """A unit of some work, as it is logged."""
+    name = str(getattr(unit, "name", "") or getattr(work, "name", type(work).__name__))
+    positions: Sequence[int] = unit if isinstance(unit, range) else getattr(unit, "positions", ())
+    if len(positions) > 1 and list(positions) == list(range(positions[0], positions[-1] + 1)):
+        return f"{name} {positions[0]} to {positions[-1]}"
+    return " ".join([name, ", ".join(map(str, positions))]).rstrip()
 
 
 class _Slot:
@@ -166,12 +173,11 @@ class _Slot:
 class _Running:
     """A job at work: its units, and the threads that wait for their results."""
 
-    def __init__(self, job: Job, units: list[Value], keep: Callable[[Value, Value], None], tick: Tick) -> None:
+    def __init__(self, job: Job, units: list[Value], keep: Callable[[Value, Value, str], None], tick: Tick) -> None:
         self._job, self._units, self._keep, self._tick = job, units, keep, tick
         self._pending, self._failed = deque(range(len(units))), list[int]()
         self._busy, self._lost = set[int](), Counter[int]()
         self._changed, self._stopped = threading.Condition(), False
-        self.log: list[tuple[str, str]] = []
 
     def outcome(self) -> tuple[list[Value], list[Value]]:
         """The units that the model failed on, and those not begun; RuntimeFailure if no process was left for them."""
@@ -232,8 +238,7 @@ class _Running:
             slot.leave(process)
             raise
         with self._changed:  # one at a time
-            self._keep(unit, result)
-            self.log.append((slot.where, _positions(unit)))
+            self._keep(unit, result, slot.where)
 
     def _put_back(self, index: int, lost: int = 0) -> None:
         """Let a unit run again, unless it has ended too many processes."""

@@ -3,9 +3,7 @@
 The vendor's graph runs in a guarded worker of this process, as it does in the main process.
 """
 
-import os
 import pickle
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +13,7 @@ from typing import Self
 
 from auditkit.engines.travel import Recipe, unpacked
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.device import device_name
+from auditkit.model.device import location
 from auditkit.model.messages import Value
 
 _TICK_SECONDS = 0.5  # between two messages about progress
@@ -58,8 +56,7 @@ class UnitRunner:
     @property
     def where(self) -> str:
         """The machine, process and device, as they are logged."""
-        device = next(iter(self._models.values())).settings.device
-        return f"{socket.gethostname()}, process {os.getpid()}, {device_name(device)}"
+        return location(next(iter(self._models.values())).settings.device)
 
     def _close(self, key: str) -> None:
         worker = self._models.pop(key).settings.worker

@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 import re
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,11 @@ def library_problem(provider_folder: Path, major: int) -> str | None:
 def device_name(kind: str) -> str:
     """Name of the GPU or of the processor that computes on a device of this kind."""
     return gpu_names()[0] if kind == CUDA.name else _processor()
+
+
+def location(kind: str) -> str:
+    """Where this process computes: the machine, the process and the device, as they are logged."""
+    return f"{socket.gethostname()}, process {os.getpid()}, {device_name(kind)}"
 
 
 def _processor() -> str:

@@ -34,7 +34,7 @@ _NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory on a
 class Engine(Protocol):
     """Runs units of work in other processes."""
 
-    log: list[tuple[str, str]]  # where each unit ran, and which it was
+    on_unit: Callable[[str, str], None] | None  # is told where each unit ran, and which it was
 
     def run(
         self, work: Callable[..., Result], units: Iterable[Unit], keep: Callable[[Unit, Result], None],

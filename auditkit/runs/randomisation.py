@@ -221,7 +221,8 @@ def stage_maps(check: Check, stage: int, out: Path, tick: Tick) -> list[Array]:
         tick(len(check.originals) - sum(map(len, lacking)))
         if lacking:
             make = partial(_maps, check.explanation)
-            making = Making(check.reinitialised(changed), check.images, check.pool, check.explanation.seed, "", make)
+            making = Making(check.reinitialised(changed), check.images, check.pool, check.explanation.seed, "", make,
+                            f"maps of stage {stage} of the randomisation, images")  # fmt: skip
             writer = MapWriter(making, bundle, tick)
             units = [writer.unit([each.position for each in chunk], tuple((each.label,) for each in chunk))
                      for chunk in lacking]  # fmt: skip

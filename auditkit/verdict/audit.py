@@ -25,9 +25,10 @@ from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.executor import Phase, silent_phase
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation.record import Record
-from auditkit.runs.folder import checksums, provenance, sittings
+from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.figures import Batch, Explained, NotRandomised, Randomisation, Taking
 from auditkit.runs.folder.results import Comparison, Refusal, Results
+from auditkit.runs.folder.sittings import logged
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
 from auditkit.runs.randomisation import randomisation
@@ -99,8 +100,8 @@ def audit(
         request = replace(request, pool=images)  # which does not grow from batch to batch
     about = about_run(model, images, request)
     require_startable(model, images, request, out)
-    with Store.open(out, without_paths(about)) as store:
-        sitting = _Sitting(model, request, store, sittings.log_start(out, request.command), announce)
+    with Store.open(out, without_paths(about)) as store, logged(out, model, request.command) as started:
+        sitting = _Sitting(model, request, store, started, announce)
         write_whole(out / POLICY, request.policy.text.encode())
         carry(request.commitment, out, sitting.started)
         images, results, samples = _measure(sitting, images, phase)
@@ -111,7 +112,6 @@ def audit(
         store.finish(results)
         baseline, problem = _changes_since(request.baseline, out)
         sitting.report(replace(results, baseline=baseline))
-        sittings.log_workers(out, model)
         provenance.write(out, model.graphs)
         checksums.write(out)
         if problem:

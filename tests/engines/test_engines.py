@@ -108,10 +108,13 @@ def test_an_audit_by_two_processes_gives_the_same_figures_and_names_them(
     assert one.examination is not None
     assert two.examination is not None
     assert one.examination.findings == two.examination.findings
-    log = [json.loads(line) for line in (tmp_path / "2" / SITTINGS).read_text().splitlines()]
-    (units,) = [entry["workers"] for entry in log if "workers" in entry]
-    assert all(where.endswith(device_name(device)) for where in units)
-    assert sum(map(len, units.values())) >= 3  # maps, rows, examination
+    start, *units = [json.loads(line) for line in (tmp_path / "2" / SITTINGS).read_text().splitlines()]
+    places = {unit["worker"] for unit in units}
+    assert len({start["where"], *places}) == 3  # the main process and two workers
+    assert all(where.endswith(device_name(device)) for where in places)
+    names = [unit["unit"] for unit in units]
+    assert {"maps of images 0 to 15", "rows of images 0 to 15"} <= set(names)
+    assert len([name for name in names if name != "changed images"]) == len({*names} - {"changed images"})
 
 
 def test_a_killed_process_changes_nothing(

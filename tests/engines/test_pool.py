@@ -54,7 +54,8 @@ class Watched:
         self.kept: Counter[int] = Counter()
         self.done = 0.0
         self._event = event
-        self.pool = Pool(self._start, count)
+        self.pool, self.log = Pool(self._start, count), list[tuple[str, str]]()
+        self.pool.on_unit = lambda where, unit: self.log.append((where, unit))
 
     def _start(self, number: int) -> FakeProcess:
         process = FakeProcess(number, self._event)
@@ -91,7 +92,7 @@ def test_every_unit_is_kept_once(count: int) -> None:
     watched = Watched(count)
     assert watched.run() == ([], [])
     assert watched.kept == Counter(range(30))
-    assert len(watched.pool.log) == 30
+    assert len(watched.log) == 30
 
 
 def test_processes_serve_one_job_after_the_other() -> None:

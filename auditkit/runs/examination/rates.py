@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import ClassVar
 
 import numpy as np
 
@@ -79,6 +78,11 @@ class _Part:
     exchange: int  # its position in EXCHANGES
     positions: range  # of the pairs
 
+    @property
+    def name(self) -> str:
+        """What the unit is called in the log."""
+        return f"exchange '{EXCHANGES[self.exchange].name}', pairs"
+
 
 @dataclass(frozen=True)
 class _Exchanging:
@@ -87,7 +91,6 @@ class _Exchanging:
     model: AnyClassifier
     sides: tuple[Side, ...]
     pairs: Array
-    name: ClassVar[str] = "exchanges of pairs"
 
     def __call__(self, unit: _Part, device: AbstractContextManager[None], _tick: Tick) -> Array:
         """The predicted labels."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Making:
     seed: int
     labels: str  # the rule that chooses them
     make: Callable[[Request], MethodResult]
-    name: ClassVar[str] = "maps of images"
+    name: str = "maps of images"  # in the log
 
     def __call__(self, unit: MapUnit, device: AbstractContextManager[None], tick: Tick) -> MadeMaps:
         """The maps that a unit lacks."""

@@ -20,7 +20,7 @@ from auditkit.runs.folder import provenance
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import SHIPPED, RunFacts
-from auditkit.runs.folder.sittings import SITTINGS
+from auditkit.runs.folder.sittings import SITTINGS, START, UNIT
 from auditkit.runs.folder.store import RESULTS, RUN, digest
 from auditkit.runs.pictures.gallery import encoded_index, gallery_index
 from auditkit.runs.pictures.gallery_index import INDEX, GalleryIndex
@@ -139,8 +139,8 @@ def _provenance(recorded: RecordedRun) -> Iterator[str]:
     results, run = recorded.results, recorded.results.run
     sittings = (recorded.store.folder / SITTINGS).read_text("utf-8").splitlines()
     entries = [parse_object(line.encode(), SITTINGS) for line in sittings]
-    if any(entry.keys() not in ({"started", "command"}, {"workers"}) for entry in entries):
-        yield f"{SITTINGS} has other entries than started, command and workers"
+    if any(entry.keys() not in (START, UNIT) for entry in entries):
+        yield f"{SITTINGS} has entries that are neither the start of a sitting nor a unit of a worker"
     first, *_, last = (entry for entry in [entries[0], *entries] if "started" in entry)
     yield from differences([run.started, list(run.command or ())], [first["started"], last["command"]], "run")
     for name, text in (("started", run.started), ("ended", run.ended)):

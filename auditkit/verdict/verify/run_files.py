@@ -35,8 +35,8 @@ def _any_of(*names: str) -> str:
 # What a finished run may hold, and the largest size of each; auditkit writes no other file into it.
 _KINDS = {
     re.compile(kind): limit for kind, limit in {
-        _any_of(RUN, RESULTS, REPORT, checksums.ATTESTATION, f"{GALLERY}/{INDEX}"): 32 * _MIB,
-        _any_of(POLICY, SITTINGS, COMMITMENT, STAMP, PROVENANCE, checksums.SIGNED_OFF, *checksums.SIGNATURES): _MIB,
+        _any_of(RUN, RESULTS, REPORT, SITTINGS, checksums.ATTESTATION, f"{GALLERY}/{INDEX}"): 32 * _MIB,
+        _any_of(POLICY, COMMITMENT, STAMP, PROVENANCE, checksums.SIGNED_OFF, *checksums.SIGNATURES): _MIB,
         _any_of(LOCK): _PROCESS_ID,
         _any_of(checksums.SUMS): 256 * _MIB,
         f"{_BUNDLE}/{_any_of(bundle_files.HEADER, bundle_files.MANIFEST, RECORD)}": 256 * _MIB,
