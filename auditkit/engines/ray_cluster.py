@@ -6,9 +6,11 @@ asks a helper actor on the machine of the main process, which has the files.
 
 import os
 import queue
+import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import ray
@@ -20,6 +22,7 @@ from auditkit.elsewhere import Result
 from auditkit.engines.pool import ProcessLost, Tick
 from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import AuditError, BadInput
+from auditkit.model.doctor import versions
 from auditkit.model.messages import Value
 from auditkit.model.runtime import SWITCH_SECONDS
 
@@ -33,27 +36,26 @@ class Cluster:
 
     def __init__(self, address: str | None) -> None:
         """`address` as for ray.init; None starts a cluster on this machine, or joins the one that RAY_ADDRESS names."""
+        at_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=address, namespace="auditkit", log_to_driver=False, logging_level="ERROR",
                      include_dashboard=False, ignore_reinit_error=True)  # fmt: skip
         except (ConnectionError, RuntimeError, ValueError) as error:
-            where = address or "on this machine"
+            where = f"at {address}" if address else "on this machine"
             raise BadInput(f"there is no Ray cluster {where}: {str(error).splitlines()[0].rstrip('.')}.") from None
+        finally:
+            if at_sigterm is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, at_sigterm)  # Ray's own would change the exit code
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._reader = ray.remote(_Reader).options(
-            num_cpus=0, max_concurrency=_READERS, scheduling_strategy=here
+            num_cpus=0, max_concurrency=_READERS, scheduling_strategy=here, max_restarts=-1, max_task_retries=-1
         ).remote()  # fmt: skip
         self._sharing = threading.Lock()
         self._shared: dict[int | str, Value] = {}  # the last job and the recipes of its models, in the object store
 
-    def resources(self, kind: str) -> int:
-        """How many GPUs or CPUs the cluster has in all."""
-        return int(ray.cluster_resources().get(kind, 0))
-
-    @property
-    def most_cores(self) -> int:
-        """Of one machine."""
-        return max(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+    def resources(self, kind: str) -> list[int]:
+        """How many GPUs or CPUs each machine of the cluster has."""
+        return [int(node["Resources"].get(kind, 0)) for node in ray.nodes() if node["Alive"]]
 
     def start(self, threads: int, gpus: int) -> "RayProcess":
         """A new actor."""
@@ -65,7 +67,6 @@ class Cluster:
             if job.number not in self._shared:
                 self._shared = {key: entry for key, entry in self._shared.items() if key in job.recipes}
                 self._shared[job.number] = ray.put(replace(job, recipes={}))
-                ray.get(self._reader.enter.remote(job.folder))
             for key in keys:
                 if key not in self._shared:
                     self._shared[key] = ray.put(job.recipes[key])
@@ -84,7 +85,8 @@ class RayProcess:
     def load(self, job: Job) -> str:
         """Prepare for the units of a job; where they run."""
         try:
-            keys = ray.get(self._actor.lacks.remote(list(job.recipes)), timeout=_READY_SECONDS)
+            versions, keys = ray.get(self._actor.lacks.remote(list(job.recipes)), timeout=_READY_SECONDS)
+            _compare_versions(versions)
             shared = self._cluster.share(job, keys)
             kind, value = ray.get(self._actor.load.remote(keys, *shared), timeout=_READY_SECONDS)
         except (RayError, GetTimeoutError) as error:
@@ -113,15 +115,20 @@ class RayProcess:
         ray.kill(self._actor)
 
 
+def _compare_versions(theirs: Mapping[str, str]) -> None:
+    """BadInput where a machine has other versions than this one, since its results would be others."""
+    for name, version in versions().items():
+        if theirs[name] != version:
+            raise BadInput(f"the machine {theirs['machine']} of the Ray cluster has {name} {theirs[name]}, this one "
+                           f"{version}; install the same versions on all machines.")  # fmt: skip
+
+
 class _Reader:
     """Reads files for actors on other machines."""
 
-    def enter(self, folder: str) -> None:
-        """Let relative paths refer to a folder."""
+    def call(self, folder: str, function: Callable[..., Value], arguments: tuple[Value, ...]) -> tuple[str, Value]:
+        """What the function returns, or the error that it raises; relative paths refer to the folder."""
         os.chdir(folder)
-
-    def call(self, function: Callable[..., Value], arguments: tuple[Value, ...]) -> tuple[str, Value]:
-        """What the function returns, or the error that it raises."""
         return _outcome(lambda: function(*arguments))
 
 
@@ -129,11 +136,11 @@ class _Actor:
     """A process of the engine."""
 
     def __init__(self, threads: int, reader: Value) -> None:
-        self._runner = UnitRunner(threads)
+        self._runner, self._folder = UnitRunner(threads), ""
         sys.setswitchinterval(SWITCH_SECONDS)
 
         def ask(function: Callable[..., Result], *arguments: object) -> Result:
-            kind, value = ray.get(reader.call.remote(function, arguments))
+            kind, value = ray.get(reader.call.remote(self._folder, function, arguments))
             if kind == "error":
                 raise value
             result: Result = value
@@ -141,14 +148,15 @@ class _Actor:
 
         elsewhere.use(ask)
 
-    def lacks(self, keys: Sequence[str]) -> list[str]:
-        """Which of these models are not open."""
-        return self._runner.lacks(keys)
+    def lacks(self, keys: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+        """The versions of what computes here, and which of these models are not open."""
+        return {"machine": socket.gethostname(), **versions()}, self._runner.lacks(keys)
 
     def load(self, keys: Sequence[str], job: Job, *recipes: bytes) -> tuple[str, Value]:
         """Prepare for the units of a job, with the recipes of the models that are not open."""
 
         def load() -> str:
+            self._folder = job.folder
             self._runner.load(replace(job, recipes=dict(zip(keys, recipes, strict=True))))
             return self._runner.where
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from auditkit.cores import usable_cores
@@ -67,9 +68,16 @@ def _on_ray(address: str | None, number: int | None, model: OnnxClassifier) -> P
 
     cluster = Cluster(address)
     on_cpu = model.device is CPU
-    available = cluster.resources("CPU" if on_cpu else "GPU")
-    count = number or available
-    if not count:
-        raise BadInput(f"the Ray cluster has no {'CPU' if on_cpu else 'GPU'}; give --workers, or another --device.")
-    threads = max(1, min(available // count, cluster.most_cores)) if on_cpu else 1
+    kind = "CPU" if on_cpu else "GPU"
+    available = cluster.resources(kind)
+    count = number or sum(available)
+    if not 0 < count <= sum(available):
+        raise BadInput(f"the Ray cluster has {sum(available)} {kind}s, and each worker needs one; give fewer "
+                       "--workers, or another --device.")  # fmt: skip
+    threads = threads_that_fit(available, count) if on_cpu else 1
     return Pool(lambda _slot: cluster.start(threads, 0 if on_cpu else 1), count)
+
+
+def threads_that_fit(cores: Sequence[int], workers: int) -> int:
+    """The most threads that each worker can have on machines with so many cores."""
+    return max(threads for threads in range(1, max(cores) + 1) if sum(each // threads for each in cores) >= workers)

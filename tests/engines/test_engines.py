@@ -6,12 +6,14 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +23,12 @@ from auditkit.data.dataset import Dataset
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.engines import local, pool
-from auditkit.engines.start import Workers
-from auditkit.errors import RuntimeFailure
+from auditkit.engines.start import Workers, threads_that_fit
+from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import OnnxClassifier, load
 from auditkit.model.device import device_name
+from auditkit.model.doctor import versions
 from auditkit.runs.evaluate import evaluate, open_bundles
 from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.plan import plan_evaluation
@@ -191,6 +194,43 @@ def cluster() -> Iterator[object]:
     yield nodes
     ray.shutdown()
     nodes.shutdown()
+
+
+@pytest.mark.parametrize(("cores", "workers", "threads"), [
+    ([1, 1], 2, 1), ([8], 2, 4), ([5, 3], 2, 3), ([16, 2], 3, 5), ([0, 4], 4, 1),
+])  # fmt: skip
+def test_every_worker_fits_on_a_machine(cores: list[int], workers: int, threads: int) -> None:
+    assert threads_that_fit(cores, workers) == threads
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_a_ray_cluster_cannot_do_is_refused_and_its_reader_is_started_again(
+    alone: Path, images: Path, tmp_path: Path, cluster: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    from auditkit.engines import ray_cluster
+
+    engine, at_sigterm = f"ray:{cluster.address}", signal.getsignal(signal.SIGTERM)  # type: ignore[attr-defined]
+    with pytest.raises(BadInput, match="has 2 CPUs, and each worker needs one"):
+        _work(images, tmp_path / "refused", Workers("3", engine))
+    assert signal.getsignal(signal.SIGTERM) is at_sigterm
+    with monkeypatch.context() as patch:
+        patch.setattr(ray_cluster, "versions", lambda: {**versions(), "numpy": "0.1"})
+        with pytest.raises(BadInput, match=r"has numpy .*, this one 0\.1; install the same versions"):
+            _work(images, tmp_path / "refused", Workers("2", engine))
+    share, readers = ray_cluster.Cluster.share, set[object]()
+
+    def with_the_reader_killed(cluster: ray_cluster.Cluster, *arguments: Any) -> Any:
+        if cluster not in readers:
+            readers.add(cluster)
+            ray.kill(cluster._reader, no_restart=False)
+        return share(cluster, *arguments)
+
+    monkeypatch.setattr(ray_cluster.Cluster, "share", with_the_reader_killed)
+    _closed(_work(images, tmp_path / "whole", Workers("2", engine)))
+    assert readers
+    assert_same(alone, tmp_path / "whole")
 
 
 @pytest.mark.filterwarnings("default")
