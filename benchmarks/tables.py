@@ -229,7 +229,7 @@ def _origin(found: Results) -> str:
     told = [f"{machine['system']}, {machine['cores']} cores, {devices}; {versions}"]
     told += [str(found["date"])[:10]] if "date" in found else []
     told += [f"`{shlex.join(found['command'])}`"] if "command" in found else []
-    return "; ".join(told) + "." + (f"\n\nTo know: {found['note']}." if "note" in found else "")
+    return "; ".join(told) + "." + (f"\n\nNote: {found['note']}." if "note" in found else "")
 
 
 if __name__ == "__main__":
