@@ -78,7 +78,7 @@ class LocalProcess:
         raise ProcessLost("a worker process ended")
 
     def load(self, job: Job) -> str:
-        """Prepare for the units of a job; where they run."""
+        """Load a job; returns the machine, process and device that its units run on."""
         lacking = self._call("lacks", list(job.recipes))
         return str(self._call("load", replace(job, recipes={key: job.recipes[key] for key in lacking})))
 

@@ -128,7 +128,7 @@ class _Slot:
 
     @property
     def kind(self) -> str:
-        """The kind of device, which stands last in where it is."""
+        """The kind of device: the last part of `where`."""
         return self.where.split(", ", 2)[-1]
 
     @property
@@ -182,7 +182,7 @@ class _Running:
     def outcome(self) -> tuple[list[Value], list[Value]]:
         """The units that the model failed on, and those not begun; RuntimeFailure if no process was left for them."""
         if self._pending and not self._stopped:
-            raise RuntimeFailure("the worker processes end before they are ready; run 'auditkit doctor', or try "
+            raise RuntimeFailure("the worker processes exited before they were ready; run 'auditkit doctor', or try "
                                  "--workers 1.")  # fmt: skip
         return [self._units[index] for index in self._failed], [self._units[index] for index in self._pending]
 
@@ -246,6 +246,6 @@ class _Running:
             self._lost[index] += lost
             if self._lost[index] >= _MOST_LOST:
                 self._stopped = True
-                raise RuntimeFailure(f"{_MOST_LOST} worker processes ended with the same part of the work; is there "
-                                     "enough memory? Fewer --workers need less.")  # fmt: skip
+                raise RuntimeFailure(f"{_MOST_LOST} worker processes died on the same unit of work. If memory is "
+                                     "short, use fewer --workers.")  # fmt: skip
             self._pending.appendleft(index)

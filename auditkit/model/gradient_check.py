@@ -1,9 +1,9 @@
-"""Whether a gradient is one: along short lines through noise, its integral must be the change of the scores.
+"""Whether a gradient is right: along short lines through noise, its integral must be the change of the scores.
 
     f(x + d) - f(x)  =  ∫ gradient(x + td) · d dt
 
 The integral is taken at many points, so that the kinks of a Relu network, which upset a plain difference by 0.1 % and
-more, nearly cancel. A rule that is wrong shifts all lines alike; kinks and rounding shift each its own way. So the
+more, nearly cancel. A wrong rule shifts all lines in the same way; kinks and rounding shift each differently. So the
 median over lines is judged, and lines are added until it tells an error of 0.1 % from none. Where no number of lines
 does, a gradient passes whose median is known well enough; one that is wrong in another way on each line is not.
 """

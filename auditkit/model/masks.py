@@ -106,7 +106,7 @@ class OnnxOverBanks:
     def _smaller(self, part: slice, waiting: "deque[tuple[slice, Future[Array]]]", batch: int) -> int:
         """Halve the batch, drop the batches in flight, and return the row to resume from."""
         if batch == 1 or self.signature.fixed_batch is not None:
-            raise OutOfMemory("not even one batch fits into memory; use a device with more, or smaller banks.")
+            raise OutOfMemory("not even one batch fits into memory; use a device with more memory.")
         self._batch = batch // 2
         while waiting:
             waiting.popleft()[1].exception()

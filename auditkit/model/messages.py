@@ -83,7 +83,7 @@ class Slot:
             os.ftruncate(descriptor, size)
             import fcntl  # noqa: PLC0415 - not on Windows
 
-            # A worker that could shrink the memory would crash who reads it.
+            # A worker that could shrink the memory could crash the main process.
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         else:
             with tempfile.TemporaryFile() as file:

@@ -34,7 +34,7 @@ class Outcome(Generic[T]):
         """The file that the worker examined, read again in this process."""
         file = read(path, limits)
         if file.identity != self.identity:
-            raise BadInput(f"{path} changed between its trial and its use; leave it alone and try again.")
+            raise BadInput(f"{path} was modified while it was being opened; try again.")
         return file
 
 

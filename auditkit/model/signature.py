@@ -201,7 +201,7 @@ def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]
     # Eight-bit or half-precision probabilities miss a sum of 1 by more than float32 ones do.
     if kind_by_values(scores, tolerance=0.1) == by_graph:
         return kind_by_values(scores, tolerance=0.1), ()
-    warning = f"the graph ends like {by_graph}, but on noise the numbers are {by_values}; the numbers are believed."
+    warning = f"the graph ends like {by_graph}, but on noise the scores look like {by_values}, which is assumed."
     return by_values, (warning,)
 
 

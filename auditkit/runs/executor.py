@@ -95,7 +95,7 @@ class Shard:
         parts = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
         number, of = (int(parts[1]), int(parts[2])) if parts else (0, 0)
         if not 1 <= number <= of:
-            raise BadInput(f"--shard {text} is not like 2/8, the second of eight.")
+            raise BadInput(f"--shard {text} is not a shard such as 2/8, the second of eight.")
         return cls(number, of)
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ class InOrder(Generic[Unit, Result]):
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Keep what still waits: whatever went wrong before it, it is finished."""
+        """Keep the results that still wait: their units are finished, even if an earlier one failed."""
         for unit in list(self._order):
             if unit in self._waiting:
                 self._keep(unit, self._waiting.pop(unit))

@@ -169,7 +169,7 @@ def test_shards_of_different_runs_are_not_merged(alone: Path, tmp_path: Path) ->
     (("--workers", "0"), "neither auto nor a number"),
     (("--workers", "many"), "neither auto nor a number"),
     (("--engine", "slurm"), "is not local, ray or ray:ADDRESS"),
-    (("--shard", "5/4"), "is not like 2/8"),
+    (("--shard", "5/4"), "is not a shard such as 2/8"),
     (("--shard", "1/1000"), "more shards than there are units"),
 ])  # fmt: skip
 def test_workers_and_shards_that_make_no_sense_are_refused(

@@ -113,7 +113,7 @@ def test_units_of_a_lost_process_run_again_in_another() -> None:
 
 def test_a_unit_that_ends_every_process_ends_the_run() -> None:
     watched = Watched(2, lambda _slot, unit: ProcessLost("killed") if unit == 5 else None)
-    with pytest.raises(RuntimeFailure, match="3 worker processes ended with the same part of the work"):
+    with pytest.raises(RuntimeFailure, match="3 worker processes died on the same unit of work"):
         watched.run()
     assert all(process.closed for process in watched.processes)
 

@@ -333,7 +333,7 @@ def test_a_file_that_changes_between_trial_and_use_is_refused(file: Path, monkey
         return outcome
 
     monkeypatch.setattr(classifier.sandbox, "attempt", then_changed)
-    with pytest.raises(BadInput, match="changed between its trial and its use"):
+    with pytest.raises(BadInput, match="was modified while it was being opened"):
         load(file, settings=Settings(device="cpu"))
 
 
@@ -354,7 +354,7 @@ def test_data_that_changes_between_trial_and_use_is_refused(tmp_path: Path, monk
         return outcome
 
     monkeypatch.setattr(classifier.sandbox, "attempt", then_changed)
-    with pytest.raises(BadInput, match="changed between its trial and its use"):
+    with pytest.raises(BadInput, match="was modified while it was being opened"):
         load(file, settings=Settings(device="cpu"))
 
 

@@ -106,7 +106,7 @@ def test_shards_share_the_units_without_gap_or_overlap(of: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "0/2", "3/2", "1/0", "a/b", "-1/2", "1/2/3"])
 def test_a_shard_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="is not like 2/8"):
+    with pytest.raises(BadInput, match="is not a shard such as 2/8"):
         Shard.parse(text)
 
 

@@ -55,7 +55,7 @@ class _Sample:
 def checked(
     plan: EvaluationPlan, aside: Executor, plan_for: Callable[[AnyClassifier], EvaluationPlan]
 ) -> tuple[EvaluationPlan, "Future[Runtime]"]:
-    """The plan to carry out, and what its runtime is worth, which the executor `aside` finds out.
+    """The plan to carry out, and how accurate its runtime is, which the executor `aside` measures.
 
     Where the precision was left open and a figure changes too much, `plan_for` makes a new plan in strict float32.
     """
@@ -129,8 +129,8 @@ def _run_sample_twice(plan: EvaluationPlan, images: UnitImages) -> tuple[_Sample
     apart = [np.concatenate([part for _, part in classifier.run(sample.rows[group], banks)]) for group in groups]
     moved = float(np.abs(np.concatenate(apart) - first[np.concatenate(groups)]).max())
     if not moved <= MOST_BETWEEN_GROUPS:
-        reason = f"its probabilities for an image differ by {moved:.2g} with the images beside it in a batch"
-        raise RuntimeFailure(f"the model cannot be measured: {reason}, though not on noise.")
+        reason = f"its probabilities for an image change by up to {moved:.2g} with the other images of a batch"
+        raise RuntimeFailure(f"the model cannot be measured: {reason}, although they did not on noise.")
     return sample, first, repeated
 
 
