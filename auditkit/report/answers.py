@@ -18,7 +18,7 @@ _VERDICTS = {
     "inconclusive": "Not settled. These images do not decide whether the heatmaps meet {policy}. This is not a pass.",
     "measured": "Not judged. The figures were measured, and {policy} sets no limit that decides.",
 }
-_AT_MOST = "Maps that {} would {} in at most 5 % of audits, also if you add images and look again."
+_AT_MOST = "Maps that {} would {} in at most 5 % of audits, even if you add images and audit again."
 _SHOW = {
     "relevance_gain": "the heatmaps show the prediction",
     "other_label_evidence": "the heatmaps of labels that are not predicted show these labels",
@@ -148,7 +148,7 @@ def _compared(results: Results) -> str:
     if not blind:
         return "Nothing: no maps that ignore the model were measured."
     few = " or ".join(map(source_text, blind[:2]))
-    return f"{count(len(blind), 'map')} for each image that know nothing of the model, such as {few}."
+    return f"{count(len(blind), 'map')} per image, made without looking at the model, such as {few}."
 
 
 def relies_on(results: Results) -> Answer:

@@ -147,7 +147,7 @@ def placed(zone: Zone, examination: Examination, names: Sequence[str]) -> str:
     of_all = next(other for other in examination.zones if other.label is None and other.place == zone.place)
     others = (of_all.images - zone.images) / max(of_all.n - zone.n, 1)
     return (f"In {zone.images} of {count(zone.n, 'image')} of {label(zone.label or 0, names)} the strongest evidence "
-            f"lies in {zone.place}; so it does in {_percent(others)} of the other images, and edges do in {zone.edges}."
+            f"lies in {zone.place} (other images: {_percent(others)}); the strongest edges lie there in {zone.edges}."
             )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def _gap(gap: Gap, groups: Groups) -> str:
               == (gap.column, gap.name, gap.bundle, gap.infill)}  # fmt: skip
     both = (f"{number(values[group])} for {name(gap.column)} {name(group)}" for group in (gap.lower, gap.higher))
     what = f"{title(gap.name)} of {source(gap.bundle)}" if gap.bundle else title(gap.name)
-    return sentence(f"{what} differs between groups: {', '.join(both)}. The gap is {number(gap.at_least)} at least")
+    return sentence(f"{what} differs between groups: {', '.join(both)}. The gap is at least {number(gap.at_least)}")
 
 
 def notes(results: Results) -> list[str]:
@@ -59,8 +59,8 @@ def notes(results: Results) -> list[str]:
     if chance:
         texts.append(f"Gaps that may be chance: {', '.join(dict.fromkeys(chance))}.")
     if groups.gaps:
-        texts.append(f"Of {count(groups.tests, 'comparison')} of two groups, one or more show a gap that is not there "
-                     "in at most 5 % of audits. Images are taken to be independent of each other.")  # fmt: skip
+        texts.append(f"Pairs of groups were compared in {count(groups.tests, 'test')}. In at most 5 % of audits one of "
+                     "them shows a gap that is not there, if images are independent of each other.")  # fmt: skip
     return [*texts, *map(sentence, left_out(results))]
 
 

@@ -99,7 +99,7 @@ def _aside(check: CheckResult, results: Results) -> str:
     if check.status == "suppressed" and suppression is not None:
         return f"by {suppression.approver} until {suppression.expires}, {suppression.reason}"
     if check.part_of:
-        return f"in detail of {check.part_of}"
+        return f"part of {check.part_of}"
     if not check.counts:
         return "for information"
     if not _sets_limits(results):

@@ -208,7 +208,7 @@ def tally(results: Results) -> str:
 def judged_by(results: Results) -> str:
     """The caption of the checks that decide."""
     by = f"Judged by the policy {name(results.policy.name)}: " if results.policy else ""
-    return f"{by}{tally(results)}. The interval beside a value holds the limits that its test leaves open."
+    return f"{by}{tally(results)}. The interval beside a value contains the limits that its test does not rule out."
 
 
 def first_finding(results: Results) -> Finding | None:

@@ -75,9 +75,9 @@ _METHODS = (
      "reaches 20. The interval beside a check holds the limits that its test leaves open.",
      "e = mean over bets of ∏ (1 + bet · (x − limit)),  one x per image"),
     ("Interval", "Describes a figure and decides nothing. Bootstrap over images, at the stated confidence; "
-     "Wilson's for accuracy; where all images have the same value, what so many equal images leave possible. Of "
-     "fewer than 5 images none is given. Differences are paired: both maps on the same images. An interval of a "
-     "difference that holds 0 shows no difference.", ""),
+     "Wilson's for accuracy; where all images have the same value, what that many equal images do not rule out. "
+     "Fewer than 5 images have none. Differences are paired: both maps on the same images. If the interval of a "
+     "difference includes 0, no difference is shown.", ""),
 )  # fmt: skip
 
 

@@ -149,10 +149,10 @@ class _Sitting:
         if measured.summary is None:
             return
         showcase(self.model, images, measured.usable, measured.summary, self.store.folder / GALLERY)
-        so_far = f"A first look at {len(images)} of {total} images: the audit goes on, and nothing is decided yet."
+        so_far = f"A first look at {len(images)} of {total} images: the audit continues, and nothing is decided yet."
         self.report(replace(self.judged(measured.results, measured.samples), verdict_reason=so_far))
         self.announce(
-            f"first report: {self.store.folder / REPORT} ({len(images)} of {total} images; the audit goes on)"
+            f"first report: {self.store.folder / REPORT} ({len(images)} of {total} images; the audit continues)"
         )
 
     def report(self, results: Results) -> None:

@@ -313,7 +313,7 @@ def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
         less = f" minus that of {source_text(figure.against)}" if figure.against else ""
         asked = {"max": "at most", "min": "at least"}.get(check.rule, "more than")
         observed = (
-            f"{_of_metric(check, figure)}{less}{on}: {_decimal(figure.value)}{ends}; {asked} {check.limit:g} is asked."
+            f"{_of_metric(check, figure)}{less}{on}: {_decimal(figure.value)}{ends}; required: {asked} {check.limit:g}."
         )
     return (observed, f"{reason[:1].upper()}{reason[1:]}.") if reason else (observed,)
 

@@ -26,7 +26,7 @@ from auditkit.verdict.preconditions import preconditions
 
 _MOST_EXPLAINED = 3  # findings
 _NOT_KEPT = {"fail": "Failed", "inconclusive": "Open", "error": "Error"}
-_AT_MOST = "Maps that {} would {} with a probability of at most 5 %, also if you add images and look again."
+_AT_MOST = "Maps that {} would {} with a probability of at most 5 %, even if you add images and audit again."
 
 
 @dataclass(frozen=True)

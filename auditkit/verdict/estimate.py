@@ -1,4 +1,4 @@
-"""How long work will take: it is begun on the first images for a second or two, and then thrown away."""
+"""Estimates how long work will take, by a trial of a second or two whose results are thrown away."""
 
 import time
 from collections import deque

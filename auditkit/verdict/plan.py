@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def images_to_decide(self) -> int | None:
-        """Images that decide every check in four of five cases seen; None where that is not known."""
+        """Images that decide every check in 80 % of the cases studied; None if that is not known."""
         numbers = [entry.usual for entry in expected_images(self.request.policy)]
         return None if not numbers or None in numbers else max(filter(None, numbers))
 
@@ -64,9 +64,9 @@ class Plan:
         if self.most_images < policy.images_needed:
             return f"{self.most_images} images decide nothing: the policy {policy.name} needs {policy.images_needed}."
         if needed is None:
-            return "How many images decide it is not known; after 20, the report gives an estimate."
-        enough = "so these should do" if self.most_images >= needed else "so some checks may stay open"
-        return f"In four of five cases seen, {needed} images decided every check, {enough}."
+            return "It is not known how many images are needed; after 20, the report gives an estimate."
+        enough = "so these should be enough" if self.most_images >= needed else "so some checks may stay undecided"
+        return f"In 80 % of the cases studied, {needed} images decided every check, {enough}."
 
 
 def budget_of(text: str | None, request: AuditRequest, device: str) -> float | None:
@@ -77,7 +77,7 @@ def budget_of(text: str | None, request: AuditRequest, device: str) -> float | N
         return None
     match = _BUDGET.fullmatch(str(text))
     if match is None or not float(match[1]):
-        raise BadInput(f"the budget '{text}' is not like 90s, 10m or 1h, and not none.")
+        raise BadInput(f"the budget '{text}' is neither a time such as 90s, 10m or 1h, nor none.")
     return float(match[1]) * {"s": 1.0, "m": MINUTE, "h": HOUR}[match[2]]
 
 

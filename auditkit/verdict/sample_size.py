@@ -37,12 +37,12 @@ FIGURES: dict[str, tuple[Typical, ...]] = {
 MOST_IMAGES = FEWEST_IMAGES * MOST_TIMES  # beyond which nothing is said
 _USUAL_PIXELS = 224 * 224  # of an image, where every pixel is a point
 _USUAL_CLASSES, _USUAL_LABELS = 1000, 10  # of a model; and of an image where the policy leaves them open
-_TYPICAL_SHARE = 0.8  # of the cases seen
+_TYPICAL_SHARE = 0.8  # of the cases studied
 
 
 @dataclass(frozen=True)
 class Expected:
-    """How many images decide a check: in half of the cases seen and in four of five; None: not known, or too many."""
+    """How many images decide a check: in half and in 80 % of the cases studied; None: not known, or too many."""
 
     check: str
     median: int | None
@@ -53,12 +53,12 @@ class Expected:
     def text(self) -> str:
         """The numbers in words."""
         if not self.seen:
-            return "no typical figures; look at the estimate after 20 images"
+            return "not known; the audit gives an estimate after 20 images"
         if self.median is None:
-            return f"more than {MOST_IMAGES} images in most cases seen"
+            return f"more than {MOST_IMAGES} images in most cases studied"
         if self.usual is None:
-            return f"about {self.median} images; more than {MOST_IMAGES} in one of five cases seen"
-        return f"about {self.median} images; {self.usual} suffice in four of five cases seen"
+            return f"about {self.median} images; more than {MOST_IMAGES} in 20 % of the cases studied"
+        return f"about {self.median} images; {self.usual} are enough in 80 % of the cases studied"
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ def test_the_page_shows_all_and_escapes_names(allowed: str, tmp_path: Path) -> N
 def test_the_place_of_a_label_is_told_beside_that_of_others() -> None:
     of_all, of_label = Zone("the centre", None, 40, 30, 100), Zone("the centre", 1, 10, 3, 12)
     text = words.placed(of_label, replace(examination(), zones=(of_all, of_label)), ("cat", "dog"))
-    assert text == ("In 10 of 12 images of “dog” the strongest evidence lies in the centre; so it does in 34 % of the "
-                    "other images, and edges do in 3.")  # fmt: skip
+    assert text == ("In 10 of 12 images of “dog” the strongest evidence lies in the centre (other images: 34 %); the "
+                    "strongest edges lie there in 3.")  # fmt: skip
 
 
 def test_a_rate_ranks_among_those_of_other_models() -> None:

@@ -255,7 +255,7 @@ def test_what_the_verdict_does_not_count_makes_no_pipeline_red(made: Callable[..
     assert [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] == ["5", "0", "0", "2"]
     said = [one.get("message") for one in suite.iter("skipped")]
     assert said == ["A check: inconclusive: Inconclusive (for information). because of inconclusive",
-                    "A check: fail: Fail (in detail of pass). because of fail"]  # fmt: skip
+                    "A check: fail: Fail (part of pass). because of fail"]  # fmt: skip
     assert sarif(folder)["results"] == []
     text = render(load(folder), "md")
     assert "1 pass; 3 more for information." in text

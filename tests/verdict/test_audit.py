@@ -197,10 +197,10 @@ def test_the_same_command_again_changes_nothing(whole: Path, planted: Path) -> N
 
 
 def test_another_audit_does_not_go_into_the_same_folder(whole: Path, planted: Path, tmp_path: Path) -> None:
-    refused(command(*_words(planted, whole, "--method", "edges")), "has other settings")
+    refused(command(*_words(planted, whole, "--method", "edges")), "holds a run with other settings")
     other = tmp_path / "policy.toml"
     other.write_text(POLICY.replace("min = 0.1", "min = 0.2"))
-    refused(command(*_words(planted, whole, "--policy", other)), "has other settings", "policy")
+    refused(command(*_words(planted, whole, "--policy", other)), "holds a run with other settings", "policy")
 
 
 def test_python_gives_the_same(whole: Path, planted: Path, tmp_path: Path) -> None:

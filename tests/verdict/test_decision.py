@@ -55,7 +55,7 @@ PLAIN = parse_policy(
     .replace("minimum_images = 1000", "minimum_images = 200").replace('["gray", "blur"]', '"gray"'), "plain.toml"
 )  # fmt: skip
 AT_MOST = (
-    "Maps that do not meet the policy would pass with a probability of at most 5 %, also if you add images and look "
+    "Maps that do not meet the policy would pass with a probability of at most 5 %, even if you add images and audit "
     "again."
 )
 
@@ -138,7 +138,7 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True, "counts": True,
         "reason": "Worst completeness of maps (gray) minus that of a random map on 1000 images: 0.200 (95 % interval "
-        "0.190 to 0.210); more than 0.05 is asked.",
+        "0.190 to 0.210); required: more than 0.05.",
     }  # fmt: skip
     json.dumps(to_json(checks), allow_nan=False)
 

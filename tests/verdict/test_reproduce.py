@@ -102,7 +102,7 @@ def test_honest_maps_are_made_again(method: str, made: Path, tmp_path: Path) -> 
     entry = _one(results)
     assert (entry.reproduced, entry.maps) == (True, 2 * reproduce.SIZES[0])
     assert entry.least == pytest.approx(1)
-    assert f"The maps of maps are those of this model and {maps.header.method}: with 10 made anew" in entry.text
+    assert f"The maps of maps are those of this model and {maps.header.method}: 10 recomputed maps have" in entry.text
     assert _finding(results) == []
     assert entry.text in (tmp_path / "run" / "report.html").read_text()
     found = _verified(made, maps.path, tmp_path / "run")
@@ -188,7 +188,7 @@ def test_maps_that_were_made_of_other_pictures(made: Path, audited: Results, tmp
     images = Dataset.from_array(np.zeros((COUNT, 16, 16, 3), np.uint8))
     model, maps = auditkit.load(made / "model.onnx", settings=CPU), auditkit.open_bundle(tmp_path / "maps")
     (entry,) = reproduce.reproduce(model, images, {"maps": maps}, None, audited)
-    assert (entry.obstacle, "is another picture here" in entry.text) == ("other-inputs", True)
+    assert (entry.obstacle, "has other content here" in entry.text) == ("other-inputs", True)
     (tmp_path / "maps" / RECORD).unlink()
     (entry,) = reproduce.reproduce(model, Dataset.open(made / "images.npz", CLASSES), {"maps": maps}, None, audited)
     assert entry.obstacle == "other-inputs"

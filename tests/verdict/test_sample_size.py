@@ -34,10 +34,10 @@ def test_a_first_look_costs_less_than_half_of_standard() -> None:
 
 
 @pytest.mark.parametrize(("entry", "text"), [
-    (Expected("a", 30, 60, 10), "about 30 images; 60 suffice in four of five cases seen"),
-    (Expected("a", 30, None, 10), "about 30 images; more than 200 in one of five cases seen"),
-    (Expected("a", None, None, 10), "more than 200 images in most cases seen"),
-    (Expected("a", None, None, 0), "no typical figures; look at the estimate after 20 images"),
+    (Expected("a", 30, 60, 10), "about 30 images; 60 are enough in 80 % of the cases studied"),
+    (Expected("a", 30, None, 10), "about 30 images; more than 200 in 20 % of the cases studied"),
+    (Expected("a", None, None, 10), "more than 200 images in most cases studied"),
+    (Expected("a", None, None, 0), "not known; the audit gives an estimate after 20 images"),
 ])  # fmt: skip
 def test_numbers_in_words(entry: Expected, text: str) -> None:
     assert entry.text == text
@@ -46,7 +46,7 @@ def test_numbers_in_words(entry: Expected, text: str) -> None:
 def test_the_command_prints_numbers_and_costs() -> None:
     done = command("policy", "plan", "standard", "--images", "100")
     assert done.returncode == 0
-    assert "of five cases seen" in done.stdout
+    assert "of the cases studied" in done.stdout
     assert "about 140,000: 100 images" in done.stdout
     plain = json.loads(command("policy", "plan", "standard", "--images", "100", "--json").stdout)
     assert plain["passes"]["images"] == 100

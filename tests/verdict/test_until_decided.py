@@ -128,9 +128,9 @@ def test_a_first_look_has_a_report_and_changes_nothing(
     images = Dataset.open(folder / "images.npz", 4)
     announced: list[str] = []
     results = auditing.audit(_model(folder), images, request, tmp_path / "run", announce=announced.append)
-    assert announced == [f"first report: {tmp_path / 'run' / 'report.html'} (5 of 32 images; the audit goes on)"]
+    assert announced == [f"first report: {tmp_path / 'run' / 'report.html'} (5 of 32 images; the audit continues)"]
     assert pages[0] == ""
-    assert "A first look at 5 of 32 images: the audit goes on, and nothing is decided yet." in pages[1]
+    assert "A first look at 5 of 32 images: the audit continues, and nothing is decided yet." in pages[1]
     assert "A first look" not in (tmp_path / "run" / "report.html").read_text()
     whole = Store(folder / "all").results()
     assert [metric.value for metric in results.metrics] == pytest.approx([metric.value for metric in whole.metrics])

@@ -124,7 +124,7 @@ def test_an_honest_run_holds_from_the_command(given: Path) -> None:
         "files", "settings", "parts", "rows", "results", "originals", "sample", "figures", "runtime",
     ]  # fmt: skip
     assert (found["sample"]["images"], found["sample"]["seed"], found["sample"]["tolerance"]) == (20, 3, 1e-5)
-    assert (found["sample"]["deciding"], found["sample"]["escape"]) == (0, "every image is computed anew")
+    assert (found["sample"]["deciding"], found["sample"]["escape"]) == (0, "every image is recomputed")
     assert _content(given) == before  # nothing is written, not even a lock
 
 
@@ -445,7 +445,7 @@ def test_the_chance_to_escape_is_that_of_the_draw() -> None:
         assert sample.escape(8, 3, changed) == pytest.approx(np.mean(missed))
     drawn = [sample.drawn(8, 3, seed) for seed in range(3000)]
     assert np.mean([not {0, 1} & set(one) for one in drawn]) == pytest.approx(sample.escape(8, 3, 2), abs=0.03)
-    assert "of 200, none of those that decide, escapes this sample with probability 0.95, 10 of them with 0.591" in (
+    assert "of 200, if not one that decides, is missed by this sample with probability 0.95, 10 of them with 0.591" in (
         sample.escape_text(200, 10)
     )
 

@@ -229,9 +229,9 @@ _OBSTACLES: dict[Obstacle, str] = {
     "options": "the bundle does not state all options and the seed, as auditkit explain does",
     "file": "the method reads a file",
     "no-gradient": "the model has no gradient here",
-    "other-inputs": "the maps were made otherwise",
+    "other-inputs": "the maps were made from other inputs",
     "no-maps": "no image of this audit has a map",
-    "unsteady": "the method makes other maps when last digits differ",
+    "unsteady": "the maps of the method change too much with rounding",
     "too-costly": "it would take too many passes",
     "failed": "making them failed",
 }
@@ -268,9 +268,9 @@ class Reproduction:
             detail = f": {self.detail.removesuffix('.')}" if self.detail else ""
             return f"The maps of {self.bundle} cannot be reproduced here: {_OBSTACLES[self.obstacle]}{detail}."
         answer = "are" if self.reproduced else "are not"
-        return (f"The maps of {self.bundle} {answer} those of this model and {self.method}: with {self.maps} made anew "
-                f"they have a median rank correlation of {self.median:.3f}, the least is {self.least:.3f}; the "
-                f"{self.decides} must reach {self.limit:g}.")  # fmt: skip
+        return (f"The maps of {self.bundle} {answer} those of this model and {self.method}: {self.maps} "
+                f"recomputed maps have a median rank correlation of {self.median:.3f} with them, the least is "
+                f"{self.least:.3f}; the {self.decides} must reach {self.limit:g}.")  # fmt: skip
 
 
 @dataclass(frozen=True)

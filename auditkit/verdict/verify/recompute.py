@@ -88,8 +88,8 @@ def compare_rows(
         nonlocal count, problems, unchecked
         count += len(again.rows)
         take(unit.key, again.rows)
-        unchecked += [f"image '{image}': the run measured or predicted other labels, which the model rates alike "
-                      f"within {2 * tolerance.value:g}; look at it yourself" for image in again.as_then]  # fmt: skip
+        unchecked += [f"image '{image}': the run measured or predicted other labels, whose probabilities differ "
+                      f"by at most {2 * tolerance.value:g}; check it yourself" for image in again.as_then]  # fmt: skip
         for image, rows in work.stored(unit).items():
             recomputed = {_name(row): row for row in map(vars, again.rows) if row["image"] == image}
             compared = _ImageRows(image, plan, rows, recomputed, tolerance)

@@ -29,10 +29,10 @@ def escape(images: int, sampled: int, changed: int) -> float:
 def escape_text(images: int, sampled: int) -> str:
     """What a sample of this size misses, in a sentence."""
     if sampled >= images:
-        return "every image is computed anew"
-    one = f"escapes this sample with probability {escape(images, sampled, 1):.3g}"
+        return "every image is recomputed"
+    one = f"is missed by this sample with probability {escape(images, sampled, 1):.3g}"
     several = f", {SEVERAL} of them with {escape(images, sampled, SEVERAL):.3g}" if images >= 2 * SEVERAL else ""
-    return f"one changed image of {images}, none of those that decide, {one}{several}; --sample 1 computes all anew"
+    return f"one changed image of {images}, if not one that decides, {one}{several}; --sample 1 recomputes all"
 
 
 def deciding(recorded: RecordedRun) -> list[str]:
