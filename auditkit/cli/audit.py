@@ -24,7 +24,7 @@ def audit(
     policy: Annotated[str, typer.Option(
         help="explore, standard, strict, or a TOML file (see auditkit policy).")] = "standard",
     heatmaps: Annotated[list[Path] | None, typer.Option(
-        metavar="BUNDLE", help="The vendor's heatmaps; repeatable. Some are made again if it says how.")] = None,
+        metavar="BUNDLE", help="The vendor's heatmaps; repeatable. Some are remade if the bundle says how.")] = None,
     method: Annotated[str | None, typer.Option(
         help="Make heatmaps by this method (see auditkit explain); mask if you supply none.")] = None,
     quality: options.Quality = None,
@@ -37,7 +37,7 @@ def audit(
     until_decided: Annotated[bool, typer.Option("--until-decided", help=(
         "Take images batch by batch, in an order that the seed fixes, until every check is decided."))] = False,
     budget: Annotated[str | None, typer.Option(help=(
-        "Time to keep within, such as 90s, 10m or 1h: what is left out for it is said before the work. "
+        "Time limit, such as 90s, 10m or 1h; the plan says what is left out to keep it. "
         "On a CPU, 20m by default and 3m for a first look; none sets no limit."))] = None,
     limit: options.Limit = None,
     labels: Annotated[str | None, typer.Option(help="all, topK, f>=p or a list, in place of the policy's.")] = None,
@@ -58,8 +58,8 @@ def audit(
 ) -> None:  # fmt: skip
     """Judge a model's heatmaps, supplied or made here, by a policy, and write a report that can be filed.
 
-    First it says what it will do and how long that takes. With other labels, steps or another seed than the policy's,
-    it cannot pass. Exit code 0: passed, 1: failed, 2: bad input, 3: the figures do not decide, 4: the machine failed.
+    It first prints a plan with the time that it will take. With labels, steps or a seed other than the policy's, it
+    cannot pass. Exit code 0: passed, 1: failed, 2: bad input, 3: undecided, 4: the machine failed.
     Run the same command again to resume a run that was cut short.
 
     Example: auditkit audit vendor.onnx images/ --heatmaps maps --policy standard -o run

@@ -54,8 +54,8 @@ def evaluate(
 ) -> None:  # fmt: skip
     """Measure how well heatmaps explain a model: insertion and deletion, saliency metric, completeness, soundness.
 
-    Every figure has an interval over the images and stands beside controls, maps that know nothing of the model. Run
-    the same command again to resume a run that was cut short.
+    Every figure has an interval over the images and is shown next to controls, maps that ignore the model. Run the
+    same command again to resume an interrupted run.
 
     Example: auditkit evaluate vendor.onnx images/ --heatmaps maps -o run
     """
@@ -113,5 +113,5 @@ def _parse_range(text: str) -> tuple[float, float]:
     try:
         low, high = (float(part) for part in text.split(":"))
     except ValueError:
-        raise typer.BadParameter(f"--range {text} is not like 0.2:0.6") from None
+        raise typer.BadParameter(f"--range {text} is not a range such as 0.2:0.6") from None
     return low, high

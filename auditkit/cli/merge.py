@@ -14,10 +14,10 @@ def merge(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for all of them together.")],
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
-    """Put shards together that `explain`, `evaluate` or `audit` computed apart with --shard.
+    """Combine shards that `explain`, `evaluate` or `audit` computed with --shard.
 
-    Shards of maps become one bundle. Shards of a run become one run: give the same command again without --shard to
-    write its results. What the folder already has is kept, so a shard that comes late can be added.
+    Shards of maps become one bundle. Shards of a run become one run: run the same command again without --shard to
+    write its results. What the folder already has is kept, so a late shard can be added.
 
     Example: auditkit merge shards/maps-* -o maps
     """

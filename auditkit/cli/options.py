@@ -33,11 +33,12 @@ ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file.
 ImagesPath = Annotated[Path, typer.Argument(metavar="IMAGES", help="Images: folder, CSV or .npz.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Limit = Annotated[
-    int | None, typer.Option(min=1, help="Take so many images at most, in an order fixed by the seed and their names.")
+    int | None,
+    typer.Option(min=1, metavar="N", help="Use at most N images; their names (and audit's seed) fix which."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it would take, and stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and the estimated time, then stop.")]
 ShardOption = Annotated[str | None, _run_option("--shard", metavar="I/N", help=(
-    "Do the I-th of N parts only, into a folder of its own; put them together with auditkit merge."))]  # fmt: skip
+    "Compute only part I of N, into its own folder; combine the parts with auditkit merge."))]  # fmt: skip
 AsResultsJson = Annotated[bool, typer.Option("--json", help="Print results.json instead of a table.")]
 MethodOption = Annotated[
     list[str] | None,
@@ -46,7 +47,7 @@ MethodOption = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show results and errors only: no notes, no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show identifiers and digests too.")]
 _Config = Annotated[str | None, typer.Option(
-    config.OPTION, metavar="FILE", help="TOML file with options, in a table for each command; typed options win."
+    config.OPTION, metavar="FILE", help="TOML file with options, in a table for each command; the command line wins."
 )]  # fmt: skip
 Quality = Annotated[str | None, _map_option(
     help="Effort for a learned mask: fast (the default; 1,400 images), full (10,000; figures differ by up to 0.02"
@@ -262,7 +263,7 @@ def parse_pairs(texts: list[str] | None, option: str, example: str) -> list[tupl
     for text in texts or []:
         name, _, value = text.partition("=")
         if not (name and value):
-            raise typer.BadParameter(f"{option} {text} is not like {example}")
+            raise typer.BadParameter(f"{option} {text} is not a pair such as {example}")
         pairs.append((name, value))
     return pairs
 
@@ -280,5 +281,5 @@ def _parse_size(text: str | None) -> tuple[int, int] | None:
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)
     height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if 0 in (height, width):
-        raise typer.BadParameter(f"--size {text} is not like 224 or 240x320")
+        raise typer.BadParameter(f"--size {text} is not a size such as 224 or 240x320")
     return height, width

@@ -78,13 +78,13 @@ def plan(
     policy: Annotated[str, typer.Argument(metavar="POLICY", help="standard, strict, explore, or a TOML file.",
                                           show_default=False)],
     images: Annotated[int | None, typer.Option(
-        help="Images that the audit would have; by default as many as decide four cases of five.")] = None,
+        help="Images in the audit; by default as many as decide in 80 % of the cases studied.")] = None,
     labels: Annotated[int | None, typer.Option(help="Labels of each image, if the policy leaves them open.")] = None,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
-    """Say how many images are expected to decide each check of a policy, and what an audit costs. Nothing is run.
+    """Estimate how many images decide each check of a policy, and what an audit costs. Nothing is run.
 
-    The expectation rests on honest maps of two models; after 20 images, the audit itself gives a better one.
+    The estimate is based on honest maps of two models; after 20 images, the audit itself gives a better one.
 
     Example: auditkit policy plan standard --images 200
     """

@@ -47,7 +47,7 @@ def sign(
         return
     assert key is not None  # noqa: S101 - as is checked above
     if (run / ATTESTATION).exists():
-        raise BadInput(f"{run / ATTESTATION} exists; a signature is not replaced. To sign again, remove it first.")
+        raise BadInput(f"{run / ATTESTATION} already exists. To sign again, remove it first.")
     print(write(run, read_key(key, password_variable)))
 
 

@@ -29,7 +29,7 @@ def verify(
         metavar="FILE", help="Picture of an infill image:FILE; repeatable.")] = None,
     baseline: Annotated[Path | None, _original(help="The run that changes are counted from.")] = None,
     trust: Annotated[list[Path] | None, typer.Option(
-        metavar="FILE", help="Public key of the signer, without whom the run does not hold; repeatable.")] = None,
+        metavar="FILE", help="Public key of a signer; one of those given must have signed. Repeatable.")] = None,
     tsa: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help="Certificate of an authority whose time stamps you trust; repeatable.")] = None,
     sample: Annotated[float | None, typer.Option(
@@ -45,7 +45,7 @@ def verify(
 
     There are three answers. The run holds (exit code 0): all of it was checked. It does not hold (5): something was
     changed or cannot be reproduced. It could not be checked (3): nothing wrong was found, but something is missing,
-    such as the model; each is listed with the way out.
+    such as the model; each gap is listed with what to do.
 
     Rows are recomputed for a sample of the images and for those that decide most; so are maps that the audit made
     itself. No path that the run records is opened: name the files yourself. Nothing is written.

@@ -36,12 +36,12 @@ def check_size(shape: tuple[int, int], frame: Frame, card: Card | None, picture:
         # The sides are in proportion to within one cell, as those of a network's last grid are after rounding.
         if card is not None and abs(shape[1] * card.size[0] - shape[0] * card.size[1]) >= max(card.size):
             raise BadInput(
-                f"a map of {_by(shape)} cannot lie over the model's input of {_by(card.size)}: the sides are not in "
-                f"proportion. Maps over the photograph need the frame original-image."
+                f"a map of {_by(shape)} does not fit the model's input of {_by(card.size)}: the aspect ratios "
+                f"differ. Maps over the photograph need the frame original-image."
             )
     elif picture is not None and shape != picture:
         raise BadInput(
-            f"a map of {_by(shape)} cannot lie over a photograph of {_by(picture)}: in the frame original-image both "
+            f"a map of {_by(shape)} does not fit a photograph of {_by(picture)}: in the frame original-image both "
             f"have the same size. Maps over the model's input need the frame model-input."
         )
     elif card is not None:

@@ -140,7 +140,7 @@ def open_bundle(path: "str | Path") -> HeatmapSet:
     folder = Path(path)
     header = files.read_header(folder)
     entries, torn = files.read_manifest(folder, own=header.producer.startswith(files.OWN_PRODUCER))
-    torn_note = (f"the last line of {files.MANIFEST} is torn and was left out: {torn[:80]!r}",) if torn else ()
+    torn_note = (f"the last line of {files.MANIFEST} is incomplete and was left out: {torn[:80]!r}",) if torn else ()
     return HeatmapSet(folder, header, tuple(entries), header.notes + torn_note)
 
 

@@ -42,7 +42,7 @@ def write(run: Path, path: Path) -> None:
     if problems:
         raise BadInput(f"{run} is not archived: {problems[0]}. Archive the run as it was written.")
     if path.exists():
-        raise BadInput(f"{path} exists; an archive is not replaced. Give another name.")
+        raise BadInput(f"{path} already exists and will not be overwritten; choose another name.")
     names = checksums.all_names(run)
     for name in names:
         if not _NAME.fullmatch(name) or len(name) > _LONGEST or (run / name).stat().st_size > _MOST_BYTES:
@@ -117,13 +117,13 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
         if stream.read(-size % _BLOCK).strip(b"\0"):
             raise ValueError(f"something is hidden after '{name}'")
     if header + stream.read(_BLOCK + 1) != _END:
-        raise ValueError("it is torn, or has more than its end")
+        raise ValueError("it is cut short, or has extra data after its end")
 
 
 def _copy(stream: IO[bytes], copy: IO[bytes], size: int) -> None:
     while size:
         chunk = stream.read(min(size, _CHUNK))
         if not chunk:
-            raise ValueError("it is torn")
+            raise ValueError("it is cut short")
         copy.write(chunk)
         size -= len(chunk)

@@ -66,7 +66,7 @@ def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:
     content = read_named(path, _MOST_BYTES)
     difference = commitment.difference(parse(content, path))
     if difference:
-        raise BadInput(f"{path} commits to another {difference}; a commitment is not replaced. Give another file.")
+        raise BadInput(f"{path} commits to another {difference} and will not be overwritten; choose another file.")
     stamp = path.with_suffix(Path(STAMP).suffix)
     return {COMMITMENT: content} | ({STAMP: read_named(stamp, _MOST_BYTES)} if stamp.exists() else {})
 

@@ -121,7 +121,7 @@ def generate(kind: str, private: Path, password: bytes | None) -> Path:
         raise BadInput(unknown("type of key", kind, KINDS))
     for path in (private, public):
         if path.exists():
-            raise BadInput(f"{path} exists; a key is not replaced. Give another name.")
+            raise BadInput(f"{path} already exists and will not be overwritten; choose another name.")
     key = PrivateKey(
         ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP256R1())
     )

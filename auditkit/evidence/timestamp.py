@@ -131,7 +131,7 @@ def _children(content: bytes) -> list[_Value]:
             length = int.from_bytes(content[position : position + size])
             position += size
         if not 0 < position + length <= len(content) or content[start + 1] == 0x80:
-            raise ValueError("it is torn")
+            raise ValueError("it is cut short")
         values.append((content[start], content[position : position + length], content[start : position + length]))
         position += length
     return values

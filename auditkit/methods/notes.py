@@ -8,7 +8,7 @@ from auditkit.records import optional
 
 # Kind of note -> its sentence, after "3 of 20" in a share and before the values in a range. {detail} is filled in.
 _SENTENCES = {
-    "no-gradient": "the method differences takes the place of mask: {detail}",
+    "no-gradient": "the method differences is used instead of mask: {detail}",
     "unused-options": "these options of mask do not apply to differences: {detail}",
     "surrogate-gradient": "the gradient is a surrogate: that of the graph without its rounding",
     "surrogate-masks": "the model rounds; its masks were learned on the same model without rounding",
@@ -16,7 +16,7 @@ _SENTENCES = {
     "layer": "grad-cam at '{detail}'",
     "one-mask": "the masking network gives one mask an image, used for every label",
     "refined": "masks refined with {detail} passes a label",
-    "idle": "masks delete nothing: blur takes nothing that is worth it from their labels",
+    "idle": "masks delete nothing: blurring lowers the probability of their labels too little",
     "blur-proof": "labels keep more than half their probability when the whole image is blurred, so that little can be "
     "deleted from them; try a larger blur",
     "early": "images stopped early",

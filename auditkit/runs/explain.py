@@ -50,7 +50,7 @@ class Explanation:
         if self.gradient not in GRADIENTS:
             raise BadInput(unknown("gradient", self.gradient, GRADIENTS))
         if self.gradient == "differences" and self.method != "mask" and METHODS[self.method].needs == "gradient":
-            raise BadInput(f"{self.method} follows the gradient itself; without one, use mask or differences.")
+            raise BadInput(f"{self.method} needs the gradient of the graph; without it, use mask or differences.")
         if self.seed < 0:
             raise BadInput(f"seed {self.seed} is negative.")
 

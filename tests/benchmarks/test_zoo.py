@@ -4,7 +4,7 @@ from benchmarks import zoo
 
 
 def test_every_file_has_its_outcome() -> None:
-    instead = "the method differences takes the place of mask: no gradient rule for LSTM"
+    instead = "the method differences is used instead of mask: no gradient rule for LSTM"
     learned = {"masked_by": "mask", "check_error": 1.4e-4}
     records = [
         {"name": zoo.OPTIMISED[0], "files": {"torchscript": learned, "torchscript, all": {"sentence": "refused so."}}},

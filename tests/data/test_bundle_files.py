@@ -167,7 +167,7 @@ def test_check_beside_images_and_model(tmp_path: Path) -> None:
         "error manifest.csv: image 'a.png' has a map for label 5, but the model has classes 0 to 2",
         "error manifest.csv: image 'b.png' is not in",
         "warning manifest.csv: image 'c.png' of",
-        "error a.npy: image 'a.png', label 0: a map of 4x4 cannot lie over a photograph of 20x30",
+        "error a.npy: image 'a.png', label 0: a map of 4x4 does not fit a photograph of 20x30",
         "nan at row 3, column 4",
         "warning b.npy: negative scores in a bundle that says sign 'unsigned'",
     ):

@@ -228,7 +228,7 @@ def test_a_killed_writer_leaves_a_bundle(tmp_path: Path, step: str) -> None:
     whole = open_bundle(tmp_path / "b")
     assert [m.image for m in whole] == ["a", "b", "c"]
     assert (whole.get("c", 0) == -np.eye(4)).all()
-    assert not any("torn" in note for note in whole.notes)
+    assert not any("incomplete" in note for note in whole.notes)
 
 
 def test_two_writers_see_each_others_maps(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_the_others_are_explained_and_evaluated(given: tuple[Path, Path], tmp_pa
     assert [one["image"] for one in found["failed_images"]] == ["1.png", "4.png"]
     assert all(entry["n"] in (0, 4) for entry in found["metrics"] if entry["name"] == "insertion")
     Image.new("RGB", (8, 8)).save(folder / "1.png")  # mended meanwhile: another set of images
-    refused(command(*words), "has other settings")
+    refused(command(*words), "holds a run with other settings")
 
 
 def test_a_unit_of_broken_images_has_no_rows(given: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

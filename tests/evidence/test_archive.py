@@ -143,7 +143,7 @@ def test_a_sparse_archive_is_not_read(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_archived_is_refused_in_a_sentence(run: Path, packed: Path, tmp_path: Path) -> None:
-    refused(auditkit("archive", run, "-o", packed), "an archive is not replaced")
+    refused(auditkit("archive", run, "-o", packed), "will not be overwritten")
     (run / "report.html").write_text("changed")
     refused(auditkit("archive", run, "-o", tmp_path / "a.tar"), "report.html was changed")
     (run / "SHA256SUMS").unlink()

@@ -67,7 +67,7 @@ def test_a_signed_run_holds_for_those_who_trust_the_key(audited: Path, run: Path
     unknown = auditkit("verify", run, *originals)
     assert unknown.returncode == 3
     assert "who signed the run: give --trust FILE" in unknown.stderr
-    refused(auditkit("sign", run, "--key", any_key), "a signature is not replaced")
+    refused(auditkit("sign", run, "--key", any_key), "already exists")
 
 
 def test_the_statement_names_files_checks_and_figures(audited: Path, run: Path) -> None:

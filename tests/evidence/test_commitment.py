@@ -98,7 +98,7 @@ def test_a_commitment_after_the_run_is_seen(run: Path, committed: Path) -> None:
 def test_another_audit_does_not_replace_it(audited: Path, committed: Path, tmp_path: Path) -> None:
     before = (committed / "fixed.json").read_bytes()
     refused(_audit(audited, tmp_path / "run", "--commit-to", committed / "fixed.json", "--seed", 5),
-            "commits to another seed", "Give another file")  # fmt: skip
+            "commits to another seed", "choose another file")  # fmt: skip
     assert _audit(audited, tmp_path / "run", "--commit-to", committed / "fixed.json").returncode == 0  # the same again
     assert (committed / "fixed.json").read_bytes() == before
     (tmp_path / "text").write_text("none")

@@ -78,7 +78,7 @@ def test_what_is_no_key_is_refused_in_a_sentence(run: Path, tmp_path: Path, monk
     refused(auditkit("sign", run, "--key", tmp_path / "k.pem"), "no terminal to ask on", "--password-env NAME")
     refused(auditkit("sign", run, "--key", tmp_path / "k.pem", "--password-env", "NO_SUCH"), "NO_SUCH is not set")
     refused(auditkit("verify", run, "--trust", tmp_path / "k.pem"), "is not a public key", ".pub")
-    refused(auditkit("keygen", "-o", tmp_path / "k.pem", "--no-password"), "a key is not replaced")
+    refused(auditkit("keygen", "-o", tmp_path / "k.pem", "--no-password"), "will not be overwritten")
     refused(auditkit("keygen", "-o", tmp_path / "l.pem"), "--password-env NAME", "--no-password")
     refused(auditkit("keygen", "-o", tmp_path / "l.pem", "--no-password", "--type", "rsa"), "unknown type of key 'rsa'")
 

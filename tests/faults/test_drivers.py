@@ -66,7 +66,7 @@ def _other_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "change", "words"), [
-    ("explain", _other_picture, "image '3' is another picture"),
+    ("explain", _other_picture, "image '3' has other content here"),
     ("explain", _other_model, "has model"),
     ("evaluate", _other_picture, "other settings"),
     ("evaluate", _other_model, "another model"),

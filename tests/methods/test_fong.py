@@ -220,7 +220,7 @@ def test_what_it_took_is_counted_and_told(model: OnnxClassifier) -> None:
     found = fong(request, replace(QUICK, start="ones"))
     assert found.passes == found.gradients == sum(ticks) == 2 * 3 * 40
     assert sentences(found.notes) == (
-        "2 of 6 masks delete nothing: blur takes nothing that is worth it from their labels",
+        "2 of 6 masks delete nothing: blurring lowers the probability of their labels too little",
     )
     assert not found.maps[0][0].any()
     ticks.clear()

@@ -7,7 +7,7 @@ import pytest
 from auditkit.methods.notes import Note, sentences
 from auditkit.records import from_json, to_json
 
-IDLE = "masks delete nothing: blur takes nothing that is worth it from their labels"
+IDLE = "masks delete nothing: blurring lowers the probability of their labels too little"
 
 
 def test_notes_of_many_requests_become_one_of_each_kind() -> None:

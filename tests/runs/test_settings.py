@@ -381,9 +381,9 @@ def test_untied_maps_have_no_spread(tmp_path: Path) -> None:
         ({"labels": [3]}, "classes 0 to 2, but the list of labels contains 3"),
         ({"labels": "top4"}, "more labels than the model's 3 classes"),
         ({"infill": "pink"}, "unknown infill 'pink'; choose from gray, blur, random, blur:SIGMA, image:FILE"),
-        ({"infill": "blur:wide"}, "infill 'blur:wide' has no width from 0 to 1000 pixels"),
-        ({"infill": ("gray", "blur:0")}, "infill 'blur:0' has no width"),
-        ({"infill": "blur:nan"}, "infill 'blur:nan' has no width"),
+        ({"infill": "blur:wide"}, "infill 'blur:wide' needs a width above 0 and up to 1000 pixels"),
+        ({"infill": ("gray", "blur:0")}, "infill 'blur:0' needs a width"),
+        ({"infill": "blur:nan"}, "infill 'blur:nan' needs a width"),
         ({"infill": ("gray", "zero")}, "unknown infill 'zero'; choose from"),
         ({"infill": "image:"}, "there is no image"),
         ({"infill": "image:nowhere.png"}, "there is no image nowhere.png"),
@@ -428,7 +428,7 @@ def test_a_file_that_is_no_picture_is_named(tmp_path: Path) -> None:
 def test_a_map_that_does_not_fit_is_named(tmp_path: Path) -> None:
     """The bundle, the image and the label, before the size."""
     for infill in ("gray", "blur"):
-        with pytest.raises(BadInput, match=r"maps, image 'image-0', label \d: a map of 9x6 cannot lie"):
+        with pytest.raises(BadInput, match=r"maps, image 'image-0', label \d: a map of 9x6 does not fit"):
             run(tmp_path, infill=infill, maps={label: noise_maps(3, 1, (9, 6)) for label in range(3)})
 
 
@@ -467,7 +467,7 @@ def _evaluate(files: tuple[Path, Path], out: Path, *more: str) -> "subprocess.Co
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--range", "0.2"], "--range 0.2 is not like 0.2:0.6"),
+        (["--range", "0.2"], "--range 0.2 is not a range such as 0.2:0.6"),
         (["--labels", "top9"], "more labels than the model's 4 classes"),
         (["--protocol", "paper", "--steps", "auto"], "takes every pixel count"),
         (["--infill", "image:none.png"], "there is no image none.png"),

@@ -67,4 +67,4 @@ def test_what_is_no_decision_is_refused_in_a_sentence(sealed: Path, tmp_path: Pa
     refused(command("sign-off", made_run(tmp_path / "open"), *BY), "has no SHA256SUMS")
     assert read_sign_off(sealed) is None
     command("sign-off", sealed, *BY)
-    refused(command("sign-off", sealed, *BY), "a decision is not replaced", "remove it first")
+    refused(command("sign-off", sealed, *BY), "already exists", "remove it first")

@@ -97,9 +97,9 @@ def _prepare(model: OnnxClassifier, options: MaskOptions) -> Learner:
     signature, batch = model.signature, model.signature.fixed_batch
     infills = options.distractors if options.infill == "distractors" else 1
     if batch is not None and signature.rows != "dependent" and batch % (infills * options.masks):
-        rows = f"the {infills} distractors of each of {options.masks} masks"
+        rows = f"{infills} distractors x {options.masks} masks"
         remedy = f", or learn with --option distractors={batch} --option masks=1"
-        raise NoGradient(f"batches of {batch}, all that the model takes, do not fit {rows}", remedy)
+        raise NoGradient(f"the model only takes batches of {batch}, not a multiple of {rows}", remedy)
     recipe = Recipe(
         infills, options.masks, factor_for(model, options.factor), options.tv,
         1 / (signature.height * signature.width) if options.l1 is None else options.l1,

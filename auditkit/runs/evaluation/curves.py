@@ -323,5 +323,5 @@ def _check_finite(prob: Array, *, renormalised: bool) -> None:
     if np.isfinite(prob).all():
         return
     if renormalised and not np.isinf(prob).any():
-        raise RuntimeFailure("a masked image has NaN, or probability 0 for every label to renormalise over.")
+        raise RuntimeFailure("the model returned NaN for a masked image, or probability 0 for the whole label set.")
     raise RuntimeFailure("the model returned NaN or infinity for a masked image.")

@@ -200,7 +200,7 @@ def blur_sigma(name: str) -> float:
     except ValueError:
         sigma = 0.0
     if not 0 < sigma <= MOST_SIGMA:
-        raise BadInput(f"infill '{name}' has no width from 0 to {MOST_SIGMA:g} pixels; blur:5 is one.")
+        raise BadInput(f"infill '{name}' needs a width above 0 and up to {MOST_SIGMA:g} pixels, such as blur:5.")
     return sigma
 
 

@@ -46,7 +46,7 @@ def answers(
     failed, _ = execute(model, work, units, kept, silent(0), at_once=1)
     if failed:  # once more, so that the error is the model's own
         work(failed[0], nullcontext(), silent(0))
-        raise RuntimeFailure("the model failed on images of an exchange, and then did not; run the command again.")
+        raise RuntimeFailure("the model failed on exchanged images, but not on a second try; run the command again.")
     return [results[unit] for unit in units]
 
 

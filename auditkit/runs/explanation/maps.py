@@ -141,7 +141,7 @@ def _check_same(bundle: RecordedBundle, digests: Mapping[str, str], infill: str)
     problem = _difference(bundle.record, digests, infill)
     if problem:
         remedy = "give the same images, card and --pool, or use a new bundle"
-        raise BadInput(f"{bundle.path} has maps that were made otherwise: {problem}; {remedy}.")
+        raise BadInput(f"{bundle.path} has maps that were made from other inputs: {problem}; {remedy}.")
 
 
 def other_inputs(record: Record, images: UnitImages, infill: str) -> str:
@@ -152,7 +152,7 @@ def other_inputs(record: Record, images: UnitImages, infill: str) -> str:
 def _difference(record: Record, digests: Mapping[str, str], infill: str) -> str:
     for image, digest in digests.items():
         if record.images.get(image, digest) != digest:
-            return f"image '{image}' is another picture here, or prepared otherwise"
+            return f"image '{image}' has other content here, or was preprocessed differently"
     same = record.infill in ("", infill)
     return "" if same else "pixels were replaced with another gray or other images"
 

@@ -37,7 +37,7 @@ def read(folder: Path) -> dict[str, str]:
     digests: dict[str, str] = {}
     *lines, rest = (folder / SUMS).read_bytes().split(b"\n")
     if rest:
-        raise BadInput(f"{folder / SUMS}: its last line is torn, or not one of the list.")
+        raise BadInput(f"{folder / SUMS}: its last line is cut short, or does not belong there.")
     for number, line in enumerate(lines, start=1):
         match = LINE.fullmatch(os.fsdecode(line))
         backslash, digest, name = match.groups() if match else ("", "", "")

@@ -116,7 +116,7 @@ def decoded(key: str, content: bytes, columns: Sequence[str] | None = None) -> A
 
     start, digest = _seal(content)
     if content[start : start + 64] != digest:
-        raise ValueError("is torn, or was changed after it was written")
+        raise ValueError("is cut short, or was changed after it was written")
     file = pq.ParquetFile(pa.BufferReader(content))
     metadata = file.metadata.metadata
     if metadata[b"auditkit.key"] != key.encode():

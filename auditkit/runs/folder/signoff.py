@@ -37,12 +37,12 @@ class SignOff:
 
 
 def sign_off(run: Path, name: str, role: str, decision: str, day: date, comment: str = "") -> SignOff:
-    """Write a decision beside the files of a sealed run; another one is not replaced."""
+    """Write a decision into the folder of a sealed run; an earlier one is never overwritten."""
     path = run / SIGNED_OFF
     if not (run / SUMS).is_file():
         raise BadInput(f"{run} has no {SUMS}, so it is not a finished audit; sign off what `auditkit audit` wrote.")
     if path.exists():
-        raise BadInput(f"{path} exists; a decision is not replaced. To decide again, remove it first.")
+        raise BadInput(f"{path} already exists. To decide again, remove it first.")
     if decision not in DECISIONS:
         raise BadInput(f"there is no decision '{decision}'; use {', '.join(DECISIONS)}.")
     signed = from_json(SignOff, {"name": name, "role": role, "decision": decision, "date": day.isoformat(),

@@ -1,6 +1,6 @@
 """A run's folder: its settings, its units of work as Parquet parts, its results.
 
-Every file is written aside, flushed to disk and renamed: it is there whole or not at all, whenever the writer dies.
+Every file is written to a temporary name, flushed and renamed: it is complete or absent, whenever the writer dies.
 A part carries its key and a digest of its own bytes, so that what was torn, changed or renamed is never reused.
 """
 
@@ -68,7 +68,7 @@ class Store:
         if (self.folder / RUN).exists():
             change = _difference(self.settings(), settings)
             if change:
-                raise BadInput(f"{self.folder} has other settings: {change}. Give those of the run, or a new folder.")
+                raise BadInput(f"{self.folder} holds a run with other settings: {change}. Use those, or a new folder.")
         else:
             self.refuse_other_content()
 
