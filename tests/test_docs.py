@@ -1,17 +1,23 @@
-"""The documentation names files and functions that exist, and its links lead somewhere."""
+"""The documentation names files, functions and commands that exist, and its links lead somewhere."""
 
 import importlib
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import auditkit
+from auditkit.cli.main import app
+from auditkit.errors import BadInput
 from auditkit.report import pipeline
 from auditkit.runs.evaluation.settings import CONVENTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+GUIDE = ROOT / "docs" / "guide.md"
 TOP = [path for path in (ROOT / "auditkit").iterdir() if path.suffix in ("", ".py") and path.name[0] != "_"]
 PACKAGES = {path.stem for path in TOP}
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -85,6 +91,65 @@ def test_help_of_checks_leads_to_headings() -> None:
 def test_a_name_that_is_gone_is_noticed() -> None:
     text = "`auditkit/gone.py`, `model.read.gone`, `auditkit.gone.read`, `model.read.read`, `docs/metrics.md`, `a.b`"
     assert missing(text) == ["auditkit/gone.py", "model.read.gone", "auditkit.gone.read"]
+
+
+def commands(text: str) -> list[str]:
+    """The auditkit commands in indented blocks and in fenced blocks of sh."""
+    fenced = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return re.findall(r"^ {4}(auditkit .*)$", text, re.MULTILINE) + [
+        line for block in fenced for line in block.splitlines() if line.startswith("auditkit ")
+    ]
+
+
+def parse(line: str) -> str:
+    """The name of the command in a line, whose options are read as if it was run."""
+    words = shlex.split(line, comments=True)[1:]
+    verb: Any = typer.main.get_command(app)
+    context = verb.context_class(verb)
+    names = []
+    while hasattr(verb, "commands"):
+        names.append(words.pop(0))
+        verb = verb.commands[names[-1]]
+        is_group = hasattr(verb, "commands")
+        context = verb.make_context(names[-1], words[:1] if is_group else words, parent=context)
+    return " ".join(names)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the ours.toml of the guide."""
+    block = GUIDE.read_text().partition("the command line wins:\n")[2].partition("\nNo config")[0]
+    (tmp_path / "ours.toml").write_text(block)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_commands_in_the_documentation_exist_with_these_options(page: Path) -> None:
+    for line in commands(page.read_text()):
+        parse(line)
+
+
+@pytest.mark.usefixtures("config")
+def test_the_documentation_shows_every_command() -> None:
+    shown = {parse(line) for page in [*PAGES, ROOT / "README.md"] for line in commands(page.read_text())}
+    verbs: Any = typer.main.get_command(app)
+    names = {
+        f"{name} {inner}".strip() for name, verb in verbs.commands.items() for inner in getattr(verb, "commands", [""])
+    }
+    assert names - shown == {"demo"}  # shown as `make demo`
+
+
+@pytest.mark.usefixtures("config")
+def test_a_command_or_an_option_that_is_gone_is_noticed(tmp_path: Path) -> None:
+    for line in ("auditkit gone", "auditkit policy gone"):
+        with pytest.raises(KeyError):
+            parse(line)
+    with pytest.raises(Exception, match="No such option"):
+        parse("auditkit report run --gone")
+    (tmp_path / "ours.toml").write_text("[audit]\ngone = 1\n")
+    with pytest.raises(BadInput, match="unknown key 'gone'"):
+        parse("auditkit audit vendor.onnx images/ --config ours.toml")
 
 
 def test_every_package_is_described() -> None:

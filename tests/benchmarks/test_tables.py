@@ -59,7 +59,7 @@ def test_the_figures_on_the_front_page_are_those_of_the_results() -> None:
         [f"{line['times_peers']['eager']:.1f}" for line in found("explain-cpu")["lines"]],
         [f"{ours['gray', name]:.2f}" for name in ("worst_completeness", "worst_soundness")],
     ]
-    page = (FOLDER.parent / "README.md").read_text()
+    page = (FOLDER.parent / "docs" / "guide.md").read_text()
     lines = [line.split(" | ")[2] for line in page.split("## Measured")[1].splitlines() if line.endswith("json` |")]
     assert lines == [", ".join(one) for one in expected]
 

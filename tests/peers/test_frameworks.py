@@ -15,7 +15,7 @@ from tests.support.commands import auditkit as command
 
 torch = pytest.importorskip("torch")
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 IDS = [f"{index}.png" for index in range(3)]
 CLASSES = 4
 # What the explainers' own code warns of is not ours to mend.
@@ -81,18 +81,18 @@ def _import(library: str) -> None:
 
 
 @pytest.mark.parametrize(("library", "folder"), [("captum", "maps"), ("pytorch_grad_cam", "cam-maps")])
-def test_the_loops_of_the_readme(
+def test_the_loops_of_the_guide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: Any, images: Any, library: str, folder: str
 ) -> None:
     """Both loops over labels, as they stand there, fill a bundle that the check accepts."""
     _import(library)
-    blocks = README.read_text().partition("With Captum:\n")[2].partition("With pytorch-grad-cam:\n")[::2]
+    blocks = GUIDE.read_text().partition("With Captum:\n")[2].partition("With pytorch-grad-cam:\n")[::2]
     code = blocks[library != "captum"].partition("\n`bundle.add")[0]
     model = onnx_models.save(onnx_models.convnet(size=16, classes=CLASSES), tmp_path, "vendor.onnx")
     monkeypatch.chdir(tmp_path)
     object.__setattr__(net, "layer4", net[0])  # a name beside the layers, not one more of them
     variables = {"auditkit": auditkit, "net": net, "images": images, "ids": IDS, "labels": range(CLASSES)}
-    exec(textwrap.dedent(code), variables)  # noqa: S102 - our own README
+    exec(textwrap.dedent(code), variables)  # noqa: S102 - our own guide
     bundle = open_bundle(tmp_path / folder)
     assert bundle.labels == dict.fromkeys(IDS, tuple(range(CLASSES)))
     assert not any((bundle.get("1.png", 0) == bundle.get("1.png", label)).all() for label in range(1, CLASSES))
