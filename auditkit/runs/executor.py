@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from threading import Event, Semaphore
+from threading import Event, Lock, Semaphore
 from typing import Generic, Protocol, Self, TypeVar
 
 from auditkit.cores import usable_cores
@@ -110,10 +110,10 @@ class Shard:
 
 
 class InOrder(Generic[Unit, Result]):
-    """Keeps results in the order of their units, whichever is finished first."""
+    """Keeps results in the order of their units, whichever is finished first and in whichever thread."""
 
     def __init__(self, units: Iterable[Unit], keep: Callable[[Unit, Result], None]) -> None:
-        self._order, self._keep = deque(units), keep
+        self._order, self._keep, self._lock = deque(units), keep, Lock()
         self._waiting: dict[Unit, Result] = {}
 
     def __enter__(self) -> Self:
@@ -127,13 +127,15 @@ class InOrder(Generic[Unit, Result]):
 
     def keep(self, unit: Unit, result: Result) -> None:
         """Keep the result as soon as those before it are kept."""
-        self._waiting[unit] = result
-        self._go_on()
+        with self._lock:
+            self._waiting[unit] = result
+            self._go_on()
 
     def leave_out(self, unit: Unit) -> None:
         """Wait no longer for a unit."""
-        self._order.remove(unit)
-        self._go_on()
+        with self._lock:
+            self._order.remove(unit)
+            self._go_on()
 
     def _go_on(self) -> None:
         while self._order and self._order[0] in self._waiting:

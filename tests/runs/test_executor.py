@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import fields
 
@@ -94,6 +95,22 @@ def test_what_is_finished_is_kept_though_an_earlier_unit_failed() -> None:
         in_order.keep(2, None)
         assert kept == []
     assert kept == [2]
+
+
+def test_results_of_several_threads_are_kept_in_order() -> None:
+    """While one thread keeps a result, another one that brings the next waits."""
+    kept, overtaken = list[int](), threading.Event()
+
+    def keep(unit: int, _result: None) -> None:
+        if unit == 0:
+            overtaken.wait(0.2)
+        kept.append(unit)
+        overtaken.set()
+
+    with InOrder(range(2), keep) as in_order, ThreadPoolExecutor(2) as threads:
+        for future in [threads.submit(in_order.keep, unit, None) for unit in (0, 1)]:
+            future.result()
+    assert kept == [0, 1]
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
