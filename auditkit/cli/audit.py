@@ -3,15 +3,21 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from auditkit.cli import console, options
 from auditkit.cli.last_screen import print_last_screen
-from auditkit.cli.plans import Output, announce_audit, trial
+from auditkit.cli.plans import Output, announce, announce_audit, taken, trial
 from auditkit.cli.progress import scheduled, shown
 from auditkit.cli.sign import PasswordVariable, read_key
+
+if TYPE_CHECKING:
+    from auditkit.data.dataset import Dataset
+    from auditkit.model.classifier import OnnxClassifier
+    from auditkit.runs.executor import Shard
+    from auditkit.verdict.audit import AuditRequest
 
 
 @options.with_model_options()
@@ -67,15 +73,15 @@ def audit(
     from auditkit.evidence import attestation
     from auditkit.evidence.commitment import Commitment, commit
     from auditkit.metrics.curves import parse_steps
-    from auditkit.runs.evaluate import open_bundles
+    from auditkit.runs.evaluate import open_bundles, units_of
     from auditkit.runs.executor import Shard
     from auditkit.runs.explain import Explanation
     from auditkit.runs.folder.figures import Taking
     from auditkit.runs.folder.results import PolicyName
     from auditkit.verdict import audit as audits
     from auditkit.verdict import plan as plans
+    from auditkit.verdict import shards
     from auditkit.verdict.policy_file import read_policy
-    from auditkit.verdict.shards import audit_shard
 
     if shard is not None and sign is not None:
         raise typer.BadParameter("--shard computes a part of a run; give --sign with the command that finishes it")
@@ -95,24 +101,25 @@ def audit(
         explanation.resolved()  # refuses unknown options before the model is opened
         request = replace(request, explanation=explanation)
     plans.budget_of(budget or "none", request, "cpu")  # refuses a bad one before the model is opened
+    part = None if shard is None else Shard.parse(shard)
+    if part is not None:
+        shards.require_divisible(request)
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
+    request, output = replace(request, pool=infill_pool), Output(dry_run, as_json, quiet)
     audits.require_startable(classifier, dataset, request, folder)
-    if commit_to is not None:
+    units_of(classifier, dataset, request.evaluation, part)  # refuses too many shards before anything is written
+    if commit_to is not None and not dry_run:
         fixed = Commitment(PolicyName(rules.name, rules.sha256), classifier.identity, dataset.digest(), len(dataset),
                            request.evaluation.seed)  # fmt: skip
         request = replace(request, commitment=commit(commit_to, fixed))
-    if shard is not None:
-        with shown("evaluating", quiet=quiet) as progress:
-            units = audit_shard(classifier, dataset, request, folder, Shard.parse(shard), progress)
-        console.show_shard(as_json, shard, folder, *units)
+    if part is not None:
+        _audit_shard(classifier, dataset, request, folder, part, output)
         return
-    seconds = plans.budget_of(budget, request, classifier.device.name)
-    request, schedule = replace(request, pool=infill_pool), None
+    seconds, schedule = plans.budget_of(budget, request, classifier.device.name), None
     begun = None if dry_run else plans.resumed(request, folder, any_method=any_method)
     if begun is not None:
         request = begun
     else:
-        output = Output(dry_run, as_json, quiet)
         with trial(output):
             plan = plans.plan_audit(classifier, dataset, request, seconds, any_method=any_method)
             schedule = announce_audit(output, plan, seconds)
@@ -138,3 +145,28 @@ def audit(
         console.print_fields(console.identifiers(classifier, dataset) if verbose else [])
     if not exit_zero:
         raise typer.Exit(audits.EXIT_CODES[results.verdict or "inconclusive"])
+
+
+def _audit_shard(
+    classifier: "OnnxClassifier", dataset: "Dataset", request: "AuditRequest", folder: Path, shard: "Shard",
+    output: Output,
+) -> None:  # fmt: skip
+    """Say what a shard of an audit takes and, unless that is all, measure it."""
+    from auditkit.runs.evaluate import units_of
+    from auditkit.verdict import estimate
+    from auditkit.verdict.shards import audit_shard
+
+    schedule = None
+    if output.dry_run or not folder.exists():
+        with trial(output):
+            cost = estimate.evaluating(
+                classifier, dataset, request.evaluation, len(request.bundles), request.infill_pool
+            )
+            count = sum(map(len, units_of(classifier, dataset, request.evaluation, shard)))
+            what = f"{taken(count, len(dataset))}, supplied maps, policy {request.policy.name}"
+            schedule = announce(output, what, [cost], count)
+    if output.dry_run:
+        return
+    with shown("evaluating", schedule=schedule, quiet=output.quiet) as progress:
+        units = audit_shard(classifier, dataset, request, folder, shard, progress)
+    console.show_shard(output.as_json, str(shard), folder, *units)

@@ -72,24 +72,23 @@ def evaluate(
         ties=ties, tie_orders=tie_orders, seed=seed, draws=draws, controls=controls, deletion=deletion,  # type: ignore[arg-type]
         saliency=saliency, confidence=confidence, interval=interval,  # type: ignore[arg-type]
     )  # fmt: skip
+    part = None if shard is None else Shard.parse(shard)
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
     bundles = runs.open_bundles(heatmaps or [])
-    schedule = None
+    count, schedule = sum(map(len, runs.units_of(classifier, dataset, settings, part))), None
     if dry_run or not out.exists():
         output = plans.Output(dry_run, as_json, quiet)
         with plans.trial(output):
             cost = estimate.evaluating(classifier, dataset, settings, len(bundles), infill_pool)
-            what = f"{len(dataset)} images, {', '.join(bundles) or 'controls alone'}"
-            ways = plans.shorter_figures(cost, len(dataset))
-            schedule = plans.announce(output, what, [cost], len(dataset), ways)
+            what = f"{plans.taken(count, len(dataset))}, {', '.join(bundles) or 'controls alone'}"
+            ways = plans.shorter_figures(cost, count) if part is None else ()
+            schedule = plans.announce(output, what, [cost], count, ways)
     if dry_run:
         return
-    if shard is not None:
-        with shown("evaluating", quiet=quiet) as progress:
-            units = runs.evaluate_shard(
-                classifier, dataset, bundles, settings, out, Shard.parse(shard), progress, infill_pool
-            )
-        console.show_shard(as_json, shard, out, *units)
+    if part is not None:
+        with shown("evaluating", schedule=schedule, quiet=quiet) as progress:
+            units = runs.evaluate_shard(classifier, dataset, bundles, settings, out, part, progress, infill_pool)
+        console.show_shard(as_json, str(part), out, *units)
         return
     with shown("evaluating", schedule=schedule, quiet=quiet) as progress:
         summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)

@@ -53,20 +53,20 @@ def explain(
     request.resolved()  # refuses unknown options before the model is opened
     if pictures is not None and pictures.exists() and not pictures.is_dir():
         raise BadInput(f"--pictures {pictures} is a file; name a folder.")
+    part = None if shard is None else Shard.parse(shard)
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
     explanation = request.adapted_to(classifier)
     console.print_notes(explanation.notes, quiet)
-    schedule = None
+    count, schedule = len(runs.share_of(classifier, dataset, explanation, part)), None
     if dry_run or not out.exists():
         output = plans.Output(dry_run, as_json, quiet)
         with plans.trial(output):
-            what = f"{len(dataset)} images, maps by {explanation.method}"
+            what = f"{plans.taken(count, len(dataset))}, maps by {explanation.method}"
             cost = estimate.explaining(classifier, dataset, explanation, infill_pool)
-            ways = plans.shorter_maps(cost, len(dataset), explanation)
-            schedule = plans.announce(output, what, [cost], len(dataset), ways)
+            ways = plans.shorter_maps(cost, count, explanation) if part is None else ()
+            schedule = plans.announce(output, what, [cost], count, ways)
     if dry_run:
         return
-    part = Shard.parse(shard) if shard else None
     with shown("explaining", schedule=schedule, quiet=quiet) as progress:
         maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress, part)
     if pictures is not None:

@@ -56,10 +56,14 @@ def announce(
     return Schedule(rows, seconds, images)
 
 
+def taken(count: int, of: int) -> str:
+    """How many of the images are taken, in words."""
+    return f"{count} of {of} images" if count < of else f"{of} images"
+
+
 def announce_audit(output: Output, plan: "Plan", budget: float | None) -> Schedule:
     """The same for an audit, with what decides and what the budget chose."""
     request = plan.request
-    taken = f"{plan.most_images} of {plan.images} images" if plan.most_images < plan.images else f"{plan.images} images"
     method = request.explanation.method if request.explanation else ""
     maps = f"maps of the labels {plan.labels} by {method}" if method else "supplied maps"
     further = [("decides", plan.decision)]
@@ -71,7 +75,7 @@ def announce_audit(output: Output, plan: "Plan", budget: float | None) -> Schedu
     if plan.chosen and budget is not None:
         further.append(("budget", f"to keep within {duration(budget)}: {' '.join(plan.chosen)}; for everything: "
                                   "--budget none"))  # fmt: skip
-    what = f"{taken}, {maps}, policy {request.policy.name}"
+    what = f"{taken(plan.most_images, plan.images)}, {maps}, policy {request.policy.name}"
     return announce(output, what, plan.costs, plan.most_images, shorter_audit(plan), further)
 
 

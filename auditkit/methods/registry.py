@@ -11,6 +11,7 @@ from auditkit.methods.differences import method as differences
 from auditkit.methods.mask import method as mask
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier
+from auditkit.model.device import CPU, DeviceProfile
 
 MOST_SHARED = 16  # images of a request in an engine, so that every GPU gets one
 
@@ -35,8 +36,17 @@ class Method:
             images = self.images * model.device.learning_factor
             shared = model.settings is not None and model.settings.engine is not None
             return min(images, MOST_SHARED) if shared else images
-        pixels = model.signature.height * model.signature.width
-        return 1 if pixels > model.device.slow_pixels else self.images
+        return self._without_learning(model, model.device)
+
+    def indivisible(self, model: AnyClassifier) -> int:
+        """Images that no boundary between shards divides: those of a request on a CPU.
+
+        It depends on neither the device nor the engine, so that shards of several machines fit together.
+        """
+        return self.images if self.learns else self._without_learning(model, CPU)
+
+    def _without_learning(self, model: AnyClassifier, device: DeviceProfile) -> int:
+        return 1 if model.signature.height * model.signature.width > device.slow_pixels else self.images
 
 
 def _control(request: Request, _options: gradients.Plain, *, name: str) -> MethodResult:

@@ -1,8 +1,8 @@
 """Evaluates heatmaps over a set of images: every unit is measured once, its rows are kept, and all are summed up."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,8 @@ from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.batch import prepare
 from auditkit.runs.evaluation.curves import expected_rows
 from auditkit.runs.evaluation.measure import Row, measure
-from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation, unit_keys, without_paths
-from auditkit.runs.evaluation.settings import Evaluation, units
+from auditkit.runs.evaluation.plan import EvaluationPlan, RunRecord, plan_evaluation, unit_keys, without_paths
+from auditkit.runs.evaluation.settings import Evaluation, resolved, units
 from auditkit.runs.executor import (
     Progress,
     Shard,
@@ -30,6 +30,7 @@ from auditkit.runs.executor import (
 )
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.figures import Batch as EarlierBatch
+from auditkit.runs.folder.figures import Runtime
 from auditkit.runs.folder.parquet import fitted, with_failed_images
 from auditkit.runs.folder.store import MissingUnit, Store
 from auditkit.runs.summary.results import results
@@ -61,22 +62,15 @@ def evaluate(
     Rows are kept in memory without `out`. Results are written into a folder, but not into an open store. The first
     images may have been measured in `earlier` batches, whose units are kept.
     """
-
-    def plan_for(classifier: AnyClassifier) -> EvaluationPlan:
-        return plan_evaluation(classifier, images, bundles, settings, pool)
-
-    with ThreadPoolExecutor(1) as aside:
-        plan, runtime = runtime_check.checked(plan_for(model), aside, plan_for)
-        runtime_check.check_other_kinds(plan)
+    with _checked_plan(model, images, bundles, settings, pool) as (plan, runtime):
         pixels, device, tick = plan.span.pixels, plan.model.device, progress(len(images))
         if out is None:
-            every_unit = units(range(len(images)), pixels, model.signature.classes, device, plan.settings)
+            every_unit = units_of(model, images, settings)
             tables: dict[range, pa.Table] = {}
             _measure_units(plan, every_unit, tables.__setitem__, tick)
             return summarise(lambda _=None: (tables[unit] for unit in every_unit), plan.settings, runtime.result())
         record = plan.record()
-        settings_record = without_paths(to_object(record))
-        with nullcontext(out) if isinstance(out, Store) else Store.open(out, settings_record) as store:
+        with _opened(out, record) as store:
             keys = unit_keys(record.batches(earlier), pixels, device, plan.settings)
             stored = set(store.keys())
             missing = [unit for unit, key in keys.items() if key not in stored]
@@ -102,15 +96,48 @@ def evaluate_shard(
     out: "Path | Store", shard: Shard, progress: Progress = silent, pool: Dataset | None = None,
 ) -> tuple[int, int]:  # fmt: skip
     """Measure a shard of the units into `out`, to be merged with the others; its number of units, and that of all."""
-    plan = plan_evaluation(model, images, bundles, settings, pool)
-    record = plan.record()
-    with nullcontext(out) if isinstance(out, Store) else Store.open(out, without_paths(to_object(record))) as store:
-        keys = unit_keys([record], plan.span.pixels, plan.model.device, plan.settings)
-        share = shard.part(list(keys))
-        missing, tick = [unit for unit in share if not store.has(keys[unit])], progress(sum(map(len, share)))
-        tick(sum(map(len, share)) - sum(map(len, missing)))
-        _measure_units(plan, missing, lambda unit, table: store.write(keys[unit], table), tick)
+    share = units_of(model, images, settings, shard)  # refuses too many shards before a folder is created
+    with _checked_plan(model, images, bundles, settings, pool) as (plan, runtime):
+        record = plan.record()
+        with _opened(out, record) as store:
+            keys = unit_keys([record], plan.span.pixels, plan.model.device, plan.settings)
+            missing, images_of_shard = [unit for unit in share if not store.has(keys[unit])], sum(map(len, share))
+            tick = progress(images_of_shard)
+            tick(images_of_shard - sum(map(len, missing)))
+            _measure_units(plan, missing, lambda unit, table: store.write(keys[unit], table), tick)
+        runtime.result()  # the shard that finds the runtime at fault says so
     return len(share), len(keys)
+
+
+def units_of(
+    model: AnyClassifier, images: Dataset, settings: Evaluation, shard: Shard | None = None
+) -> Sequence[range]:
+    """The units that the images are cut into; those of a shard alone, if one is given."""
+    signature = model.signature
+    pixels, classes = signature.height * signature.width, signature.classes
+    every_unit = units(range(len(images)), pixels, classes, model.device, resolved(settings, classes))
+    return every_unit if shard is None else shard.part(every_unit)
+
+
+@contextmanager
+def _checked_plan(
+    model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
+    pool: Dataset | None,
+) -> "Iterator[tuple[EvaluationPlan, Future[Runtime]]]":  # fmt: skip
+    """The plan in the precision that it is carried out in, and what its runtime is worth, found out meanwhile."""
+
+    def plan_for(classifier: AnyClassifier) -> EvaluationPlan:
+        return plan_evaluation(classifier, images, bundles, settings, pool)
+
+    with ThreadPoolExecutor(1) as aside:
+        plan, runtime = runtime_check.checked(plan_for(model), aside, plan_for)
+        runtime_check.check_other_kinds(plan)
+        yield plan, runtime
+
+
+def _opened(out: "Path | Store", record: RunRecord) -> AbstractContextManager[Store]:
+    """The store of a run in a folder; one that is open already stays so."""
+    return nullcontext(out) if isinstance(out, Store) else Store.open(out, without_paths(to_object(record)))
 
 
 def _measure_units(

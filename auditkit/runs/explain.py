@@ -166,10 +166,8 @@ def explain(
     Of a `shard`, only the maps of its images are made.
     """
     explanation = explanation.adapted_to(model)
-    size, left_out = explanation.resolved()[0].together(model), SkippedImages(model)
-    chunks = [range(start, min(start + size, len(images))) for start in range(0, len(images), size)]
-    chunks = chunks if shard is None else list(shard.part(chunks))
-    count = sum(map(len, chunks))
+    share, left_out = share_of(model, images, explanation, shard), SkippedImages(model)
+    chunks, count = _cut(share, explanation.resolved()[0].together(model)), len(share)
     tick = progress(count)
     with RecordedBundle(Bundle(out, model=model.identity, method=explanation.name())) as bundle:
         drawn = drawn_pool(model, images if pool is None else pool, explanation)
@@ -190,6 +188,19 @@ def explain(
         return maps
     note = flag_text(Flag("unusable-images", count=len(failed), total=count), failed)
     return replace(maps, notes=(*maps.notes, note))
+
+
+def share_of(model: AnyClassifier, images: Dataset, explanation: Explanation, shard: Shard | None) -> range:
+    """Positions of a shard's images, or of all; the boundaries are the same on every device, with any engine."""
+    every_image = range(len(images))
+    if shard is None:
+        return every_image
+    chunks = shard.part(_cut(every_image, explanation.resolved()[0].indivisible(model)))
+    return range(chunks[0].start, chunks[-1].stop)
+
+
+def _cut(images: range, size: int) -> list[range]:
+    return [images[start : start + size] for start in range(0, len(images), size)]
 
 
 def infill_digest(model: AnyClassifier, pool: Pool) -> str:

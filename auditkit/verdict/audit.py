@@ -86,6 +86,11 @@ class AuditRequest:
         changes = {name: value for name in CHANGEABLE if (value := getattr(self, name)) is not None}
         return replace(self.policy.evaluation, **changes)
 
+    @property
+    def infill_pool(self) -> Dataset | None:
+        """The pool if an infill is drawn from it; it may be there for the maps alone."""
+        return self.pool if "random" in self.evaluation.infills else None
+
 
 def audit(
     model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, phase: Phase = silent_phase,
@@ -288,9 +293,8 @@ def _measure_batch(
         about = subject(model, images)
         results = without_figures(about, resolved(settings, model.signature.classes), environment(model))
     else:
-        infill_pool = pool if "random" in settings.infills else None
         with phase("evaluating") as progress:
-            summary = evaluate(model, images, usable, settings, store, progress, infill_pool, earlier)
+            summary = evaluate(model, images, usable, settings, store, progress, request.infill_pool, earlier)
         results = run_results(summary)
     run = replace(
         results.run, refused_bundles=refused,

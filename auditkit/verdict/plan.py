@@ -86,8 +86,7 @@ def plan_audit(
 ) -> Plan:
     """The plan of an audit; within a budget, options are chosen that keep it, the method only if any will do."""
     rule = request.evaluation.labels or str(default_labels(model.signature.classes))
-    measuring = evaluating(model, images, request.evaluation, len(request.bundles) or 1,
-                           request.pool if "random" in request.evaluation.infills else None)  # fmt: skip
+    measuring = evaluating(model, images, request.evaluation, len(request.bundles) or 1, request.infill_pool)
     candidates = [request.explanation]
     if any_method and budget is not None and request.explanation is not None:
         quick = replace(request.explanation, method=QUICK_METHOD)

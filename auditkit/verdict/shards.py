@@ -12,15 +12,18 @@ from auditkit.runs.folder.store import Store
 from auditkit.verdict.audit import AuditRequest, about_run, refusals
 
 
+def require_divisible(request: AuditRequest) -> None:
+    """Refuse an audit of which later work depends on all figures or on maps that it makes itself."""
+    if request.explanation is not None or request.taking.in_batches:
+        raise BadInput("an audit in shards takes all images, and maps that are there: make them with explain --shard, "
+                       "merge them, and give --heatmaps.")  # fmt: skip
+
+
 def audit_shard(
     model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, shard: Shard, progress: Progress
 ) -> tuple[int, int]:
     """Measure a shard of an audit's units; its number of units, and that of all."""
-    if request.explanation is not None or request.taking.in_batches:
-        raise BadInput("an audit in shards takes all images, and maps that are there: make them with explain --shard, "
-                       "merge them, and give --heatmaps.")  # fmt: skip
-    refused, settings = refusals(model, request.bundles), request.evaluation
+    refused = refusals(model, request.bundles)
     usable = {name: maps for name, maps in request.bundles.items() if name not in refused}
-    pool = request.pool if "random" in settings.infills else None
     with Store.open(out, without_paths(about_run(model, images, request))) as store:
-        return evaluate_shard(model, images, usable, settings, store, shard, progress, pool)
+        return evaluate_shard(model, images, usable, request.evaluation, store, shard, progress, request.infill_pool)
