@@ -21,6 +21,7 @@ from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable
 from auditkit.runs.executor import Progress, Shard, SkippedImages, UnitProgress, retry_without_failing_images, silent
 from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter, gray, request_for
 from auditkit.runs.explanation.record import RecordedBundle, picture_digest
+from auditkit.runs.explanation.shares import Shares
 from auditkit.runs.folder.figures import ExplanationRequest, Flag
 from auditkit.runs.summary.wording import flag_text
 
@@ -169,9 +170,10 @@ def explain(
     share, left_out = share_of(model, images, explanation, shard), SkippedImages(model)
     chunks, count = _cut(share, explanation.resolved()[0].together(model)), len(share)
     tick = progress(count)
-    with RecordedBundle(Bundle(out, model=model.identity, method=explanation.name())) as bundle:
+    rule = explanation.labels or str(default_labels(model.signature.classes))
+    shares = None if shard is None else Shares(rule, _shares(model, images, explanation, shard.of))
+    with RecordedBundle(Bundle(out, model=model.identity, method=explanation.name()), shares) as bundle:
         drawn = drawn_pool(model, images if pool is None else pool, explanation)
-        rule = explanation.labels or str(default_labels(model.signature.classes))
         making = Making(model, images, drawn, explanation.seed, rule, explanation.make)
         writer = MapWriter(making, bundle, tick, infill_digest(model, drawn))
 
@@ -193,14 +195,26 @@ def explain(
 def share_of(model: AnyClassifier, images: Dataset, explanation: Explanation, shard: Shard | None) -> range:
     """Positions of a shard's images, or of all; the boundaries are the same on every device, with any engine."""
     every_image = range(len(images))
-    if shard is None:
-        return every_image
-    chunks = shard.part(_cut(every_image, explanation.resolved()[0].indivisible(model)))
-    return range(chunks[0].start, chunks[-1].stop)
+    return every_image if shard is None else _span(shard.part(_indivisible(model, every_image, explanation)))
+
+
+def _shares(model: AnyClassifier, images: Dataset, explanation: Explanation, of: int) -> tuple[tuple[str, ...], ...]:
+    """The names of each shard's images."""
+    chunks = _indivisible(model, range(len(images)), explanation)
+    spans = (_span(Shard(number, of).part(chunks)) for number in range(1, of + 1))
+    return tuple(images.ids[span.start : span.stop] for span in spans)
+
+
+def _indivisible(model: AnyClassifier, images: range, explanation: Explanation) -> list[range]:
+    return _cut(images, explanation.resolved()[0].indivisible(model))
 
 
 def _cut(images: range, size: int) -> list[range]:
     return [images[start : start + size] for start in range(0, len(images), size)]
+
+
+def _span(chunks: Sequence[range]) -> range:
+    return range(chunks[0].start, chunks[-1].stop)
 
 
 def infill_digest(model: AnyClassifier, pool: Pool) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import append, write_errors, write_whole
-from auditkit.data.bundle_files import HEADER, MAPS, split_reference
+from auditkit.data.bundle_files import HEADER, MAPS, Entry, split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.file_digests import remembered
 from auditkit.errors import BadInput, IntegrityFailure
@@ -31,6 +31,7 @@ from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier
 from auditkit.records import from_json, parse_object, to_object
 from auditkit.regular_files import read_regular, reason
+from auditkit.runs.explanation.shares import SHARES, Shares
 
 if sys.platform != "win32":
     import fcntl
@@ -58,6 +59,13 @@ class Part:
         for image, digests in self.maps.items():
             pairs += [(image, int(label)) for label in digests]
         return pairs
+
+    def only(self, pairs: Iterable[tuple[str, int]]) -> "Part":
+        """The same with some of its maps alone."""
+        maps: dict[str, dict[str, str]] = {}
+        for image, label in pairs:
+            maps.setdefault(image, {})[str(label)] = self.maps[image][str(label)]
+        return replace(self, maps=maps, images={image: self.images[image] for image in maps})
 
 
 class Record:
@@ -93,6 +101,19 @@ class Record:
         for image, digests in part.maps.items():
             self.maps.setdefault(image, {}).update(digests)
 
+    def read(self, bundle: HeatmapSet, entry: Entry, read: Callable[[Entry], tuple[Array, str]]) -> Array:
+        """A map as it is stored; IntegrityFailure where it is not the one that was made."""
+        recorded = self.maps.get(entry.image, {}).get(str(entry.label))
+        try:
+            values, _ = read(entry)
+        except BadInput:  # it cannot be read any more
+            values = None
+        if recorded is None or values is None or map_digest(values) != recorded:
+            file = bundle.path / split_reference(entry.heatmap)[0]
+            reason = "was not made here" if recorded is None else "was changed since it was made"
+            raise IntegrityFailure(f"{file} {reason} (image '{entry.image}', label {entry.label})")
+        return values
+
     @property
     def passes(self) -> int:
         """Images that the model has classified."""
@@ -125,8 +146,9 @@ class RecordedBundle:
     It is also the checkpoint of the method that makes the maps.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
-        self._bundle, self.path = bundle, bundle.path
+    def __init__(self, bundle: Bundle, shares: Shares | None = None) -> None:
+        """`shares` are those of the command, if the bundle is a shard."""
+        self._bundle, self.path, self._shares = bundle, bundle.path, shares
         self.record = Record()
         self._labels: dict[str, set[int]] = {}  # of the maps, by image
         self._lock: IO[bytes] | None = None
@@ -140,6 +162,7 @@ class RecordedBundle:
                 bundle = self.checked()
                 self._labels = {image: set(labels) for image, labels in bundle.labels.items()}
                 self._drop_unwritten()
+                self._write_shares()
                 with write_errors(self.path):
                     for path in unnamed_files(bundle):
                         path.unlink()
@@ -160,6 +183,11 @@ class RecordedBundle:
         if self._lock is None:
             self._bundle.create()
             self._lock = self._locked()
+            self._write_shares()
+
+    def _write_shares(self) -> None:
+        if self._shares is not None:
+            write_whole(self.path / SHARES, self._shares.encoded())
 
     def _locked(self) -> IO[bytes]:
         """The record, open, so that other processes are kept out of the bundle."""
@@ -202,16 +230,10 @@ class RecordedBundle:
     def _check(self, bundle: HeatmapSet) -> str:
         read = bundle.stored_reader()
         for entry in bundle.entries:
-            recorded = self.record.maps.get(entry.image, {}).get(str(entry.label))
             try:
-                stored = map_digest(read(entry)[0])
-            except BadInput:
-                stored = ""  # it cannot be read any more
-            if recorded != stored:
-                file = bundle.path / split_reference(entry.heatmap)[0]
-                reason = "was not made here" if recorded is None else "was changed since it was made"
-                what = f"{file} {reason} (image '{entry.image}', label {entry.label})"
-                raise IntegrityFailure(f"{what}; delete {bundle.path} and run the command again.")
+                self.record.read(bundle, entry, read)
+            except IntegrityFailure as error:
+                raise IntegrityFailure(f"{error}; delete {bundle.path} and run the command again.") from None
         return "sound"
 
     def make(self, request: Request, run: Callable[[Request], MethodResult], infill: str = "") -> None:

@@ -1,25 +1,47 @@
-"""Merges shards that were computed apart: bundles of maps into one, or the units of runs into one run."""
+"""Merges shards that were computed apart: bundles of maps into one, or the units of runs into one run.
+
+Shards are only read, so they may lie where nobody can write, and one that is not finished can go on.
+"""
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
-from auditkit.data.bundle_files import HEADER, read_header
-from auditkit.data.bundles import Bundle, open_bundle
-from auditkit.errors import BadInput
+from auditkit.arrays import Array
+from auditkit.data.bundle_files import HEADER
+from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
+from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.runs.explanation.record import Record, RecordedBundle
-from auditkit.runs.folder.store import RUN, Store
+from auditkit.runs.explanation.shares import Shares
+from auditkit.runs.folder.store import RUN, MissingUnit, Store
+
+_REMEDY = "Give the command of the shards again, with -o {out} and without --shard, to {aim}."
 
 
-def merge(shards: Sequence[Path], out: Path) -> str:
-    """Merge shards into a folder; what it holds now, in a sentence."""
-    if all((shard / HEADER).exists() for shard in shards):
-        return _merge_maps(sorted(shards, key=_natural), out)
+@dataclass(frozen=True)
+class Merged:
+    """What a folder of merged shards holds."""
+
+    summary: str
+    warnings: Sequence[str]  # what was left out, and what is missing
+    images_without_maps: Mapping[int, int] = field(default_factory=dict)  # by the number of their shard
+
+
+def merge(shards: Sequence[Path], out: Path) -> Merged:
+    """Merge shards into a folder, all that is sound in them."""
+    if out.resolve() in [shard.resolve() for shard in shards]:
+        raise BadInput(f"{out} is the folder for all shards and one of them; leave it out of the shards, since what "
+                       "it has is kept.")  # fmt: skip
+    with_maps, with_rows = ([shard for shard in shards if (shard / name).exists()] for name in (HEADER, RUN))
     for shard in shards:
-        if not (shard / RUN).exists():
+        if shard not in [*with_maps, *with_rows]:
             raise BadInput(f"{shard} is neither a run nor a bundle of maps; give the folders that --shard wrote.")
-    return _merge_runs(shards, out)
+    if with_maps and with_rows:
+        raise BadInput(f"{with_maps[0]} has maps and {with_rows[0]} has rows; merge shards of one command.")
+    return _merge_maps(sorted(shards, key=_natural), out) if with_maps else _merge_runs(shards, out)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -27,7 +49,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path)) if part]
 
 
-def _merge_runs(shards: Sequence[Path], out: Path) -> str:
+def _merge_runs(shards: Sequence[Path], out: Path) -> Merged:
     stores = [Store(shard) for shard in shards]
     settings = stores[0].settings()
     for store in stores[1:]:
@@ -35,41 +57,100 @@ def _merge_runs(shards: Sequence[Path], out: Path) -> str:
             raise BadInput(f"{store.folder} is a shard of another run than {shards[0]}; merge shards of one command.")
     with Store.open(out, settings) as merged:
         for store in stores:
-            for key in store.keys():  # noqa: SIM118 - not a dict
-                if not merged.has(key):
-                    merged.write(key, store.read(key))
+            _add_units(merged, store)
         count = len(merged.keys())
-    return (f"{out} has {count} units of rows. Give the command of the shards again, with -o {out} and without "
-            "--shard, to measure what is missing and to write the results.")  # fmt: skip
+    remedy = _REMEDY.format(out=out, aim="measure what is missing and write the results")
+    notes = tuple(chain.from_iterable(store.notes for store in (*stores, merged)))
+    return Merged(f"{out} has {count} units of rows. {remedy}", notes)
 
 
-def _merge_maps(shards: Sequence[Path], out: Path) -> str:
-    header = read_header(shards[0])
-    for shard in shards[1:]:
-        other = read_header(shard)
-        if (other.model, other.method, other.frame) != (header.model, header.method, header.frame):
-            raise BadInput(
-                f"{shard} has maps of another model or method than {shards[0]}; merge shards of one command."
-            )
+def _add_units(merged: Store, shard: Store) -> None:
+    """Add the units that are missing; the shard's notes name those that are damaged."""
+    for key in shard.keys():  # noqa: SIM118 - not a dict
+        if merged.has(key):
+            continue
+        try:
+            merged.write(key, shard.read(key))
+        except MissingUnit:
+            continue
+
+
+class _Shard(NamedTuple):
+    """A shard of maps, as far as it is finished."""
+
+    maps: HeatmapSet
+    record: Record
+    shares: Shares | None
+
+
+def _read(path: Path) -> _Shard:
+    maps = open_bundle(path)  # before the record, which names maps before they are written
+    return _Shard(maps, Record.of(path), Shares.of(path))
+
+
+# What all shards of a command have in common, unless they have nothing yet, and what is said of others.
+_COMMON: dict[str, Callable[[_Shard], object]] = {
+    "has maps of another model or method": lambda shard: (
+        shard.maps.header.model, shard.maps.header.method, shard.maps.header.frame
+    ),
+    "hides pixels behind another gray or other pictures": lambda shard: shard.record.infill,
+    "has maps of other labels": lambda shard: shard.shares and shard.shares.labels,
+    "was cut from other images, or into another number of shards,": lambda shard: shard.shares and shard.shares.images,
+}  # fmt: skip
+
+
+def _check_common(shards: Sequence[_Shard]) -> None:
+    for difference, fact in _COMMON.items():
+        known = [shard for shard in shards if fact(shard)]
+        for shard in known[1:]:
+            if fact(shard) != fact(known[0]):
+                raise BadInput(f"{shard.maps.path} {difference} than {known[0].maps.path}; merge shards of one "
+                               "command.")  # fmt: skip
+
+
+def _merge_maps(paths: Sequence[Path], out: Path) -> Merged:
+    shards = [_read(path) for path in paths]
+    _check_common([_read(out), *shards] if (out / HEADER).exists() else shards)
+    header = shards[0].maps.header
     with RecordedBundle(Bundle(out, model=header.model, method=header.method, frame=header.frame)) as merged:
-        for shard in shards:
-            with RecordedBundle(Bundle(shard, model=header.model, method=header.method, frame=header.frame)) as bundle:
-                _add(merged, bundle.record, shard)
+        warnings = list(filter(None, (_add_maps(merged, shard) for shard in shards)))
+        if not (out / HEADER).exists():
+            raise BadInput("; ".join(["the shards have no maps that can be used", *warnings]) + ".")
         maps = merged.checked()
-    return f"{out} has {len(maps)} maps of {len(maps.labels)} images."
+    lacking, missing = _lacking(shards, maps)
+    warnings += [missing] if missing else []
+    remedy = _REMEDY.format(out=out, aim="make the maps that are missing")
+    summary = f"{out} has {len(maps)} maps of {len(maps.labels)} images."
+    return Merged(f"{summary} {remedy}" if warnings else summary, warnings, lacking)
 
 
-def _add(merged: RecordedBundle, record: Record, shard: Path) -> None:
-    """Add the maps that are missing, with their record."""
-    maps = open_bundle(shard)
-    read, entries = maps.stored_reader(), {(entry.image, entry.label): entry for entry in maps.entries}
-    if merged.record.infill not in ("", record.infill):
-        raise BadInput(f"{shard} hides pixels behind another gray or other pictures; merge shards of one command.")
-    for part in record.parts:
-        new: dict[str, dict[str, str]] = {}
+def _lacking(shards: Sequence[_Shard], maps: HeatmapSet) -> tuple[Mapping[int, int], str]:
+    """How many images of each shard have no map, and the same in words."""
+    for shard in shards:
+        if shard.shares is not None:
+            lacking = shard.shares.lacking(maps.labels)
+            return lacking, shard.shares.text(lacking) if lacking else ""
+    return {}, ""
+
+
+def _add_maps(merged: RecordedBundle, shard: _Shard) -> str:
+    """Add the sound maps that are missing, with their record; which were left out and why, in a sentence."""
+    unread, problems = {(entry.image, entry.label): entry for entry in shard.maps.entries}, list[str]()
+    read, upsampling = shard.maps.stored_reader(), shard.maps.header.upsampling
+    for part in shard.record.parts:
+        sound: dict[tuple[str, int], Array] = {}
         for image, label in part.pairs():
-            if label not in merged.labels_of(image):
-                new.setdefault(image, {})[str(label)] = part.maps[image][str(label)]
-        added = replace(part, maps=new, images={image: part.images[image] for image in new})
-        if new:
-            merged.add_part(added, [read(entries[pair])[0] for pair in added.pairs()], maps.header.upsampling)
+            entry = unread.pop((image, label), None)
+            if entry is None or label in merged.labels_of(image):
+                continue
+            try:
+                sound[image, label] = shard.record.read(shard.maps, entry, read)
+            except IntegrityFailure as error:
+                problems.append(str(error))
+        if sound:
+            merged.add_part(part.only(sound), list(sound.values()), upsampling)
+    problems += [f"image '{image}', label {label}, was not made here" for image, label in unread]
+    if not problems:
+        return ""
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"maps of {shard.maps.path} were left out: {problems[0]}{more}"
