@@ -1,6 +1,7 @@
 """`auditkit evaluate`: measure how well heatmaps explain a model."""
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -87,7 +88,8 @@ def evaluate(
         return
     if part is not None:
         with shown("evaluating", schedule=schedule, quiet=quiet) as progress:
-            units = runs.evaluate_shard(classifier, dataset, bundles, settings, out, part, progress, infill_pool)
+            units = runs.evaluate_shard(classifier, dataset, bundles, settings, out, part, progress, infill_pool,
+                                         tuple(sys.argv))  # fmt: skip
         console.show_shard(as_json, str(part), out, *units)
         return
     with shown("evaluating", schedule=schedule, quiet=quiet) as progress:

@@ -32,6 +32,7 @@ from auditkit.runs.folder import checksums
 from auditkit.runs.folder.figures import Batch as EarlierBatch
 from auditkit.runs.folder.figures import Runtime
 from auditkit.runs.folder.parquet import fitted, with_failed_images
+from auditkit.runs.folder.sittings import units_logged
 from auditkit.runs.folder.store import MissingUnit, Store
 from auditkit.runs.summary.results import results
 from auditkit.runs.summary.summarise import Summary, summarise
@@ -70,7 +71,7 @@ def evaluate(
             _measure_units(plan, every_unit, tables.__setitem__, tick)
             return summarise(lambda _=None: (tables[unit] for unit in every_unit), plan.settings, runtime.result())
         record = plan.record()
-        with _opened(out, record) as store:
+        with _opened(out, record) as store, units_logged(store.folder, model):
             keys = unit_keys(record.batches(earlier), pixels, device, plan.settings)
             stored = set(store.keys())
             missing = [unit for unit, key in keys.items() if key not in stored]
@@ -94,12 +95,13 @@ def evaluate(
 def evaluate_shard(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
     out: "Path | Store", shard: Shard, progress: Progress = silent, pool: Dataset | None = None,
+    command: tuple[str, ...] = (),
 ) -> tuple[int, int]:  # fmt: skip
     """Measure a shard of the units into `out`, to be merged with the others; its number of units, and that of all."""
     share = units_of(model, images, settings, shard)  # refuses too many shards before a folder is created
     with _checked_plan(model, images, bundles, settings, pool) as (plan, runtime):
         record = plan.record()
-        with _opened(out, record) as store:
+        with _opened(out, record) as store, units_logged(store.folder, model, command, shard=True):
             keys = unit_keys([record], plan.span.pixels, plan.model.device, plan.settings)
             missing, images_of_shard = [unit for unit in share if not store.has(keys[unit])], sum(map(len, share))
             tick = progress(images_of_shard)

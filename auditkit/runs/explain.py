@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter, gray, req
 from auditkit.runs.explanation.record import RecordedBundle, picture_digest
 from auditkit.runs.explanation.shares import Shares
 from auditkit.runs.folder.figures import ExplanationRequest, Flag
+from auditkit.runs.folder.sittings import has_own_log, logged
 from auditkit.runs.summary.wording import flag_text
 
 MOST_POOL = 64  # images behind hidden pixels; more of them change nothing and fill the memory
@@ -172,10 +174,14 @@ def explain(
     tick = progress(count)
     rule = explanation.labels or str(default_labels(model.signature.classes))
     shares = None if shard is None else Shares(rule, _shares(model, images, explanation, shard.of))
-    with RecordedBundle(Bundle(out, model=model.identity, method=explanation.name()), shares) as bundle:
+    bundle = RecordedBundle(Bundle(out, model=model.identity, method=explanation.name()), shares)
+    with bundle, ExitStack() as log:
         drawn = drawn_pool(model, images if pool is None else pool, explanation)
         making = Making(model, images, drawn, explanation.seed, rule, explanation.make)
         writer = MapWriter(making, bundle, tick, infill_digest(model, drawn))
+        if has_own_log(model, shard=shard is not None):
+            bundle.create()
+            log.enter_context(logged(out, model))
 
         def without_some(unit: MapUnit) -> tuple[FailedImage, ...]:
             return retry_without_failing_images(

@@ -26,4 +26,5 @@ def audit_shard(
     refused = refusals(model, request.bundles)
     usable = {name: maps for name, maps in request.bundles.items() if name not in refused}
     with Store.open(out, without_paths(about_run(model, images, request))) as store:
-        return evaluate_shard(model, images, usable, request.evaluation, store, shard, progress, request.infill_pool)
+        return evaluate_shard(model, images, usable, request.evaluation, store, shard, progress, request.infill_pool,
+                              request.command)  # fmt: skip

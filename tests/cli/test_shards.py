@@ -84,7 +84,8 @@ def test_a_dry_run_of_a_shard_plans_its_share_and_does_nothing(
 
 @pytest.mark.parametrize("verb", ["explain", "evaluate", "audit"])
 @pytest.mark.parametrize(("shard", "words"), [
-    ("0/0", "is not like 2/8"), ("", "is not like 2/8"), ("9/9", "more shards than there are units of work, 3"),
+    ("0/0", "is not a shard such as 2/8"), ("", "is not a shard such as 2/8"),
+    ("9/9", "more shards than there are units of work, 3"),
 ])  # fmt: skip
 def test_a_shard_that_makes_no_sense_is_refused_before_anything_is_written(
     files: Files, tmp_path: Path, verb: str, shard: str, words: str

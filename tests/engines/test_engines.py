@@ -34,6 +34,7 @@ from auditkit.runs.evaluation import runtime_check
 from auditkit.runs.evaluation.plan import plan_evaluation
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation, explain
+from auditkit.runs.folder.checksums import SUMS
 from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import Store
 from tests.support.commands import auditkit, refused
@@ -79,17 +80,38 @@ def _closed(model: OnnxClassifier) -> None:
 
 
 def assert_same(first: Path, second: Path) -> None:
-    """The same files with the same bytes, but for the locks."""
-    names = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
-    assert names == sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
-    compared = [str(name) for name in names if name.name != ".lock"]
-    assert filecmp.cmpfiles(first, second, compared, shallow=False) == (compared, [], [])
+    """The same files with the same bytes, but for locks and the log of who computed what."""
+    names, others = _names(first), _names(second)
+    assert names == others
+    assert filecmp.cmpfiles(first, second, names, shallow=False) == (names, [], [])
+    for sums in first.rglob(SUMS):
+        lines, other_lines = (_without_log(path) for path in (sums, second / sums.relative_to(first)))
+        assert lines == other_lines
+
+
+def _names(folder: Path) -> list[str]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in (".lock", SITTINGS, SUMS)]
+    return sorted(str(path.relative_to(folder)) for path in paths)
+
+
+def _without_log(sums: Path) -> list[str]:
+    return [line for line in sums.read_text().splitlines() if not line.endswith(SITTINGS)]
+
+
+def _units(folder: Path) -> list[str]:
+    """The units that workers of a run or bundle computed, by its log."""
+    entries = [json.loads(line) for line in (folder / SITTINGS).read_text().splitlines()]
+    assert "started" in entries[0]
+    return sorted(entry["unit"] for entry in entries if "unit" in entry)
 
 
 @pytest.mark.parametrize("number", ["2", "4"])
 def test_several_processes_write_the_same_bytes(alone: Path, images: Path, tmp_path: Path, number: str) -> None:
     _closed(_work(images, tmp_path, Workers(number)))
     assert_same(alone, tmp_path)
+    assert not (alone / "run" / SITTINGS).exists()
+    assert _units(tmp_path / "maps") == [f"maps of images {where}" for where in ("0 to 15", "16 to 31", "32 to 39")]
+    assert _units(tmp_path / "run") == [f"rows of images {where}" for where in ("0 to 15", "16 to 31", "32 to 39")]
 
 
 def test_an_audit_by_two_processes_gives_the_same_figures_and_names_them(

@@ -2,13 +2,15 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import auditkit
+from auditkit.runs.folder.checksums import SUMS
+from auditkit.runs.folder.sittings import SITTINGS
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
@@ -50,9 +52,9 @@ def done(folder: Path, *words: object) -> tuple[str, list[str]]:
     return finished.stdout, warnings
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    """The files of a folder, but for locks."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+def content(folder: Path, omitted: Sequence[str] = (".lock", SITTINGS, SUMS)) -> dict[str, bytes]:
+    """The files of a folder, but for locks, the log of who computed what, and the list that has its digest."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in omitted)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -68,6 +70,17 @@ def test_merged_shards_have_the_bytes_of_one_process(folder: Path) -> None:
         assert done(folder, "merge", "run-3", "run-1", "run-2", "run-1", "-o", "rows")[1] == []
     done(folder, *RUN, "-o", "rows")
     assert content(folder / "rows") == content(folder / "run")
+
+
+@pytest.mark.parametrize("kind", ["maps", "run"])
+def test_merged_shards_have_the_logs_of_all(folder: Path, kind: str) -> None:
+    for _ in range(2):
+        done(folder, "merge", f"{kind}-2", f"{kind}-1", "-o", "together")
+    done(folder, "merge", f"{kind}-3", "-o", "together")
+    logs = [(folder / f"{kind}-{number}" / SITTINGS).read_bytes() for number in (1, 2, 3)]
+    assert all(b'"where"' in log for log in logs)
+    lines = (folder / "together" / SITTINGS).read_bytes().splitlines(keepends=True)
+    assert sorted(lines) == sorted({line for log in logs for line in log.splitlines(keepends=True)})
 
 
 def test_a_shard_of_rows_that_never_comes_is_measured_by_the_last_command(folder: Path) -> None:
@@ -106,7 +119,7 @@ def test_shards_are_only_read(folder: Path) -> None:
     for name in ("explained.jsonl", "manifest.csv"):
         with (shard / name).open("ab") as stream:
             stream.write(b'{"torn')
-    before = content(folder)
+    before = content(folder, omitted=(".lock",))
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     folder.chmod(0o755)
@@ -114,7 +127,7 @@ def test_shards_are_only_read(folder: Path) -> None:
     assert done(folder, "merge", "run-1", "run-2", "-o", "rows")[1] == []
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    after = content(folder)
+    after = content(folder, omitted=(".lock",))
     assert {name: after[name] for name in before} == before
     assert values(folder / "together") == values(folder / "maps")
 

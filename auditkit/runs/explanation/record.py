@@ -178,7 +178,7 @@ class RecordedBundle:
             for name in (UNFINISHED, f"{UNFINISHED}.part") if error is None else ():
                 (self.path / name).unlink(missing_ok=True)
 
-    def _create(self) -> None:
+    def create(self) -> None:
         """Create the bundle if it is new."""
         if self._lock is None:
             self._bundle.create()
@@ -270,7 +270,7 @@ class RecordedBundle:
 
     def add_part(self, part: Part, maps: Sequence[Array], upsampling: Upsampling | None = None) -> None:
         """Write the maps that a part names, in its order, after the part itself."""
-        self._create()
+        self.create()
         with write_errors(self.path / RECORD):
             append(self.path / RECORD, encoded(part))
         self.record.add(part)
@@ -292,7 +292,7 @@ class RecordedBundle:
         """Replace the arrays that were saved before."""
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, **arrays)
-        self._create()
+        self.create()
         write_whole(self.path / UNFINISHED, content.getvalue())
 
 

@@ -16,6 +16,7 @@ from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.runs.explanation.record import Record, RecordedBundle
 from auditkit.runs.explanation.shares import Shares
+from auditkit.runs.folder.sittings import add_logs
 from auditkit.runs.folder.store import RUN, MissingUnit, Store
 
 _REMEDY = "Give the command of the shards again, with -o {out} and without --shard, to {aim}."
@@ -58,6 +59,7 @@ def _merge_runs(shards: Sequence[Path], out: Path) -> Merged:
     with Store.open(out, settings) as merged:
         for store in stores:
             _add_units(merged, store)
+        add_logs(out, shards)
         count = len(merged.keys())
     remedy = _REMEDY.format(out=out, aim="measure what is missing and write the results")
     notes = tuple(chain.from_iterable(store.notes for store in (*stores, merged)))
@@ -116,6 +118,7 @@ def _merge_maps(paths: Sequence[Path], out: Path) -> Merged:
         warnings = list(filter(None, (_add_maps(merged, shard) for shard in shards)))
         if not (out / HEADER).exists():
             raise BadInput("; ".join(["the shards have no maps that can be used", *warnings]) + ".")
+        add_logs(out, paths)
         maps = merged.checked()
     lacking, missing = _lacking(shards, maps)
     warnings += [missing] if missing else []

@@ -1,18 +1,20 @@
 """The log of a run's sittings: when each began, with which command, where, and which worker computed what."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 
 from auditkit.data.atomic_write import append, write_whole
-from auditkit.errors import RuntimeFailure
+from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.device import location
+from auditkit.records import Json, parse_object
 from auditkit.runs.folder import provenance
 
 SITTINGS = "sittings.jsonl"
-START, UNIT = {"started", "command", "where"}, {"unit", "worker"}  # the keys of an entry of either kind
+_KINDS = {"started", "command", "where"}, {"unit", "worker"}  # the keys of an entry of either kind
 
 
 @contextmanager
@@ -35,6 +37,40 @@ def logged(out: Path, model: AnyClassifier, command: tuple[str, ...] = ()) -> It
         engine.on_unit = None
 
 
+def has_own_log(model: AnyClassifier, *, shard: bool) -> bool:
+    """Whether work outside of an audit is logged: with several workers, or as a shard."""
+    engine = None if model.settings is None else model.settings.engine
+    return shard if engine is None else engine.on_unit is None  # else an audit logs it with its own
+
+
+def units_logged(
+    out: Path, model: AnyClassifier, command: tuple[str, ...] = (), *, shard: bool = False
+) -> AbstractContextManager[object]:
+    """The same for such work; other work is not logged."""
+    return logged(out, model, command) if has_own_log(model, shard=shard) else nullcontext()
+
+
+def add_logs(out: Path, folders: Iterable[Path]) -> None:
+    """Add the logs of other folders, as far as they are not there."""
+    present = entries(out)
+    for entry in chain.from_iterable(map(entries, folders)):
+        if entry not in present:
+            _log(out, entry)
+
+
+def entries(out: Path) -> list[dict[str, Json]]:
+    """The entries of the log, but for a torn one; none where there is no log."""
+    path = out / SITTINGS
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return [parse_object(line, path) for line in lines]
+
+
+def problems(out: Path) -> list[str]:
+    """Entries that auditkit does not write."""
+    foreign = [entry for entry in entries(out) if entry.keys() not in _KINDS]
+    return [f"{SITTINGS} has entries that are neither the start of a sitting nor a unit of a worker"] if foreign else []
+
+
 def _heal(out: Path) -> None:
     """Remove a line that a power failure left torn."""
     path = out / SITTINGS
@@ -52,10 +88,8 @@ def _log(out: Path, entry: Mapping[str, object]) -> None:
 
 
 def _first_start(out: Path) -> str:
-    path = out / SITTINGS
     try:
-        with path.open("rb") as stream:
-            return str(json.loads(stream.readline())["started"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return min(str(entry["started"]) for entry in entries(out) if "started" in entry)
+    except (OSError, BadInput) as error:
         remedy = "" if isinstance(error, OSError) else " Remove this file and run the command again."
-        raise RuntimeFailure(f"{path} cannot be read ({error}). Finished work is kept.{remedy}") from None
+        raise RuntimeFailure(f"{out / SITTINGS} cannot be read ({error}). Finished work is kept.{remedy}") from None

@@ -11,16 +11,15 @@ from itertools import chain
 from auditkit.data.bundle_files import HEADER, OWN_PRODUCER, Header
 from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet, open_bundle
 from auditkit.model.device import PROFILES
-from auditkit.records import parse_object, to_json, to_object
+from auditkit.records import to_json, to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
 from auditkit.runs.explanation.record import FUNCTION, RECORD, Record, encoded, map_digest, unnamed_files
-from auditkit.runs.folder import provenance
+from auditkit.runs.folder import provenance, sittings
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import SHIPPED, RunFacts
-from auditkit.runs.folder.sittings import SITTINGS, START, UNIT
 from auditkit.runs.folder.store import RESULTS, RUN, digest
 from auditkit.runs.pictures.gallery import encoded_index, gallery_index
 from auditkit.runs.pictures.gallery_index import INDEX, GalleryIndex
@@ -59,6 +58,7 @@ def check_settings(recorded: RecordedRun) -> Outcome:
     problems += [f"{name} does not belong in such a run" for name in _superfluous(recorded)]
     expected = without_paths(recorded.about) if results.policy is None else _expected_settings(recorded)
     problems += [f"run.json: {text}" for text in differences(recorded.run, expected)]
+    problems += sittings.problems(recorded.store.folder)
     if results.policy is not None:
         problems += [f"{RESULTS}: {text}" for text in _provenance(recorded)]
     if not recorded.other_version:
@@ -71,7 +71,7 @@ def _superfluous(recorded: RecordedRun) -> list[str]:
     """Files and folders that only other runs have."""
     results, names, folder = recorded.results, set[str](), recorded.store.folder
     if results.policy is None:
-        names |= {POLICY, SITTINGS, REPORT, GALLERY, MAPS, RANDOMISED}
+        names |= {POLICY, REPORT, GALLERY, MAPS, RANDOMISED}
     if results.explained is None:
         names |= {MAPS, RANDOMISED}
     expected = {f"{RANDOMISED}/stage-{entry.stage}" for entry in stages(recorded)}
@@ -137,12 +137,10 @@ def _unlike_ours(recorded: RecordedRun) -> Iterator[str]:
 def _provenance(recorded: RecordedRun) -> Iterator[str]:
     """Facts about how an audit was made that contradict others of its folder."""
     results, run = recorded.results, recorded.results.run
-    sittings = (recorded.store.folder / SITTINGS).read_text("utf-8").splitlines()
-    entries = [parse_object(line.encode(), SITTINGS) for line in sittings]
-    if any(entry.keys() not in (START, UNIT) for entry in entries):
-        yield f"{SITTINGS} has entries that are neither the start of a sitting nor a unit of a worker"
-    first, *_, last = (entry for entry in [entries[0], *entries] if "started" in entry)
-    yield from differences([run.started, list(run.command or ())], [first["started"], last["command"]], "run")
+    starts = [entry for entry in sittings.entries(recorded.store.folder) if "started" in entry]
+    first = min((str(entry["started"]) for entry in starts), default=None)
+    command = starts[-1]["command"] if starts else None
+    yield from differences([run.started, list(run.command or ())], [first, command], "run")
     for name, text in (("started", run.started), ("ended", run.ended)):
         if text is None or datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) > datetime.now(UTC):
             yield f"run.{name} is {text}, which is not a time in the past"
