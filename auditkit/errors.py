@@ -1,5 +1,6 @@
 """The errors auditkit raises on purpose, each with the exit code it ends a command with."""
 
+import copyreg
 import difflib
 from collections.abc import Iterable
 
@@ -10,6 +11,10 @@ class AuditError(Exception):
     """A sentence for the user: what is wrong, where, and what to do next."""
 
     exit_code = 4
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """What a pickled copy is made of; its message is final, so no __init__ adds to it again."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class BadInput(AuditError):

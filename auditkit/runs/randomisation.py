@@ -207,7 +207,7 @@ def constant_note(stage: RandomisationStage) -> list[str]:
     return [f"stage {stage.stage}: {stage.constant} of {stage.n} {what}"] if stage.constant else []
 
 
-class NoMaps(Exception):
+class NoMaps(AuditError):
     """The method finds no maps of a changed model."""
 
 
