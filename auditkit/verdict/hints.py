@@ -118,10 +118,10 @@ def _clearly_positive(differences: Array) -> bool:
 
 def _gains(model: AnyClassifier, sample: Dataset, maps: HeatmapSet, settings: Evaluation) -> dict[str, Array]:
     """Relevance gain by image, of the maps as they are and after each change."""
-    changed = {name: _Changed(maps.path, maps.header, maps.entries, maps.notes, change)
-               for name, change in {_AS_THEY_ARE: dict, **CHANGES}.items()}  # fmt: skip
-    table = evaluate(model, sample, changed, settings).table
-    means = {name: image_means(table, name).get(METRIC) for name in changed}
+    changed = {change: _Changed(maps.path, maps.header, maps.entries, maps.notes, change) for change in CHANGES}
+    bundles = {_AS_THEY_ARE: maps, **changed}
+    table = evaluate(model, sample, bundles, settings).table
+    means = {name: image_means(table, name).get(METRIC) for name in bundles}
     return {name: gains for name, gains in means.items() if gains is not None}
 
 
@@ -129,9 +129,9 @@ def _gains(model: AnyClassifier, sample: Dataset, maps: HeatmapSet, settings: Ev
 class _Changed(HeatmapSet):
     """The maps of a bundle, changed as they are read."""
 
-    change: Change = dict
+    change: str = ""  # its name, since a function cannot be pickled
 
     def get(self, image: str, label: int) -> Array:
         """The map of one image and label, after the change."""
         read = super().get
-        return self.change({each: read(image, each) for each in self.labels.get(image, ())})[label]
+        return CHANGES[self.change]({each: read(image, each) for each in self.labels.get(image, ())})[label]
