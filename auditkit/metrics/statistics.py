@@ -16,7 +16,9 @@ failures that did not occur in the sample, so with few images such an interval i
 Beyond 5,000 images nothing is resampled: the normal distribution gives nearly the same ends.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -32,6 +34,7 @@ _DRAWS = 2000  # resamples; the coverage above was measured with as many
 _LEAST_DRAWS = 100  # fewer do not determine the 2.5 % quantiles
 FEWEST_VALUES = 5  # of images; of fewer, an interval would end at the worst and the best of them
 _CHUNK = 1 << 17  # resampled images in memory at once
+_MOST_KEPT = 1 << 21  # resampled images that are kept for the next metric, 8 bytes each
 _MOST_RESAMPLED = 5_000  # images; of more, resampling takes minutes, and their means are nearly normal
 _NEAR = 1e-12  # relative difference that rounding makes between equal means
 Bounds = tuple[float, float]  # the least and the greatest possible value
@@ -130,22 +133,31 @@ def _resampled_means(sums: Array, counts: Array, draws: int, seed: int) -> Array
 
     Of very many images, quantiles of the normal distribution that these means have: the work would take minutes.
     """
-    n, means = len(sums), np.empty(draws)
+    n = len(sums)
     if n > _MOST_RESAMPLED:
         from scipy.special import ndtri  # noqa: PLC0415  # slow to import
 
         value = sums.sum() / counts.sum()
         error = np.sqrt(((sums - value * counts) ** 2).sum()) / counts.sum()
         return np.asarray(value + error * ndtri((np.arange(draws) + 0.5) / draws))
-    rng = np.random.default_rng(seed)
     equal = bool(np.all(counts == counts[0]))
-    step = max(1, _CHUNK // n)
+    resamples = _kept_resamples if n * draws <= _MOST_KEPT else _resamples
+    means = [sums[chunk].sum(axis=1) / (n * counts[0] if equal else counts[chunk].sum(axis=1))
+             for chunk in resamples(n, draws, seed)]  # fmt: skip
+    return np.concatenate(means)
+
+
+def _resamples(n: int, draws: int, seed: int) -> Iterator[Array]:
+    """The images of each resample [draws, n], in chunks."""
+    rng, step = np.random.default_rng(seed), max(1, _CHUNK // n)
     for start in range(0, draws, step):
-        part = slice(start, min(start + step, draws))
-        resample = rng.integers(0, n, size=(part.stop - start, n), dtype=np.int32)
-        rows = n * counts[0] if equal else counts[resample].sum(axis=1)
-        means[part] = sums[resample].sum(axis=1) / rows
-    return means
+        yield rng.integers(0, n, size=(min(step, draws - start), n), dtype=np.int32)
+
+
+@lru_cache(maxsize=4)
+def _kept_resamples(n: int, draws: int, seed: int) -> tuple[Array, ...]:
+    """The same: drawing them takes longer than the means of one metric, and all metrics of a run share them."""
+    return tuple(chunk.astype(np.intp) for chunk in _resamples(n, draws, seed))
 
 
 def _levels(
