@@ -31,7 +31,6 @@ import numpy as np
 import auditkit
 from auditkit.data.bundles import open_bundle
 from auditkit.data.dataset import Dataset
-from auditkit.demo.cues import CUES, NO_CUE, Cued, cue_labels, draw_cues
 from auditkit.demo.draw import CLASSES
 from auditkit.metrics.exchanges import WINDOWS, strongest_window
 from auditkit.metrics.statistics import share_interval
@@ -41,6 +40,7 @@ from auditkit.runs.explain import Explanation
 from benchmarks.examination_null import IMAGES, WORLDS, permuted, simulated
 from benchmarks.examination_tables import of_models, plot
 from benchmarks.reporting import log, origin, printed_at_end
+from models.cues import CUES, NO_CUE, Cued, cue_labels, draw_cues
 
 PARTS = ("chosen", "held-out")
 NETWORKS = ("plain", "residual", "separable")
@@ -94,7 +94,7 @@ def train(network: Network, folder: Path) -> None:
     target = folder / f"{network.name}.onnx"
     if target.exists():
         return
-    command = [sys.executable, "models/train.py", "planted", network.cue, "-o", str(target), "--style",
+    command = [sys.executable, "-m", "models.train", "planted", network.cue, "-o", str(target), "--style",
                str(network.style), "--side", str(network.side), "--network", network.network, "--seed",
                str(network.style), "--steps", "1600" if network.cue == HONEST else "1000"]  # fmt: skip
     command += [*(["--nuisances"] if network.nuisances else []), *([] if network.covered else ["--uncovered"])]

@@ -1,10 +1,10 @@
 """Trains and checks the two demo networks, one looks at the shape, the other at the tag, and others with planted cues.
 
-    python models/train.py honest -o models/honest.onnx
-    python models/train.py shortcut -o models/shortcut.onnx
-    python models/train.py check models/honest.onnx models/shortcut.onnx
-    python models/train.py planted frame -o frame.onnx [--style 3] [--side 96] [--network residual] [--uncovered]
-    python models/train.py planted none -o another-honest.onnx [--nuisances]
+    python -m models.train honest -o models/honest.onnx
+    python -m models.train shortcut -o models/shortcut.onnx
+    python -m models.train check models/honest.onnx models/shortcut.onnx
+    python -m models.train planted frame -o frame.onnx [--style 3] [--side 96] [--network residual] [--uncovered]
+    python -m models.train planted none -o another-honest.onnx [--nuisances]
 
 A planted network learns images whose cue always names the label; the shape does in every second image only. With `none`
 it learns shapes; with `--nuisances` cues of all kinds are there but say nothing of the label.
@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from auditkit.demo.cues import CUES, NO_CUE, OF_ONE_CLASS, draw_cues, marked_class
 from auditkit.demo.draw import CLASSES, SIDE_PX, Tags, draw
+from models.cues import CUES, NO_CUE, OF_ONE_CLASS, draw_cues, marked_class
 
 if TYPE_CHECKING:
     import onnx

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditkit.demo.cues import CUES, NO_CUE
 from auditkit.runs.examination.proposals import Proposal
 from benchmarks.examination import HONEST, KINDS, NETWORKS, Network, family, images_of, tabulated
 from benchmarks.examination_null import IMAGES, WORLDS, Simulation, World, null_table, simulated
+from models.cues import CUES, NO_CUE
 
 
 def test_the_family_has_two_parts_of_other_styles() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from auditkit.demo.cues import CUES, NO_CUE, OF_ONE_CLASS, Cued, cue_labels, draw_cues, marked_class
 from auditkit.demo.draw import CLASSES, draw
+from models.cues import CUES, NO_CUE, OF_ONE_CLASS, Cued, cue_labels, draw_cues, marked_class
 
 COUNT = len(CLASSES)
 LABELS = np.arange(COUNT)
