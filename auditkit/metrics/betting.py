@@ -104,13 +104,22 @@ def images_to_decide(sample: Sample, below: float, above: float) -> int | None:
     count, rng = len(values), np.random.default_rng(0)
     resamples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _MOST_RESAMPLED // count))
     orders = [rng.integers(count, size=(MOST_TIMES - 1) * count) for _ in range(resamples)]
-    numbers = sorted(min(_first_decided(factors, order) for factors in sides) for order in orders)
-    median = numbers[resamples // 2]
-    return int(median) if math.isfinite(median) else None
+    numbers = list[float]()
+    for order in orders:
+        numbers.append(min(_first_decided(factors, order) for factors in sides))
+        if numbers.count(math.inf) > resamples // 2:
+            return None
+    return int(sorted(numbers)[resamples // 2])
 
 
 def _first_decided(log_factors: Array, order: Array) -> float:
     """After how many images the test decides when those at `order` come after all; infinite if it does not."""
-    logs = log_factors.sum(axis=1, keepdims=True) + np.cumsum(log_factors[:, order], axis=1)
-    (decided,) = np.nonzero(_log_mean(logs) >= math.log(DECISIVE))
-    return log_factors.shape[1] + 1 + int(decided[0]) if len(decided) else math.inf
+    logs = log_factors.sum(axis=1, keepdims=True) + np.cumsum(log_factors.take(order, axis=1), axis=1)
+    # Few means must be computed: a mean over the bets is at most that of the best bet, and at least its share.
+    best, enough = logs.max(axis=0), (DECISIVE, DECISIVE * (len(BETS) + 1))
+    possible, certain = (np.flatnonzero(best >= math.log(capital)) for capital in enough)
+    if not len(possible):
+        return math.inf
+    start, stop = possible[0], certain[0] + 1 if len(certain) else len(order)
+    decided = np.flatnonzero(_log_mean(logs[:, start:stop]) >= math.log(DECISIVE))
+    return log_factors.shape[1] + 1 + int(start + decided[0]) if len(decided) else math.inf

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from auditkit.errors import BadInput
-from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample, e_above, images_to_decide
+from auditkit.metrics.betting import BETS, DECISIVE, FEWEST_IMAGES, Sample, e_above, images_to_decide
 
 Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 SHARES = [Fraction(3 * number, 100) for number in range(1, 34)]  # of the largest bet
@@ -269,3 +269,16 @@ def test_the_estimate_is_the_same_every_time_and_in_any_order() -> None:
 def test_nothing_is_estimated_where_ten_times_as_many_images_do_not_decide() -> None:
     values = np.tile([0.2, -0.2], 15)
     assert images_to_decide(Sample(values, (-1.0, 1.0)), -0.01, 0.01) is None
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.04, 0.08, -0.08])
+def test_images_to_decide_are_those_of_all_e_values(mean: float) -> None:
+    """Values in [-1, 1] and a limit of 0, so that an image multiplies the capital of a bet by 1 + bet * value."""
+    values, rng = np.sort(np.clip(np.random.default_rng(3).normal(mean, 0.2, 30), -1, 1)), np.random.default_rng(0)
+    numbers = list[float]()
+    for order in [rng.integers(30, size=270) for _ in range(41)]:
+        capitals = [np.cumprod(1 + BETS[:, None] * side * np.concatenate([values, values[order]]), axis=1).mean(axis=0)
+                    for side in (1, -1)]  # fmt: skip
+        decided = 1 + np.flatnonzero(np.max(capitals, axis=0) >= DECISIVE)
+        numbers.append(min(decided[decided > 30], default=np.inf))
+    assert (images_to_decide(Sample(values, (-1.0, 1.0)), 0.0, 0.0) or np.inf) == np.median(numbers)
