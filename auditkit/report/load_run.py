@@ -74,12 +74,12 @@ def picture(folder: Path, name: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}" if content.startswith(magic) else ""
 
 
-def load(run: "str | Path") -> Loaded:
-    """The run in a folder, its rows not yet read."""
+def load(run: "str | Path", results: Results | None = None) -> Loaded:
+    """The run in a folder, its rows not yet read; its results are read unless they are given."""
     folder = Path(run)
     if not folder.is_dir():
         raise BadInput(f"there is no run {folder}; give the folder that audit or evaluate wrote.")
-    return Loaded(folder, Store(folder).results(), _gallery(folder / FOLDER / INDEX))
+    return Loaded(folder, results or Store(folder).results(), _gallery(folder / FOLDER / INDEX))
 
 
 def _gallery(path: Path) -> GalleryIndex | None:

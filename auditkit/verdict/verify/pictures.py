@@ -23,7 +23,7 @@ _AFTER_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7].*", re.DOTALL)  # from the mark
 
 def check_pictures(recorded: RecordedRun, plan: EvaluationPlan) -> Outcome:
     """Whether the gallery's pictures show the images and maps that they name."""
-    folder, gallery, count = recorded.store.folder, load(recorded.store.folder).gallery, 0
+    folder, gallery, count = recorded.store.folder, load(recorded.store.folder, recorded.results).gallery, 0
     problems, unchecked = list[str](), list[str]()
     if gallery is None:
         return Outcome("there are none")

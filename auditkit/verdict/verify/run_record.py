@@ -18,7 +18,7 @@ from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.plan import RunRecord, unit_keys
 from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.folder.results import CardValue, Results, Settings
-from auditkit.runs.folder.store import Store
+from auditkit.runs.folder.store import RESULTS, Store
 
 MOST_MISSING = 1000  # parts; a changed file may hold any number of images
 ROUNDING = 1e-7  # relative, between a stored number and the same one recomputed; versions of scipy differ by 2e-9
@@ -55,7 +55,8 @@ class RecordedRun:
     def of(cls, folder: Path) -> "RecordedRun":
         """The run in a folder; BadInput if no evaluation can have written run.json and results.json."""
         store = Store(folder)
-        run, plain, results = store.settings(), store.plain_results(), store.results()
+        run, plain = store.settings(), store.plain_results()
+        results = Results.parse(plain, folder / RESULTS)
         try:
             record = RunRecord.of(results)
             about: PlainRecord = to_object(record)

@@ -217,7 +217,7 @@ def _check_folder(result: Verification, recorded: RecordedRun) -> bool:
 
 def _check_shown(result: Verification, recorded: RecordedRun, summary: Summary | None) -> Outcome:
     """Check the gallery and the report, which are read together."""
-    loaded = load(recorded.store.folder)
+    loaded = load(recorded.store.folder, recorded.results)
     result.check("gallery", lambda: consistency.check_gallery(recorded, summary, loaded.gallery))
     return consistency.check_report(recorded, loaded)
 
