@@ -23,47 +23,41 @@ class Workers:
     number: str = "1"  # or auto: one for each GPU
     engine: str = "local"  # or ray, or ray:ADDRESS
 
+    def __post_init__(self) -> None:
+        on_ray = self.engine.partition(":")[0] == "ray"
+        if not on_ray and self.engine != "local":
+            raise BadInput(f"--engine {self.engine} is not local, ray or ray:ADDRESS.")
+        if on_ray and importlib.util.find_spec("ray") is None:
+            raise BadInput("--engine ray needs Ray; install it with: pip install 'onnx-auditkit[ray]'.")
+        if self.number != "auto" and not (self.number.isdecimal() and 1 <= int(self.number) <= MOST_WORKERS):
+            raise BadInput(f"--workers {self.number} is neither auto nor a number from 1 to {MOST_WORKERS:,}.")
+
     def serve(self, model: OnnxClassifier) -> None:
         """Let units of work with this model run in them."""
-        engine = _started(self.engine, _number(self.number), model)
+        number = None if self.number == "auto" else int(self.number)
+        kind, _, address = self.engine.partition(":")
+        engine = _on_ray(address or None, number, model) if kind == "ray" else _here(number, model)
         if engine is not None:
             model.use_engine(engine)
 
 
-def _started(engine: str, number: int | None, model: OnnxClassifier) -> Pool | None:
-    """The engine of this name for a model; None where this process alone is enough."""
-    kind, _, address = engine.partition(":")
-    if kind == "ray":
-        return _on_ray(address or None, number, model)
-    if engine != "local":
-        raise BadInput(f"--engine {engine} is not local, ray or ray:ADDRESS.")
-    on_cpu = model.device is CPU
-    count = number or (0 if on_cpu else len(gpu_names())) or 1
+def _here(number: int | None, model: OnnxClassifier) -> Pool | None:
+    """Processes on this machine, which may share GPUs; None where this process alone is enough."""
+    gpus = [] if model.device is CPU else _visible_gpus()
+    count = number or len(gpus) or 1
     if count == 1:
         return None
     threads = max(1, usable_cores() // count)
-    return Pool(lambda slot: LocalProcess(threads, {} if on_cpu else {_DEVICES: _gpu(slot)}), count)
+    return Pool(lambda slot: LocalProcess(threads, {_DEVICES: gpus[slot % len(gpus)]} if gpus else {}), count)
 
 
-def _number(workers: str) -> int | None:
-    """The number of workers; None to choose one."""
-    if workers == "auto":
-        return None
-    if not workers.isdecimal() or not 1 <= int(workers) <= MOST_WORKERS:
-        raise BadInput(f"--workers {workers} is neither auto nor a number from 1 to {MOST_WORKERS:,}.")
-    return int(workers)
-
-
-def _gpu(slot: int) -> str:
-    """The GPU of a slot, among those that this process may use; with more slots than GPUs, several share one."""
-    visible = os.environ.get(_DEVICES)
-    names = visible.split(",") if visible else [str(index) for index in range(len(gpu_names()))]
-    return names[slot % len(names)]
+def _visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: CUDA stops at the first that is none."""
+    count, visible = len(gpu_names()), os.environ.get(_DEVICES)
+    return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
 
 
 def _on_ray(address: str | None, number: int | None, model: OnnxClassifier) -> Pool:
-    if importlib.util.find_spec("ray") is None:
-        raise BadInput("--engine ray needs Ray; install it with: pip install 'onnx-auditkit[ray]'.")
     from auditkit.engines.ray_cluster import Cluster  # noqa: PLC0415 - takes a second
 
     cluster = Cluster(address)

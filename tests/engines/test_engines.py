@@ -22,12 +22,12 @@ import auditkit as auditkit_package
 from auditkit.data.dataset import Dataset
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
-from auditkit.engines import local, pool
+from auditkit.engines import local, pool, start
 from auditkit.engines.start import Workers, threads_that_fit
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import OnnxClassifier, load
-from auditkit.model.device import device_name
+from auditkit.model.device import CUDA, device_name
 from auditkit.model.doctor import versions
 from auditkit.runs.evaluate import evaluate, open_bundles
 from auditkit.runs.evaluation import runtime_check
@@ -201,6 +201,47 @@ def test_workers_and_shards_that_make_no_sense_are_refused(
     done = auditkit("explain", model, images, "-o", tmp_path / "maps", "--method", "gradient", "--quiet", *words)
     refused(done, answer)
     assert not (tmp_path / "maps").exists()
+
+
+@pytest.mark.parametrize(("words", "answer"), [
+    (("--workers", "0"), "neither auto nor a number"),
+    (("--engine", "slurm"), "is not local, ray or ray:ADDRESS"),
+    (("--engine", "ray:127.0.0.1:1"), "there is no Ray cluster"),
+])  # fmt: skip
+def test_workers_that_there_are_not_are_no_problem_of_a_run(
+    alone: Path, images: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], answer: str
+) -> None:
+    def none_there(address: str | None, *_rest: object) -> None:
+        raise BadInput(f"there is no Ray cluster {address}.")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: "ray is installed")
+    monkeypatch.setattr(start, "_on_ray", none_there)
+    done = auditkit("verify", alone / "run", "--model", bundled_model("honest"), "--images", images, "--heatmaps",
+                    f"maps={alone / 'maps'}", "--quiet", *words)  # fmt: skip
+    refused(done, answer)
+
+
+@pytest.mark.parametrize(("visible", "count", "gpus"), [
+    (None, 2, ["0", "1", "0"]), ("", 0, [None] * 3), ("0,1,", 2, ["0", "1", "0"]), ("0,-1,1", 1, ["0", "0", "0"]),
+    ("-1", 0, [None] * 3), ("GPU-8f1e,GPU-02ab", 2, ["GPU-8f1e", "GPU-02ab", "GPU-8f1e"]),
+])  # fmt: skip
+def test_every_process_gets_a_gpu_that_cuda_sees(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int, gpus: list[str | None]
+) -> None:
+    """CUDA stops at the first name that is none, so it counts fewer than there are commas."""
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(start, "gpu_names", lambda: ["a GPU"] * count)
+    monkeypatch.setattr(start, "LocalProcess", lambda _threads, environment: environment.get("CUDA_VISIBLE_DEVICES"))
+    model = load(bundled_model("honest"))
+    assert isinstance(model, OnnxClassifier)
+    model.device = CUDA
+    Workers("3").serve(model)
+    engine = model.settings.engine
+    assert isinstance(engine, pool.Pool)
+    assert [slot._start(slot._number) for slot in engine._slots] == gpus
 
 
 @pytest.fixture

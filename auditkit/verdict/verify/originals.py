@@ -52,6 +52,11 @@ class Originals:
             if path is not None and not path.exists():
                 raise BadInput(f"there is no {path}; give the file or folder that the run was made with.")
 
+    def start_workers(self, plan: EvaluationPlan) -> None:
+        """Let the work on a plan run in worker processes; BadInput if there are none, as on a cluster that is down."""
+        if isinstance(plan.model, OnnxClassifier):
+            self.workers.serve(plan.model)
+
 
 @dataclass
 class OpenedOriginals:
@@ -161,7 +166,6 @@ def _model(originals: OpenedOriginals, recorded: RecordedRun, locations: Origina
     model = originals.attempt(lambda: open_file(path, opening, settings))
     if model is None:
         return None
-    locations.workers.serve(model)
     originals.compare(f"the data of the model {path}", model.file.identity, file.identity)
     if file.external is not None and dict(model.file.external) != file.external:
         originals.problems.append("the digests of the model's data files are not those that the run records")

@@ -244,8 +244,9 @@ def _check_originals(
         reason = f"that takes {', '.join(missing)}" if missing else "originals and parts must hold first"
         result.checks.append(Check("sample", "", (), (f"whether rows and maps come out again: {reason}",)))
         return
-    seed = secrets.randbelow(2**32) if sampling.seed is None else sampling.seed
-    _recompute(result, recorded, plan, replace(sampling, seed=seed), opened[0], progress)
+    sampling = replace(sampling, seed=secrets.randbelow(2**32) if sampling.seed is None else sampling.seed)
+    locations.start_workers(plan)
+    _recompute(result, recorded, plan, sampling, opened[0], progress)
 
 
 def _check_baseline(recorded: RecordedRun, baseline: Path | None) -> Outcome:
@@ -293,8 +294,7 @@ def _recompute(
     unmapped = [position for position in order if plan.images.ids[position] in without][:images_mapped]
     also = [position for position in deciding if plan.images.ids[position] in mapped][:images_mapped]
     positions = list(dict.fromkeys([*drawn, *also]))
-    slack = 2 * tolerance.value
-    result.check("maps", lambda: maps.check_maps(recorded, plan, positions, opened.pool, slack, progress))
+    result.check("maps", lambda: maps.check_maps(recorded, plan, positions, opened.pool, 2 * tolerance.value, progress))
     if unmapped:
         result.check("unmapped", lambda: maps.check_unmapped(recorded, plan, unmapped, opened.pool))
     if recorded.results.randomisation is not None:
