@@ -8,21 +8,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from socket import socketpair
 
 from auditkit.engines.pool import ProcessLost, Tick
-from auditkit.engines.unit_runner import Job, UnitRunner
-from auditkit.errors import AuditError
+from auditkit.engines.unit_runner import Job, UnitRunner, outcome
 from auditkit.model import worker
 from auditkit.model.messages import Value
 from auditkit.model.runtime import SWITCH_SECONDS
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.engines.local import main; main()"
-_MOST_UNITS = 8  # of one process at a time
 
 
 class LocalProcess:
@@ -46,21 +43,26 @@ class LocalProcess:
 
     def _receive(self) -> None:
         """Hand each message to the call that waits for it; this runs in a thread."""
-        with suppress(EOFError, OSError):
-            while True:
-                number, kind, value = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own process
-                self._waiting[number].put((kind, value))
-        self._ended = True
-        for waiting in list(self._waiting.values()):
-            waiting.put(("lost", None))
+        try:
+            with suppress(EOFError, OSError, MemoryError):
+                while True:
+                    number, kind, value = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own process
+                    waiting = self._waiting.get(number)
+                    if waiting is not None:  # its call was not interrupted
+                        waiting.put((kind, value))
+        finally:  # whatever happened, nobody waits for an answer that never comes
+            self._ended = True
+            for waiting in list(self._waiting.values()):
+                waiting.put(("lost", None))
+            with self._sending:
+                self._connection.close()
 
     def _call(self, method: str, *arguments: Value, tick: Tick = lambda _done, _rows: None) -> Value:
         waiting: queue.SimpleQueue[tuple[str, Value]] = queue.SimpleQueue()
         number = next(self._numbers)
         self._waiting[number] = waiting
         try:
-            with self._sending:
-                self._connection.send_bytes(pickle.dumps((number, method, arguments)))
+            self._send(pickle.dumps((number, method, arguments)))
             while not (self._ended and waiting.empty()):
                 kind, value = waiting.get()
                 if kind == "tick":
@@ -71,11 +73,13 @@ class LocalProcess:
                     raise value
                 else:
                     break
-        except OSError:
-            pass
         finally:
             del self._waiting[number]
         raise ProcessLost("a worker process ended")
+
+    def _send(self, content: bytes) -> None:
+        with self._sending, suppress(OSError):  # _receive notices that the process has ended
+            self._connection.send_bytes(content)
 
     def load(self, job: Job) -> str:
         """Load a job; returns the machine, process and device that its units run on."""
@@ -90,7 +94,6 @@ class LocalProcess:
         """End the process and its own worker."""
         self._child.kill()
         self._child.wait()
-        self._connection.close()
 
 
 class _Server:
@@ -101,36 +104,32 @@ class _Server:
         self._sending = threading.Lock()
 
     def serve(self) -> None:
-        with suppress(EOFError, OSError), ThreadPoolExecutor(_MOST_UNITS) as threads:
+        with suppress(EOFError, OSError):
             while True:
-                number, method, arguments = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own process
-                threads.submit(self._answer, number, method, arguments)
+                call = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - our own process
+                threading.Thread(target=self._answer, args=call, daemon=True).start()
         os._exit(0)  # with its worker, whatever still runs
 
     def _answer(self, number: int, method: str, arguments: tuple[Value, ...]) -> None:
-        try:
-            if method == "load":
-                (job,) = arguments
-                os.chdir(job.folder)
-                self._runner.load(job)
-                result: object = self._runner.where
-            elif method == "lacks":
-                result = self._runner.lacks(*arguments)
-            else:
+        kind, value = outcome(lambda: pickle.dumps((number, "result", self._result(number, method, arguments))))
+        self._send(value if kind == "result" else pickle.dumps((number, kind, value)))
 
-                def tick(done: float, rows: int = 0) -> None:
-                    self._send(number, "tick", (done, rows))
+    def _result(self, number: int, method: str, arguments: tuple[Value, ...]) -> Value:
+        if method == "lacks":
+            return self._runner.lacks(*arguments)
+        if method == "load":
+            (job,) = arguments
+            os.chdir(job.folder)
+            self._runner.load(job)
+            return self._runner.where
 
-                result = self._runner.run(arguments[0], arguments[1], tick)
-            self._send(number, "result", result)
-        except AuditError as error:
-            self._send(number, "error", error)
-        except Exception as error:
-            self._send(number, "error", RuntimeError(f"{type(error).__name__} in a worker process: {error}"))
+        def tick(done: float, rows: int = 0) -> None:
+            self._send(pickle.dumps((number, "tick", (done, rows))))
 
-    def _send(self, number: int, kind: str, value: object) -> None:
-        content = pickle.dumps((number, kind, value))
-        with self._sending:
+        return self._runner.run(arguments[0], arguments[1], tick)
+
+    def _send(self, content: bytes) -> None:
+        with self._sending, suppress(OSError):  # serve notices that the main process has ended
             self._connection.send_bytes(content)
 
 

@@ -12,11 +12,13 @@ from typing import Protocol
 from auditkit.engines.travel import Recipe, packed
 from auditkit.engines.unit_runner import Job
 from auditkit.errors import ModelFailure, RuntimeFailure
+from auditkit.model.device import PROFILES
 from auditkit.model.messages import Value
 
 Tick = Callable[[float, int], None]  # of images done, in fractions too, and of rows run
 
 AHEAD = 1  # units that wait in a process while others are on its device
+MOST_CALLS = max(profile.units_at_once for profile in PROFILES.values()) + AHEAD  # of a process at a time
 _MOST_LOST = 3  # processes that may end with a unit, or one after the other before they are ready
 
 
@@ -25,7 +27,7 @@ class ProcessLost(Exception):
 
 
 class NotReady(Exception):
-    """A process could not be started, or ended before it had loaded its job."""
+    """A process could not be started or could not load its job."""
 
 
 class WorkerProcess(Protocol):
@@ -77,7 +79,7 @@ class Pool:
                 running.stop()
                 self.close()  # so that no thread waits for an answer
                 raise
-        return running.outcome()
+        return running.outcome(self._slots[0].problem)
 
     def on_each_kind(self, work: Callable[..., Value], besides: str) -> dict[str, Value]:
         """What work returns in one process on each kind of device, besides one kind."""
@@ -124,7 +126,7 @@ class _Slot:
         self._lock = threading.Lock()
         self._process: WorkerProcess | None = None
         self._job, self._lost_in_a_row = 0, 0
-        self.where = ""
+        self.where = self.problem = ""  # `problem`: why its last process was not ready
 
     @property
     def kind(self) -> str:
@@ -145,8 +147,9 @@ class _Slot:
                 if self._job != job.number:
                     self.where, self._job = self._process.load(job), job.number
                     self._lost_in_a_row = 0
-            except ProcessLost as error:
+            except (ProcessLost, ModelFailure, OSError) as error:  # OSError: of the system, as it starts the process
                 self._lost_in_a_row += 1
+                self.problem = str(error).partition("\n")[0].removesuffix(".")
                 self._end()
                 raise NotReady from error
             return self._process
@@ -179,10 +182,13 @@ class _Running:
         self._busy, self._lost = set[int](), Counter[int]()
         self._changed, self._stopped = threading.Condition(), False
 
-    def outcome(self) -> tuple[list[Value], list[Value]]:
-        """The units that the model failed on, and those not begun; RuntimeFailure if no process was left for them."""
+    def outcome(self, problem: str) -> tuple[list[Value], list[Value]]:
+        """The units that the model failed on, and those not begun; RuntimeFailure if no process was left for them.
+
+        Its `problem` says why.
+        """
         if self._pending and not self._stopped:
-            raise RuntimeFailure("the worker processes exited before they were ready; run 'auditkit doctor', or try "
+            raise RuntimeFailure(f"no worker process could be started ({problem}); run 'auditkit doctor', or try "
                                  "--workers 1.")  # fmt: skip
         return [self._units[index] for index in self._failed], [self._units[index] for index in self._pending]
 

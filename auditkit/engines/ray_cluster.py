@@ -19,16 +19,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from auditkit import elsewhere
 from auditkit.elsewhere import Result
-from auditkit.engines.pool import ProcessLost, Tick
-from auditkit.engines.unit_runner import Job, UnitRunner
-from auditkit.errors import AuditError, BadInput
+from auditkit.engines.pool import MOST_CALLS, ProcessLost, Tick
+from auditkit.engines.unit_runner import Job, UnitRunner, outcome
+from auditkit.errors import BadInput
 from auditkit.model.doctor import versions
 from auditkit.model.messages import Value
 from auditkit.model.runtime import SWITCH_SECONDS
 
 _READERS = 8  # files that are read at once for all actors
 _READY_SECONDS = 120.0  # for an actor to start
-_MOST_UNITS = 8  # of one actor at a time
 
 
 class Cluster:
@@ -79,7 +78,7 @@ class RayProcess:
     def __init__(self, cluster: Cluster, reader: Value, threads: int, gpus: int) -> None:
         self._cluster = cluster
         self._actor = ray.remote(_Actor).options(
-            num_cpus=threads, num_gpus=gpus, max_concurrency=_MOST_UNITS, max_restarts=0
+            num_cpus=threads, num_gpus=gpus, max_concurrency=MOST_CALLS, max_restarts=0
         ).remote(threads, reader)  # fmt: skip
 
     def load(self, job: Job) -> str:
@@ -129,7 +128,7 @@ class _Reader:
     def call(self, folder: str, function: Callable[..., Value], arguments: tuple[Value, ...]) -> tuple[str, Value]:
         """What the function returns, or the error that it raises; relative paths refer to the folder."""
         os.chdir(folder)
-        return _outcome(lambda: function(*arguments))
+        return outcome(lambda: function(*arguments))
 
 
 class _Actor:
@@ -160,14 +159,14 @@ class _Actor:
             self._runner.load(replace(job, recipes=dict(zip(keys, recipes, strict=True))))
             return self._runner.where
 
-        return _outcome(load)
+        return outcome(load)
 
     def run(self, number: int, unit: Value) -> Iterator[tuple[str, Value]]:
         """Progress, and at last the result or the error."""
         replies: queue.SimpleQueue[tuple[str, Value]] = queue.SimpleQueue()
 
         def work() -> None:
-            replies.put(_outcome(lambda: self._runner.run(number, unit, tick)))
+            replies.put(outcome(lambda: self._runner.run(number, unit, tick)))
 
         def tick(done: float, rows: int = 0) -> None:
             replies.put(("tick", (done, rows)))
@@ -178,13 +177,3 @@ class _Actor:
             yield reply
             if reply[0] != "tick":
                 return
-
-
-def _outcome(call: Callable[[], Value]) -> tuple[str, Value]:
-    """The result of a call, or its error: Ray would wrap an exception in one of its own."""
-    try:
-        return "result", call()
-    except AuditError as error:
-        return "error", error
-    except Exception as error:
-        return "error", RuntimeError(f"{type(error).__name__} in an actor, process {os.getpid()}: {error}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from auditkit.engines.travel import Recipe, unpacked
+from auditkit.errors import AuditError, RuntimeFailure
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.device import location
 from auditkit.model.messages import Value
@@ -29,6 +30,17 @@ class Job:
     recipes: Mapping[str, bytes]  # of its models, by their keys; a process is sent those that it lacks
     at_once: int  # units on the device at the same time
     folder: str  # of the main process, which relative paths refer to
+
+
+def outcome(call: Callable[[], Value]) -> tuple[str, Value]:
+    """The result of a call, or its error as one of auditkit's own, which the main process can unpickle."""
+    try:
+        return "result", call()
+    except AuditError as error:
+        return "error", error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        return "error", RuntimeFailure(f"internal error in a worker process ({reason}); please report it.")
 
 
 class UnitRunner:

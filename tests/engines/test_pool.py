@@ -11,7 +11,7 @@ from auditkit.engines import unit_runner
 from auditkit.engines.pool import Pool, ProcessLost, Tick
 from auditkit.engines.travel import packed
 from auditkit.engines.unit_runner import Job, UnitRunner
-from auditkit.errors import ModelFailure, RuntimeFailure
+from auditkit.errors import ModelFailure, OutOfMemory, RuntimeFailure
 
 
 def square(unit: int, _device: object, _tick: Tick) -> int:
@@ -124,10 +124,18 @@ def test_a_seat_that_no_process_takes_is_left_to_the_others() -> None:
     assert watched.kept == Counter(range(30))
 
 
-def test_without_any_process_there_is_an_error() -> None:
-    watched = Watched(2, lambda _slot, unit: ProcessLost("no room") if unit == -1 else None)
-    with pytest.raises(RuntimeFailure, match="worker processes"):
+@pytest.mark.parametrize("error", [ProcessLost("no room\nat line 3"), OutOfMemory("no room."), OSError("no room")])
+def test_without_any_process_there_is_an_error_that_says_why(error: Exception) -> None:
+    watched = Watched(2, lambda _slot, unit: error if unit == -1 else None)
+    with pytest.raises(RuntimeFailure, match=r"^no worker process could be started \(no room\); run 'auditkit doctor', or"):
         watched.run()
+    assert all(process.closed for process in watched.processes)
+
+
+def test_a_process_that_cannot_load_the_model_is_no_image_that_fails() -> None:
+    watched = Watched(2, Once(OutOfMemory("no room."), -1))
+    assert watched.run() == ([], [])
+    assert watched.kept == Counter(range(30))
 
 
 def test_a_unit_that_the_model_fails_on_is_returned_and_the_others_stop() -> None:
