@@ -1,7 +1,6 @@
 """Distributes the units of a job over processes, and replaces those that are lost."""
 
 import os
-import pickle
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol
 
-from auditkit.engines.travel import Recipe, packed
+from auditkit.engines.travel import Recipes, packed
 from auditkit.engines.unit_runner import Job
 from auditkit.errors import ModelFailure, RuntimeFailure
 from auditkit.model.device import PROFILES
@@ -99,9 +98,8 @@ class Pool:
 
     def _job(self, work: Callable[..., Value], at_once: int) -> Job:
         content, models = packed(work)
-        recipes = {key: pickle.dumps(Recipe.of(entry)) for key, entry in models.items()}
         self._jobs += 1
-        return Job(self._jobs, content, recipes, at_once, os.getcwd())
+        return Job(self._jobs, content, Recipes(models), at_once, os.getcwd())
 
     def close(self) -> None:
         """End all processes; the next job starts new ones."""

@@ -3,6 +3,8 @@
 import hashlib
 import io
 import pickle
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from auditkit.model.card import Card
@@ -41,6 +43,25 @@ class Recipe:
         worker = None if self.settings.in_process else Worker(self.name, self.memory_bytes)
         settings = replace(self.settings, worker=worker, threads=self.settings.threads or threads)
         return OnnxClassifier(self.file, self.signature, self.card, settings, self.gradient_checks)
+
+
+class Recipes(Mapping[str, bytes]):
+    """The recipes of models by their keys, each pickled when a process first lacks the model."""
+
+    def __init__(self, models: Mapping[str, OnnxClassifier]) -> None:
+        self._models, self._pickled, self._lock = models, dict[str, bytes](), threading.Lock()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def __getitem__(self, key: str) -> bytes:
+        with self._lock:
+            if key not in self._pickled:
+                self._pickled[key] = pickle.dumps(Recipe.of(self._models[key]))
+            return self._pickled[key]
 
 
 def model_key(model: OnnxClassifier) -> str:

@@ -3,15 +3,19 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from auditkit.engines import unit_runner
+import auditkit
+from auditkit.engines import travel, unit_runner
 from auditkit.engines.pool import Pool, ProcessLost, Tick
 from auditkit.engines.travel import packed
 from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import ModelFailure, OutOfMemory, RuntimeFailure
+from tests.support import onnx_models
 
 
 def square(unit: int, _device: object, _tick: Tick) -> int:
@@ -73,6 +77,15 @@ class Watched:
         return self.pool.run(square, range(units), keep, tick, 1)
 
 
+class Lacking(FakeProcess):
+    """A process that lacks the models of its first job."""
+
+    def load(self, job: Job) -> str:
+        if not self.jobs:
+            dict(job.recipes)
+        return super().load(job)
+
+
 class Once:
     """An error the first time that a unit is run."""
 
@@ -101,6 +114,17 @@ def test_processes_serve_one_job_after_the_other() -> None:
         watched.run()
     assert len(watched.processes) <= 2
     assert set(watched.kept.values()) == {3}
+
+
+def test_a_model_is_pickled_once_for_the_processes_that_lack_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = auditkit.load(onnx_models.save(onnx_models.convnet(), tmp_path), preset="unit")
+    monkeypatch.setattr(travel.Recipe, "of", lambda _model: pickled.append(1))
+    jobs, pickled = Pool(lambda number: Lacking(number, lambda _slot, _unit: None), 2), list[int]()
+    for _ in range(3):
+        jobs.run(partial(square, model), range(9), lambda _unit, _result: None, lambda _done, _rows: None, 1)
+        assert pickled == [1]
 
 
 def test_units_of_a_lost_process_run_again_in_another() -> None:
