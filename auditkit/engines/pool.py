@@ -49,6 +49,7 @@ class Pool:
         """`start` starts the process of a number below `count`."""
         self._slots = [_Slot(start, number) for number in range(count)]
         self._jobs = 0
+        self._by_kind: dict[str, dict[str, Value]] = {}  # results of a subject, by the kind of device
         self.on_unit: Callable[[str, str], None] | None = None  # is told where each unit ran, and which it was
 
     @property
@@ -80,9 +81,15 @@ class Pool:
                 raise
         return running.outcome(self._slots[0].problem)
 
-    def on_each_kind(self, work: Callable[..., Value], besides: str) -> dict[str, Value]:
-        """What work returns in one process on each kind of device, besides one kind."""
-        job, ready, results = self._job(work, 1), dict[str, WorkerProcess](), dict[str, Value]()
+    def on_each_kind(self, work: Callable[..., Value], besides: str, subject: str) -> dict[str, Value]:
+        """What work on a subject returns in one process on each kind of device, besides one kind.
+
+        It is run once on each kind, however often this is called.
+        """
+        results = self._by_kind.setdefault(subject, {})
+        if {slot.kind for slot in self._slots} <= {besides, *results}:
+            return results
+        job, ready = self._job(work, 1), dict[str, WorkerProcess]()
 
         def start(slot: _Slot) -> None:
             with suppress(NotReady):  # another process fills the slot when units are run
@@ -91,7 +98,7 @@ class Pool:
 
         with ThreadPoolExecutor(self.count) as threads:
             list(threads.map(start, self._slots))
-        for kind in sorted(ready.keys() - {besides}):
+        for kind in sorted(ready.keys() - {besides, *results}):
             with suppress(ProcessLost):
                 results[kind] = ready[kind].run(job.number, None, lambda _done, _rows: None)
         return results

@@ -84,8 +84,8 @@ class RayProcess:
     def load(self, job: Job) -> str:
         """Prepare for the units of a job; where they run."""
         try:
-            versions, keys = ray.get(self._actor.lacks.remote(list(job.recipes)), timeout=_READY_SECONDS)
-            _compare_versions(versions)
+            theirs, keys = ray.get(self._actor.lacks.remote(list(job.recipes)), timeout=_READY_SECONDS)
+            _compare_versions(theirs)
             shared = self._cluster.share(job, keys)
             kind, value = ray.get(self._actor.load.remote(keys, *shared), timeout=_READY_SECONDS)
         except (RayError, GetTimeoutError) as error:

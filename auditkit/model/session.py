@@ -42,8 +42,8 @@ class Engine(Protocol):
     ) -> tuple[list[Unit], list[Unit]]:  # fmt: skip
         """Run work on units and keep the results; those that the model failed on, and those not begun."""
 
-    def on_each_kind(self, work: Callable[..., Result], besides: str) -> dict[str, Result]:
-        """What work returns in one process on each kind of device, besides one kind."""
+    def on_each_kind(self, work: Callable[..., Result], besides: str, subject: str) -> dict[str, Result]:
+        """What work on a subject returns in one process on each kind of device, besides one kind; it is run once."""
 
 
 @dataclass(frozen=True)

@@ -320,6 +320,10 @@ def test_a_ray_cluster_writes_the_same_bytes_though_a_machine_is_lost(
     assert_same(alone, tmp_path / "lost")
 
 
+def _never(*_: object) -> None:
+    raise AssertionError("a kind of device is compared once")
+
+
 def test_every_other_kind_of_device_is_compared_with_strict_float32(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,8 +335,9 @@ def test_every_other_kind_of_device_is_compared_with_strict_float32(
     engine = model.settings.engine
     assert engine is not None
     here = device_name("cpu")
-    assert engine.on_each_kind(runtime_check._Comparing(plan), here) == {}
-    compared = engine.on_each_kind(runtime_check._Comparing(plan), "another processor")
+    assert engine.on_each_kind(runtime_check._Comparing(plan), here, "a model") == {}
+    compared = engine.on_each_kind(runtime_check._Comparing(plan), "another processor", "a model")
+    assert engine.on_each_kind(_never, "another processor", "a model") == compared
     assert list(compared) == [here]
     assert (compared[here].largest or 1) < 1e-6
     wrong = replace(compared[here], insertion=1.0)

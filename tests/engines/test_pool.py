@@ -151,7 +151,9 @@ def test_a_seat_that_no_process_takes_is_left_to_the_others() -> None:
 @pytest.mark.parametrize("error", [ProcessLost("no room\nat line 3"), OutOfMemory("no room."), OSError("no room")])
 def test_without_any_process_there_is_an_error_that_says_why(error: Exception) -> None:
     watched = Watched(2, lambda _slot, unit: error if unit == -1 else None)
-    with pytest.raises(RuntimeFailure, match=r"^no worker process could be started \(no room\); run 'auditkit doctor', or"):
+    with pytest.raises(
+        RuntimeFailure, match=r"^no worker process could be started \(no room\); run 'auditkit doctor', or"
+    ):
         watched.run()
     assert all(process.closed for process in watched.processes)
 

@@ -91,7 +91,9 @@ def check_other_kinds(plan: EvaluationPlan) -> None:
     settings = plan.model.settings
     if settings is None or settings.engine is None:
         return
-    for kind, runtime in settings.engine.on_each_kind(_Comparing(plan), device_name(settings.device)).items():
+    subject = f"{plan.model.identity} in {settings.precision}"
+    runtimes = settings.engine.on_each_kind(_Comparing(plan), device_name(settings.device), subject)
+    for kind, runtime in runtimes.items():
         if runtime.matters:
             name, change = max(runtime.changes.items(), key=itemgetter(1))
             raise RuntimeFailure(f"on {kind}, {settings.precision} changes {name} by {change:.2g} on average; give "
