@@ -7,6 +7,7 @@ RESULTS := bench-output/results
 .PHONY: help demo test test-slow test-peers test-ray test-browser bench bench-gpu lint clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one measurement at a time
+unexport PYTHONDONTWRITEBYTECODE  # the processes that tests start would compile the package again and again
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
