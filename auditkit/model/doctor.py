@@ -3,6 +3,7 @@
 import os
 import platform
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 
 from auditkit import __version__
@@ -36,9 +37,12 @@ class MachineFacts:
 
 def versions() -> dict[str, str]:
     """Versions of everything that computes figures."""
-    packages = {name: metadata.version(name) for name in ("numpy", "onnx", "pillow", "pyarrow", "scipy")}
+    packages = {name: _version(name) for name in ("numpy", "onnx", "pillow", "pyarrow", "scipy")}
     packages["onnxruntime"] = runtime.build().version
     return {"auditkit": __version__, "python": platform.python_version(), **packages}
+
+
+_version = cache(metadata.version)  # it parses a file at each call
 
 
 def providers() -> list[str]:
