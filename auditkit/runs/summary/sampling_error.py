@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from auditkit.metrics.faithfulness import completeness, soundness
-from auditkit.metrics.per_image import MetricRows
-from auditkit.metrics.table import METRICS, SHARE, compute_all
+from auditkit.metrics.per_image import MetricRows, Result
+from auditkit.metrics.table import METRICS, SHARE
 from auditkit.metrics.values import NotAssessed, Values
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import SamplingError
@@ -37,9 +37,9 @@ def sampling_errors(
     entries = []
     for (source, infill), rows in table.metric_rows.items():
         assessed = [figure for figure in figures[source, infill] if isinstance(figure, Values) and moves(figure.name)]
-        shifted = [{figure.name: figure for figure in compute_all(_moved(rows, sign * USUAL, settings))}
-                   for sign in (1, -1)]  # fmt: skip
-        errors = {figure.name: _error(figure, [other[figure.name] for other in shifted]) for figure in assessed}
+        shifted = [_moved(rows, sign * USUAL, settings) for sign in (1, -1)]
+        errors = {figure.name: _error(figure, [_computed(figure.name, other) for other in shifted])
+                  for figure in assessed}  # fmt: skip
         if np.isnan(rows.column("insertion_error")[rows.measured]).any():
             errors = {}
         # Log-odds have another scale, and deletion has the error of insertion.
@@ -65,7 +65,12 @@ def _moved(rows: MetricRows, errors: float, settings: Evaluation) -> MetricRows:
     return replace(rows, column=lambda name: columns[name] if name in columns else rows.column(name), shift=errors)
 
 
-def _error(figure: Values, moved: Sequence[Values | NotAssessed]) -> float:
+def _computed(metric: str, rows: MetricRows) -> Result:
+    compute = METRICS[metric].compute
+    return None if compute is None else compute(rows, metric)
+
+
+def _error(figure: Values, moved: Sequence[Result]) -> float:
     """How far a mean may be off: what its values share, and twice what chance leaves of the rest over the images.
 
     Each value rises or falls with its areas, so that moving all of them up, then down, holds whatever their signs are.
