@@ -1,6 +1,7 @@
 """Images to audit a model with: listed and hashed once, decoded where they are used."""
 
 import hashlib
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,8 @@ class Dataset(Listing):
 
     # What was decoded; selected images share it with the dataset that they come from.
     _kept: _DecodedImages = field(default_factory=_DecodedImages, repr=False, compare=False)
+    # By it another process knows a dataset that it has; each selection has its own.
+    key: str = field(default_factory=lambda: uuid.uuid4().hex, init=False, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path, classes: int, names: Sequence[str] = ()) -> "Dataset":

@@ -104,9 +104,9 @@ class Pool:
         return results
 
     def _job(self, work: Callable[..., Value], at_once: int) -> Job:
-        content, models = packed(work)
+        content, parts = packed(work)
         self._jobs += 1
-        return Job(self._jobs, content, Recipes(models), at_once, os.getcwd())
+        return Job(self._jobs, content, Recipes(parts), at_once, os.getcwd())
 
     def close(self) -> None:
         """End all processes; the next job starts new ones."""

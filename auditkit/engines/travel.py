@@ -1,4 +1,4 @@
-"""How work travels to another process: pickled, with each model as a key, since a worker opens it once."""
+"""How work travels to another process: pickled, with a key for each model and dataset, which are sent only once."""
 
 import hashlib
 import io
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from auditkit.data.dataset import Dataset
 from auditkit.model.card import Card
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check
@@ -15,6 +16,8 @@ from auditkit.model.read import OnnxFile
 from auditkit.model.session import Settings
 from auditkit.model.signature import Signature
 from auditkit.model.worker import Worker
+
+Part = OnnxClassifier | Dataset
 
 
 @dataclass(frozen=True)
@@ -46,21 +49,22 @@ class Recipe:
 
 
 class Recipes(Mapping[str, bytes]):
-    """The recipes of models by their keys, each pickled when a process first lacks the model."""
+    """The recipes of models, and datasets, by their keys, each pickled when a process first lacks it."""
 
-    def __init__(self, models: Mapping[str, OnnxClassifier]) -> None:
-        self._models, self._pickled, self._lock = models, dict[str, bytes](), threading.Lock()
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        self._parts, self._pickled, self._lock = parts, dict[str, bytes](), threading.Lock()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._models)
+        return iter(self._parts)
 
     def __len__(self) -> int:
-        return len(self._models)
+        return len(self._parts)
 
     def __getitem__(self, key: str) -> bytes:
         with self._lock:
             if key not in self._pickled:
-                self._pickled[key] = pickle.dumps(Recipe.of(self._models[key]))
+                part = self._parts[key]
+                self._pickled[key] = pickle.dumps(part if isinstance(part, Dataset) else Recipe.of(part))
             return self._pickled[key]
 
 
@@ -73,33 +77,33 @@ def model_key(model: OnnxClassifier) -> str:
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.models: dict[str, OnnxClassifier] = {}
+        self.parts: dict[str, Part] = {}
 
     def persistent_id(self, value: Value) -> str | None:
-        if not isinstance(value, OnnxClassifier):
+        if not isinstance(value, Part):
             return None
-        key = model_key(value)
-        self.models[key] = value
+        key = value.key if isinstance(value, Dataset) else model_key(value)
+        self.parts[key] = value
         return key
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: bytes, models: dict[str, OnnxClassifier]) -> None:
+    def __init__(self, content: bytes, parts: Mapping[str, Part]) -> None:
         super().__init__(io.BytesIO(content))
-        self._models = models
+        self._parts = parts
 
-    def persistent_load(self, key: Value) -> OnnxClassifier:
-        return self._models[key]
+    def persistent_load(self, key: Value) -> Part:
+        return self._parts[key]
 
 
-def packed(work: object) -> tuple[bytes, dict[str, OnnxClassifier]]:
-    """Work as bytes, and the models that it refers to by their keys."""
+def packed(work: object) -> tuple[bytes, dict[str, Part]]:
+    """Work as bytes, and the models and datasets that it refers to by their keys."""
     content = io.BytesIO()
     pickler = _Pickler(content)
     pickler.dump(work)
-    return content.getvalue(), pickler.models
+    return content.getvalue(), pickler.parts
 
 
-def unpacked(content: bytes, models: dict[str, OnnxClassifier]) -> Value:
-    """The work, with these models."""
-    return _Unpickler(content, models).load()
+def unpacked(content: bytes, parts: Mapping[str, Part]) -> Value:
+    """The work, with these models and datasets."""
+    return _Unpickler(content, parts).load()

@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
-from auditkit.engines.travel import Recipe, unpacked
+from auditkit.data.dataset import Dataset
+from auditkit.engines.travel import Part, Recipe, unpacked
 from auditkit.errors import AuditError, RuntimeFailure
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.device import location
@@ -23,11 +24,11 @@ _MOST_MODELS = 2  # that are kept open: the audited one, and the last one that w
 
 @dataclass(frozen=True)
 class Job:
-    """Work, pickled, with the recipes of its models."""
+    """Work, pickled, with the recipes of its models and with its datasets."""
 
     number: int
     content: bytes
-    recipes: Mapping[str, bytes]  # of its models, by their keys; a process is sent those that it lacks
+    recipes: Mapping[str, bytes]  # of its models, and its datasets, by key; a process is sent those that it lacks
     at_once: int  # units on the device at the same time
     folder: str  # of the main process, which relative paths refer to
 
@@ -50,20 +51,26 @@ class UnitRunner:
         """`threads` is its share of the machine's cores."""
         self._threads = threads
         self._models: dict[str, OnnxClassifier] = {}
+        self._datasets: dict[str, Dataset] = {}
         self._job: tuple[int, Value, threading.Semaphore] | None = None
 
     def lacks(self, keys: Iterable[str]) -> list[str]:
-        """Which of these models are not open."""
-        return [key for key in keys if key not in self._models]
+        """Which of these models and datasets, those of the next job, are not here; it needs no other datasets."""
+        self._datasets = {key: self._datasets[key] for key in keys if key in self._datasets}
+        return [key for key in keys if key not in self._models and key not in self._datasets]
 
     def load(self, job: Job) -> None:
         """Prepare for the units of a job; earlier jobs are over."""
-        for key in self.lacks(job.recipes):
+        for key, content in job.recipes.items():
+            recipe: Recipe | Dataset = pickle.loads(content)  # noqa: S301 - from the main process
+            if isinstance(recipe, Dataset):
+                self._datasets[key] = recipe
+                continue
             while len(self._models) >= _MOST_MODELS:
                 self._close(list(self._models)[1 if len(self._models) > 1 else 0])
-            opened: Recipe = pickle.loads(job.recipes[key])  # noqa: S301 - from the main process
-            self._models[key] = opened.opened(self._threads)
-        self._job = job.number, unpacked(job.content, self._models), threading.Semaphore(job.at_once)
+            self._models[key] = recipe.opened(self._threads)
+        parts: dict[str, Part] = {**self._models, **self._datasets}
+        self._job = job.number, unpacked(job.content, parts), threading.Semaphore(job.at_once)
 
     @property
     def where(self) -> str:

@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import auditkit
+from auditkit.data.dataset import Dataset
 from auditkit.engines import travel, unit_runner
 from auditkit.engines.pool import Pool, ProcessLost, Tick
-from auditkit.engines.travel import packed
+from auditkit.engines.travel import Recipes, packed
 from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import ModelFailure, OutOfMemory, RuntimeFailure
 from tests.support import onnx_models
@@ -20,6 +22,10 @@ from tests.support import onnx_models
 
 def square(unit: int, _device: object, _tick: Tick) -> int:
     return unit * unit
+
+
+def shape(images: Dataset, _unit: int, _device: object, _tick: Tick) -> tuple[int, int]:
+    return len(images), len(images.read(0))
 
 
 class FakeProcess:
@@ -125,6 +131,18 @@ def test_a_model_is_pickled_once_for_the_processes_that_lack_it(
     for _ in range(3):
         jobs.run(partial(square, model), range(9), lambda _unit, _result: None, lambda _done, _rows: None, 1)
         assert pickled == [1]
+
+
+def test_a_dataset_is_sent_to_a_process_once_and_kept_as_long_as_jobs_need_it() -> None:
+    runner, images = UnitRunner(1), Dataset.from_array(np.zeros((9, 64, 64, 3), np.uint8))
+    for number, dataset in enumerate((images, images, images.select([0])), start=1):
+        content, parts = packed(partial(shape, dataset))
+        assert len(content) < 500
+        lacking = runner.lacks(parts)
+        assert lacking == ([] if number == 2 else [dataset.key])
+        runner.load(Job(number, content, {key: Recipes(parts)[key] for key in lacking}, 1, "."))
+        assert runner.run(number, 0, lambda _done, _rows: None) == (len(dataset), 64)
+    assert runner.lacks([images.key]) == [images.key]
 
 
 def test_units_of_a_lost_process_run_again_in_another() -> None:
