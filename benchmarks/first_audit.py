@@ -52,7 +52,7 @@ def audited(arguments: argparse.Namespace, cores: str) -> dict[str, Any]:
 
 def figures(lines: list[Line], first_report: float) -> dict[str, Any]:
     """What an audit announced, and what it took."""
-    (plan, _), announced = lines[0], next(_seconds(text) for _, text in lines if text.startswith("in all"))
+    (plan, _), announced = lines[0], next(_seconds(text) for _, text in lines if text.startswith("total"))
     ended, verdict = next((at, text.split()[0]) for at, text in lines if text.startswith(_VERDICTS))
     errors = [(at + _seconds(text.rpartition("about")[2])) / ended - 1
               for at, text in lines if text.endswith(" left") and at >= _EARLIEST * ended]  # fmt: skip

@@ -39,11 +39,11 @@ def announce(
     """Print the plan, unless that would be noise or no JSON; returns it for the progress."""
     rows = {cost.phase: cost.rows_for(images) for cost in costs}
     seconds = {cost.phase: cost.seconds(images) for cost in costs}
-    in_all = sum(seconds.values())
+    total = sum(seconds.values())
     fields = [("plan", what)]
     fields += [(_WORK[phase], f"{count:,.0f} rows, about {duration(seconds[phase])}")
                for phase, count in rows.items() if count]  # fmt: skip
-    fields += [("in all", f"about {duration(in_all)} on this machine"), *further]
+    fields += [("total", f"about {duration(total)} on this machine"), *further]
     ways = list(shorter)
     if ways:
         fields.append(("shorter", "; ".join(ways)))
@@ -52,7 +52,7 @@ def announce(
     elif output.as_json and output.dry_run:
         phases = [{"phase": phase, "rows": round(rows[phase]), "seconds": round(seconds[phase], 1)} for phase in rows]
         console.print_json({"schema_version": 1, "plan": what, "images": images, "phases": phases,
-                            "seconds": round(in_all, 1), **dict(further), "shorter": ways})  # fmt: skip
+                            "seconds": round(total, 1), **dict(further), "shorter": ways})  # fmt: skip
     return Schedule(rows, seconds, images)
 
 

@@ -1,1 +1,1 @@
-"""One result, many renderings; none of them needs the model or computes a figure anew."""
+"""One result, many renderings; none of them needs the model or recomputes a metric."""

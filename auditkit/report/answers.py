@@ -16,7 +16,7 @@ _VERDICTS = {
     "pass": "Yes. The heatmaps meet {policy}.",
     "fail": "No. The heatmaps do not meet {policy}.",
     "inconclusive": "Not settled. These images do not decide whether the heatmaps meet {policy}. This is not a pass.",
-    "measured": "Not judged. The figures were measured, and {policy} sets no limit that decides.",
+    "measured": "Not judged. The metrics were measured, but {policy} sets no limit that decides.",
 }
 _AT_MOST = "Maps that {} would {} in at most 5 % of audits, even if you add images and audit again."
 _SHOW = {
@@ -60,7 +60,7 @@ def faithful(results: Results) -> Answer:
     policy = f"the policy “{name(results.policy.name)}”" if results.policy else ""
     text = _VERDICTS.get(results.verdict or "", "This verdict is not known: {policy}.").format(policy=policy)
     if not results.verdict:
-        text = "Not judged. No policy was applied, so the figures stand by themselves."
+        text = "Not judged. No policy was applied, so the metrics have no verdict."
     reasons = [_reason(check, results) for check in _deciding(results)]
     return Answer(wording.headline(results), text, reasons, _sure(results), _compared(results))
 
@@ -102,7 +102,7 @@ def _claim(check: CheckResult) -> str:
     """What a check shows, in a sentence that needs no figure."""
     if check.metric in _CLAIMS and check.status in ("pass", "fail", "inconclusive"):
         kept, missed = _CLAIMS[check.metric]
-        text = {"pass": kept, "fail": missed}.get(check.status, f"It is open whether {kept}")
+        text = {"pass": kept, "fail": missed}.get(check.status, f"It is undecided whether {kept}")
         return sentence(text)
     if check.rule.startswith("margin over ") and check.status in ("pass", "fail", "inconclusive"):
         return _beside_controls(check)
@@ -117,7 +117,7 @@ def _beside_controls(check: CheckResult) -> str:
     if check.status == "pass":
         return sentence(f"{show} better than every map that ignores the model")
     if check.status == "inconclusive":
-        return sentence(f"it is open whether {show} better than {control}")
+        return sentence(f"it is undecided whether {show} better than {control}")
     blind = bool(check.against) and not (check.against or "").startswith(ONE_MAP_PREFIX)
     word = "worse" if (check.observed or 0) < 0 else "hardly better"
     return sentence(f"{show} {word} than {control}{', a map that ignores the model' if blind else ''}")
@@ -138,7 +138,7 @@ def _sure(results: Results) -> str:
         return f"{images}, too few to decide."
     if results.verdict == "inconclusive":
         return f"{images}. They are too few, or too different, to decide either way."
-    return f"{images}. Nothing was tested; the intervals say how far figures may move with other images."
+    return f"{images}. Nothing was tested; the intervals say how far metrics may change with other images."
 
 
 def _compared(results: Results) -> str:
@@ -219,7 +219,7 @@ def next_steps(results: Results) -> list[str]:
         steps.append("Look at the worst images of the gallery and at the limits, then sign.")
     elif not steps:
         advice = [more_images] if results.verdict == "inconclusive" else []
-        steps.append(" ".join([*advice, "The checks below say what is open and why."]))
+        steps.append(" ".join([*advice, "The checks below say what is undecided and why."]))
     return list(dict.fromkeys(map(prose, steps)))
 
 

@@ -117,7 +117,7 @@ def rows_of(loaded: Loaded) -> Rows | None:
 
 
 def sample(positions: Array, most: int) -> Array:
-    """At most so many of them, chosen by a fixed seed, in their order."""
+    """At most that many of them, chosen by a fixed seed, in their order."""
     if len(positions) <= most:
         return positions
     return np.asarray(np.sort(np.random.default_rng(SEED).choice(positions, most, replace=False)))

@@ -31,7 +31,7 @@ _TO_DO = {
     "border": "Look at the borders of the images of each label. Crop the images, and examine again.",
     "place": "Look at this part of the images. Crop or cover it, and examine again.",
     "background": "Collect images of each label with other backgrounds, or cut the objects out, and examine again.",
-    "mark": "Look whether the part in the pictures belongs to the object. If it does not, collect images without "
+    "mark": "Check whether the part in the pictures belongs to the object. If it does not, collect images without "
             "it, and examine again.",
 }  # fmt: skip
 _PARTS = {

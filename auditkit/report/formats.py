@@ -15,7 +15,7 @@ FORMATS = tuple(_DRAWN)
 
 
 def render(loaded: Loaded, form: str) -> str:
-    """The run in one of FORMATS; nothing is computed anew, and the model is not asked."""
+    """The run in one of FORMATS; nothing is recomputed, and the model is not run."""
     if form not in _DRAWN:
         raise BadInput(unknown("format", form, FORMATS))
     if form == "json":

@@ -10,7 +10,7 @@ _Source = tuple[str, str | None, str]  # a column, a bundle and an infill
 
 
 def tables(results: Results) -> list[Table]:
-    """Each column's groups by figure, for each set of maps and infill; accuracy stands in the first."""
+    """Each column's groups by figure, for each set of maps and infill; accuracy is in the first."""
     if results.groups is None:
         return []
     sources = dict.fromkeys((figure.column, figure.bundle, figure.infill) for figure in results.groups.figures)

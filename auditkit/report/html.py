@@ -32,7 +32,7 @@ FILTERS = (
     "prose",
 )  # functions of formatting
 SECTIONS = {
-    "figures": "Figures beside the best control", "curves": "Insertion curves",
+    "figures": "Figures compared with the best control", "curves": "Insertion curves",
     "effort": "A map of its own for each label", "classes": "By class", "groups": "By group", "checks": "Checks",
     "examination": relies.HEADING, "randomisation": "Model randomisation", "flags": "Flags",
     "failed": "Images that failed", "baseline": "Changes since the baseline",

@@ -42,7 +42,7 @@ class Loaded:
             rows = f"{self.folder / 'items'} holds {len(table)} rows, and the results are of {self.results.run.rows}"
             remedy = "`auditkit verify` says which are missing"
             if len(table) > self.results.run.rows:
-                remedy = "if the audit is not finished, give the same command again"
+                remedy = "if the audit is not finished, run the same command again"
             raise IntegrityFailure(f"{rows}; {remedy}.")
         return table
 
@@ -66,7 +66,7 @@ class Loaded:
 
 
 def picture(folder: Path, name: str) -> str:
-    """A picture as a data URI; empty where the file does not exist or is no picture."""
+    """A picture as a data URI; empty if the file does not exist or is not a picture."""
     path, (kind, magic) = folder / name, _PICTURES.get(Path(name).suffix, ("", b""))
     if not kind or not re.fullmatch(r"[\w-]+\.\w+", name) or not path.is_file():
         return ""
@@ -90,5 +90,5 @@ def _gallery(path: Path) -> GalleryIndex | None:
         if index.schema_version != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {index.schema_version}, not {SCHEMA_VERSION}")
     except (OSError, ValueError, RecursionError, BadInput) as error:
-        raise BadInput(f"{path} cannot be read: {error}; remove it, and the report has no gallery.") from None
+        raise BadInput(f"{path} cannot be read: {error}; remove it to get a report without a gallery.") from None
     return index

@@ -94,7 +94,7 @@ def _figures(results: Results) -> list[str]:
     if about_model:
         rows = [(metric.name, _figure(metric), str(metric.n)) for metric in about_model]
         parts.append(f"Of the model itself\n\n{table(('Metric', 'Value', 'Images'), rows)}")
-    return ["## Figures beside the controls", *parts] if parts else []
+    return ["## Figures compared with the controls", *parts] if parts else []
 
 
 def _figure(metric: Cell) -> str:
@@ -162,9 +162,9 @@ def _changes(comparison: Comparison) -> list[str]:
             for pair in differences]  # fmt: skip
     checks = [f"{check.id}: {wording.status(check.before).word} → {wording.status(check.after).word}"
               for check in comparison.checks if check.before != check.after]  # fmt: skip
-    head = ("Metric", "Maps", "Infill", "This run less the baseline", "Interval", "Images", "Shown")
+    head = ("Metric", "Maps", "Infill", "This run minus the baseline", "Interval", "Images", "Shown")
     facts = [(what, before, after, "changed" if changed else "") for what, before, after, changed in compared]
-    once = "; what is the same under each infill stands once" if len(rows) < len(comparison.differences) else ""
+    once = "; what is the same under each infill is listed once" if len(rows) < len(comparison.differences) else ""
     return ["## Changes since the baseline",
             f"What was compared\n\n{table(('What', 'Baseline', 'This run', 'Changed'), facts, _fact)}" if facts else "",
             f"Paired differences{once}", table(head, rows), _bullets([*checks, *comparison.notes])]  # fmt: skip

@@ -21,8 +21,8 @@ RED: tuple[Outcome, ...] = ("failed", "open")
 _SKIPPED: Outcome = "skipped"
 VERDICT = "auditkit:verdict"  # a policy's own checks have no colon in their names
 _EXAMINED, _EXAMINATION = "auditkit:examination", "examination"
-_EXCHANGED = ("Parts are exchanged between images that the model takes for different labels. Where it relies on a "
-              "part, its prediction follows the part.")  # fmt: skip
+_EXCHANGED = ("Parts are exchanged between images with different predicted labels. If the model relies on a part, its "
+              "prediction follows the part.")  # fmt: skip
 _QUESTIONS = "docs/policies.md#three-questions"
 _PAGES = {
     VERDICT: "docs/ci.md#exit-codes", _EXAMINATION: "docs/examine.md#what-a-finding-means-and-what-to-do",

@@ -145,7 +145,7 @@ def curves(rows: Rows, bundle: str, key: str) -> Drawn:
             *([(f"range of {len(controls)} controls", "k", "band")] if len(controls) > 1 else []),
             *((words, dashes, "line") for words, dashes in named.values())]  # fmt: skip
     caption = (
-        f"Infill {name(rows.infill)}. Curves are read at {len(GRID)} kept shares, straight between the measured points."
+        f"Infill {name(rows.infill)}. Curves are read at {len(GRID)} kept shares, interpolated linearly between points."
         f"{_thinned(len(rows.curve_images), len(rows.table.images), 'images')}"
     )
     if len(controls) > 1:
@@ -183,7 +183,7 @@ def specificity(rows: Rows, bundle: str, key: str) -> Drawn:
         finite = values[np.isfinite(values)], other[np.isfinite(other)]
         if len(finite[0]):
             panels.append(_histogram(f"{key}-{metric}", f"{title(metric)}, log-odds", _MARGINS, rows, bundle, finite))
-    caption = "Margins of images, clipped at ±3. A map that poses for all labels has a margin of 0 on every image."
+    caption = "Margins of images, clipped at ±3. One map used for all labels has a margin of 0 on every image."
     return Drawn(panels, _histogram_legend(rows, bundle), caption)
 
 
@@ -219,7 +219,7 @@ def _finite_values(rows: Rows, source_name: str, column: str) -> Array:
 
 def areas(rows: Rows, bundle: str, key: str) -> Drawn:
     """Insertion AUC of every pair against the probability that the whole image gives its label."""
-    panel = Panel(key, f"Insertion AUC against the probability of the label, a point a pair, {source(bundle)}",
+    panel = Panel(key, f"Insertion AUC against the probability of the label, a point per pair, {source(bundle)}",
                   Axis(0, 1, "f, probability of the label on the whole image"), Axis(0, 1, "insertion AUC"),
                   (440, 330))  # fmt: skip
     panel.line((0, 1), (0, 1), "guide")

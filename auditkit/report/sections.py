@@ -52,7 +52,7 @@ def key_figures(results: Results) -> list[MetricResult]:
 
 
 def controls(metric: MetricResult, results: Results) -> list[MetricResult]:
-    """The same figure of the maps that know nothing of the model."""
+    """The same metric of the maps that ignore the model."""
     return [control for control in results.controls
             if (control.name, control.infill) == (metric.name, metric.infill) and control.value is not None
             and not (control.bundle or "").startswith(ONE_MAP_PREFIX)]  # fmt: skip

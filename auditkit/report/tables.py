@@ -19,7 +19,7 @@ from auditkit.runs.pictures.gallery_index import GalleryIndex
 
 _COLUMNS = 7  # sources of a table: what a sheet of paper has room for
 _MOST_CLASSES, MOST_FAILED = 100, 200
-TOO_FEW = "too few for an interval"  # of images, whose number stands beside it; longer words are wider than a phone
+TOO_FEW = "too few for an interval"  # of images, whose number is next to it; longer words are wider than a phone
 _COMPARED = {"verdict": "verdict", "suppressed": "suppressed checks", "policy": "policy", "model": "model",
              "images": "images", "bundles": "heatmaps", "environment": "environment"}  # fmt: skip
 _DIGEST = re.compile("[0-9a-f]{64}")

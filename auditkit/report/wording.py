@@ -21,9 +21,9 @@ VERDICTS = {
     "inconclusive": Word(
         "Inconclusive", "?", "open", "It is not settled whether these heatmaps explain the model. This is not a pass."
     ),
-    "measured": Word("Measured", "●", "none", "The policy asks for figures and sets no limit."),
+    "measured": Word("Measured", "●", "none", "The policy sets no limits, so there is no verdict."),
 }
-NO_VERDICT = Word("No verdict", "–", "none", "No policy was applied: this run holds figures and judges nothing.")
+NO_VERDICT = Word("No verdict", "–", "none", "No policy was applied: this run has metrics and no verdict.")
 STATUSES = {
     "pass": Word("Pass", "✓", "pass"), "fail": Word("Fail", "✕", "fail"),
     "inconclusive": Word("Inconclusive", "?", "open"), "not assessed": Word("Not assessed", "–", "none"),
@@ -58,10 +58,10 @@ _TERMS = (
     ("Heatmap", "One score for each pixel, higher is more important. Only the order of the pixels matters "
      "to the curves.", ""),
     ("Infill", "What hidden pixels are replaced with: gray, a blur of the image, a random other image, or a "
-     "given one. A figure holds for its infill only.", ""),
+     "given one. A metric applies to its infill only.", ""),
 )  # fmt: skip
 _METHODS = (
-    ("Controls", "Maps that know nothing of the model (random, centred Gaussian, constant, edges, blurred "
+    ("Controls", "Maps that ignore the model (random, centred Gaussian, constant, edges, blurred "
      "edges, and the Gaussian and the blurred edges with noise), measured on the same images with the same "
      "settings; and the method's own map of the predicted label used for all labels. A method that does not beat "
      "them shows nothing.", ""),
@@ -70,11 +70,11 @@ _METHODS = (
      "depend on the model.", ""),
     ("Test by betting", "Decides whether a mean keeps the policy's limit. Capital grows or shrinks with each "
      "image, and reaches 20 times its start by chance in at most 5 % of audits, whatever the values are, and "
-     "also if images are added later and the result is looked at again. A check passes at 20, fails when the "
+     "even if images are added later and the audit is repeated. A check passes at 20, fails when the "
      "opposite test reaches 20, and is inconclusive otherwise. A verdict fails when the mean over all its tests "
-     "reaches 20. The interval beside a check holds the limits that its test leaves open.",
+     "reaches 20. The interval beside a check contains the limits that its test does not rule out.",
      "e = mean over bets of ∏ (1 + bet · (x − limit)),  one x per image"),
-    ("Interval", "Describes a figure and decides nothing. Bootstrap over images, at the stated confidence; "
+    ("Interval", "Describes a metric and does not affect the verdict. Bootstrap over images, at the stated confidence; "
      "Wilson's for accuracy; where all images have the same value, what that many equal images do not rule out. "
      "Fewer than 5 images have none. Differences are paired: both maps on the same images. If the interval of a "
      "difference includes 0, no difference is shown.", ""),
@@ -103,11 +103,11 @@ def limits(results: Results) -> list[str]:
         "figures measured with other settings are not comparable.": bool(infills),
         "Faithful maps show what the model relies on, not whether it should. Where the evidence lies was not compared "
         "with where it should lie.": not measured & {"pointing_game", "iou"},
-        "“Worst” figures are means over images of the worst label of each; a single image may be far worse, and an "
-        "adversary was not looked for.": bool(measured & {"worst_completeness", "worst_soundness"}),
-        "A high figure alone says little: maps that ignore the model were not measured beside these.":
+        "“Worst” figures are means over images of the worst label of each; a single image may be far worse, and "
+        "adversarial images were not searched for.": bool(measured & {"worst_completeness", "worst_soundness"}),
+        "A high figure alone says little: maps that ignore the model were not measured with these.":
             not results.controls,
-        "One set of heatmaps is better than another only where the interval of their paired difference leaves 0 out.":
+        "One set of heatmaps is better than another only where the interval of their paired difference excludes 0.":
             len(results.bundles) > 1,
         "An examination that finds nothing does not show that the model takes no shortcut.":
             bool(results.examination and not results.examination.findings),

@@ -206,7 +206,7 @@ def _bundle_digest(bundle: HeatmapSet) -> str:
 
 
 def require_startable(model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path) -> None:
-    """Refuse, before the work, a folder that is no run and a baseline that is not comparable."""
+    """Refuse, before the work, a folder that is not a run and a baseline that is not comparable."""
     Store(out).refuse_other_content()
     baseline, classes = request.baseline, model.signature.classes
     if baseline is None:

@@ -205,7 +205,7 @@ def _outcome(check: Check, policy: Policy, figure: Figure, tests: int) -> Outcom
     if figure.sample is None:
         return Outcome("inconclusive", figure.reason or "the values of its images are not known")
     if figure.error is None:
-        return Outcome("inconclusive", "how far it may be off for want of points is not known")
+        return Outcome("inconclusive", "its error due to the number of points is not known")
     outcome, no_room = _tested(check, figure, figure.sample, figure.error), _no_room(check, figure)
     if check.every_group and outcome.status == "fail" and outcome.e_fails < DECISIVE * tests:
         outcome = outcome._replace(status="inconclusive", reason=f"in one of {tests} tests, this may be chance")
@@ -276,7 +276,7 @@ def _images_to_decide(check: Check, figures: Sequence[Figure]) -> str:
     if math.isinf(number):
         return f"Even {MOST_TIMES} times as many images like these would hardly decide it."
     step = 10 ** max(1, len(str(int(number))) - 2)  # two digits tell enough
-    which = "of each group" if check.every_group else "like these in all"
+    which = "of each group" if check.every_group else "like these in total"
     return f"About {-(-int(number) // step) * step:,} images {which} would decide it, one way or the other."
 
 

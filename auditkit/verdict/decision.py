@@ -102,7 +102,7 @@ def _not_above(policy: Policy, measurements: Measurements, active: Mapping[str, 
             title = over_control.requirement
             titled = replace(over_control, title=f"{title[:1].upper()}{title[1:]}")
             finding = judge_check(titled, any_count, measurements)
-            few = finding.figure.n < FEWEST_IMAGES  # they are no sign of anything
+            few = finding.figure.n < FEWEST_IMAGES  # they are not a sign of anything
             if finding.status in ("fail", "inconclusive") and not few:
                 finding = replace(finding, part_of=check.id if margins else "")
                 findings.setdefault(name, _suppressed(finding, active))
@@ -205,9 +205,9 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
     if not counted:
         return _because("No check of the policy could be judged", because)
     if any(finding.status == "fail" for finding in because):
-        reason = _because(f"{len(because)} of {counted} checks failed or are open", because)
+        reason = _because(f"{len(because)} of {counted} checks failed or are undecided", because)
         return f"{reason} With so many tests, a failure may still be chance; add images to settle it."
-    reason = _because(f"{len(because)} of {counted} checks {'is' if len(because) == 1 else 'are'} open", because)
+    reason = _because(f"{len(because)} of {counted} checks {'is' if len(because) == 1 else 'are'} undecided", because)
     return " ".join(filter(None, (reason, _to_do(because))))
 
 

@@ -1,4 +1,4 @@
-"""Estimates how long work will take, by a trial of a second or two whose results are thrown away."""
+"""Estimates how long work takes from a trial of a second or two, whose results are thrown away."""
 
 import time
 from collections import deque
@@ -40,13 +40,13 @@ class Cost:
     most: int | None = None  # images that it takes at most
 
     def rows_for(self, images: int) -> float:
-        """Rows for so many images."""
+        """Rows for that many images."""
         if images < self.least:
             return 0.0
         return self.rows * (images if self.most is None else min(images, self.most))
 
     def seconds(self, images: int) -> float:
-        """Seconds for so many images."""
+        """Seconds for that many images."""
         return self.rows_for(images) / self.rate if self.rate else 0.0
 
 
@@ -118,7 +118,7 @@ def explaining(
 def evaluating(
     model: AnyClassifier, images: Dataset, settings: Evaluation, bundles: int, pool: Dataset | None = None
 ) -> Cost:
-    """The cost of measuring so many bundles that have every map."""
+    """The cost of measuring that many bundles that have every map."""
     plan = plan_evaluation(model, images, {}, replace(settings, controls=True), pool)
     batches = _batches(plan)
     first = next(batches)
@@ -164,7 +164,7 @@ def _points(plan: EvaluationPlan, rows: int, curves: int) -> float:
 
 
 def examining(rate: float) -> Cost:
-    """The cost of exchanges and probes, at so many rows per second."""
+    """The cost of exchanges and probes, at that many rows per second."""
     return Cost("examining", passes(1), rate, FEWEST_IMAGES, MOST_IMAGES)
 
 

@@ -46,7 +46,7 @@ class Plan:
         return self.seconds_for(self.most_images)
 
     def seconds_for(self, images: int) -> float:
-        """For so many images."""
+        """For that many images."""
         return sum(cost.seconds(images) for cost in self.costs)
 
     @property
@@ -60,9 +60,9 @@ class Plan:
         """Whether these images can decide, in a sentence."""
         policy, needed = self.request.policy, self.images_to_decide
         if not self.request.can_decide:
-            return f"The policy {policy.name} sets no limits: there will be figures and no verdict."
+            return f"The policy {policy.name} sets no limits: there will be metrics but no verdict."
         if self.most_images < policy.images_needed:
-            return f"{self.most_images} images decide nothing: the policy {policy.name} needs {policy.images_needed}."
+            return f"{self.most_images} images are too few: the policy {policy.name} needs {policy.images_needed}."
         if needed is None:
             return "It is not known how many images are needed; after 20, the report gives an estimate."
         enough = "so these should be enough" if self.most_images >= needed else "so some checks may stay undecided"

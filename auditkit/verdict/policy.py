@@ -114,7 +114,7 @@ class Policy:
     cannot_tell: tuple[str, ...] = ()  # sentences about maps that it cannot tell from good ones
     hints: bool = False  # whether to look for a mistake where supplied maps do not pass
     examination: ExaminationRules | None = None  # None: the model is not examined
-    reproduce: bool = False  # whether to make some of the supplied maps anew, by the method that they name
+    reproduce: bool = False  # whether to recompute some of the supplied maps, by the method that they name
 
     @property
     def images_needed(self) -> int:

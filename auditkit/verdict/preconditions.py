@@ -46,7 +46,7 @@ def _settings(policy: Policy, measurements: Measurements) -> Finding:
         return _finding("settings", title, "error", str(error))
     if others:
         changes = [f"{name} {_written(used)} instead of {_written(asked)}" for name, (used, asked) in others.items()]
-        reason = f"Measured with {', '.join(changes)}; the figures stand, but the policy cannot be passed."
+        reason = f"Measured with {', '.join(changes)}; the metrics are valid, but the policy cannot be passed."
         return _finding("settings", title, "error", reason)
     return _finding("settings", title, "pass", "Every setting is the policy's.")
 
@@ -66,7 +66,7 @@ def _images(policy: Policy, measurements: Measurements) -> Finding:
     title, minimum = f"at least {policy.images_needed} images", float(policy.images_needed)
     results, failed = measurements.results, len(measurements.results.failed_images)
     if not measurements.bundles:
-        return _finding("images", title, "not assessed", "No image has a figure.", limit=minimum, rule="min")
+        return _finding("images", title, "not assessed", "No image has a result.", limit=minimum, rule="min")
     evaluated = min(measurements.evaluated(bundle) for bundle in measurements.bundles)
     copies = max(results.run.copies, 0)
     different = evaluated - copies
@@ -102,7 +102,7 @@ def _labels(policy: Policy, measurements: Measurements) -> Finding:
 
 def _controls(policy: Policy, measurements: Measurements) -> Finding:
     """Whether every control of the policy was measured; one-map means nothing where only one label has maps."""
-    title = "controls measured beside the maps"
+    title = "controls measured with the maps"
     if not policy.controls:
         return _finding("controls", title, "not assessed", "The policy has no controls.", severity="info")
     expected = [name for name in policy.controls if name != ONE_MAP_CONTROL]

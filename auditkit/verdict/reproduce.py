@@ -1,4 +1,4 @@
-"""Makes a few maps of each supplied bundle anew, by the method that it names, and compares them with the bundle's.
+"""Recomputes a few maps of each supplied bundle, by the method that it names, and compares them with the bundle's.
 
 A bundle names its method in words that anyone can write. Where they state all that auditkit needs, they are tried.
 """
@@ -44,7 +44,7 @@ _STEADY_SLACK = 0.1  # the median of ten maps
 
 
 class _Obstacle(Exception):
-    """Why maps cannot be made anew."""
+    """Why maps cannot be recomputed."""
 
     def __init__(self, obstacle: Obstacle, detail: str = "") -> None:
         super().__init__(obstacle)
@@ -62,7 +62,7 @@ class _Limited(UnitProgress):
 
 
 def should_reproduce(policy: Policy | None, results: Results) -> bool:
-    """Whether maps are made anew: the policy asks for it, and the maps were supplied."""
+    """Whether maps are recomputed: the policy asks for it, and the maps were supplied."""
     return policy is not None and policy.reproduce and results.explained is None
 
 
@@ -70,7 +70,7 @@ def reproduce(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], pool: Dataset | None, results: Results,
     progress: Progress = silent,
 ) -> tuple[Reproduction, ...]:  # fmt: skip
-    """For each bundle of the results, whether its maps come out again."""
+    """For each bundle of the results, whether its maps can be reproduced."""
     tick, reproductions = progress(len(bundles) * SIZES[0]), list[Reproduction]()
     for name, maps in bundles.items():
         try:
@@ -124,7 +124,7 @@ def _reproduction(
     model: AnyClassifier, images: Dataset, order: list[int], name: str, maps: HeatmapSet, pool: Dataset | None,
     tick: Tick,
 ) -> Reproduction:  # fmt: skip
-    """How well the maps of a bundle agree with those made anew."""
+    """How well the maps of a bundle agree with recomputed ones."""
     explanation = _explanation(maps.header.method, model)
     drawn = drawn_pool(model, images if pool is None else pool, explanation)
     unit, labels, recomputed = _recomputed(model, images, order, maps, drawn, explanation, tick)

@@ -15,7 +15,7 @@ from auditkit.verdict.audit import AuditRequest, about_run, refusals
 def require_divisible(request: AuditRequest) -> None:
     """Refuse an audit of which later work depends on all figures or on maps that it makes itself."""
     if request.explanation is not None or request.taking.in_batches:
-        raise BadInput("an audit in shards takes all images, and maps that are there: make them with explain --shard, "
+        raise BadInput("an audit in shards uses all images and existing maps: make the maps with explain --shard, "
                        "merge them, and give --heatmaps.")  # fmt: skip
 
 

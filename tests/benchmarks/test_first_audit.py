@@ -8,7 +8,7 @@ from benchmarks.first_audit import figures, first_audit_table
 def test_times_are_read_from_the_output_of_an_audit() -> None:
     lines = [
         (5.0, "plan          100 images, maps of the labels top3 by occlusion, policy standard"),
-        (5.0, "in all        about 2 min on this machine"),
+        (5.0, "total         about 2 min on this machine"),
         (9.0, "explaining: 3%, 10 of about 400 rows, 9 rows/s, about 1 h left"),  # too early to be judged
         (50.0, "evaluating: 40%, 150 of about 400 rows, 9 rows/s, about 30 s left"),
         (90.0, "evaluating: 90%, 350 of about 400 rows, 9 rows/s, about 20 s left"),

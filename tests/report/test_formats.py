@@ -447,7 +447,8 @@ def test_markdown_tells_the_whole_story(made: Callable[..., Path]) -> None:
     assert lines[0] == "# Audit of model.onnx"
     assert lines[2] == "**✕ Fail.** Are the heatmaps faithful? No. The heatmaps do not meet the policy “standard”."
     heads = [line for line in lines if line.startswith("## ")]
-    assert heads == ["## What to do next", "## What was not assessed", "## Checks", "## Figures beside the controls",
+    assert heads == ["## What to do next", "## What was not assessed", "## Checks",
+                     "## Figures compared with the controls",
                      "## Flags", "## Provenance", "## Limits"]  # fmt: skip
     for one in AUDIT["checks"]:
         (row,) = (line for line in lines if f"| {one['title']} |" in line)
@@ -459,7 +460,7 @@ def test_markdown_tells_the_whole_story(made: Callable[..., Path]) -> None:
     )
     (insertion,) = (line for line in lines if line.startswith("| insertion"))
     assert insertion.split(" | ")[1:4] == ["0.612 (0.512 to 0.712)", "0.321 (0.221 to 0.421)", "0.432 (0.332 to 0.532)"]
-    for words in ("the label set holds no other label than the predicted one.", "One check was failed.",
+    for words in ("the label set has no label other than the predicted one.", "One check was failed.",
                   "many pixels are tied in 12 of 40 maps", digest("model"),
                   "torn.png was left out: it is cut short", "c0ffee"):  # fmt: skip
         assert words in text

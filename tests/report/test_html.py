@@ -260,7 +260,7 @@ def one_check(status: str, **changes: Any) -> dict[str, Any]:
     (one_check("fail"), "The heatmaps show the prediction worse than blurred edges, a map that ignores the model."),
     (one_check("fail", observed=0.1), "The heatmaps show the prediction hardly better than blurred edges, a map that"),
     (one_check("pass"), "The heatmaps show the prediction better than every map that ignores the model."),
-    (one_check("inconclusive"), "It is open whether the heatmaps show the prediction better than blurred edges."),
+    (one_check("inconclusive"), "It is undecided whether the heatmaps show the prediction better than blurred edges."),
     (one_check("fail", metric="label_specificity", rule="min"), "different labels show much the same evidence."),
     (one_check("not assessed", metric="iou", rule="min"), "Not assessed: T."),
 ])  # fmt: skip
@@ -483,7 +483,7 @@ def test_what_no_infill_changes_stands_once(audited: Path) -> None:
         ("insertion", "maps", "gray"), ("iou", "maps", "–"), ("insertion", "more", "gray"),
         ("iou", "more", "–"), ("insertion", "maps", "blur"), ("insertion", "more", "blur"),
     ]  # fmt: skip
-    assert "what is the same under each infill stands once" in render_html(loaded)
+    assert "what is the same under each infill is listed once" in render_html(loaded)
 
 
 def test_a_class_of_too_few_images_says_so_where_its_interval_would_be(audited: Path) -> None:
@@ -603,7 +603,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_a_gallery_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     run = with_gallery(made_run(tmp_path / "run"))
     (run / "gallery" / "gallery.json").write_text("{")
-    with pytest.raises(BadInput, match="no gallery"):
+    with pytest.raises(BadInput, match="without a gallery"):
         load(run)
 
 

@@ -1270,7 +1270,7 @@ def test_one_failure_among_many_tests_must_be_clear() -> None:
     assert 20 <= e_value < 20 * (len(names) + 1)  # one more test is that of `shown`
     assert found.verdict == "inconclusive"
     assert found.verdict_reason.startswith(
-        "1 of 7 checks failed or are open. Failed: “insertion above every control”. Insertion of maps minus that "
+        "1 of 7 checks failed or are undecided. Failed: “insertion above every control”. Insertion of maps minus that "
         "of edges on"
     )
     assert found.verdict_reason.endswith("With so many tests, a failure may still be chance; add images to settle it.")

@@ -113,7 +113,7 @@ def test_a_budget_takes_fewer_images_next(model: Any, images: Dataset, monkeypat
     assert "so some checks may stay undecided" in plan.decision
     few = _plan(model, images, monkeypatch, maps=20, figures=380, budget=1200)
     assert few.chosen == ("--method occlusion", "--limit 2")
-    assert few.decision == "2 images decide nothing: the policy standard needs 20."
+    assert few.decision == "2 images are too few: the policy standard needs 20."
 
 
 def test_long_work_names_ways_to_shorten_it(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_other_verbs_say_their_plan_too(folder: Path, tmp_path: Path, verb: str)
                    "--dry-run", "--limit", "40")  # fmt: skip
     assert done.returncode == 0
     assert "40 images" in done.stdout
-    assert "in all" in done.stdout
+    assert "total" in done.stdout
     assert not (tmp_path / "run").exists()
 
 

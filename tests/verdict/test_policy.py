@@ -406,7 +406,7 @@ def test_init_writes_over_nothing_unless_told(command: Command, tmp_path: Path) 
     (tmp_path / "policy.toml").write_text("years of work")
     code, out, said = command("init")
     assert (code, out) == (2, "")
-    assert said == "auditkit: policy.toml exists already; name another file with -o, or overwrite it with --force.\n"
+    assert said == "auditkit: policy.toml already exists; choose another file with -o, or overwrite it with --force.\n"
     assert (tmp_path / "policy.toml").read_text() == "years of work"
     assert command("init", "--force")[0] == 0
     assert read_policy("policy.toml").minimum_images == 20
