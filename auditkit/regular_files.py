@@ -15,7 +15,7 @@ _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 
 def open_regular(path: Path, flags: int = 0) -> io.BufferedReader:
-    """The file, open for reading; OSError with the reason if it is no regular file or cannot be opened."""
+    """The file, open for reading; OSError with the reason if it is not a regular file or cannot be opened."""
     try:
         _check(os.stat(path).st_mode)  # opening a device may have effects of its own
         stream = open(path, "rb", opener=lambda name, mode: os.open(name, mode | _FLAGS | flags))  # noqa: SIM115

@@ -19,7 +19,7 @@ _MAX_PROBLEMS = 20  # in the table; --json has them all
 app = typer.Typer(
     no_args_is_help=True,
     cls=options.Verbs,
-    help="Bring heatmaps into the form that auditkit reads, and check them.\n\n"
+    help="Import heatmaps into a bundle, which auditkit reads, and check bundles.\n\n"
     "A bundle is a folder with bundle.json (what the maps are), manifest.csv (image,label,heatmap) and the maps. From "
     "Python: auditkit.Bundle(path, model='vendor.onnx').add(ids, {label: maps}).",
 )
@@ -37,7 +37,7 @@ def check(
         help="The ONNX file that the maps explain: checks its digest, the labels and the maps' sizes.")] = None,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
-    """Say whether a bundle can be used: read every map, and list every problem with its file and value.
+    """Check whether a bundle can be used: read every map, and list every problem with its file and value.
 
     The exit code is 2 if there are errors, and 0 if there are only warnings.
 
@@ -87,7 +87,7 @@ def check(
 def import_(
     source: Annotated[Path, typer.Argument(
         metavar="SOURCE", show_default=False,
-        help="A folder of maps named like cat.jpg__281.npy (or grey .png), a CSV (image,label,heatmap) beside its maps"
+        help="A folder of maps named like cat.jpg__281.npy (or grey .png), a CSV (image,label,heatmap) next to its maps"
              ", or an .npz (heatmaps, labels, images).")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", show_default=False,
                                       help="Folder of the bundle to write or continue.")],
@@ -121,7 +121,7 @@ def import_(
         "schema_version": 1, "bundle": str(out), "added": added, "maps": len(bundle), "constant": bundle.constant,
         **_facts(bundle.header), "warnings": warnings,
     }, [
-        ("bundle", f"{out}: {added} maps added, {len(bundle)} in all"), *_header_fields(bundle.header),
+        ("bundle", f"{out}: {added} maps added, {len(bundle)} in total"), *_header_fields(bundle.header),
         *(("warning", text) for text in warnings),
     ])  # fmt: skip
 

@@ -52,7 +52,7 @@ def show(as_json: bool, content: Mapping[str, object], fields: list[tuple[str, s
 
 def show_shard(as_json: bool, shard: str, out: object, units: int, of: int) -> None:
     """Print that a shard is done."""
-    summary = f"shard {shard} is done: {units} of {of} units in {out}; put the shards together with auditkit merge"
+    summary = f"shard {shard} is done: {units} of {of} units in {out}; combine the shards with auditkit merge"
     facts = {"schema_version": 1, "shard": shard, "out": str(out), "units": units, "of": of}
     show(as_json, facts, [("shard", summary)])
 

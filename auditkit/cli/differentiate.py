@@ -19,7 +19,7 @@ def differentiate(
     model: options.ModelFile,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)],
     model_options: options.ModelOptions,
-    wrt: Annotated[str | None, typer.Option(help="Tensor to differentiate by; by default the image input.")] = None,
+    wrt: Annotated[str | None, typer.Option(help="Differentiate with respect to this tensor, not the image.")] = None,
     gradient_output: Annotated[str | None, typer.Option(
         help="Output of the file that already is its gradient, if its name is not 'gradient'.")] = None,
     as_json: options.AsJson = False,
@@ -37,7 +37,7 @@ def differentiate(
     from auditkit.model.classifier import open_file
 
     if out.exists() and not force:
-        raise BadInput(f"{out} exists already; name another file with -o, or overwrite it with --force.")
+        raise BadInput(f"{out} already exists; choose another file with -o, or overwrite it with --force.")
     settings = replace(model_options, precision="strict").settings()
     classifier = open_file(model, model_options.opening(gradient_output), settings)
     derived = gradient.differentiate(classifier, wrt, gradient_output)

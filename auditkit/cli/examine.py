@@ -28,8 +28,8 @@ def examine(
 ) -> None:  # fmt: skip
     """Find out what a model relies on: a corner, the border, the colour, a fine pattern, the background, a small mark.
 
-    Parts are exchanged between images that the model takes for different labels; where it relies on a part, its
-    prediction follows. One half of the images proposes, the other confirms. Exit code 0: no finding, 1: a finding,
+    Parts are exchanged between images with different predicted labels; if the model relies on a part, its prediction
+    follows the part. One half of the images proposes, the other confirms. Exit code 0: no finding, 1: a finding,
     2: bad input, 4: the machine failed.
 
     Example: auditkit examine vendor.onnx images/ -o examined

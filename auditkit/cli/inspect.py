@@ -25,13 +25,13 @@ def inspect(
     = None,
     as_json: options.AsJson = False,
     write_card: Annotated[bool, typer.Option(
-        "--write-card", help="Write a card to start from, to --card or else beside the model.")] = False,
+        "--write-card", help="Write a card to start from, to --card or else next to the model.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Let --write-card overwrite a card.")] = False,
 ) -> None:  # fmt: skip
-    """Say what an ONNX file is: input, output, preprocessing, device and, with labelled images, accuracy.
+    """Show what an ONNX file is: input, output, preprocessing, device and, with labelled images, accuracy.
 
-    The file is treated as hostile: it is first opened in a guarded child process, and no other file that it names is
-    read unless it is a plain file beside it.
+    The file is treated as hostile: it is first opened in a guarded child process, and a file that it names is
+    read only if it is a plain file in the same folder.
 
     Example: auditkit inspect vendor.onnx --images labelled/
     """

@@ -10,7 +10,7 @@ from auditkit.cli.sign import PasswordVariable, new_password
 
 def keygen(
     out: Annotated[Path, typer.Option("--out", "-o", help=(
-        "File for the private key; the public one lies beside it, with the suffix .pub."))] = Path("auditor.pem"),
+        "File for the private key; the public key goes next to it, with the suffix .pub."))] = Path("auditor.pem"),
     kind: Annotated[str, typer.Option("--type", help="ed25519 or p256.")] = "ed25519",
     password_variable: PasswordVariable = None,
     no_password: Annotated[bool, typer.Option("--no-password", help="Store the key without a password.")] = False,

@@ -22,7 +22,7 @@ VERBS = ("inspect", "differentiate", "explain", "evaluate", "examine", "audit", 
 app = typer.Typer(
     no_args_is_help=True, pretty_exceptions_enable=False, cls=options.Verbs,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Audit image classifiers through their ONNX files: what they are, and how well heatmaps explain them.",
+    help="Audit image classifiers through their ONNX files: what they rely on, and how well heatmaps explain them.",
     epilog="Start with: auditkit demo, or: auditkit inspect vendor.onnx",
 )  # fmt: skip
 for name in VERBS:
@@ -56,7 +56,7 @@ _CLOSED_PIPE = 141  # as a shell reports SIGPIPE: no verdict, good or bad
 
 def main() -> None:
     """Run the command and exit."""
-    if not sys.warnoptions and not os.environ.get("AUDITKIT_DEBUG"):  # a library's warning is no sentence for the user
+    if not sys.warnoptions and not os.environ.get("AUDITKIT_DEBUG"):  # a library's warning is not meant for the user
         warnings.simplefilter("ignore")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # so that a name the terminal cannot show does not fail the command

@@ -11,7 +11,7 @@ from auditkit.cli import console, options
 def merge(
     shards: Annotated[list[Path], typer.Argument(
         metavar="SHARD...", help="Folders that --shard wrote.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for all of them together.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the combined result.")],
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
     """Combine shards that `explain`, `evaluate` or `audit` computed with --shard.

@@ -129,7 +129,7 @@ class ModelOptions:
     """How to open and run a model; each field is an option of the command line."""
 
     # fmt: off
-    card: Annotated[Path | None, _file_option(help="How images are preprocessed; by default MODEL with .toml.")] = None
+    card: Annotated[Path | None, _file_option(help="Preprocessing; by default vendor.toml for vendor.onnx.")] = None
     preset: Annotated[str | None, _file_option(
         help="Use a common preprocessing instead of a card: imagenet, caffe, tf, unit, clip, cifar or none.")] = None
     ignore_exif: Annotated[bool, _file_option(
@@ -141,17 +141,17 @@ class ModelOptions:
     size: Annotated[str | None, _file_option(
         help="Input size, such as 224 or 240x320 (height x width), if the file leaves it open.")] = None
     vendor_key: Annotated[Path | None, _file_option(metavar="FILE", help=(
-        "The vendor's public key: open MODEL only if it signed MODEL.sig or model.sig beside it."))] = None
+        "The vendor's public key: open MODEL only if MODEL.sig or model.sig next to it is signed with it."))] = None
     device: Annotated[str, _run_option(help="auto, cuda or cpu; cuda fails if there is no GPU.")] = "auto"
     precision: Annotated[str, _run_option(help="auto, strict, tf32 or float16.")] = "auto"
     batch: Annotated[int | None, _run_option(help="Images in a batch; measured by default.")] = None
     threads: Annotated[int, _run_option(help="CPU threads; 0 leaves the choice to the runtime.")] = 0
     memory: Annotated[float | None, _run_option(
-        help="GiB of GPU memory to use, 3.25 or more; by default as much as helps.")] = None
+        help="GiB of GPU memory to use, 3.25 or more; by default as much as is useful.")] = None
     workers: Annotated[str, _run_option(metavar="N", help=(
         "Worker processes: a number, or auto for one on each GPU."))] = "auto"
     engine: Annotated[str, _run_option(help=(
-        "Where they run: local, ray, or ray:ADDRESS for a cluster (see docs/scale.md)."))] = "local"
+        "Where worker processes run: local, ray, or ray:ADDRESS for a cluster (see docs/scale.md)."))] = "local"
     allow_failed: Annotated[int, _run_option(
         help="Leave out up to this many images on which the model hangs, crashes or takes too much memory.")] = 0
     memory_limit: Annotated[float, _limit_option(
@@ -167,7 +167,7 @@ class ModelOptions:
         from auditkit.model.signature import Overrides
 
         if self.card is not None and self.preset is not None:
-            raise BadInput("--card and --preset exclude each other; give one.")
+            raise BadInput("--card and --preset cannot be used together; give one of them.")
         if not (0 < self.memory_limit < math.inf and 0 < self.time_limit < math.inf):
             limits_text = f"--memory-limit {self.memory_limit:g} and --time-limit {self.time_limit:g}"
             raise BadInput(f"{limits_text} must be positive numbers.")
@@ -209,7 +209,7 @@ class ModelOptions:
     def open_with_images(
         self, model: Path, images: Path, pool: Path | None, limit: int | None = None
     ) -> "tuple[OnnxClassifier, Dataset, Dataset | None]":
-        """The classifier in an ONNX file, its images, so many of them at most, and the images to fill in with."""
+        """The classifier in an ONNX file, its images, at most `limit` of them, and the images to fill in with."""
         from auditkit.data.dataset import Dataset
         from auditkit.engines.start import Workers
         from auditkit.runs.inspection import at_own_size

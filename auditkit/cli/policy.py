@@ -28,7 +28,7 @@ def init(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File to write.")] = Path("policy.toml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Write a commented policy to start from. It is named after the file, since it is no longer auditkit's own.
+    """Write a commented policy to start from. It gets the name of the file, since it is not one of auditkit's own.
 
     Example: auditkit policy init strict -o ours.toml
     """
@@ -41,7 +41,7 @@ def init(
     if name not in SHIPPED:
         raise BadInput(unknown("policy", name, SHIPPED))
     if (out.exists() or out.is_symlink()) and not force:
-        raise BadInput(f"{out} exists already; name another file with -o, or overwrite it with --force.")
+        raise BadInput(f"{out} already exists; choose another file with -o, or overwrite it with --force.")
     if out.is_dir() or not out.parent.is_dir():
         raise BadInput(f"{out} cannot be written: {'it is a folder' if out.is_dir() else 'its folder does not exist'}.")
     new_name = re.sub(r"[^A-Za-z0-9_.-]", "-", out.stem) or "policy"
@@ -60,7 +60,7 @@ def check(
                                           show_default=False)],
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
-    """Say what a policy asks, or, with exit code 2, what is wrong with it.
+    """Show what a policy requires, or, with exit code 2, what is wrong with it.
 
     Example: auditkit policy check ours.toml
     """
@@ -151,7 +151,7 @@ def _print(policy: "Policy") -> None:
         *([("about", policy.description)] if policy.description else []),
         ("sha256", policy.sha256),
         ("measured", _measured(policy.evaluation)),
-        ("images", f"{policy.minimum_images} or more; {policy.max_failed_images:.1%} of them may be without figures"),
+        ("images", f"{policy.minimum_images} or more; {policy.max_failed_images:.1%} of them may be without results"),
         ("controls", ", ".join(policy.controls) or "none"),
         ("randomised", stages),
         ("fails on", f"{policy.fail_on} and above"),

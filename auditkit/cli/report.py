@@ -22,13 +22,13 @@ def report(
     gallery: Annotated[int | None, typer.Option(
         min=0, help="Images of the gallery that are open in html and pdf; 6 by default, up to 24 were kept.")] = None,
 ) -> None:  # fmt: skip
-    """Show the results of a run in another form: a page to read or print, Markdown, JSON, or what other systems read.
+    """Show the results of a run in another format: HTML or PDF to read, Markdown, JSON, or formats for other systems.
 
     JUnit and SARIF are for pipelines, OSCAL (assessment results) and CycloneDX (a bill of materials with a model card)
     for compliance systems.
 
-    Nothing is measured again and no model is needed. A page elsewhere than in the run shows its sign-off. pdf needs an
-    installed Chromium. The exit code is 0 whatever the verdict.
+    Nothing is measured again and no model is needed. A page outside the run's folder also shows its sign-off. pdf
+    needs an installed Chromium. The exit code is 0 whatever the verdict.
 
     Example: auditkit report run -f junit -o run.xml
     """

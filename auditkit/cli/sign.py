@@ -24,15 +24,15 @@ def sign(
     timestamp: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Add a time stamp (RFC 3161) over the signature to a signed run, in place of signing."
+            metavar="FILE", help="Add a time stamp (RFC 3161) over the signature to a signed run, instead of signing."
         ),
     ] = None,
 ) -> None:
-    """Sign a finished run: writes attestation.sigstore.json beside its files, and changes no other file.
+    """Sign a finished run: writes attestation.sigstore.json into its folder, and changes no other file.
 
-    It states the digests of the run's files and of the model, the checks and the figures, as an in-toto test result in
-    a Sigstore bundle. `auditkit verify --trust` checks it, and so do openssl and the Sigstore verifiers (see
-    docs/evidence.md). Sign after `auditkit sign-off`, so that the decision is signed too.
+    The attestation states the digests of the run's files and of the model, the checks and the metrics, as an in-toto
+    test result in a Sigstore bundle. `auditkit verify --trust` checks it, and so do openssl and the Sigstore verifiers
+    (see docs/evidence.md). Sign after `auditkit sign-off`, so that the decision is signed too.
 
     Example: auditkit sign run --key auditor.pem
     """

@@ -14,7 +14,7 @@ def sign_off(
         help="accepted, accepted with conditions, or rejected.", show_default=False)],
     comment: Annotated[str, typer.Option(help="Conditions or reasons, on one line.")] = "",
 ) -> None:  # fmt: skip
-    """Write signoff.json beside a run's files: who decided what, when, and for which files.
+    """Write signoff.json into a run's folder: who decided what, when, and for which files.
 
     It holds the digest of SHA256SUMS and changes no other file; `auditkit verify` checks that it fits. A decision is
     not a signature: run `auditkit sign` afterwards.

@@ -27,7 +27,7 @@ def verify(
     pool: Annotated[Path | None, _original(help="Images for random infill.")] = None,
     infill: Annotated[list[Path] | None, _original(
         metavar="FILE", help="Picture of an infill image:FILE; repeatable.")] = None,
-    baseline: Annotated[Path | None, _original(help="The run that changes are counted from.")] = None,
+    baseline: Annotated[Path | None, _original(help="The earlier run that the audit compared with.")] = None,
     trust: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help="Public key of a signer; one of those given must have signed. Repeatable.")] = None,
     tsa: Annotated[list[Path] | None, typer.Option(
@@ -35,11 +35,11 @@ def verify(
     sample: Annotated[float | None, typer.Option(
         help="Share of the images whose rows are recomputed; by default 0.05, and at least 32 images.")] = None,
     maps: Annotated[int | None, typer.Option(
-        help="Images whose maps are made again, if the audit made them; by default 32, or 2 of costly ones.")] = None,
+        help="Images whose maps are recomputed, if the audit made them; by default 32, or 2 of costly ones.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sample; a new one by default, and printed.")] = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List all problems, however many they are.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List all problems, not only the first.")] = False,
 ) -> None:  # fmt: skip
     """Check that a run is what it says: no file changed, figures follow from rows, rows and maps can be reproduced.
 

@@ -70,7 +70,7 @@ def _image_problems(bundle: HeatmapSet, images: Dataset) -> Iterator[Problem]:
     unknown = [image for image in bundle.labels if image not in ids]
     if unknown:
         text = f"image '{unknown[0]}' is not in {images.source}{_more(len(unknown))}"
-        yield Problem("error", files.MANIFEST, f"{text}; images are called like '{images.ids[0]}'")
+        yield Problem("error", files.MANIFEST, f"{text}; image names look like '{images.ids[0]}'")
     unmapped = [image for image in images.ids if image not in bundle.labels]
     if unmapped:
         text = f"image '{unmapped[0]}' of {images.source} has no map{_more(len(unmapped))}"

@@ -80,7 +80,7 @@ def read_header(folder: Path) -> Header:
         raise BadInput(f"{where} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
     known = {field.name: values[field.name] for field in fields(Header) if values.get(field.name) is not None}
     if "frame" not in known:
-        raise BadInput(f"{where} does not say the frame: model-input or original-image, whichever the maps lie over.")
+        raise BadInput(f"{where} does not state the frame: model-input or original-image, whichever the maps lie over.")
     for name in ("layout", "notes"):  # a single text stands for a list of one
         if isinstance(text := known.get(name), str):
             known[name] = [text] if text else []
@@ -88,7 +88,7 @@ def read_header(folder: Path) -> Header:
 
 
 def read_manifest(folder: Path, name: str = MANIFEST, *, own: bool = False) -> tuple[list[Entry], str]:
-    """The entries of a manifest, and its torn last line: where `own`, every complete line ends in a newline."""
+    """The entries of a manifest, and its incomplete last line: if `own`, every complete line ends in a newline."""
     if not os.path.lexists(folder / name):
         raise BadInput(f"{folder} has no {name} with the columns {','.join(COLUMNS)}.")
     try:
@@ -130,7 +130,7 @@ def open_inside(folder: Path, location: str) -> Iterator[BinaryIO]:
     windows = PureWindowsPath(location)
     parts = location.replace("\\", "/").split("/")
     if not location or "\0" in location or windows.drive or windows.root or {"", ".", ".."} & set(parts):
-        raise BadInput(f"{where} is not a plain path inside the folder; maps lie beside their manifest.")
+        raise BadInput(f"{where} is not a plain path inside the folder; maps must be in the folder of their manifest.")
     try:
         path = folder
         for part in parts:

@@ -29,7 +29,7 @@ def import_maps(source: Path, bundle: Bundle, channels: str | None, progress: Pr
     if not (source.is_dir() or source.is_file()):
         raise BadInput(f"there is no {source}; give a folder of maps, a manifest (.csv) or an .npz.")
     if not source.is_dir() and source.suffix != ".csv":
-        raise BadInput(f"{source} is none of: a folder of maps, a manifest (.csv), an .npz.")
+        raise BadInput(f"{source} is neither a folder of maps, nor a manifest (.csv), nor an .npz.")
     folder, manifest = (source, source / files.MANIFEST) if source.is_dir() else (source.parent, source)
     if (folder / files.HEADER).exists():
         raise BadInput(f"{folder} is a bundle already; check it with: auditkit bundle check.")
@@ -50,11 +50,11 @@ def _folder_entries(folder: Path) -> tuple[list[Entry], tuple[str, ...]]:
         image, mark, label = name[: -len(path.suffix)].rpartition("__")
         if not (mark and image and files.is_index(label)):
             remedy = f"name it like 'cat.jpg__281{path.suffix}', or write a {files.MANIFEST} beside it"
-            raise BadInput(f"{path} does not say its image and label; {remedy}. Labels are never guessed.")
+            raise BadInput(f"{path} does not state its image and label; {remedy}. Labels are never guessed.")
         entries.append(Entry(image, int(label), name))
     if not other_names:
         return entries, ()
-    note = f"{len(other_names)} files are no maps (.npy, .png) and were left out, such as '{other_names[0]}'"
+    note = f"{len(other_names)} files are not maps (.npy, .png) and were left out, such as '{other_names[0]}'"
     return entries, (note,)
 
 

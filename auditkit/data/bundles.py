@@ -229,18 +229,20 @@ class Bundle:
     def _continue(self) -> None:
         bundle = open_bundle(self.path)
         if not bundle.header.producer.startswith(files.OWN_PRODUCER):
-            raise BadInput(f"{self.path} was written by '{bundle.header.producer}'; make a new bundle beside it.")
+            raise BadInput(
+                f"{self.path} was written by '{bundle.header.producer}'; make a new bundle in another folder."
+            )
         for setting in ("model", "method", "frame"):
             self._same(setting, getattr(bundle.header, setting), getattr(self.header, setting))
         self.header, self._exists = bundle.header, True
         self._references = {(entry.image, entry.label): entry.heatmap for entry in bundle.entries}
         maps, manifest = self.path / files.MAPS, self.path / files.MANIFEST
         if maps.is_symlink() or not maps.is_dir():
-            raise BadInput(f"{maps} is not a folder; make a new bundle beside {self.path}.")
+            raise BadInput(f"{maps} is not a folder; make a new bundle in another folder.")
         text = manifest.read_bytes()
         end = text.rfind(b"\n") + 1
         if end < len(text):
-            os.truncate(manifest, end)  # a torn last line names no map
+            os.truncate(manifest, end)  # an incomplete last line names no map
         self._size = end
 
     def _same(self, setting: str, old: object, new: object) -> None:

@@ -54,7 +54,7 @@ def listing(path: Path, names: Sequence[str]) -> Listing:
         return _list_npz(path)
     if path.suffix == ".csv":
         return _list_csv(path, names)
-    raise BadInput(f"{path} is none of: a folder of images, a .csv file, an .npz file.")
+    raise BadInput(f"{path} is neither a folder of images, nor a .csv file, nor an .npz file.")
 
 
 def is_file(path: Path) -> bool:
@@ -66,7 +66,7 @@ def is_file(path: Path) -> bool:
 
 
 def unwritable(name: str) -> bool:
-    """Whether a name cannot stand in a line of text: it has control characters, or bytes that are not UTF-8."""
+    """Whether a name cannot be part of a line of text: it has control characters, or bytes that are not UTF-8."""
     return any(unicodedata.category(character) in _UNWRITABLE for character in name)
 
 
@@ -227,7 +227,7 @@ def _check_boxes(boxes: Array, path: Path) -> None:
         if not (np.isnan(box).all() or (np.isfinite(box).all() and x0 < x1 and y0 < y1)):
             raise BadInput(f"{name} needs four numbers, x0 < x1 and y0 < y1.")
         if min(x0, y0) >= 0 and max(x1, y1) <= 1:
-            raise BadInput(f"{name} seems to be in shares of the picture; give its pixels.")
+            raise BadInput(f"{name} seems to be in fractions of the picture; give pixels.")
 
 
 def _corners(box: Array) -> str:

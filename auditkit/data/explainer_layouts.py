@@ -122,7 +122,7 @@ def _from_mapping(
     keys = list(maps)
     wrong = [key for key in keys if not isinstance(key, int | np.integer) or isinstance(key, bool)]
     if wrong:
-        raise BadInput(f"image '{names[0]}': {wrong[0]!r} is no class index, which the keys of the maps must be.")
+        raise BadInput(f"image '{names[0]}': {wrong[0]!r} is not a class index, as the keys of the maps must be.")
     if labels is not None and sorted(label_array(labels).ravel().tolist()) != sorted(map(int, keys)):
         raise BadInput(f"image '{names[0]}': labels {labels} differ from the maps' own keys {keys}; leave labels None.")
     return _joined([single_maps(names, int(key), maps[key], layout, channels) for key in keys])

@@ -123,7 +123,7 @@ def _star(x: Floats, y: Floats) -> Floats:
 
 
 def _heart(x: Floats, y: Floats) -> Floats:
-    """A square that stands on its tip, with a half circle on each of its upper sides."""
+    """A square on its tip, with a half circle on each of its upper sides."""
     side, half_diagonal, y = 0.52, 0.52 * 0.70710678, y - 0.12
     standing_square = (abs(x) + abs(y)) * 0.70710678 - side
     distance: Floats = _either(standing_square, _length(abs(x) - half_diagonal, y + half_diagonal) - side)

@@ -72,8 +72,8 @@ def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:
 
 
 def carry(files: Mapping[str, bytes], run: Path, started: str) -> None:
-    """Put the commitment into the folder of a run, which must have begun after it was written."""
+    """Put the commitment into the folder of a run, which must have been started after it was written."""
     for name, content in files.items():
         if name == COMMITMENT and parse(content, name).written > started:
-            raise BadInput(f"{run} began before the commitment was written; give a new folder.")
+            raise BadInput(f"{run} was started before the commitment was written; give a new folder.")
         write_whole(run / name, content)

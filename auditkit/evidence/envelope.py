@@ -61,7 +61,7 @@ class Bundle:
         try:
             return _parsed(plain)
         except (LookupError, TypeError, ValueError) as error:
-            reason = str(error) if type(error) is ValueError else "a part of it is missing or has another form"
+            reason = str(error) if type(error) is ValueError else "a part of it is missing or malformed"
             raise BadInput(f"{where} is not a Sigstore bundle with one signed statement: {reason}.") from None
 
     def to_json(self) -> bytes:

@@ -115,7 +115,7 @@ def read_certificate(path: Path) -> Certificate:
 
 
 def generate(kind: str, private: Path, password: bytes | None) -> Path:
-    """Write a new key to a file that only its owner can read; the file with its public key lies beside it."""
+    """Write a new key to a file that only its owner can read; the file with its public key is written next to it."""
     public = private.with_suffix(".pub")
     if kind not in KINDS:
         raise BadInput(unknown("type of key", kind, KINDS))

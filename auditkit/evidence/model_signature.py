@@ -29,7 +29,7 @@ class SignedFiles:
         signature = next((path for path in candidates if path.is_file()), None)
         if signature is None:
             raise BadInput(f"{model} has no signature to check with --vendor-key; expected {candidates[0]} or "
-                           f"{candidates[1].name} beside it.")  # fmt: skip
+                           f"{candidates[1].name} next to it.")  # fmt: skip
         bundle = Bundle.parse(read_named(signature, _MOST_BYTES), signature)
         if not bundle.verified([key]):
             raise BadInput(f"{signature} is not signed by the vendor's key; do not use the model, and ask the vendor.")
@@ -71,7 +71,7 @@ def _digests(statement: dict[str, Json], where: Path) -> dict[str, str]:
         if list(subjects_of(statement, where).values()) != [root.hexdigest()]:
             raise ValueError("its list of files does not belong to it")
     except (LookupError, TypeError, ValueError) as error:
-        sentence = str(error) if type(error) is ValueError else "a part of it has another form"
+        sentence = str(error) if type(error) is ValueError else "a part of it is malformed"
         raise BadInput(f"{where} is not a signature of a model: {sentence}.") from None
     return digests
 

@@ -14,10 +14,10 @@ _SENTENCES = {
     "surrogate-masks": "the model rounds; its masks were learned on the same model without rounding",
     "quality": "masks of quality {detail}",
     "layer": "grad-cam at '{detail}'",
-    "one-mask": "the masking network gives one mask an image, used for every label",
-    "refined": "masks refined with {detail} passes a label",
+    "one-mask": "the masking network gives one mask per image, used for every label",
+    "refined": "masks refined with {detail} passes per label",
     "idle": "masks delete nothing: blurring lowers the probability of their labels too little",
-    "blur-proof": "labels keep more than half their probability when the whole image is blurred, so that little can be "
+    "blur-proof": "labels keep more than half their probability when the whole image is blurred, so little can be "
     "deleted from them; try a larger blur",
     "early": "images stopped early",
     "passes": "passes an image",

@@ -64,7 +64,7 @@ _CONTROLS = {
     "noisy-edges": "blurred edges with noise",
 }  # fmt: skip
 METHODS: dict[str, Method] = {
-    "mask": Method("a mask learned for each label, the paper's method", mask.mask, mask.MaskOptions,
+    "mask": Method("a mask learned for each label (Gupta et al., 2022)", mask.mask, mask.MaskOptions,
                    prepare=mask.prepare, images=4, uses_pool=True, learns=True, qualities=mask.QUALITIES),
     "differences": Method("regression on random masks; needs no gradient", differences.differences,
                           differences.Differences, "passes", images=4, uses_pool=True),

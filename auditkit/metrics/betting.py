@@ -3,7 +3,7 @@
 To show that a mean lies above a limit, a gambler bets on every image. Her capital, 1 at first, is multiplied by
 1 + bet * (x - limit), where x is the value of the image. Bets are so small that she cannot lose everything. If the mean
 is at or below the limit, her capital does not grow on average, whatever the distribution of the values. Hence it ever
-reaches 20 with a probability of at most 5 % (Ville's inequality), also if one looks after every image and stops as one
+reaches 20 with a probability of at most 5 % (Ville's inequality), even if one looks after every image and stops as one
 likes. The e-value is the mean capital over several constant bets. It does not depend on the order of the images.
 
 Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting (2024).

@@ -19,7 +19,7 @@ _HALVINGS = 12  # of the difference, to find the gap that is shown
 
 
 def gap_at_least(lower: Sample, higher: Sample, tests: int) -> float:
-    """The gap between two means that is shown with an error of 5 % over so many tests; 0 where none is."""
+    """The gap between two means that is shown with an error of 5 % over that many tests; 0 if none is."""
     decisive = math.log(DECISIVE * tests)
     if log_e_gap(lower, higher, 0.0) < decisive:
         return 0.0

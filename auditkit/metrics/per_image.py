@@ -1,6 +1,6 @@
 """Each metric from the rows of one source: a value for every image or (image, label) pair, not yet averaged.
 
-A function takes the rows and the metric's name. It returns None where the metric is no part of the evaluation, and
+A function takes the rows and the metric's name. It returns None if the evaluation does not have the metric, and
 NotAssessed where it is but has no figure.
 """
 

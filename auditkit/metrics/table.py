@@ -147,7 +147,7 @@ _ENTRIES = (
            needs="nothing", direction="lower", compared="never"),
     Metric("randomisation", "randomisation", "Rank correlation of the maps with those of the re-initialised model at "
            "the last stage.", needs="nothing", direction="lower", bounds=_CORRELATION,
-           compared="never", phrase="how alike the maps stay when the model is re-initialised"),
+           compared="never", phrase="how similar the maps stay when the model is re-initialised"),
 )  # fmt: skip
 METRICS = {metric.name: metric for metric in _ENTRIES}
 

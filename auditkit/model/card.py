@@ -68,7 +68,7 @@ class Card:
     mean: Numbers
     std: Numbers
     gray: Numbers  # pixel units, RGB order
-    exif_orientation: bool = True  # turn pictures as their EXIF orientation says
+    exif_orientation: bool = True  # rotate pictures by their EXIF orientation
     names: tuple[str, ...] = ()
     origin: Origin = Origin()
     warnings: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ def _with_gray(card: Card, gray: Numbers | None) -> Card:
 
 @dataclass(frozen=True)
 class CardFile:
-    """A card as it stands in a file, its keys checked."""
+    """A card as a file has it, its keys checked."""
 
     path: Path
     preprocessing: Table
@@ -183,7 +183,7 @@ class CardFile:
         table, where = self.preprocessing, self.path.name
         missing = [key for key in ("channels", "scale", "mean", "std") if key not in table]
         if missing and "preset" not in table:
-            raise BadInput(f"{where} [preprocessing] lacks {', '.join(missing)}; state them, or a preset.")
+            raise BadInput(f"{where} [preprocessing] is missing {', '.join(missing)}; state them, or a preset.")
         base = from_preset(table.text("preset", "none"), signature)
         card = replace(
             base,
@@ -295,7 +295,7 @@ scale = {card.scale!r}
 mean = {list(card.mean)}
 std = {list(card.std)}
 gray = {[round(value, 3) for value in card.gray]}   # infill, pixel units, RGB
-exif_orientation = {str(card.exif_orientation).lower()}   # turn pictures as their EXIF orientation says
+exif_orientation = {str(card.exif_orientation).lower()}   # rotate pictures by their EXIF orientation
 
 [classes]
 {names}
@@ -309,7 +309,7 @@ kind = "{signature.kind}"
 
 
 def _one_line(text: str) -> str:
-    """A name that cannot end the comment it stands in."""
+    """A name that cannot end the comment that contains it."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

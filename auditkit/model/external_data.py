@@ -121,7 +121,9 @@ def _content(descriptor: int, tensor: TensorProto, name: str) -> bytes:
     entries, needed, size = _entries(tensor), _size_of(tensor, name), os.fstat(descriptor).st_size
     numbers = entries.get("offset", "0"), entries.get("length", str(needed))
     if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers):
-        raise BadInput(f"{name}: external tensor '{tensor.name}' has an offset or length that is no number of bytes.")
+        raise BadInput(
+            f"{name}: external tensor '{tensor.name}' has an offset or length that is not a number of bytes."
+        )
     offset, length = map(int, numbers)
     if length != needed or offset + length > size:
         raise BadInput(

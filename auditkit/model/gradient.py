@@ -156,7 +156,7 @@ def _conditions(
 
 
 def _kinds(model: onnx.ModelProto) -> tuple[dict[str, int], set[str]]:
-    """Element types of all tensors; and what is no tensor but a list of some, which has no shape."""
+    """Element types of all tensors; and what is not a tensor but a list of some, which has no shape."""
     graph = shape_inference.infer_shapes(model).graph
     values = (*graph.value_info, *graph.input, *graph.output)
     kinds = {value.name: value.type.tensor_type.elem_type for value in values if value.type.tensor_type.elem_type}
@@ -233,7 +233,7 @@ def _vendors_own(classifier: OnnxClassifier, names: tuple[str, str]) -> Differen
     joined, weights = float_types.in_one_float(edit.with_input_type(model, signature.input), classifier.file.weights)
     facts = Facts({signature.input: (signature.fixed_batch, *signature.array_shape(1)[1:])}, {})
     base = Ready(classifier.graph, weights, facts, surrogate=False)
-    checked = _checked(classifier, base, joined, signature.input, "the gradient that the file brings along")
+    checked = _checked(classifier, base, joined, signature.input, "the file's own gradient")
     return _recorded(classifier, model, classifier.file.weights, base, signature.input, checked, vendors_own=True)
 
 

@@ -87,7 +87,7 @@ class Masker:
         if output.ndim == 4 and signature.layout == "NHWC":
             masks = output.transpose(0, 3, 1, 2)
         if output.ndim not in (3, 4) or len(output) != len(rows) or masks.shape[1] not in (1, classes):
-            expected = f"[{len(rows)}, height, width], or one map or {classes} maps (one a class) each"
+            expected = f"[{len(rows)}, height, width], or one map or {classes} maps (one per class) each"
             shape = list(output.shape)
             raise BadInput(f"the masking network gives {shape} for {len(rows)} pictures; expected {expected}.")
         return masks.astype(np.float32)

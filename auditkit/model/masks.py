@@ -29,7 +29,7 @@ from auditkit.model.signature import to_probabilities
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
 Row = tuple[int, int, int]  # top, bottom, map
-_FEW = 8  # one pixel in so many: where more change, all are looked at
+_FEW = 8  # one pixel in this many: if more change, all are looked at
 _REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again
 
 

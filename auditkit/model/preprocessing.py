@@ -20,7 +20,7 @@ Picture = Image.Image | Array  # arrays are uint8 [height, width] or [height, wi
 _BLUR_SIGMA_AT_224 = 5.0
 _SIXTEEN_BITS = ("PNG", "PPM")  # formats whose wide grey is that, and comes as 32 bits
 _MOST_PIXELS = 2**26  # of a picture; a few bytes may be gigabytes once decoded, and a thin strip after a resize
-_MOST_FILE_BYTES = 2**28  # of a picture; so many pixels hardly fill as much
+_MOST_FILE_BYTES = 2**28  # of a picture; 2^26 pixels rarely fill as much
 # What is decoded, whatever a file's name says: other formats of Pillow's call other programs, or are hardly tested.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 # Raised by Pillow on damage of one kind or another; warnings where the user turns them into errors.

@@ -72,7 +72,7 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
     guesses = image.guesses + guesses + score_guesses
     if scores.shape[1] == 1:
         meaning = "logit" if kind == "logits" else "probability"
-        guesses += (f"'{output}' is one number an image, read as the {meaning} of the second of two classes",)
+        guesses += (f"'{output}' is one number per image, read as the {meaning} of the second of two classes",)
     batching = _batching(trial, session, output)
     return Signature(
         input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels, height=trial.height,
@@ -181,7 +181,7 @@ def _behind_percent(proto: onnx.ModelProto, output: str, scores: Array) -> tuple
     for name in node.input if node is not None else ():
         if signatures.kind_by_graph(proto, name) == "probabilities":
             return name, scores / 100, (f"scores '{name}', the probabilities behind the percent in '{output}'",)
-    remedy = "give --output the probabilities or logits before them, or --kind logits if they are none."
+    remedy = "give --output the probabilities or logits before them, or --kind logits if they are not probabilities."
     raise BadInput(f"the scores '{output}' of each image sum to 100, like percent; {remedy}")
 
 
@@ -218,8 +218,8 @@ def _batching_with(trial: Trial, plain: Session, output: str, threads: int = 2) 
     # Every noise image is run again: with few features, dropout may give the same scores twice by chance.
     if _compared(_alone(trial, plain, output), alone) == "dependent":
         raise BadInput(
-            "the same image gives other scores at every run: the file draws random numbers or was exported in training "
-            "mode (Dropout, BatchNormalization). Ask for an export in evaluation mode."
+            "the same image gives different scores in every run: the file draws random numbers or was exported in "
+            "training mode (Dropout, BatchNormalization). Ask for an export in evaluation mode."
         )
     if declared is None:
         agreement = _agreement(trial, plain, output, alone)

@@ -168,7 +168,7 @@ def graphs(proto: onnx.ModelProto) -> Iterator[tuple[int, Graph]]:
 
 
 def _plain_graphs(proto: onnx.ModelProto) -> list[Graph]:
-    """The outermost graphs of a model that are no function's."""
+    """The outermost graphs of a model that do not belong to a function."""
     return [proto.graph, *(t.initialization for t in proto.training_info), *(t.algorithm for t in proto.training_info)]
 
 

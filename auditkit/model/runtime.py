@@ -253,7 +253,7 @@ class LocalStepper:
         feeds: Feeds,
         outputs: list[str],
     ) -> None:
-        """`links` says which output becomes which input; `feeds` are arrays to be fed anew, or uploaded values."""
+        """`links` says which output becomes which input; `feeds` are arrays to upload, or uploaded values."""
         self._session, self._outputs = session, outputs
         arrays = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray)}
         self._inputs = {name: session.upload(array.copy()) for name, array in arrays.items()}

@@ -21,7 +21,7 @@ def checked_scores(scores: Array, rows: int, numbers: int | None, giver: str, ki
         raise ModelFailure(f"{giver} gave {shape} for {rows} picture{'s' * (rows != 1)}; expected {expected}.")
     # Minus infinity beside finite scores is a probability of 0.
     if bad := np.count_nonzero(~np.isfinite(scores.max(axis=1))):
-        remedy = "each picture needs finite scores, also masked ones and noise."
+        remedy = "each picture needs finite scores, including masked ones and noise."
         raise ModelFailure(f"{giver} gave NaN or infinity for {bad} of {rows} pictures; {remedy}")
     return scores
 

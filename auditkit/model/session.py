@@ -40,7 +40,7 @@ class Engine(Protocol):
         self, work: Callable[..., Result], units: Iterable[Unit], keep: Callable[[Unit, Result], None],
         tick: Callable[[float, int], None], at_once: int,
     ) -> tuple[list[Unit], list[Unit]]:  # fmt: skip
-        """Run work on units and keep the results; those that the model failed on, and those not begun."""
+        """Run work on units and keep the results; returns those that the model failed on, and those not started."""
 
     def on_each_kind(self, work: Callable[..., Result], besides: str, subject: str) -> dict[str, Result]:
         """What work on a subject returns in one process on each kind of device, besides one kind; it is run once."""
@@ -161,7 +161,7 @@ class Session:
     ) -> "Stepper":
         """A graph whose outputs become its next inputs, on the device: `links` says which becomes which.
 
-        `feeds` are arrays to be fed anew, or uploaded values.
+        `feeds` are arrays to upload, or uploaded values.
         """
         return self._session.stepper(links, start, feeds, outputs)
 

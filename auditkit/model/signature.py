@@ -196,7 +196,7 @@ def kind_of(by_graph: str | None, scores: Array) -> tuple[Kind, tuple[str, ...]]
             remedy = "ask for an export with the classifying head, or give --kind logits if they are class scores."
             raise BadInput(f"each image gives {scores.shape[1]} numbers of length 1, like an embedding; {remedy}")
         if by_values == "logits" and scores.min() >= 0 and scores.max() <= 1:
-            raise multi_label(f"gives {scores.shape[1]} numbers in 0..1 that are no distribution, like sigmoids")
+            raise multi_label(f"gives {scores.shape[1]} numbers in 0..1 that are not a distribution, like sigmoids")
         return by_values, ()
     # Eight-bit or half-precision probabilities miss a sum of 1 by more than float32 ones do.
     if kind_by_values(scores, tolerance=0.1) == by_graph:
@@ -266,7 +266,7 @@ def choose_output(
 
 
 def _refuse_sigmoids(proto: onnx.ModelProto, fitting: dict[str, Array]) -> None:
-    """Refuse several sigmoids that nothing else is computed from, whichever scores stand beside them."""
+    """Refuse several sigmoids that nothing else is computed from, whichever scores accompany them."""
     behind = {name: edit.ancestors(proto.graph, [name]) - {name} for name in fitting}
     for name, scores in fitting.items():
         final = not any(name in ancestors for ancestors in behind.values())
@@ -285,7 +285,7 @@ def _last_of(proto: onnx.ModelProto, fitting: dict[str, Array], kept: list[str])
 
 
 def _without_forerunners(proto: onnx.ModelProto, fitting: dict[str, Array]) -> list[str]:
-    """Candidates that are no mere step towards another; of logits and their own softmax, the logits stay."""
+    """Candidates that are not just a step towards another; of logits and their own softmax, the logits stay."""
     kept = list(fitting)
     for later, its_scores in fitting.items():
         behind = edit.ancestors(proto.graph, [later]) - {later}
@@ -330,7 +330,7 @@ def refuse_pictures(proto: onnx.ModelProto, outputs: list[str], input_name: str,
     if all(map(_is_picture, shapes)):
         sizes = ", ".join(f"'{name}' {list(shape or ())}" for name, shape in zip(outputs, shapes, strict=True))
         guess = "it looks like a segmentation model or a feature extractor"
-        raise BadInput(f"no output is one vector of class scores an image ({sizes[:200]}): {guess}.")
+        raise BadInput(f"no output is one vector of class scores per image ({sizes[:200]}): {guess}.")
 
 
 def _is_picture(shape: Sequence[int | None] | None) -> bool:
@@ -347,4 +347,4 @@ def _no_scores_sentence(arrays: dict[str, Array], rows: int) -> str:
         guess = "it looks like an object detector or a sequence model"
     elif all(a.dtype.kind != "f" for a in arrays.values()):
         guess = "it returns decisions, not scores; ask the vendor for an export that returns class scores"
-    return f"no output is one vector of class scores an image ({rows} images gave {outputs}): {guess}."
+    return f"no output is one vector of class scores per image ({rows} images gave {outputs}): {guess}."

@@ -32,7 +32,7 @@ START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.
 # Each thread of a numerical library reserves memory, and dozens of them reserve more than the limit.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _WATCH_SECONDS = 0.1
-_LEAST_SECONDS, _TIMES_SLOWEST = 60.0, 50  # a call may take the longer: this, or so many times the slowest one before
+_LEAST_SECONDS, _TIMES_SLOWEST = 60.0, 50  # a call may take this, or that many times the slowest so far if longer
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_REPLY = 2**32  # bytes of the arrays in one reply
 _LONGEST_ERROR = 2000  # characters
@@ -61,7 +61,7 @@ class _Lane:
     deadline: float = math.inf  # seconds after the start
 
     def ask(self, message: Message, arrays: Sequence[Array], least: int = 0) -> Message:
-        """The reply to a message with arrays; the slot has room for at least so many bytes."""
+        """The reply to a message with arrays; the slot has room for at least that many bytes."""
         least, descriptor = max(least, size_of(arrays)), None
         if self.slot is None or len(self.slot.memory) < least:
             self.slot = Slot.make(least)
@@ -79,7 +79,7 @@ class _Process:
     """One child process and the calls that it is busy with."""
 
     def __init__(self, name: str, memory_bytes: int | None) -> None:
-        """`name` stands in messages; with more resident memory than `memory_bytes` it is stopped."""
+        """`name` appears in messages; with more resident memory than `memory_bytes` it is stopped."""
         ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         arguments = json.dumps(import_path()), str(theirs.fileno()), str(memory_bytes or 0)
@@ -124,7 +124,7 @@ class _Process:
         if not isinstance(value, RemoteObject):
             raise TypeError(f"a {type(value).__name__} cannot be sent to a worker")
         if value.process is not self:
-            raise WorkerLost(f"the worker of {self.name} was replaced, and what it held is lost")
+            raise WorkerLost(f"the worker of {self.name} was replaced, and its data is lost")
         return value.number
 
     def _forgotten(self) -> list[int]:
@@ -221,7 +221,7 @@ def kill_all() -> None:
 
 def _checked_size(size: object) -> int:
     if not isinstance(size, int) or not 0 <= size <= _MOST_REPLY:
-        raise RuntimeFailure(f"the worker wants to send {size} bytes at once; at most {_MOST_REPLY} are taken.")
+        raise RuntimeFailure(f"the worker wants to send {size} bytes at once; at most {_MOST_REPLY} are accepted.")
     return size
 
 
@@ -268,7 +268,7 @@ class Worker:
     """A worker for the graphs of one file, started when it is first needed and replaced when it is lost."""
 
     def __init__(self, name: str, memory_bytes: int | None = None) -> None:
-        """`name` stands in messages; `memory_bytes` of main memory is what it may hold."""
+        """`name` appears in messages; `memory_bytes` of main memory is what it may hold."""
         self.name, self.memory_bytes = name, memory_bytes
         self._process: _Process | None = None
         self._lock = threading.Lock()

@@ -30,7 +30,7 @@ CONFIDENCE = 0.98  # that two presets differ: in one comparison of a hundred the
 LARGEST_OWN_SIDE = 512  # pixels; larger pictures are photographs, which networks take smaller
 _OVERFLOW = (
     "this processor has no VNNI, so the runtime's sums of eight-bit products can overflow: scores of this quantised "
-    "model may be others than on newer processors. Audit it on one with VNNI, on ARM or on a GPU."
+    "model may differ from those on newer processors. Audit it on one with VNNI, on ARM or on a GPU."
 )
 _Model = TypeVar("_Model", bound=AnyClassifier)
 
@@ -283,11 +283,11 @@ def write_card(inspection: Inspection, target: Path, *, force: bool) -> None:
     model = inspection.model
     text = to_toml(model.card, model.signature, model.file.path.name)
     if target.is_symlink():  # --force would write to whatever it points at
-        raise BadInput(f"{target} is a symbolic link; name another place with --card.")
+        raise BadInput(f"{target} is a symbolic link; choose another path with --card.")
     try:
         with target.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise BadInput(f"{target} exists already; edit it, or overwrite it with --force.") from None
+        raise BadInput(f"{target} already exists; edit it, or overwrite it with --force.") from None
     except OSError as error:
         raise BadInput(f"the card {target} cannot be written: {error.strerror}.") from None

@@ -72,7 +72,7 @@ def test_import_then_check_beside_model_and_images(tmp_path: Path, maps: Path, a
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     assert (said["added"], said["maps"], said["method"], said["frame"]) == (2, 2, "Grad-CAM", "model-input")
-    assert said["warnings"] == ["1 files are no maps (.npy, .png) and were left out, such as 'README'"]
+    assert said["warnings"] == ["1 files are not maps (.npy, .png) and were left out, such as 'README'"]
     assert open_bundle(out).labels == {"a.png": (3,), "cats/b__c.png": (0,)}
     done = auditkit("check", out, "--model", model, "--images", tmp_path / "csv" / "set.csv", "--json")
     assert (done.returncode, done.stderr) == (0, "")

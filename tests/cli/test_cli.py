@@ -49,7 +49,7 @@ def test_write_card_then_use_it(tmp_path: Path) -> None:
     assert auditkit("inspect", path, "--write-card", "--preset", "tf", "--device", "cpu").returncode == 0
     card = path.with_suffix(".toml")
     assert "scale = 0.00784" in card.read_text()
-    refused(auditkit("inspect", path, "--write-card", "--device", "cpu"), "exists already", "--force")
+    refused(auditkit("inspect", path, "--write-card", "--device", "cpu"), "already exists", "--force")
     assert json.loads(auditkit("inspect", path, "--json").stdout)["card"]["source"] == str(card)
     card.write_text(card.read_text().replace("size = [8, 8]", "size = [9, 9]"))
     refused(auditkit("inspect", path), "9", "8")
@@ -81,7 +81,7 @@ def test_a_folder_without_a_model_is_said_in_plain_words(tmp_path: Path) -> None
         (["inspect", "x.onnx", "--colour"], "--colour"),
         (["inspect", "x.onnx", "--size", "0x4"], "--size"),
         (["inspect", "x.onnx", "--device", "tpu"], "tpu"),
-        (["inspect", "x.onnx", "--card", "a", "--preset", "b"], "exclude"),
+        (["inspect", "x.onnx", "--card", "a", "--preset", "b"], "cannot be used together"),
         (["inspect", "x.onnx", "--time-limit", "-1"], "positive"),
         (["demo", "--count", "many"], "--count"),
     ],

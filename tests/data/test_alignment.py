@@ -65,7 +65,7 @@ def test_a_bright_pixel_lands_where_the_crop_puts_it() -> None:
 @pytest.mark.parametrize(
     ("shape", "frame", "picture", "words"),
     [
-        ((14, 7), "model-input", None, "14x7.*224x224.*proportion"),
+        ((14, 7), "model-input", None, "14x7.*224x224.*aspect ratios differ"),
         ((224, 223), "model-input", None, "224x223.*224x224"),
         ((300, 400), "original-image", (400, 300), "300x400.*400x300"),
         ((300, 400), "original-image", None, "needs that image"),

@@ -45,7 +45,7 @@ def test_a_bundle_written_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        ({"frame": None}, "does not say the frame"),
+        ({"frame": None}, "does not state the frame"),
         ({"frame": "photo"}, "frame is 'photo', expected one of"),
         ({"schema_version": 9}, "schema_version 9"),
         ({"model": 5}, "bundle.json: header.model is 5, expected a text"),

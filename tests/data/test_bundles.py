@@ -99,7 +99,7 @@ JET = np.zeros((6, 6, 3), np.uint8)
         ("a", 0, np.zeros((6, 6, 4), np.uint8), "colour picture"),
         (["a", "b"], [0, 1], [JET, JET], "colour picture"),
         ("a", None, {0: JET}, "colour picture"),
-        ("a", None, {"cat": noise(5, 5)}, "'cat' is no class index"),
+        ("a", None, {"cat": noise(5, 5)}, "'cat' is not a class index"),
         ("a", [1], {0: noise(5, 5)}, "differ from the maps' own keys"),
         (["a", "b"], {0: noise(2, 5, 5), 1: noise(3, 5, 5)}, None, r"\[3, 5, 5\] fits 2 image ids"),
         (

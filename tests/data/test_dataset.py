@@ -183,7 +183,7 @@ def test_boxes_outside_their_picture(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"image '1': the box \(9, 9, 12, 12\) lies outside the picture.*4x4"):
         Dataset.open(tmp_path / "far.npz", 2)
     np.savez(tmp_path / "shares.npz", images=images, boxes=np.array([[0, 0, 2, 2], [0.1, 0.1, 0.9, 0.9]]))
-    with pytest.raises(BadInput, match=r"box 2 \(0.1, 0.1, 0.9, 0.9\) seems to be in shares"):
+    with pytest.raises(BadInput, match=r"box 2 \(0.1, 0.1, 0.9, 0.9\) seems to be in fractions"):
         Dataset.open(tmp_path / "shares.npz", 2)
     _picture(tmp_path / "a.png")
     _picture(tmp_path / "b.png")

@@ -174,7 +174,7 @@ def test_shards_merge_into_the_same_bytes(alone: Path, images: Path, tmp_path: P
                   "--no-deletion", "--tie-orders", 0)  # fmt: skip
     for number in (1, 2, 3):
         done = auditkit(*evaluation, "-o", f"run-{number}", "--shard", f"{number}/3", folder=tmp_path)
-        assert "put the shards together with auditkit merge" in " ".join(done.stdout.split()), done
+        assert "combine the shards with auditkit merge" in " ".join(done.stdout.split()), done
     late = tmp_path / "run-2"
     assert auditkit("merge", tmp_path / "run-1", tmp_path / "run-3", "-o", tmp_path / "run").returncode == 0
     assert auditkit("merge", late, "-o", tmp_path / "run").returncode == 0

@@ -108,7 +108,9 @@ def test_another_audit_does_not_replace_it(audited: Path, committed: Path, tmp_p
 def test_a_run_that_began_before_is_not_continued_under_it(audited: Path, run: Path, tmp_path: Path) -> None:
     first = json.dumps({"started": "2020-01-01T00:00:00Z", "command": []})
     (run / "sittings.jsonl").write_text(first + "\n")
-    refused(_audit(audited, run, "--commit-to", tmp_path / "late.json"), "began before the commitment was written")
+    refused(
+        _audit(audited, run, "--commit-to", tmp_path / "late.json"), "was started before the commitment was written"
+    )
 
 
 def test_the_order_is_checked_by_a_time_stamp(audited: Path, committed: Path, run: Path, tmp_path: Path) -> None:

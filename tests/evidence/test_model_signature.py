@@ -82,7 +82,7 @@ def _resources(change: Callable[[list[Resource]], Any]) -> Callable[[dict[str, A
         (["model.onnx"], _resources(lambda entries: entries[0].update(name="/model.onnx")), "outside of its folder"),
         (["model.onnx"], _resources(lambda entries: entries.append(entries[0])), "names a file twice"),
         (["model.onnx"], _resources(lambda entries: entries[0].update(algorithm="blake2b")), "uses the hash blake2b"),
-        (["model.onnx"], _resources(lambda entries: entries[0].pop("digest")), "a part of it has another form"),
+        (["model.onnx"], _resources(lambda entries: entries[0].pop("digest")), "a part of it is malformed"),
         (["model.onnx", "weights.bin"], _resources(lambda entries: entries.pop()), "does not belong to it"),
         (["model.onnx"], lambda plain: plain.update(predicateType="https://example.com"), "does not hold a statement"),
         (["model.onnx"], lambda plain: plain.update(predicate=[]), "does not belong to it"),

@@ -300,7 +300,7 @@ def test_refinement_gives_a_mask_with_a_lower_objective() -> None:
     for passes in (32, 320, 1280):
         found = differences(request, Differences(most_passes=64, refine=passes, l1=0.02))
         assert found.passes == 64 + passes
-        assert f"{passes} passes a label" in sentences(found.notes)[-1]
+        assert f"{passes} passes per label" in sentences(found.notes)[-1]
         mask = found.maps[0][0]
         assert mask.min() >= 0
         assert mask.max() <= 1

@@ -130,7 +130,7 @@ def test_a_new_metric_is_measured_and_reported(given: Path, tmp_path: Path, comm
     for words in ("how sure", f"{entry.value:.3f}", "The mean probability of the predicted label. Higher is better.",
                   "How sure", "mean of f"):  # fmt: skip
         assert words in pages["html"]
-    figures = pages["html"].partition("Figures beside the best control</h2>")[2].partition("<h2")[0]
+    figures = pages["html"].partition("Figures compared with the best control</h2>")[2].partition("<h2")[0]
     assert "how sure" in figures
     done = command("evaluate", given / "model.onnx", given / "images.npz", "--heatmaps", given / "maps", "--steps", 8,
                    "--device", "cpu", "-o", tmp_path / "printed")  # fmt: skip

@@ -312,7 +312,7 @@ def test_half_precision_and_bytes_keep_their_input_and_get_a_float_gradient(tmp_
     np.testing.assert_allclose(result.reshape(2, -1), seed @ matrix.T, rtol=1e-4, atol=1e-4)
 
 
-# A gradient that the file brings along
+# A gradient of the file itself
 
 
 def brought(seed: str = "seed", name: str = "gradient", wrong: float = 1.0) -> onnx.ModelProto:
@@ -335,7 +335,7 @@ def test_a_gradient_in_the_file_is_found_by_its_names_or_by_the_one_given() -> N
     assert export.gradient_names(onnx_models.convnet()) is None
     with pytest.raises(BadInput, match="no output 'h'"):
         export.gradient_names(brought("v", "g"), "h")
-    with pytest.raises(BadInput, match="is no gradient"):
+    with pytest.raises(BadInput, match="is not a gradient"):
         export.gradient_names(onnx_models.convnet(), "logits")
 
 
@@ -368,7 +368,7 @@ def test_a_wrong_gradient_of_the_file_is_refused(tmp_path: Path) -> None:
     path = onnx_models.save(brought(wrong=1.002), tmp_path)
     done = command("differentiate", path, "-o", tmp_path / "out.onnx", "--device", "cpu")
     assert done.returncode == 2
-    assert "the gradient that the file brings along differs from the change of scores by 0.2" in done.stderr
+    assert "the file's own gradient differs from the change of scores by 0.2" in done.stderr
 
 
 @pytest.mark.parametrize("opset", [7, 8])
@@ -495,7 +495,7 @@ def test_the_command_writes_and_tells(tmp_path: Path) -> None:
     assert found["check"]["passed"]
     again = command("differentiate", path, "-o", out, "--device", "cpu")
     assert again.returncode == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     table = command("differentiate", path, "-o", out, "--force", "--wrt", "r", "--device", "cpu")
     assert table.returncode == 0
     assert "with respect to 'r'" in table.stdout

@@ -86,7 +86,7 @@ def test_a_killed_worker_is_one_sentence_and_is_replaced(model: auditkit.OnnxCla
     uploaded = model.session.upload(model.preprocess(IMAGES))
     os.kill(worker.process._child.pid, signal.SIGSEGV)
     _wait_for_the_end(worker)
-    with pytest.raises(WorkerLost, match=r"^the worker of model.onnx was replaced, and what it held is lost$"):
+    with pytest.raises(WorkerLost, match=r"^the worker of model.onnx was replaced, and its data is lost$"):
         model.session.run({model.signature.input: uploaded})
     np.testing.assert_array_equal(model.predict(IMAGES), expected)
 

@@ -142,7 +142,7 @@ def test_only_images_of_the_same_name_and_content_are_compared(made: Callable[..
     b = made(some + edges(range(4, 6), content="repainted") + edges(range(6, COUNT)), subject=other_images("other"))
     found = compare(a, b)
     assert (found.shared_images, found.only_a, found.only_b) == (2, 6, 6)
-    assert "2 images have the same name but another content and are left out" in found.notes
+    assert "2 images have the same name but different content and are left out" in found.notes
     theirs, mine = ([plus(shift)["insertion"](image, 0) for image in (6, 7)] for shift in (0.1, 0.0))
     assert of(found, "insertion").value == pytest.approx(np.mean(theirs) - np.mean(mine))
 
@@ -164,7 +164,7 @@ def test_nothing_is_compared_without_a_shared_image(made: Callable[..., Path]) -
     with pytest.raises(BadInput, match=r"'0\.png' in the first, '5\.png' in the second"):
         compare(a, made(rows(range(5, 9), plus(0.0)), subject=other_images("other")))
     repainted = rows(range(4), plus(0.0)) + edges(range(4), content="repainted")
-    with pytest.raises(BadInput, match="4 images of the same name have other contents"):
+    with pytest.raises(BadInput, match="4 images of the same name have different contents"):
         compare(a, made(repainted, subject=other_images("other")))
 
 
@@ -176,7 +176,7 @@ def test_models_that_predict_other_labels_are_compared_on_every_image(made: Call
     expected = np.mean([plus(0.1)["insertion"](i, i % 2) - plus(0.0)["insertion"](i, 0) for i in range(COUNT)])
     assert of(found, "insertion").value == pytest.approx(expected)
     assert of(found, "insertion").n == COUNT
-    assert any(f"another on {COUNT // 2} of {COUNT} images" in note for note in found.notes)
+    assert any(f"the predicted label differs on {COUNT // 2} of {COUNT} images" in note for note in found.notes)
 
 
 def test_accuracy_is_compared_where_truth_is_known(made: Callable[..., Path]) -> None:
@@ -263,7 +263,7 @@ def test_a_metric_that_one_run_lacks_is_named_with_the_reason(made: Callable[...
     (note,) = (note for note in found.notes if "completeness" in note)
     assert note == (
         "maps (gray), not compared: completeness, soundness, worst completeness, worst soundness, best effort (in the "
-        "second run: the label set holds no other label than the predicted one)"
+        "second run: the label set has no label other than the predicted one)"
     )
 
 
@@ -274,7 +274,7 @@ def test_what_a_reader_must_know_is_noted(made: Callable[..., Path]) -> None:
              policy=policy("own"))  # fmt: skip
     notes = compare(a, b).notes
     assert any(note.startswith("the models differ") for note in notes)
-    assert "the gray infill is another colour: gray (127.5 127.5 127.5 / 0 0 0)" in notes
+    assert "the gray infill has another colour: gray (127.5 127.5 127.5 / 0 0 0)" in notes
     assert "computed differently: device (cpu / cuda), precision (strict / tf32)" in notes
     assert any("different policies" in note for note in notes)
 

@@ -238,7 +238,7 @@ def test_fewer_random_infills_than_asked_for_are_refused(given: tuple[Any, Any, 
     model, pictures, maps = given
     asked = {**PLAIN, "infill": "random", "steps": 2, "controls": False}
     with pytest.raises(
-        BadInput, match="draws 4 pictures a point, but the pool has 2 other than that of '0'; give a la"
+        BadInput, match="draws 4 pictures per point, but the pool has 2 other than that of '0'; give a la"
     ):
         auditkit.evaluate(model, pictures[:3], maps, **asked)
     assert auditkit.evaluate(model, pictures[:3], maps, draws=2, **asked).value("insertion", "maps") is not None

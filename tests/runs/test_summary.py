@@ -461,7 +461,7 @@ def test_what_a_table_has_no_room_for_is_said_below(model: Any, folder: Path, tm
     text = str(auditkit.evaluate(model, image_set(), some, protocol="paper-code", labels="0,1", **asked))
     assert "protocol paper-code; labels 0,1 renormalised; infill zero; steps 2; eps 0.1 and 0.1; ties last" in text
     text = str(auditkit.evaluate(model, image_set(), folder / "a", labels="top1", **asked))
-    assert "the label set holds no other label than the predicted one" in text
+    assert "the label set has no label other than the predicted one" in text
 
 
 def test_a_notebook_sees_the_same_and_no_markup_of_others(model: Any, folder: Path, tmp_path: Path) -> None:

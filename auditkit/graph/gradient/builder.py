@@ -12,7 +12,7 @@ Where there are several, the rule is called for each operand that needs a gradie
     def mul(b, node, grad, index):
         return b.mul(grad, node.inputs[1 - index])
 
-Rules of one line stand in tables. A rule for several results goes into `RULES` directly.
+Rules of one line are in tables. A rule for several results goes into `RULES` directly.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -133,4 +133,4 @@ def _total(b: Builder, arrived: _Arrived, name: str) -> str | None:
 def unreached(name: str, seeds: Iterable[str]) -> NoReturn:
     """Refuse a tensor that has no gradient."""
     outputs = ", ".join(seeds)
-    raise NoGradient(f"output '{outputs}' does not depend on '{name}', or only by rounding")
+    raise NoGradient(f"output '{outputs}' does not depend on '{name}', or only through rounding")

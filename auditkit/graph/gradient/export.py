@@ -19,7 +19,7 @@ STAND_IN = "auditkit_stand_in/"  # prefix of all names of a differentiable model
 
 
 def with_gradient(model: onnx.ModelProto, facts: Facts, output: str, wrt: str) -> onnx.ModelProto:
-    """The model with its gradient; a tensor in `wrt` that is no input becomes an output too."""
+    """The model with its gradient; a tensor in `wrt` that is not an input becomes an output too."""
     edit.refuse_names(model.graph, {SEED, GRADIENT})
     fresh = edit.copy(model)
     graph = fresh.graph
@@ -110,7 +110,7 @@ def gradient_names(model: onnx.ModelProto, gradient_output: str | None = None) -
     if gradient not in outputs:
         raise BadInput(f"the model has no output '{gradient}'; it has {', '.join(sorted(outputs))}.")
     inputs = ", ".join(seeds) or "none"
-    raise BadInput(f"'{gradient}' is no gradient: it needs its own input, a seed [N, classes], and has {inputs}.")
+    raise BadInput(f"'{gradient}' is not a gradient: it needs its own input, a seed [N, classes], but has {inputs}.")
 
 
 def without_gradient(model: onnx.ModelProto, gradient_output: str | None = None) -> onnx.ModelProto:

@@ -114,7 +114,7 @@ class Learner:
                 self._window(active, pictures, tick, must_pause)
             except OutOfMemory:
                 if self.room == 1 or self.recipe.pairs is not None:
-                    message = "not even one mask fits into memory; use fewer distractors, or a device with more."
+                    message = "not even one mask fits into memory; use fewer distractors, or a device with more memory."
                     raise OutOfMemory(message) from None
                 self.room //= 2
                 waiting.extendleft(reversed(active[self.room :]))

@@ -38,7 +38,7 @@ def _why_other_infill(name: str, a: Results, b: Results) -> str:
         return "in one run only"
     if name.startswith(IMAGE_PREFIX):
         file = name.removeprefix(IMAGE_PREFIX)
-        return "" if a.run.infill_images.get(file) == b.run.infill_images.get(file) else "the file has another content"
+        return "" if a.run.infill_images.get(file) == b.run.infill_images.get(file) else "the file's content differs"
     if name == "random" and (a.settings.draws, a.run.pool) != (b.settings.draws, b.run.pool):
         return "another pool or number of draws"
     return ""
@@ -63,9 +63,9 @@ def shared_images(a: FinishedRun, b: FinishedRun, notes: list[str]) -> list[str]
         return both
     same = [name for name in both if name in before and before[name] == after.get(name)]
     if not same:
-        raise BadInput(f"the {len(both)} images of the same name have other contents in the two runs; none is shared.")
+        raise BadInput(f"the {len(both)} images of the same name have different contents in the runs; none is shared.")
     if len(same) < len(both):
-        notes.append(f"{len(both) - len(same)} images have the same name but another content and are left out")
+        notes.append(f"{len(both) - len(same)} images have the same name but different content and are left out")
     return same
 
 
@@ -89,10 +89,10 @@ def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
     before, after = vars(first.settings), vars(second.settings)
     card_keys = ("gray",) if "gray" in first.settings.infill else ()
     differences = {
-        "the gray infill is another colour": _apart(first.subject.card, second.subject.card, card_keys),
+        "the gray infill has another colour": _apart(first.subject.card, second.subject.card, card_keys),
         "computed differently": _apart(first.environment, second.environment, _COMPUTED),
         "ties and draws differ by chance": _apart(before, after, ("seed",)),
-        "measured by other conventions": _apart(before["conventions"], after["conventions"], CONVENTIONS),
+        "measured with different conventions": _apart(before["conventions"], after["conventions"], CONVENTIONS),
         "intervals are made as in the first run": _apart(before, after, _INTERVALS),
     }
     notes += [f"{what}: {', '.join(values)}" for what, values in differences.items() if values]
@@ -107,7 +107,7 @@ def _other_predictions(a: FinishedRun, b: FinishedRun, images: list[str]) -> lis
     if not moved or a.table.named:
         return []
     about = "insertion, deletion and the saliency metric are about each run's own"
-    return [f"the predicted label is another on {moved} of {len(images)} images; {about}"]
+    return [f"the predicted label differs on {moved} of {len(images)} images; {about}"]
 
 
 def _model(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""Two runs side by side: paired differences on the images that both have, and all that stands in the way of them."""
+"""Two runs side by side: paired differences on the images that both have, and what prevents them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
         raise BadInput(f"the runs have no metric in common: {'; '.join(notes)}.")
     notes += caveats(a, b, images)
     if any(entry.better is not None for entry in differences):
-        what = "differences are looked at, each with an interval of its own: some may exclude 0 by chance"
+        what = "differences are shown, each with its own interval; some may exclude 0 by chance"
         notes.append(f"{len(differences)} {what}")
     only_a, only_b = (len(run.table.images) - len(images) for run in (a, b))
     before, after = ({check.id: check.status for check in run.results.checks} for run in (a, b))

@@ -102,7 +102,7 @@ class Infills:
         unusable = [f" Image '{self.pool.ids[index]}' of the pool cannot be used: {infill}"
                     for index, infill in loaded.items() if isinstance(infill, BadInput)]  # fmt: skip
         raise BadInput(
-            f"random infill draws {draws} pictures a point, but the pool has {len(chosen) or 'none'} other than that "
+            f"random infill draws {draws} pictures per point, but the pool has {len(chosen) or 'none'} other than that "
             f"of '{image}'; give a larger pool, or fewer draws.{unusable[0] if unusable else ''}"
         )
 

@@ -145,7 +145,7 @@ class _ImageMaps:
                 for label, values in maps.items()]  # fmt: skip
 
     def control_uses(self, pixels: Array, labels: Sequence[int]) -> list[MapUse]:
-        """The uses of the maps that know nothing of the model."""
+        """The uses of the maps that ignore the model."""
         uses, seed = list[MapUse](), self.bank.settings.seed
         for control, (draw, per_label) in CONTROLS.items():
             if per_label:

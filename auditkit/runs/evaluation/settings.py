@@ -231,7 +231,7 @@ def _curve_rows(settings: Evaluation, pixels: int, classes: int) -> int:
         raise ValueError("the settings are not resolved")
     pictures = sum(settings.draws if infill == "random" else 1 for infill in settings.infills)
     rule = parse_labels(settings.labels)
-    floor_labels = classes if rule.floor is None else int(1 / rule.floor)  # so many can reach it
+    floor_labels = classes if rule.floor is None else int(1 / rule.floor)  # this many can reach it
     labels = min(rule.top or len(rule.labels or ()) or floor_labels, classes)
     return usual_points(settings.steps, pixels) * pictures * (1 + settings.tie_orders) * -(-labels // _USUAL_LABELS)
 

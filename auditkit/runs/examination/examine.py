@@ -29,7 +29,7 @@ FEWEST_OF_LABEL, APART = 5, 0.3  # images of a label whose evidence has a place,
 
 
 def passes(images: int) -> int:
-    """Forward passes that an examination of so many images takes, at most."""
+    """The most forward passes that an examination of that many images takes."""
     return images * (1 + PARTNERS * len(EXCHANGES) + len(PROBES) + MOST_PROPOSALS)
 
 

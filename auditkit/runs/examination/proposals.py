@@ -71,7 +71,7 @@ class Tested:
         return self.proposal.limit(~self.proposal.outcome.material.proposes)
 
     def confirms(self, tests: int) -> bool:
-        """Whether the rate exceeds the limit, with the error shared out among so many tests."""
+        """Whether the rate exceeds the limit, with the error divided among that many tests."""
         return len(self.values) > 0 and e_above(self.values, 0.0, self.limit) >= DECISIVE * tests
 
 

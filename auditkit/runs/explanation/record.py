@@ -78,7 +78,7 @@ class Record:
 
     @classmethod
     def of(cls, bundle: Path) -> Self:
-        """The record of a bundle, without a line that a killed writer left torn; an empty one where it has none."""
+        """The record of a bundle, without a line that a killed writer left incomplete; an empty one if it has none."""
         path, record = bundle / RECORD, cls()
         try:
             content = read_regular(path, _MOST_BYTES)  # a stranger may have written it
@@ -202,7 +202,7 @@ class RecordedBundle:
         return stream
 
     def _drop_unwritten(self) -> None:
-        """Drop the last line of the record if it is torn, or if its maps were never written: they are made again."""
+        """Drop the last line of the record if it is incomplete or its maps were never written; they are made again."""
         content = (self.path / RECORD).read_bytes()
         end = content.rfind(b"\n") + 1
         if self.record.parts and not self._has_maps_of(self.record.parts[-1]):
@@ -255,7 +255,7 @@ class RecordedBundle:
             new += [(position, label) for label in by_label if label not in present]
         if not new:
             return
-        # A bundle that was begun with maps of all pixels goes on with them.
+        # A bundle that was started with maps of all pixels continues with them.
         coarse = result.coarse if not len(self._bundle) or self._bundle.header.upsampling else None
         maps = result.maps if coarse is None else coarse.maps
         maps_of: dict[str, dict[str, str]] = {}

@@ -13,7 +13,7 @@ from auditkit.runs.summary.summarise import Summary
 LIMITATIONS = (
     "Worst completeness and soundness are the least over the labels of an image, averaged over images; an attacker may "
     "find worse.",
-    "Figures hold for these images, settings and infill; figures measured with other settings are not comparable.",
+    "Metrics apply to these images, settings and infill; figures measured with other settings are not comparable.",
     "Insertion, deletion and the saliency metric are about the predicted label, or about each of the labels that were "
     "listed; lower is better in the last two.",
     "A faithful map shows what the model relies on, not whether it should: a model that takes a shortcut can have "

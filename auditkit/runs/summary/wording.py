@@ -22,9 +22,9 @@ _WHY_NOT_ASSESSED: dict[Cause, str] = {
     "no-map-for-named-label": "no map for a named label",
     "maps-missing": "{0.count} of {0.total} maps are missing: add one for every label with "
     "Bundle.add(ids, {{label: maps}}), or name the labels you have with --labels",
-    "only-predicted-label": "the label set holds no other label than the predicted one",
+    "only-predicted-label": "the label set has no label other than the predicted one",
     "no-second-label": "no image has a second label with probability {0.value:g} or more",
-    "no-second-label-above": "no image has a second label with probability above {0.value:g}, so one map does for all",
+    "no-second-label-above": "no image has a second label with probability above {0.value:g}, so one map serves all",
     "one-image-has-no-halves": "delta is tuned on one half of the images; one image has no halves",
     "not-measured": "not measured",
     "one-label": "no image has a second label in the label set, whose map could be compared",
