@@ -28,6 +28,7 @@ from auditkit.model.runtime import SWITCH_SECONDS
 
 _READERS = 8  # files that are read at once for all actors
 _READY_SECONDS = 120.0  # for an actor to start
+_REACH_SECONDS = 10.0  # for a machine of the cluster to answer
 
 
 class Cluster:
@@ -37,9 +38,10 @@ class Cluster:
         """`address` as for ray.init; None starts a cluster on this machine, or joins the one that RAY_ADDRESS names."""
         at_sigterm = signal.getsignal(signal.SIGTERM)
         try:
+            _reach(address or "")
             ray.init(address=address, namespace="auditkit", log_to_driver=False, logging_level="ERROR",
                      include_dashboard=False, ignore_reinit_error=True)  # fmt: skip
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             where = f"at {address}" if address else "on this machine"
             raise BadInput(f"there is no Ray cluster {where}: {str(error).splitlines()[0].rstrip('.')}.") from None
         finally:
@@ -70,6 +72,13 @@ class Cluster:
                 if key not in self._shared:
                     self._shared[key] = ray.put(job.recipes[key])
             return [self._shared[job.number], *(self._shared[key] for key in keys)]
+
+
+def _reach(address: str) -> None:
+    """OSError if nothing answers at the address; Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host, int(port)), _REACH_SECONDS).close()
 
 
 class RayProcess:

@@ -275,6 +275,8 @@ def test_what_a_ray_cluster_cannot_do_is_refused_and_its_reader_is_started_again
     from auditkit.engines import ray_cluster
 
     engine, at_sigterm = f"ray:{cluster.address}", signal.getsignal(signal.SIGTERM)  # type: ignore[attr-defined]
+    with pytest.raises(BadInput, match=r"there is no Ray cluster at 127\.0\.0\.1:1: .*refused"):
+        _work(images, tmp_path / "refused", Workers("2", "ray:127.0.0.1:1"))
     with pytest.raises(BadInput, match="has 2 CPUs, and each worker needs one"):
         _work(images, tmp_path / "refused", Workers("3", engine))
     assert signal.getsignal(signal.SIGTERM) is at_sigterm
