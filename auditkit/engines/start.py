@@ -10,10 +10,9 @@ from auditkit.engines.local import LocalProcess
 from auditkit.engines.pool import Pool
 from auditkit.errors import BadInput
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.device import CPU, gpu_names
+from auditkit.model.device import CPU, VISIBLE_GPUS, gpu_names
 
 MOST_WORKERS = 1024
-_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,12 @@ def _here(number: int | None, model: OnnxClassifier) -> Pool | None:
     if count == 1:
         return None
     threads = max(1, usable_cores() // count)
-    return Pool(lambda slot: LocalProcess(threads, {_DEVICES: gpus[slot % len(gpus)]} if gpus else {}), count)
+    return Pool(lambda slot: LocalProcess(threads, {VISIBLE_GPUS: gpus[slot % len(gpus)]} if gpus else {}), count)
 
 
 def _visible_gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: CUDA stops at the first that is none."""
-    count, visible = len(gpu_names()), os.environ.get(_DEVICES)
+    count, visible = len(gpu_names()), os.environ.get(VISIBLE_GPUS)
     return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 MISSING = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 
 
@@ -121,7 +122,9 @@ def device_name(kind: str) -> str:
 
 def location(kind: str) -> str:
     """Where this process computes: the machine, the process and the device, as they are logged."""
-    return f"{socket.gethostname()}, process {os.getpid()}, {device_name(kind)}"
+    number = os.environ.get(VISIBLE_GPUS) if kind == CUDA.name else None  # tells GPUs of one name apart
+    process = f"process {os.getpid()} on GPU {number}" if number else f"process {os.getpid()}"
+    return f"{socket.gethostname()}, {process}, {device_name(kind)}"
 
 
 def _processor() -> str:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 
-from auditkit.data.atomic_write import append, write_whole
+from auditkit.data.atomic_write import append, write_errors, write_whole
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.device import location
@@ -74,7 +74,8 @@ def problems(out: Path) -> list[str]:
 def _heal(out: Path) -> None:
     """Remove a line that a power failure left torn."""
     path = out / SITTINGS
-    content = path.read_bytes() if path.exists() else b""
+    with write_errors(path):
+        content = path.read_bytes() if path.exists() else b""
     if not content.endswith(b"\n") and content:
         write_whole(path, content[: content.rfind(b"\n") + 1])
 
