@@ -29,8 +29,7 @@ from auditkit.methods.registry import METHODS
 from auditkit.metrics.similarity import rank_correlation
 from auditkit.report.markdown import table
 from auditkit.runs.evaluation.images import load_images
-from auditkit.runs.executor import UnitProgress, silent
-from auditkit.runs.explain import Explanation, drawn_pool
+from auditkit.runs.explain import Explanation, drawn_pool, recompute_in_units
 from auditkit.verdict.reproduce import steadiness
 from benchmarks.reporting import log, origin, printed_at_end
 
@@ -86,7 +85,9 @@ def brighter(path: Path, preset: str | None, images: Dataset, maps: HeatmapSet, 
     unit = load_images(range(len(images)), images, model.card, model.signature)
     by_label = tuple({label: maps.get(image, label) for label in maps.labels[image]} for image in unit.ids)
     labels, pool = [tuple(each) for each in by_label], drawn_pool(model, images, explanation)
-    return summed_up(steadiness(model, unit, labels, pool, explanation, by_label, UnitProgress(silent(1), 1)))
+    return summed_up(steadiness(
+        lambda images, others: recompute_in_units(model, images, labels, others, explanation), unit, pool, by_label
+    ))  # fmt: skip
 
 
 def compared(bundles: dict[tuple[str, int, str], HeatmapSet], methods: list[str]) -> list[dict[str, Any]]:

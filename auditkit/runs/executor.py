@@ -162,6 +162,24 @@ def execute(
     return execute_here(work, units, keep, tick, at_once, units_ahead())
 
 
+def execute_all(
+    model: AnyClassifier, work: Work[Unit, Result], units: Sequence[Unit],
+    done: Callable[[Unit], None] = lambda _unit: None, at_once: int | None = None,
+) -> list[Result]:  # fmt: skip
+    """What the work returns for each unit; `done` is called as soon as one is. The model's error if it fails on one."""
+    results = dict[Unit, Result]()
+
+    def keep(unit: Unit, result: Result) -> None:
+        results[unit] = result
+        done(unit)
+
+    failed, _ = execute(model, work, units, keep, silent(0), at_once)
+    if failed:  # once more, so that the error is the model's own
+        work(failed[0], nullcontext(), silent(0))
+        raise RuntimeFailure("the model failed on some images, but not on a second try; run the command again.")
+    return [results[unit] for unit in units]
+
+
 def execute_here(
     work: Work[Unit, Result], units: Iterable[Unit], keep: Callable[[Unit, Result], None], tick: Tick,
     running: int, ahead: int,

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import MISSING, asdict, dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.faithfulness import default_labels
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable
-from auditkit.runs.executor import Progress, Shard, SkippedImages, UnitProgress, retry_without_failing_images, silent
+from auditkit.runs.executor import (
+    Progress,
+    Shard,
+    SkippedImages,
+    Tick,
+    UnitProgress,
+    execute_all,
+    retry_without_failing_images,
+    silent,
+)
 from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter, gray, request_for
 from auditkit.runs.explanation.record import RecordedBundle, picture_digest
 from auditkit.runs.explanation.shares import Shares
@@ -239,6 +249,37 @@ def recompute_maps(
     method, options = explanation.resolved()
     with progress:
         return method.run(request_for(model, images, labels, pool, explanation.seed, progress), options)
+
+
+def recompute_in_units(
+    model: AnyClassifier, images: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, explanation: Explanation,
+    tick: Tick = silent(0),
+) -> MethodResult:  # fmt: skip
+    """The same for any number of images, as many together as when maps are made, by all workers."""
+    units = _cut(range(len(images.ids)), explanation.resolved()[0].together(model))
+    work = _Recomputing(model, images, tuple(labels), pool, explanation)
+    results = execute_all(model, work, units, lambda unit: tick(len(unit)))
+    maps = tuple(chain.from_iterable(result.maps for result in results))
+    return MethodResult(maps, notes=tuple(chain.from_iterable(result.notes for result in results)))
+
+
+@dataclass(frozen=True)
+class _Recomputing:
+    """Makes maps of some of the images again."""
+
+    model: AnyClassifier
+    images: UnitImages
+    labels: tuple[tuple[int, ...], ...]
+    pool: Pool
+    explanation: Explanation
+
+    def __call__(self, unit: range, device: AbstractContextManager[None], tick: Tick) -> MethodResult:
+        """The maps of a unit."""
+        images, labels = self.images.part(unit), self.labels[unit.start : unit.stop]
+        with device:
+            return recompute_maps(
+                self.model, images, labels, self.pool, self.explanation, UnitProgress(tick, len(unit))
+            )
 
 
 def drawn_pool(model: AnyClassifier, images: Dataset, explanation: Explanation) -> Pool:

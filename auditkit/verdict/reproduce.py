@@ -3,7 +3,7 @@
 A bundle names its method in words that anyone can write. Where they state all that auditkit needs, they are tried.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import AuditError, BadInput, LoadFailure, NoGradient
 from auditkit.methods.registry import METHODS
-from auditkit.methods.request import Maps, Pool
+from auditkit.methods.request import Maps, MethodResult, Pool
 from auditkit.metrics.similarity import rank_correlation
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
@@ -85,17 +85,15 @@ def reproduce(
 
 
 def steadiness(
-    model: AnyClassifier, unit: UnitImages, labels: Sequence[tuple[int, ...]], pool: Pool, explanation: Explanation,
-    maps: Maps, progress: UnitProgress,
-) -> list[float]:  # fmt: skip
+    recompute: Callable[[UnitImages, Pool], MethodResult], unit: UnitImages, pool: Pool, maps: Maps
+) -> list[float]:
     """Rank correlation of each map with the one that the method makes when last digits differ, as on another device.
 
     To that end, all pictures are made brighter by a four-thousandth, about as much as TF32 rounds.
     """
     moved, moved_pool = replace(unit, inputs=_brighter(unit.inputs)), replace(pool, inputs=_brighter(pool.inputs))
-    again = recompute_maps(model, moved, labels, moved_pool, explanation, progress).maps
     correlations = list[float]()
-    for by_label, twin in zip(maps, again, strict=True):
+    for by_label, twin in zip(maps, recompute(moved, moved_pool).maps, strict=True):
         correlations += [rank_correlation(values, twin[label]) for label, values in by_label.items()]
     return correlations
 
@@ -139,7 +137,11 @@ def _reproduction(
     entry = replace(entry, limit=LEARNED_LIMIT, decides="median")
     if entry.reproduced:
         return entry
-    steady = steadiness(model, unit, labels, drawn, explanation, recomputed, _Limited(tick, SIZES[0]))
+
+    def recompute(images: UnitImages, pool: Pool) -> MethodResult:
+        return recompute_maps(model, images, labels, pool, explanation, _Limited(tick, SIZES[0]))
+
+    steady = steadiness(recompute, unit, drawn, recomputed)
     entry = replace(entry, limit=learned_limit(steady))
     if entry.reproduced and learned_limit(steady) < LEAST_LIMIT:
         raise _Obstacle("unsteady", f"the median rank correlation of its maps is {np.median(steady):.2f}")

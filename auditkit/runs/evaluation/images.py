@@ -31,6 +31,12 @@ class UnitImages:
     regions: tuple[Array | None, ...]  # where the object is: a mask at the model's resolution
     failed: tuple[FailedImage, ...]
 
+    def part(self, unit: range) -> "UnitImages":
+        """Some of the images that can be used, which follow each other."""
+        part = slice(unit.start, unit.stop)
+        return UnitImages(self.positions[part], self.ids[part], self.sizes[part], self.pixels[part], self.inputs[part],
+                          self.truth[part], self.regions[part], ())  # fmt: skip
+
 
 def load_images(positions: Sequence[int], images: Dataset, card: Card, signature: Signature) -> UnitImages:
     """Decode and preprocess the images at these positions."""

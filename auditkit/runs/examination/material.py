@@ -1,26 +1,24 @@
 """The images of an examination: their pixels, what the model predicts, where its evidence lies, and two halves."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import RuntimeFailure
 from auditkit.metrics.exchanges import PATCHES, WINDOWS, Side, strongest_window
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.signature import to_probabilities
-from auditkit.runs.executor import Tick, Work, execute, silent
+from auditkit.runs.executor import Tick, execute_all
 
 PARTNERS = 3  # recipients of each donor
 ALIKE = 2  # of them, where chance needs them: with 1, 5.1 % of 1,000 examinations at the limit found something
 AT_ONCE = 256  # images built before the model sees them
 Predict = Callable[[Sequence[Array]], Array]  # uint8 images [height, width, channels] to probabilities [N, classes]
-Unit = TypeVar("Unit")
 
 
 def predictor(model: AnyClassifier) -> Predict:
@@ -28,26 +26,9 @@ def predictor(model: AnyClassifier) -> Predict:
 
     def predict(images: Sequence[Array]) -> Array:
         units = [_Pixels(np.stack(images[start : start + AT_ONCE])) for start in range(0, len(images), AT_ONCE)]
-        return np.concatenate(answers(model, _Predicting(model), units))
+        return np.concatenate(execute_all(model, _Predicting(model), units, at_once=1))
 
     return predict
-
-
-def answers(
-    model: AnyClassifier, work: Work[Unit, Array], units: Sequence[Unit], keep: Callable[[Unit], None] = lambda _: None
-) -> list[Array]:
-    """What the work returns for each unit; `keep` is called as soon as one is done."""
-    results = dict[Unit, Array]()
-
-    def kept(unit: Unit, result: Array) -> None:
-        results[unit] = result
-        keep(unit)
-
-    failed, _ = execute(model, work, units, kept, silent(0), at_once=1)
-    if failed:  # once more, so that the error is the model's own
-        work(failed[0], nullcontext(), silent(0))
-        raise RuntimeFailure("the model failed on exchanged images, but not on a second try; run the command again.")
-    return [results[unit] for unit in units]
 
 
 def probabilities(model: AnyClassifier, pixels: Array, device: AbstractContextManager[None]) -> Array:

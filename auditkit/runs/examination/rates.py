@@ -11,8 +11,8 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.metrics.exchanges import EXCHANGES, Exchange, Side
 from auditkit.model.classifier import AnyClassifier
-from auditkit.runs.examination.material import AT_ONCE, Material, answers, probabilities
-from auditkit.runs.executor import Tick
+from auditkit.runs.examination.material import AT_ONCE, Material, probabilities
+from auditkit.runs.executor import Tick, execute_all
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def outcomes(
     parts = [pairs[start : start + AT_ONCE] for start in range(0, len(pairs), AT_ONCE)]
     units = [_Part(number, positions) for number, positions in product(range(len(EXCHANGES)), parts)]
     work = _Exchanging(model, material.sides, material.pairs)
-    seen = np.concatenate(answers(model, work, units, lambda unit: advance(len(unit.positions))))
+    parts_seen = execute_all(model, work, units, lambda unit: advance(len(unit.positions)), at_once=1)
+    seen = np.concatenate(parts_seen)
     return [Outcome(exchange, material, labels)
             for exchange, labels in zip(EXCHANGES, seen.reshape(len(EXCHANGES), -1), strict=True)]  # fmt: skip
 

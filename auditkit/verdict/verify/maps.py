@@ -14,16 +14,17 @@ from auditkit.data.dataset import Dataset
 from auditkit.errors import ModelFailure
 from auditkit.methods.notes import Note, merged
 from auditkit.methods.registry import METHODS
+from auditkit.methods.request import MethodResult, Pool
 from auditkit.metrics.faithfulness import as_probable, choose_labels, default_labels
 from auditkit.metrics.similarity import rank_correlation
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.device import CPU
 from auditkit.records import to_json
 from auditkit.runs import randomisation
-from auditkit.runs.evaluation.images import load_images, probabilities
+from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
-from auditkit.runs.explain import Explanation, drawn_pool, recompute_maps
+from auditkit.runs.explain import Explanation, drawn_pool, recompute_in_units, recompute_maps
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder.figures import Hint, NotRandomised, Randomisation, RandomisationStage, Reproduction
 from auditkit.runs.folder.store import RESULTS
@@ -52,8 +53,8 @@ def check_maps(
     batch, tick = load_images(positions, plan.images, model.card, model.signature), progress(len(positions))
     drawn = drawn_pool(model, plan.images if pool is None else pool, explanation)
     labels = [bundle.labels[image] for image in batch.ids]
-    result = recompute_maps(model, batch, labels, drawn, explanation, UnitProgress(tick, len(positions)))
-    tick(len(positions))
+    result = recompute_in_units(model, batch, labels, drawn, explanation, tick)
+    tick(len(positions) - len(batch.ids))
     problems, unchecked = list[str](), list[str]()
     rule, prob = _label_rule(explanation, model), probabilities(model, batch.inputs)
     for image, scores, expected in zip(batch.ids, prob, choose_labels(prob, rule), strict=True):
@@ -69,8 +70,11 @@ def check_maps(
                          for label, values in by_label.items()}  # fmt: skip
 
     def repeated() -> list[float]:
-        steps = UnitProgress(progress(len(positions)), len(positions))
-        return reproduce.steadiness(model, batch, labels, drawn, explanation, result.maps, steps)
+        again = progress(len(batch.ids))
+        return reproduce.steadiness(
+            lambda images, pool: recompute_in_units(model, images, labels, pool, explanation, again), batch, drawn,
+            result.maps,
+        )  # fmt: skip
 
     how_alike, unlike = _compared(correlations, explanation, repeated)
     problems += unlike
@@ -264,8 +268,12 @@ def _repeated(check: randomisation.Check, recreated: Mapping[int, list[Array]]) 
     labels, steady = [(original.label,) for original in check.originals], list[float]()
     for layers, values in recreated.items():
         maps = tuple({label: each} for (label,), each in zip(labels, values, strict=True))
-        model, progress = check.reinitialised(check.layers[:layers]), UnitProgress(silent(1), 1)
-        steady += reproduce.steadiness(model, unit, labels, check.pool, check.explanation, maps, progress)
+        model = check.reinitialised(check.layers[:layers])
+
+        def recompute(images: UnitImages, pool: Pool, model: OnnxClassifier = model) -> MethodResult:
+            return recompute_in_units(model, images, labels, pool, check.explanation)
+
+        steady += reproduce.steadiness(recompute, unit, check.pool, maps)
     return steady
 
 
