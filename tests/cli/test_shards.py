@@ -97,7 +97,7 @@ def test_a_shard_that_makes_no_sense_is_refused_before_anything_is_written(
 
 def test_an_audit_that_cannot_be_divided_is_refused_before_the_model_is_opened(files: Files, tmp_path: Path) -> None:
     words = ("audit", tmp_path / "no model", files[1], "--method", "edges", "--commit-to", tmp_path / "commit.json")
-    refused(command(*words, "-o", tmp_path / "out", "--shard", "1/2"), "make them with explain --shard")
+    refused(command(*words, "-o", tmp_path / "out", "--shard", "1/2"), "make the maps with explain --shard")
     assert list(tmp_path.iterdir()) == []
 
 

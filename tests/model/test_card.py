@@ -64,7 +64,7 @@ def test_a_card_that_subtracts_nothing_warns_of_its_gray() -> None:
         ("std = [1, 1, 1]", "std = [1, 0, 1]", ("std", "0")),
         ("scale = 1.0", 'scale = "big"', ("scale", "'big'")),
         ("scale = 1.0", "scale = nan", ("scale", "nan")),
-        ("scale = 1.0", "", ("lacks scale",)),
+        ("scale = 1.0", "", ("is missing scale",)),
         ("resize = 256", "resize = -1", ("resize", "-1")),
         ('crop = "center"', 'crop = "centre"', ("centre", "center")),
         ("std = [1, 1, 1]", "sdt = [1, 1, 1]", ("sdt", "std")),
