@@ -25,6 +25,7 @@ class DeviceProfile:
     provider: str  # the runtime's name for it
     largest_batch: int  # rows: the batch size is not measured beyond this
     shortest_batch: float  # seconds: a batch costs about 1 ms of a core on its way to the worker and back (Neoverse N1)
+    runs_parts: bool  # whether a few rows of a batch at a time may be faster, as they stay in the cache
     first_batch: int | None  # rows of a batch while few images are run and nothing was measured; None: all of them
     pads_batches: bool  # short batches are filled up: CUDA sets up every new size, in 1/6 s for a ResNet-50
     batches_in_flight: int  # on a GPU others run while one comes back from the worker; on a CPU two compete for cores
@@ -45,15 +46,15 @@ class DeviceProfile:
 
 CPU = DeviceProfile(
     name="cpu", provider="CPUExecutionProvider",
-    largest_batch=64, shortest_batch=0.1, first_batch=None, pads_batches=False, batches_in_flight=1, gradient_batch=16,
-    masks_in_graph=False, casts_to_float16=False, relu_gates=False,
+    largest_batch=256, shortest_batch=0.1, runs_parts=True, first_batch=None, pads_batches=False,
+    batches_in_flight=1, gradient_batch=16, masks_in_graph=False, casts_to_float16=False, relu_gates=False,
     units_at_once=1, unit_images=16, slow_unit_images=1, slow_pixels=96 * 96, small_units=None,
     sample_images=1, learning_factor=1, learning_rows=160, learning_pixels=20 * 224 * 224,
 )  # fmt: skip
 CUDA = DeviceProfile(
     name="cuda", provider="CUDAExecutionProvider",
-    largest_batch=512, shortest_batch=0.0, first_batch=16, pads_batches=True, batches_in_flight=3, gradient_batch=64,
-    masks_in_graph=True, casts_to_float16=True, relu_gates=True,
+    largest_batch=512, shortest_batch=0.0, runs_parts=False, first_batch=16, pads_batches=True,
+    batches_in_flight=3, gradient_batch=64, masks_in_graph=True, casts_to_float16=True, relu_gates=True,
     units_at_once=2, unit_images=32, slow_unit_images=32, slow_pixels=float("inf"), small_units=4,
     sample_images=4, learning_factor=32, learning_rows=1280, learning_pixels=640 * 224 * 224,
 )  # fmt: skip

@@ -5,10 +5,14 @@ inside the graph, over banks in its memory; on a CPU hard masks, and for a calla
 more cheaply there. The numbers are the same.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,13 +27,12 @@ from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.runtime import Feeds
 from auditkit.model.scores import checked_probabilities, checked_scores
-from auditkit.model.session import FEWEST_ROWS, Session, filled, measured_batch, on_cpu
+from auditkit.model.session import FEWEST_ROWS, Session, filled, measured_batch, measured_part, on_cpu
 from auditkit.model.signature import to_probabilities
 
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
 Row = tuple[int, int, int]  # top, bottom, map
-_FEW = 8  # one pixel in this many: if more change, all are looked at
 _REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again
 
 
@@ -55,16 +58,23 @@ class OnnxOverBanks:
         graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
         model.graphs["masked"] = self.session.sha256
-        self._batch = signature.fixed_batch or model.settings.batch
+        self._batch, self._at_once = model.settings.batch, signature.fixed_batch
+        if signature.fixed_batch is not None:
+            self._batch = signature.fixed_batch if self.device.pads_batches else None
         # Shared by all callers of `run`: the next has its batches waiting when one finishes.
         self._pool = ThreadPoolExecutor(self.device.batches_in_flight)
 
     def batch(self, banks: Banks) -> int:
-        """Rows run at once: the graph's own number, the one in the settings, or measured with these banks."""
+        """Rows that are composed together: the number in the settings, or measured with these banks."""
         if self._batch is None:
-            row = np.zeros((1, self._columns), np.int32)
-            measured = measured_batch(lambda count: self._run(row.repeat(count, axis=0), banks), self.device)
-            self._batch = max(measured, FEWEST_ROWS)
+            row, fixed = np.zeros((1, self._columns), np.int32), self.signature.fixed_batch
+
+            def run(count: int, at_once: int | None = None) -> Array:
+                return self._run(row.repeat(count, axis=0), banks, at_once)
+
+            self._batch = max(measured_batch(run, self.device, fixed or 1), FEWEST_ROWS)
+            if fixed is None and self.device.runs_parts:
+                self._at_once = measured_part(partial(run, self._batch), self._batch)
         return self._batch
 
     def upload(self, pictures: Array) -> Banks:
@@ -85,14 +95,15 @@ class OnnxOverBanks:
                 yield slice(index, index + 1), self._run(row, banks)[:1]
             return
         waiting: deque[tuple[slice, Future[Array]]] = deque()
-        start, fixed = 0, self.signature.fixed_batch is not None or self.device.pads_batches
+        start = 0
         try:
             while start < len(rows) or waiting:
                 while start < len(rows) and len(waiting) < self.device.batches_in_flight:
-                    part = slice(start, min(start + self.batch(banks), len(rows)))
-                    least = self.batch(banks) if fixed else min(self.batch(banks), FEWEST_ROWS)
-                    feeds = self._feeds(filled(rows[part], least), banks)
-                    waiting.append((part, self._pool.submit(self._scored, feeds, part.stop - part.start)))
+                    batch = self.batch(banks)
+                    part = slice(start, min(start + batch, len(rows)))
+                    count = part.stop - start
+                    feeds = self._feeds(filled(rows[part], self._least(count, batch)), banks)
+                    waiting.append((part, self._pool.submit(self._scored, feeds, count, self._at_once)))
                     start = part.stop
                 part, future = waiting.popleft()
                 try:
@@ -103,6 +114,12 @@ class OnnxOverBanks:
             for _, future in waiting:  # the reader has stopped early
                 future.exception()
 
+    def _least(self, count: int, batch: int) -> int:
+        """How many rows `count` of them are filled up to."""
+        if fixed := self.signature.fixed_batch:
+            return math.ceil(count / fixed) * fixed
+        return batch if self.device.pads_batches else min(batch, FEWEST_ROWS)
+
     def _smaller(self, part: slice, waiting: "deque[tuple[slice, Future[Array]]]", batch: int) -> int:
         """Halve the batch, drop the batches in flight, and return the row to resume from."""
         if batch == 1 or self.signature.fixed_batch is not None:
@@ -112,15 +129,15 @@ class OnnxOverBanks:
             waiting.popleft()[1].exception()
         return int(part.start)
 
-    def _run(self, rows: Array, banks: Banks) -> Array:
-        return self._scored(self._feeds(rows, banks), len(rows))
+    def _run(self, rows: Array, banks: Banks, at_once: int | None = None) -> Array:
+        return self._scored(self._feeds(rows, banks), len(rows), at_once or self._at_once)
 
     def _feeds(self, rows: Array, banks: Banks) -> Feeds:
         """The graph's inputs for some rows."""
         raise NotImplementedError
 
-    def _scored(self, feeds: Feeds, count: int) -> Array:
-        probabilities = self.session.run(feeds, [PROBABILITIES])[0][:count]
+    def _scored(self, feeds: Feeds, count: int, at_once: int | None) -> Array:
+        probabilities = self.session.run(feeds, [PROBABILITIES], at_once)[0][:count]
         probabilities = checked_scores(probabilities, count, self.signature.classes, self._name)
         return checked_probabilities(probabilities, self._name)
 
@@ -155,12 +172,15 @@ class OnnxMaskedOnHost(OnnxMasked):
 
 
 class Composer:
-    """Hard masks composed on the host, each from the one before it where the two differ in a few pixels alone."""
+    """Hard masks composed on the host, each from an image at hand that differs in as few pixels as possible."""
 
     def __init__(self, pictures: Array, ranks: Array, layout: str, turns: int = 0) -> None:
         """`ranks` are [maps, height, width]; the memory of a batch is used again after `turns` batches (0: never)."""
-        self.pictures, self.ranks = pictures, ranks.reshape(len(ranks), -1)
+        self._shape, self._flat = pictures.shape[1:], pictures.reshape(len(pictures), -1)
+        self.ranks = ranks.reshape(len(ranks), -1)
         self._pixels, self._last = self.ranks.shape[1], layout == "NHWC"  # whether channels come last
+        channels = np.arange(self._flat.shape[1] // self._pixels)
+        self._offsets = channels if self._last else channels * self._pixels
         self._orders: dict[int, Array] = {}
         self._buffers: list[Array | None] = [None] * turns  # new ones would cost as much as the copying
         self._turn = 0
@@ -169,54 +189,60 @@ class Composer:
     def __call__(self, rows: Array) -> Array:
         """The masked images of rows [N, 4]."""
         images = self._buffer(len(rows))
-        for image, row in zip(images, rows.tolist(), strict=True):
-            kind: Row = (row[TOP], row[BOTTOM], row[MAP])
-            keep = min(max(row[KEEP], 0), self._pixels)
-            self._compose(image, kind, keep)
+        kept = rows[:, KEEP].clip(0, self._pixels).tolist()
+        with_kinds = zip(rows[:, (TOP, BOTTOM, MAP)].tolist(), images.reshape(len(rows), -1), kept, strict=True)
+        for (top, bottom, index), group in groupby(with_kinds, itemgetter(0)):
+            kind: Row = (top, bottom, index)
+            _, image, keep = self._last_images.get(kind, (0, self._flat[bottom], 0))
+            for _, new_image, new_keep in group:
+                self._compose(new_image, new_keep, image, keep, kind)
+                image, keep = new_image, new_keep
             self._last_images[kind] = (self._turn, image, keep)
         self._turn += 1
         return images
 
     def _buffer(self, count: int) -> Array:
         """Memory for `count` images that holds no remembered one."""
-        shape = (count, *self.pictures.shape[1:])
+        shape = (count, *self._shape)
         oldest = self._turn - (len(self._buffers) or _REMEMBERED)
         self._last_images = {kind: last for kind, last in self._last_images.items() if last[0] > oldest}
         if not self._buffers:
-            return np.empty(shape, self.pictures.dtype)
+            return np.empty(shape, self._flat.dtype)
         position = self._turn % len(self._buffers)
         buffer = self._buffers[position]
         if buffer is None or len(buffer) < count:
-            buffer = self._buffers[position] = np.empty(shape, self.pictures.dtype)
+            buffer = self._buffers[position] = np.empty(shape, self._flat.dtype)
         return buffer[:count]
 
-    def _compose(self, image: Array, kind: Row, keep: int) -> None:
+    def _compose(self, image: Array, keep: int, before: Array, kept: int, kind: Row) -> None:
+        """Write an image, from the nearest of the one `before`, which shows `kept` pixels, the bottom and the top."""
         top, bottom, index = kind
-        _, before, kept = self._last_images.get(kind, (0, self.pictures[bottom], 0))
-        if abs(keep - kept) * _FEW > self._pixels:
-            mask = (self.ranks[index] < keep).reshape(image.shape[:2] if self._last else image.shape[1:])
-            image[...] = self.pictures[bottom]
-            np.copyto(image, self.pictures[top], where=mask[..., None] if self._last else mask)
-            return
-        image[...] = before
-        changed = self._order(index)[min(kept, keep) : max(kept, keep)]
-        source = self.pictures[top if keep > kept else bottom]
-        if self._last:
-            self._flat(image)[changed] = self._flat(source)[changed]
-        else:
-            self._flat(image)[:, changed] = self._flat(source)[:, changed]
+        distance = abs(keep - kept)
+        if keep < distance:
+            before, kept = self._flat[bottom], 0
+        elif self._pixels - keep < distance:
+            before, kept = self._flat[top], self._pixels
+        image[:] = before
+        if keep > kept:
+            positions = self._positions(index, kept, keep)
+            image[positions] = self._flat[top][positions]
+        elif keep < kept:
+            positions = self._positions(index, keep, kept)
+            image[positions] = self._flat[bottom][positions]
 
-    def _flat(self, image: Array) -> Array:
-        return image.reshape((self._pixels, -1) if self._last else (-1, self._pixels))
+    def _positions(self, index: int, first: int, last: int) -> Array:
+        """Where all channels of some pixels of a map lie, from the first to the last in its order."""
+        pixels = self._order(index)[first:last]
+        return np.add.outer(pixels, self._offsets) if self._last else np.add.outer(self._offsets, pixels)
 
     def _order(self, index: int) -> Array:
-        """The pixels of a map, the most important first."""
+        """Where the first channel of each pixel of a map lies, the most important pixel first."""
         if index not in self._orders:
             order = np.full(self._pixels, -1)
             order[self.ranks[index]] = np.arange(self._pixels)
             if order.min() < 0:
                 raise ValueError(f"the ranks of map {index} put several pixels at one place")
-            self._orders[index] = order
+            self._orders[index] = order * len(self._offsets) if self._last else order
         return self._orders[index]
 
 

@@ -5,6 +5,7 @@ Sessions run in a worker (see worker_main), or here for who trusts the model (`S
 
 import functools
 import importlib.util
+import math
 import re
 import runpy
 import tempfile
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -216,8 +218,26 @@ class LocalSession:
             value: DeviceArray = library().OrtValue.ortvalue_from_numpy(array, self.device, 0)
             return value
 
-    def run(self, feeds: Feeds, outputs: list[str]) -> list[Array]:
-        """The named outputs for one batch of inputs, which are arrays or uploaded values."""
+    def run(self, feeds: Feeds, outputs: list[str], at_once: int | None = None) -> list[Array]:
+        """The named outputs for one batch of inputs, which are arrays or uploaded values.
+
+        With `at_once`, the graph sees at most so many rows of the arrays at a time, in parts of about equal size; an
+        array of one row serves all of them.
+        """
+        rows = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray) and len(value) > 1}
+        count = max(map(len, rows.values()), default=0)
+        if at_once is None or count <= at_once:
+            return self._run(feeds, outputs)
+        parts = list[list[Array]]()
+        for start, end in pairwise(np.linspace(0, count, math.ceil(count / at_once) + 1).astype(int)):
+            part = self._run({**feeds, **{name: array[start:end] for name, array in rows.items()}}, outputs)
+            shapes = [list(output.shape) for output in part if output.shape[:1] != (end - start,)]
+            if shapes:
+                raise ModelFailure(f"{_RUNNING}: it gave {shapes[0]} for {end - start} rows")
+            parts.append(part)
+        return [np.concatenate(output) for output in zip(*parts, strict=True)]
+
+    def _run(self, feeds: Feeds, outputs: list[str]) -> list[Array]:
         binding = self.session.io_binding()
         with _errors_as(_RUNNING, ModelFailure):
             inputs = {name: self._value(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value

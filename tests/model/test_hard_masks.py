@@ -560,12 +560,14 @@ def _cramped(over: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]
     """Lets at most so many rows through at once, and says how many were asked for each time."""
     run, asked = over.session.run, list[int]()
 
-    def cramped(feeds: dict[str, Any], wanted: list[str] | None = None) -> list[np.ndarray]:
+    def cramped(
+        feeds: dict[str, Any], wanted: list[str] | None = None, at_once: int | None = None
+    ) -> list[np.ndarray]:  # fmt: skip
         count = len(feeds[COLUMNS[KEEP]] if COLUMNS[KEEP] in feeds else next(iter(feeds.values())))
         asked.append(count)
         if count > most:
             raise OutOfMemory("full")
-        return list(run(feeds, wanted))
+        return list(run(feeds, wanted, at_once))
 
     monkeypatch.setattr(over.session, "run", cramped)
     return asked
@@ -614,13 +616,13 @@ def test_two_in_flight_overlap_and_keep_their_order(tmp_path: Path, monkeypatch:
     over, pictures, ranks = _filled(model)
     run, lock, running, peak, calls = over.session.run, threading.Lock(), 0, 0, 0
 
-    def slow(feeds: dict[str, Any], wanted: list[str] | None = None) -> list[np.ndarray]:
+    def slow(feeds: dict[str, Any], wanted: list[str] | None = None, at_once: int | None = None) -> list[np.ndarray]:
         nonlocal running, peak, calls
         with lock:
             running, calls = running + 1, calls + 1
             peak, late = max(peak, running), calls % 2
         time.sleep(0.02 * late)
-        found = list(run(feeds, wanted))
+        found = list(run(feeds, wanted, at_once))
         with lock:
             running -= 1
         return found
@@ -637,7 +639,9 @@ def test_a_reader_that_stops_early_leaves_nothing_running(tmp_path: Path, monkey
     model.device = replace(device.CPU, batches_in_flight=2)
     over, _, _ = _filled(model)
     run, asked = over.session.run, list[int]()
-    monkeypatch.setattr(over.session, "run", lambda feeds, wanted=None: asked.append(1) or run(feeds, wanted))
+    monkeypatch.setattr(
+        over.session, "run", lambda feeds, wanted, at_once: asked.append(1) or run(feeds, wanted, at_once)
+    )
     parts = over.run(_rows(40))
     part, _ = next(parts)
     parts.close()

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import auditkit
 from auditkit.demo.planted import bundled_model
-from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
+from auditkit.errors import BadInput, ModelFailure, OutOfMemory, RuntimeFailure
 from auditkit.model import device, runtime, session
-from auditkit.model.session import LEAST_MEMORY, Session, Settings, in_batches, measured_batch
+from auditkit.model.session import LEAST_MEMORY, Session, Settings, in_batches, measured_batch, measured_part
 from tests.support import onnx_models
 
 
@@ -236,7 +236,7 @@ def test_batch_size_is_where_the_rate_stops_to_grow() -> None:
     assert measured_batch(flat, device.CUDA, clock=lambda: now[0]) == 1
 
 
-@pytest.mark.parametrize(("row_seconds", "expected"), [(1.0, 1), (0.03, 4), (0.004, 32), (1e-6, 64)])
+@pytest.mark.parametrize(("row_seconds", "expected"), [(1.0, 1), (0.03, 4), (0.004, 32), (1e-6, 256)])
 def test_a_batch_on_the_cpu_takes_a_tenth_of_a_second_if_it_can(row_seconds: float, expected: int) -> None:
     """Though the rate does not grow: what a batch costs besides is not in it."""
     now = [0.0]
@@ -245,6 +245,51 @@ def test_a_batch_on_the_cpu_takes_a_tenth_of_a_second_if_it_can(row_seconds: flo
         now[0] += rows * row_seconds
 
     assert measured_batch(run, device.CPU, clock=lambda: now[0]) == expected
+
+
+@pytest.mark.parametrize(("row_seconds", "expected"), [(1.0, 3), (0.03, 6), (0.004, 48)])
+def test_batches_of_a_graph_with_one_size_are_several_of_it(row_seconds: float, expected: int) -> None:
+    now = [0.0]
+
+    def run(rows: int) -> None:
+        now[0] += rows * row_seconds
+
+    assert measured_batch(run, device.CPU, 3, clock=lambda: now[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("cost_of_a_run", "cost_of_more_rows", "expected"),
+    [(0.0, 0.001, 4), (0.0, 0.0, 4), (1.0, 0.001, 16), (10.0, 0.001, 64)],
+)
+def test_a_batch_runs_in_parts_where_that_is_not_slower(
+    cost_of_a_run: float, cost_of_more_rows: float, expected: int
+) -> None:
+    """A run of n rows takes so long besides: a constant, and a share of n * n, as where a cache is too small."""
+    now = [0.0]
+
+    def run(part: int) -> None:
+        now[0] += 64 // part * (cost_of_a_run + part + cost_of_more_rows * part**2)
+
+    assert measured_part(run, 64, clock=lambda: now[0]) == expected
+    assert measured_part(run, 8, clock=lambda: now[0]) == 8  # too few to be divided
+
+
+def test_rows_that_run_in_parts_are_the_same(device: str) -> None:
+    proto = onnx_models.convnet()
+    rows = np.random.default_rng(1).standard_normal((65, 3, 8, 8)).astype(np.float32)
+    found = Session(proto, Settings(device=device, precision="strict"))
+    whole, parts = found.run({"image": rows})[0], found.run({"image": rows}, at_once=4)[0]
+    assert np.array_equal(whole, parts) if device == "cpu" else np.allclose(whole, parts, atol=1e-5)
+
+
+def test_a_graph_that_gives_other_numbers_of_rows_in_parts_is_refused() -> None:
+    """The sum fits: two parts of four rows give three and five."""
+    proto = onnx_models.convnet()
+    found = runtime.LocalSession(proto.SerializeToString(), {}, 1, True, "cpu", ["CPUExecutionProvider"])
+    lengths = iter((3, 5))
+    found._run = lambda _feeds, _outputs: [np.zeros((next(lengths), 2))]  # type: ignore[method-assign]
+    with pytest.raises(ModelFailure, match=r"gave \[3, 2\] for 4 rows"):
+        found.run({"image": np.zeros((8, 3, 8, 8), np.float32)}, ["scores"], 4)
 
 
 def test_a_session_that_starts_has_the_device_alone() -> None:
