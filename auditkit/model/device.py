@@ -30,7 +30,7 @@ class DeviceProfile:
     pads_batches: bool  # short batches are filled up: CUDA sets up every new size, in 1/6 s for a ResNet-50
     batches_in_flight: int  # on a GPU others run while one comes back from the worker; on a CPU two compete for cores
     gradient_batch: int  # rows differentiated at once
-    masks_in_graph: bool  # a CPU composes masked images faster outside the graph (see masks.Composer)
+    masks_in_graph: bool  # a CPU composes masked images faster outside the graph (see composer.Composer)
     casts_to_float16: bool  # a first cast to float16 is run on every image; the CPU's runtime removes it
     relu_gates: bool  # gates of a gradient stay Where nodes; a CPU multiplies faster (see graph.simplify)
     units_at_once: int  # units of a run whose rows are on the device: one's pauses are the other's turn
@@ -46,7 +46,7 @@ class DeviceProfile:
 
 CPU = DeviceProfile(
     name="cpu", provider="CPUExecutionProvider",
-    largest_batch=256, shortest_batch=0.1, runs_parts=True, first_batch=None, pads_batches=False,
+    largest_batch=256, shortest_batch=0.2, runs_parts=True, first_batch=None, pads_batches=False,
     batches_in_flight=1, gradient_batch=16, masks_in_graph=False, casts_to_float16=False, relu_gates=False,
     units_at_once=1, unit_images=16, slow_unit_images=1, slow_pixels=96 * 96, small_units=None,
     sample_images=1, learning_factor=1, learning_rows=160, learning_pixels=20 * 224 * 224,

@@ -1,7 +1,7 @@
 """Probabilities of composed images: rows of integers in, one row of probabilities each out.
 
 Hard masks show a picture's most important pixels before another picture, soft ones mix two pictures. CUDA composes both
-inside the graph, over banks in its memory; on a CPU hard masks, and for a callable both, are composed on the host, far
+inside the graph, over banks in its memory; on a CPU hard masks, and for a callable both, are composed outside it, far
 more cheaply there. The numbers are the same.
 """
 
@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,18 +20,17 @@ import onnx
 from auditkit.arrays import Array
 from auditkit.errors import OutOfMemory
 from auditkit.graph import hard_masks, simplify, soft_masks
-from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, PICTURES, PROBABILITIES, RANKS, TOP
+from auditkit.graph.hard_masks import PICTURES, PROBABILITIES, RANKS
 from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
-from auditkit.model.runtime import Feeds
+from auditkit.model.composer import Composer
+from auditkit.model.runtime import AnyFeeds
 from auditkit.model.scores import checked_probabilities, checked_scores
 from auditkit.model.session import FEWEST_ROWS, Session, filled, measured_batch, measured_part, on_cpu
 from auditkit.model.signature import to_probabilities
 
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
-Row = tuple[int, int, int]  # top, bottom, map
-_REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again
 
 
 class OnnxOverBanks:
@@ -132,11 +129,11 @@ class OnnxOverBanks:
     def _run(self, rows: Array, banks: Banks, at_once: int | None = None) -> Array:
         return self._scored(self._feeds(rows, banks), len(rows), at_once or self._at_once)
 
-    def _feeds(self, rows: Array, banks: Banks) -> Feeds:
+    def _feeds(self, rows: Array, banks: Banks) -> AnyFeeds:
         """The graph's inputs for some rows."""
         raise NotImplementedError
 
-    def _scored(self, feeds: Feeds, count: int, at_once: int | None) -> Array:
+    def _scored(self, feeds: AnyFeeds, count: int, at_once: int | None) -> Array:
         probabilities = self.session.run(feeds, [PROBABILITIES], at_once)[0][:count]
         probabilities = checked_scores(probabilities, count, self.signature.classes, self._name)
         return checked_probabilities(probabilities, self._name)
@@ -152,98 +149,22 @@ class OnnxMasked(OnnxOverBanks):
         """Both banks in the device's memory, for as long as the result is referenced."""
         return {PICTURES: self.upload(pictures), RANKS: self.session.upload(ranks.astype(np.int32, copy=False))}
 
-    def _feeds(self, rows: Array, banks: Banks) -> Feeds:
+    def _feeds(self, rows: Array, banks: Banks) -> AnyFeeds:
         return {**banks, **hard_masks.row_feeds(rows.astype(np.int32, copy=False))}
 
 
 class OnnxMaskedOnHost(OnnxMasked):
-    """The masks of an ONNX classifier on the CPU, composed outside the graph."""
+    """The masks of an ONNX classifier on the CPU, composed where it runs, but outside the graph."""
 
     def __init__(self, model: OnnxClassifier) -> None:
         super().__init__(model, lambda graph, ends, **_: hard_masks.scored(graph, ends), hard_masks.TO_INTEGERS)
 
     def load(self, pictures: Array, ranks: Array) -> Banks:
-        """Both banks in main memory."""
-        turns = self.device.batches_in_flight + 1
-        return Composer(self._graph_input(pictures), ranks, self.signature.layout, turns)
+        """Both banks in the memory of the process that the graph runs in."""
+        return self.session.composer(self._graph_input(pictures), ranks, self.signature.layout)
 
-    def _feeds(self, rows: Array, banks: Banks) -> Feeds:
-        return {self._input: banks(rows)}
-
-
-class Composer:
-    """Hard masks composed on the host, each from an image at hand that differs in as few pixels as possible."""
-
-    def __init__(self, pictures: Array, ranks: Array, layout: str, turns: int = 0) -> None:
-        """`ranks` are [maps, height, width]; the memory of a batch is used again after `turns` batches (0: never)."""
-        self._shape, self._flat = pictures.shape[1:], pictures.reshape(len(pictures), -1)
-        self.ranks = ranks.reshape(len(ranks), -1)
-        self._pixels, self._last = self.ranks.shape[1], layout == "NHWC"  # whether channels come last
-        channels = np.arange(self._flat.shape[1] // self._pixels)
-        self._offsets = channels if self._last else channels * self._pixels
-        self._orders: dict[int, Array] = {}
-        self._buffers: list[Array | None] = [None] * turns  # new ones would cost as much as the copying
-        self._turn = 0
-        self._last_images: dict[Row, tuple[int, Array, int]] = {}  # by kind: its turn, the image, and what it keeps
-
-    def __call__(self, rows: Array) -> Array:
-        """The masked images of rows [N, 4]."""
-        images = self._buffer(len(rows))
-        kept = rows[:, KEEP].clip(0, self._pixels).tolist()
-        with_kinds = zip(rows[:, (TOP, BOTTOM, MAP)].tolist(), images.reshape(len(rows), -1), kept, strict=True)
-        for (top, bottom, index), group in groupby(with_kinds, itemgetter(0)):
-            kind: Row = (top, bottom, index)
-            _, image, keep = self._last_images.get(kind, (0, self._flat[bottom], 0))
-            for _, new_image, new_keep in group:
-                self._compose(new_image, new_keep, image, keep, kind)
-                image, keep = new_image, new_keep
-            self._last_images[kind] = (self._turn, image, keep)
-        self._turn += 1
-        return images
-
-    def _buffer(self, count: int) -> Array:
-        """Memory for `count` images that holds no remembered one."""
-        shape = (count, *self._shape)
-        oldest = self._turn - (len(self._buffers) or _REMEMBERED)
-        self._last_images = {kind: last for kind, last in self._last_images.items() if last[0] > oldest}
-        if not self._buffers:
-            return np.empty(shape, self._flat.dtype)
-        position = self._turn % len(self._buffers)
-        buffer = self._buffers[position]
-        if buffer is None or len(buffer) < count:
-            buffer = self._buffers[position] = np.empty(shape, self._flat.dtype)
-        return buffer[:count]
-
-    def _compose(self, image: Array, keep: int, before: Array, kept: int, kind: Row) -> None:
-        """Write an image, from the nearest of the one `before`, which shows `kept` pixels, the bottom and the top."""
-        top, bottom, index = kind
-        distance = abs(keep - kept)
-        if keep < distance:
-            before, kept = self._flat[bottom], 0
-        elif self._pixels - keep < distance:
-            before, kept = self._flat[top], self._pixels
-        image[:] = before
-        if keep > kept:
-            positions = self._positions(index, kept, keep)
-            image[positions] = self._flat[top][positions]
-        elif keep < kept:
-            positions = self._positions(index, keep, kept)
-            image[positions] = self._flat[bottom][positions]
-
-    def _positions(self, index: int, first: int, last: int) -> Array:
-        """Where all channels of some pixels of a map lie, from the first to the last in its order."""
-        pixels = self._order(index)[first:last]
-        return np.add.outer(pixels, self._offsets) if self._last else np.add.outer(self._offsets, pixels)
-
-    def _order(self, index: int) -> Array:
-        """Where the first channel of each pixel of a map lies, the most important pixel first."""
-        if index not in self._orders:
-            order = np.full(self._pixels, -1)
-            order[self.ranks[index]] = np.arange(self._pixels)
-            if order.min() < 0:
-                raise ValueError(f"the ranks of map {index} put several pixels at one place")
-            self._orders[index] = order * len(self._offsets) if self._last else order
-        return self._orders[index]
+    def _feeds(self, rows: Array, banks: Banks) -> AnyFeeds:
+        return {self._input: (banks, rows)}
 
 
 class HostOverBanks:
@@ -281,7 +202,7 @@ class OnnxMixed(OnnxOverBanks):
         uploaded = {name: self.session.upload(bank.astype(np.float32, copy=False)) for name, bank in masks.items()}
         return {PICTURES: pictures, **uploaded}
 
-    def _feeds(self, rows: Array, banks: Banks) -> Feeds:
+    def _feeds(self, rows: Array, banks: Banks) -> AnyFeeds:
         return {**banks, ROWS: rows.astype(np.int32, copy=False)}
 
 

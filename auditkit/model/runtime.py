@@ -23,8 +23,10 @@ from auditkit.arrays import Array
 from auditkit.cores import threads_if_limited
 from auditkit.errors import LoadFailure, ModelFailure, OutOfMemory, RuntimeFailure
 from auditkit.model import device as devices
+from auditkit.model.composer import Composer
 from auditkit.model.device import CPU
 from auditkit.model.runtime_messages import plain_message
+from auditkit.model.turns import Turns
 
 SWITCH_SECONDS = 2e-4  # Python's 5 ms would let the device wait for a thread that prepares or copies
 IN_WORKER = False  # whether this process is a worker, which alone may run a vendor's graph unasked
@@ -58,6 +60,8 @@ class Stepper(Protocol):
 
 DeviceArrays = dict[str, DeviceArray]
 Feeds = Mapping[str, Array | DeviceArray]  # by the name of the input
+Composed = list[Any] | tuple[Any, ...]  # a composer of the session, and the rows that it composes
+AnyFeeds = Mapping[str, Array | DeviceArray | Composed]
 
 
 @functools.cache
@@ -121,43 +125,7 @@ def cuda_problem() -> str | None:
     return devices.library_problem(build().libraries, major)
 
 
-class _Turns:
-    """Lets runs share a GPU, and the start of a session have it alone.
-
-    When sessions are created, or choose their kernels in a first run, while others run in the same process, onnxruntime
-    now and then fails (`operation not permitted when stream is capturing`) or crashes.
-    """
-
-    def __init__(self) -> None:
-        self._changed, self._running, self._waiting = threading.Condition(), 0, 0
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Run beside others, once nobody waits to be alone."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Run when all others have ended; none begins meanwhile."""
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._running)
-                yield  # with the lock, which others need to begin
-            finally:
-                self._waiting -= 1
-                self._changed.notify_all()
-
-
-_TURNS = _Turns()
+_TURNS = Turns()
 
 
 class LocalSession:
@@ -169,6 +137,7 @@ class LocalSession:
     ) -> None:  # fmt: skip
         """`providers` in the runtime's form; the first must accept the graph."""
         self._on_gpu, self._shapes = device != CPU.name, set[tuple[tuple[int, ...], ...]]()
+        self._composing = threading.Lock()
         if self._on_gpu:
             cuda_problem()  # loads CUDA's libraries
         onnxruntime, options = library(), _options()
@@ -218,26 +187,35 @@ class LocalSession:
             value: DeviceArray = library().OrtValue.ortvalue_from_numpy(array, self.device, 0)
             return value
 
-    def run(self, feeds: Feeds, outputs: list[str], at_once: int | None = None) -> list[Array]:
-        """The named outputs for one batch of inputs, which are arrays or uploaded values.
+    def composer(self, pictures: Array, ranks: Array, layout: str) -> Composer:
+        """A composer of masked images, which are fed with its rows."""
+        return Composer(np.array(pictures), np.array(ranks), layout, turns=2)
 
-        With `at_once`, the graph sees at most so many rows of the arrays at a time, in parts of about equal size; an
-        array of one row serves all of them.
+    def run(self, feeds: AnyFeeds, outputs: list[str], at_once: int | None = None) -> list[Array]:
+        """The named outputs for one batch of inputs, which are arrays, uploaded values or rows with their composer.
+
+        With `at_once`, the graph sees at most so many rows at a time, in parts of about equal size; an array of one row
+        serves all of them.
         """
-        rows = {name: value for name, value in feeds.items() if isinstance(value, np.ndarray) and len(value) > 1}
-        count = max(map(len, rows.values()), default=0)
-        if at_once is None or count <= at_once:
-            return self._run(feeds, outputs)
-        parts = list[list[Array]]()
-        for start, end in pairwise(np.linspace(0, count, math.ceil(count / at_once) + 1).astype(int)):
-            part = self._run({**feeds, **{name: array[start:end] for name, array in rows.items()}}, outputs)
-            shapes = [list(output.shape) for output in part if output.shape[:1] != (end - start,)]
-            if shapes:
-                raise ModelFailure(f"{_RUNNING}: it gave {shapes[0]} for {end - start} rows")
-            parts.append(part)
+        count = max(map(_row_count, feeds.values()), default=0)
+        ends = np.linspace(0, count, math.ceil(count / at_once if at_once and count else 1) + 1).astype(int)
+        parts = [self._run_part(feeds, outputs, slice(*part)) for part in pairwise(ends)]
+        if len(parts) == 1:
+            return parts[0]
+        for part, size in zip(parts, np.diff(ends).tolist(), strict=True):
+            if wrong := [list(output.shape) for output in part if output.shape[:1] != (size,)]:
+                raise ModelFailure(f"{_RUNNING}: it gave {wrong[0]} for {size} rows")
         return [np.concatenate(output) for output in zip(*parts, strict=True)]
 
+    def _run_part(self, feeds: AnyFeeds, outputs: list[str], part: slice) -> list[Array]:
+        """The outputs for some rows. A composer has one caller at a time, until the images that it made have run."""
+        with self._composing if any(isinstance(value, list | tuple) for value in feeds.values()) else nullcontext():
+            with _errors_as(_RUNNING, ModelFailure):
+                rows = {name: _rows_of(value, part) for name, value in feeds.items()}
+            return self._run(rows, outputs)
+
     def _run(self, feeds: Feeds, outputs: list[str]) -> list[Array]:
+        """The outputs for arrays and uploaded values."""
         binding = self.session.io_binding()
         with _errors_as(_RUNNING, ModelFailure):
             inputs = {name: self._value(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
@@ -255,6 +233,21 @@ class LocalSession:
     ) -> "LocalStepper":
         """A stepper of this session."""
         return LocalStepper(self, links, start, feeds, outputs)
+
+
+def _row_count(value: Array | DeviceArray | Composed) -> int:
+    """How many rows an input has of its own."""
+    if isinstance(value, list | tuple):
+        return len(value[1])
+    return len(value) if isinstance(value, np.ndarray) and value.ndim else 0
+
+
+def _rows_of(value: Array | DeviceArray | Composed, part: slice) -> Array | DeviceArray:
+    """Some rows of an input, composed where they are not yet; what has one row, or was uploaded, serves all."""
+    if isinstance(value, list | tuple):
+        composer, rows = value
+        return np.asarray(composer(rows[part]))
+    return value[part] if isinstance(value, np.ndarray) and _row_count(value) > 1 else value
 
 
 def _own(array: Array) -> Array:

@@ -15,7 +15,7 @@ from auditkit.errors import BadInput, OutOfMemory, unknown
 from auditkit.graph import float_types, simplify
 from auditkit.model import runtime
 from auditkit.model.device import CPU, PROFILES, DeviceProfile
-from auditkit.model.runtime import DeviceArray, Feeds, LocalSession, Stepper, cuda_problem
+from auditkit.model.runtime import AnyFeeds, DeviceArray, Feeds, LocalSession, Stepper, cuda_problem
 from auditkit.model.worker import RemoteSession, Worker
 
 Device = Literal["auto", "cuda", "cpu"]
@@ -155,10 +155,14 @@ class Session:
         """The array in the device's memory, to be fed to any number of runs."""
         return self._session.upload(array)
 
-    def run(self, feeds: Feeds, outputs: list[str] | None = None, at_once: int | None = None) -> list[Array]:
-        """The named outputs (by default all) for one batch of inputs, which are arrays or uploaded values.
+    def composer(self, pictures: Array, ranks: Array, layout: str) -> object:
+        """A composer of masked images, in the process that the graph runs in; it is fed with rows of integers."""
+        return self._session.composer(pictures, ranks, layout)
 
-        With `at_once`, the graph sees at most so many rows of the arrays at a time.
+    def run(self, feeds: AnyFeeds, outputs: list[str] | None = None, at_once: int | None = None) -> list[Array]:
+        """The named outputs (by default all) for one batch of arrays, uploaded values or rows with their composer.
+
+        With `at_once`, the graph sees at most so many rows at a time.
         """
         return self._session.run(feeds, outputs or self.outputs, at_once)
 

@@ -89,7 +89,7 @@ def test_masks_behind_the_step_are_those_in_front_of_it(tmp_path: Path, dims: li
     over = masked(model)
     assert isinstance(over, OnnxMaskedOnHost)
     banks = over.load(pictures, ranks)
-    assert banks.pictures.dtype == np.uint8
+    assert banks(rows).dtype == np.uint8
     inside = OnnxMasked(model)
     found, expected = (np.concatenate([own for _, own in one.run(rows, held)])
                        for one, held in ((over, banks), (inside, inside.load(pictures, ranks))))  # fmt: skip

@@ -563,7 +563,8 @@ def _cramped(over: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]
     def cramped(
         feeds: dict[str, Any], wanted: list[str] | None = None, at_once: int | None = None
     ) -> list[np.ndarray]:  # fmt: skip
-        count = len(feeds[COLUMNS[KEEP]] if COLUMNS[KEEP] in feeds else next(iter(feeds.values())))
+        first = next(iter(feeds.values()))  # on the host a composer with its rows
+        count = len(feeds[COLUMNS[KEEP]] if COLUMNS[KEEP] in feeds else first[1])
         asked.append(count)
         if count > most:
             raise OutOfMemory("full")

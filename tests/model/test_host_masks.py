@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from auditkit.model.masks import Composer
+from auditkit.model.composer import Composer
 from auditkit.runs.evaluation.runtime_check import composed
 
 HEIGHT, WIDTH = 7, 11
