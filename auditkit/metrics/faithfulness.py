@@ -6,6 +6,7 @@ paper's alpha, its soundness the paper's beta. The metrics are their means over 
 over images of `worst_per_image`.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -84,6 +85,7 @@ class LabelSet:
         return ",".join(map(str, self.labels)) if self.labels is not None else "all"
 
 
+@functools.cache
 def parse_labels(text: str) -> LabelSet:
     """The label set that `text` names: all, topK as in top10, f>=p as in f>=0.01, or a list as in 3,7,9."""
     plain = re.sub(r"\s", "", text).casefold()
