@@ -38,7 +38,7 @@ from auditkit.runs.evaluation.plan import plan_evaluation
 from auditkit.runs.evaluation.settings import Evaluation
 from benchmarks.reporting import log, origin, printed_at_end
 
-# Prints rows and seconds of processor time for each size of a batch, again and again.
+# Prints rows and seconds of processor time for each size of a batch, again and again, and the time of day.
 BARE = """
 import sys, time, json
 import numpy as np, onnxruntime
@@ -53,6 +53,7 @@ for rows in batches:
 output = open(sys.argv[4], "w")
 print("ready", file=output, flush=True)
 sys.stdin.readline()
+first = time.monotonic()
 while True:
     for rows in batches:
         start = time.process_time()
@@ -60,7 +61,7 @@ while True:
             session.run(None, {name: rows})
             done[len(rows)][0] += len(rows)
         done[len(rows)][1] += time.process_time() - start
-    print(json.dumps(done), file=output, flush=True)
+    print(json.dumps({"done": done, "first": first, "last": time.monotonic()}), file=output, flush=True)
 """
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -220,10 +221,17 @@ class BareProcesses(Contender):
         super().__init__(command, command)
 
     def entry(self) -> dict[str, Any]:
-        """Rows a second of both together, with whichever size of a batch is the fastest."""
-        done = [json.loads(line) for line in self.last_lines()]
-        rates = {int(size): sum(rows / seconds for rows, seconds in (each[size] for each in done)) for size in done[0]}
-        return {"rate": max(rates.values()), "rates": rates}
+        """Rows a second of both together, with whichever size of a batch is the fastest.
+
+        They run in turns, so each size is timed by the processor; `busy` is how much of their turns that was.
+        """
+        lines = [json.loads(line) for line in self.last_lines()]
+        done = [line["done"] for line in lines]
+        turns = sum(self.seconds_between(line["first"], line["last"]) for line in lines)
+        busy = sum(seconds for sizes in done for _, seconds in sizes.values()) / turns
+        rates = {int(size): busy * sum(rows / seconds for rows, seconds in (sizes[size] for sizes in done))
+                 for size in done[0]}  # fmt: skip
+        return {"rate": max(rates.values()), "rates": rates, "busy": busy}
 
 
 class Engine(Contender):

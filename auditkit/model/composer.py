@@ -9,51 +9,45 @@ from auditkit.arrays import Array
 from auditkit.graph.hard_masks import BOTTOM, KEEP, MAP, TOP
 
 Kind = tuple[int, int, int]  # top, bottom, map
-_REMEMBERED = 2  # batches whose images are at hand, where their memory is not used again
 
 
 class Composer:
-    """Hard masks composed on the host, each from an image at hand that differs in as few pixels as possible."""
+    """Hard masks composed on the host, each from an image of its batch that differs in as few pixels as possible."""
 
-    def __init__(self, pictures: Array, ranks: Array, layout: str, turns: int = 0) -> None:
-        """`ranks` are [maps, height, width]; the memory of a batch is used again after `turns` batches (0: never)."""
+    def __init__(self, pictures: Array, ranks: Array, layout: str, *, reuses_memory: bool = False) -> None:
+        """`ranks` are [maps, height, width]. With `reuses_memory`, a batch overwrites the one before."""
         self._shape, self._flat = pictures.shape[1:], pictures.reshape(len(pictures), -1)
         self.ranks = ranks.reshape(len(ranks), -1)
         self._pixels, self._last = self.ranks.shape[1], layout == "NHWC"  # whether channels come last
         channels = np.arange(self._flat.shape[1] // self._pixels)
         self._offsets = channels if self._last else channels * self._pixels
         self._orders: dict[int, Array] = {}
-        self._buffers: list[Array | None] = [None] * turns  # new ones would cost as much as the copying
-        self._turn = 0
-        self._last_images: dict[Kind, tuple[int, Array, int]] = {}  # by kind: its turn, the image, and what it keeps
+        self._reuses_memory, self._memory = reuses_memory, self._new_memory(0)
 
     def __call__(self, rows: Array) -> Array:
         """The masked images of rows [N, 4]."""
-        images = self._buffer(len(rows))
+        images = self._room_for(len(rows))
         kept = rows[:, KEEP].clip(0, self._pixels).tolist()
         with_kinds = zip(rows[:, (TOP, BOTTOM, MAP)].tolist(), images.reshape(len(rows), -1), kept, strict=True)
+        last_images: dict[Kind, tuple[Array, int]] = {}  # by kind: an image, and what it keeps
         for (top, bottom, index), group in groupby(with_kinds, itemgetter(0)):
             kind: Kind = (top, bottom, index)
-            _, image, keep = self._last_images.get(kind, (0, self._flat[bottom], 0))
+            image, keep = last_images.get(kind, (self._flat[bottom], 0))
             for _, new_image, new_keep in group:
                 self._compose(new_image, new_keep, image, keep, kind)
                 image, keep = new_image, new_keep
-            self._last_images[kind] = (self._turn, image, keep)
-        self._turn += 1
+            last_images[kind] = image, keep
         return images
 
-    def _buffer(self, count: int) -> Array:
-        """Memory for `count` images that holds no remembered one."""
-        shape = (count, *self._shape)
-        oldest = self._turn - (len(self._buffers) or _REMEMBERED)
-        self._last_images = {kind: last for kind, last in self._last_images.items() if last[0] > oldest}
-        if not self._buffers:
-            return np.empty(shape, self._flat.dtype)
-        position = self._turn % len(self._buffers)
-        buffer = self._buffers[position]
-        if buffer is None or len(buffer) < count:
-            buffer = self._buffers[position] = np.empty(shape, self._flat.dtype)
-        return buffer[:count]
+    def _room_for(self, count: int) -> Array:
+        if not self._reuses_memory:
+            return self._new_memory(count)
+        if len(self._memory) < count:  # new memory for each batch would cost as much as the copying
+            self._memory = self._new_memory(count)
+        return self._memory[:count]
+
+    def _new_memory(self, count: int) -> Array:
+        return np.empty((count, *self._shape), self._flat.dtype)
 
     def _compose(self, image: Array, keep: int, before: Array, kept: int, kind: Kind) -> None:
         """Write an image, from the nearest of the one `before`, which shows `kept` pixels, the bottom and the top."""

@@ -189,7 +189,7 @@ class LocalSession:
 
     def composer(self, pictures: Array, ranks: Array, layout: str) -> Composer:
         """A composer of masked images, which are fed with its rows."""
-        return Composer(np.array(pictures), np.array(ranks), layout, turns=2)
+        return Composer(np.array(pictures), np.array(ranks), layout, reuses_memory=True)
 
     def run(self, feeds: AnyFeeds, outputs: list[str], at_once: int | None = None) -> list[Array]:
         """The named outputs for one batch of inputs, which are arrays, uploaded values or rows with their composer.
@@ -197,29 +197,37 @@ class LocalSession:
         With `at_once`, the graph sees at most so many rows at a time, in parts of about equal size; an array of one row
         serves all of them.
         """
-        count = max(map(_row_count, feeds.values()), default=0)
-        ends = np.linspace(0, count, math.ceil(count / at_once if at_once and count else 1) + 1).astype(int)
-        parts = [self._run_part(feeds, outputs, slice(*part)) for part in pairwise(ends)]
-        if len(parts) == 1:
-            return parts[0]
-        for part, size in zip(parts, np.diff(ends).tolist(), strict=True):
-            if wrong := [list(output.shape) for output in part if output.shape[:1] != (size,)]:
-                raise ModelFailure(f"{_RUNNING}: it gave {wrong[0]} for {size} rows")
-        return [np.concatenate(output) for output in zip(*parts, strict=True)]
+        if not any(isinstance(value, list | tuple) for value in feeds.values()):
+            return self._run_in_parts(feeds, outputs, at_once)
+        with self._composing:  # until the images have run: the next ones take their memory
+            with _errors_as(_RUNNING, ModelFailure):  # all at once: alternating with runs, it took three times as long
+                images = {name: _composed(value) for name, value in feeds.items()}
+            return self._run_in_parts(images, outputs, at_once)
 
-    def _run_part(self, feeds: AnyFeeds, outputs: list[str], part: slice) -> list[Array]:
-        """The outputs for some rows. A composer has one caller at a time, until the images that it made have run."""
-        with self._composing if any(isinstance(value, list | tuple) for value in feeds.values()) else nullcontext():
-            with _errors_as(_RUNNING, ModelFailure):
-                rows = {name: _rows_of(value, part) for name, value in feeds.items()}
-            return self._run(rows, outputs)
+    def _run_in_parts(self, feeds: Feeds, outputs: list[str], at_once: int | None) -> list[Array]:
+        """The outputs for arrays and uploaded values, at most so many rows at a time."""
+        count = max(map(_row_count, feeds.values()), default=0)
+        if at_once is None or count <= at_once:
+            return self._run(feeds, outputs)
+        ends = np.linspace(0, count, math.ceil(count / at_once) + 1).astype(int).tolist()
+        parts = []
+        for start, end in pairwise(ends):
+            part = self._run({name: _rows_of(value, slice(start, end)) for name, value in feeds.items()}, outputs)
+            if wrong := [list(output.shape) for output in part if output.shape[:1] != (end - start,)]:
+                raise ModelFailure(f"{_RUNNING}: it gave {wrong[0]} for {end - start} rows")
+            parts.append(part)
+        return [np.concatenate(output) for output in zip(*parts, strict=True)]
 
     def _run(self, feeds: Feeds, outputs: list[str]) -> list[Array]:
         """The outputs for arrays and uploaded values."""
-        binding = self.session.io_binding()
         with _errors_as(_RUNNING, ModelFailure):
-            inputs = {name: self._value(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
-                      for name, value in feeds.items()}  # fmt: skip
+            arrays = {
+                name: np.ascontiguousarray(value) for name, value in feeds.items() if isinstance(value, np.ndarray)
+            }
+            if len(arrays) == len(feeds) and not self._on_gpu:  # a binding would take three times as long
+                return list(self.session.run(outputs, arrays))
+            binding = self.session.io_binding()
+            inputs = {**feeds, **{name: self._value(array) for name, array in arrays.items()}}
             for name, value in inputs.items():
                 binding.bind_ortvalue_input(name, value)
             for name in outputs:
@@ -235,19 +243,22 @@ class LocalSession:
         return LocalStepper(self, links, start, feeds, outputs)
 
 
-def _row_count(value: Array | DeviceArray | Composed) -> int:
+def _row_count(value: Array | DeviceArray) -> int:
     """How many rows an input has of its own."""
-    if isinstance(value, list | tuple):
-        return len(value[1])
     return len(value) if isinstance(value, np.ndarray) and value.ndim else 0
 
 
-def _rows_of(value: Array | DeviceArray | Composed, part: slice) -> Array | DeviceArray:
-    """Some rows of an input, composed where they are not yet; what has one row, or was uploaded, serves all."""
+def _rows_of(value: Array | DeviceArray, part: slice) -> Array | DeviceArray:
+    """Some rows of an input; what has one row, or was uploaded, serves all."""
+    return value[part] if isinstance(value, np.ndarray) and _row_count(value) > 1 else value
+
+
+def _composed(value: Array | DeviceArray | Composed) -> Array | DeviceArray:
+    """An input; where it is a composer with rows, the images that it makes of them."""
     if isinstance(value, list | tuple):
         composer, rows = value
-        return np.asarray(composer(rows[part]))
-    return value[part] if isinstance(value, np.ndarray) and _row_count(value) > 1 else value
+        return np.asarray(composer(rows))
+    return value
 
 
 def _own(array: Array) -> Array:

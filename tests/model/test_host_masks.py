@@ -25,46 +25,45 @@ def curves(counts: list[int]) -> Any:
     return np.array(rows + [(1, bottom, 2, keep) for keep in counts for bottom in (4, 5)], np.int32)
 
 
-@pytest.mark.parametrize("turns", [0, 1, 3])
+@pytest.mark.parametrize("reuses_memory", [False, True])
 @pytest.mark.parametrize("batch", [1, 3, 1000])
 @pytest.mark.parametrize("order", ["up", "down", "any"])
 @pytest.mark.parametrize(("layout", "dtype", "channels"), [
     ("NCHW", np.float32, 3), ("NHWC", np.float32, 3), ("NCHW", np.uint8, 1), ("NHWC", np.float16, 1),
 ])  # fmt: skip
-def test_curves(layout: str, dtype: Any, channels: int, order: str, batch: int, turns: int) -> None:
+def test_curves(layout: str, dtype: Any, channels: int, order: str, batch: int, reuses_memory: bool) -> None:
     pictures, ranks = banks(layout, dtype, channels)
     counts = list(range(PIXELS + 1))
     if order == "any":
         np.random.default_rng(1).shuffle(counts)
     rows = curves(counts[::-1] if order == "down" else counts)
-    compose = Composer(pictures, ranks, layout, turns)
+    compose = Composer(pictures, ranks, layout, reuses_memory=reuses_memory)
     found = np.concatenate([compose(rows[start : start + batch]).copy() for start in range(0, len(rows), batch)])
     assert found.dtype == pictures.dtype
     assert np.array_equal(found, composed(rows, pictures, ranks, layout))
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 4])
-def test_rows_by_chance(turns: int) -> None:
+@pytest.mark.parametrize("reuses_memory", [False, True])
+def test_rows_by_chance(reuses_memory: bool) -> None:
     pictures, ranks = banks("NCHW")
     rng = np.random.default_rng(2)
-    compose = Composer(pictures, ranks, "NCHW", turns)
+    compose = Composer(pictures, ranks, "NCHW", reuses_memory=reuses_memory)
     for _ in range(80):
         count = int(rng.integers(1, 12))
         rows = np.stack([rng.integers(0, most, count) for most in (3, 3, 2, PIXELS + 1)], axis=1).astype(np.int32)
         assert np.array_equal(compose(rows), composed(rows, pictures, ranks, "NCHW"))
 
 
-@pytest.mark.parametrize("turns", [0, 3])
-def test_what_was_made_is_not_touched_before_its_turn(turns: int) -> None:
+def test_images_are_overwritten_only_where_memory_is_reused() -> None:
     pictures, ranks = banks("NCHW")
-    compose, rows = Composer(pictures, ranks, "NCHW", turns), curves(list(range(0, PIXELS, 5)))
-    first = compose(rows[:6])
-    held = first.copy()
-    for start in (6, 12):
-        compose(rows[start : start + 6])
-    assert np.array_equal(first, held)
+    rows = curves(list(range(0, PIXELS, 5)))
+    for reuses_memory in (False, True):
+        compose = Composer(pictures, ranks, "NCHW", reuses_memory=reuses_memory)
+        first = compose(rows[:6])
+        copy, second = first.copy(), compose(rows[6:12])
+        assert np.shares_memory(first, second) == reuses_memory
+        assert np.array_equal(first, copy) != reuses_memory
     assert np.array_equal(pictures, banks("NCHW")[0])
-    assert np.shares_memory(first, compose(rows[18:24])) == bool(turns)
 
 
 def test_keeping_more_than_there_is_keeps_all() -> None:
