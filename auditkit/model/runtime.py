@@ -197,12 +197,11 @@ class LocalSession:
         With `at_once`, the graph sees at most so many rows at a time, in parts of about equal size; an array of one row
         serves all of them.
         """
-        if not any(isinstance(value, list | tuple) for value in feeds.values()):
-            return self._run_in_parts(feeds, outputs, at_once)
-        with self._composing:  # until the images have run: the next ones take their memory
-            with _errors_as(_RUNNING, ModelFailure):  # all at once: alternating with runs, it took three times as long
-                images = {name: _composed(value) for name, value in feeds.items()}
-            return self._run_in_parts(images, outputs, at_once)
+        composes = any(isinstance(value, list | tuple) for value in feeds.values())
+        with self._composing if composes else nullcontext():  # until they have run: the next images take their memory
+            with _errors_as(_RUNNING, ModelFailure):  # all at once: between runs, it would take three times as long
+                inputs = {name: _composed(value) for name, value in feeds.items()}
+            return self._run_in_parts(inputs, outputs, at_once)
 
     def _run_in_parts(self, feeds: Feeds, outputs: list[str], at_once: int | None) -> list[Array]:
         """The outputs for arrays and uploaded values, at most so many rows at a time."""
@@ -221,13 +220,11 @@ class LocalSession:
     def _run(self, feeds: Feeds, outputs: list[str]) -> list[Array]:
         """The outputs for arrays and uploaded values."""
         with _errors_as(_RUNNING, ModelFailure):
-            arrays = {
-                name: np.ascontiguousarray(value) for name, value in feeds.items() if isinstance(value, np.ndarray)
-            }
-            if len(arrays) == len(feeds) and not self._on_gpu:  # a binding would take three times as long
-                return list(self.session.run(outputs, arrays))
+            if not self._on_gpu and all(isinstance(value, np.ndarray) for value in feeds.values()):
+                return list(self.session.run(outputs, dict(feeds)))  # a binding would take three times as long
             binding = self.session.io_binding()
-            inputs = {**feeds, **{name: self._value(array) for name, array in arrays.items()}}
+            inputs = {name: self._value(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+                      for name, value in feeds.items()}  # fmt: skip
             for name, value in inputs.items():
                 binding.bind_ortvalue_input(name, value)
             for name in outputs:
