@@ -285,7 +285,7 @@ def engines_table(results: dict[str, Any]) -> str:
     job = f"{results['model']}, {results['images']} images, {results['steps']} points a curve"
     seconds = statistics.median(results["seconds"]["local"])
     return (f"{job}: {seconds:.0f} s with local workers; medians of {len(rates['local'])} measurements, and shares of "
-            f"the processor time. {results.get('note', '')}\n\n{table(head, rows)}")  # fmt: skip
+            f"the processor time.\n\n{table(head, rows)}")  # fmt: skip
 
 
 def summed_up(local: list[Pair], ray: list[Pair]) -> dict[str, Any]:

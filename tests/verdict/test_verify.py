@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from auditkit.report.load_run import load
 from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.executor import silent
 from auditkit.runs.folder import checksums, parquet, provenance
+from auditkit.runs.folder.figures import Runtime
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results
 from auditkit.runs.summary.summarise import summarise
@@ -308,6 +310,25 @@ def test_a_forged_runtime_error_is_found(given: Path) -> None:
     _forged(given / "run", change)
     (problem,) = _verify(given, seed=0).problems
     assert problem.startswith("its error 'largest' is 0.01, measured anew")
+
+
+@pytest.mark.parametrize(("precision", "times", "holds"), [
+    ("strict", 1.9, True), ("strict", 2.5, False), ("tf32", 4.5, True), ("float16", 1 / 4.5, True), ("tf32", 12, False),
+])  # fmt: skip
+def test_an_error_of_the_runtime_depends_on_its_kernels(
+    precision: str, times: float, holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU chooses them for each size of a batch, and in TF32 they round each in its own way."""
+    now = Runtime("reference", 36, 0.0, 0.01, 0.01, 0.01, 0.01, 0.01, None, 0.01)
+    environment = {"device": "cuda", "precision": precision}
+    recorded = SimpleNamespace(about={"environment": environment}, run={"environment": environment})
+    monkeypatch.setattr(recompute, "environment", lambda _: environment)
+    monkeypatch.setattr(
+        recompute.runtime_check, "checked", lambda plan, *_: (plan, SimpleNamespace(result=lambda: now))
+    )
+    plan = SimpleNamespace(model=None)
+    then = replace(now, largest=times * 0.01)
+    assert (not recompute.check_runtime(recorded, then, plan).problems) == holds  # type: ignore[arg-type]
 
 
 def _another_model(given: Path) -> None:
