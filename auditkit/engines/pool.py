@@ -69,7 +69,7 @@ class Pool:
             if self.on_unit is not None:
                 self.on_unit(where, _described(work, unit))
 
-        running, lanes = _Running(job, list(units), keep_and_log, tick), at_once + AHEAD
+        running, lanes = _Running(job, list(units), self.count, keep_and_log, tick), at_once + AHEAD
         with ThreadPoolExecutor(self.count * lanes) as threads:
             futures = [threads.submit(running.serve, slot) for slot in self._slots * lanes]
             try:
@@ -181,10 +181,12 @@ class _Slot:
 class _Running:
     """A job at work: its units, and the threads that wait for their results."""
 
-    def __init__(self, job: Job, units: list[Value], keep: Callable[[Value, Value, str], None], tick: Tick) -> None:
-        self._job, self._units, self._keep, self._tick = job, units, keep, tick
+    def __init__(
+        self, job: Job, units: list[Value], processes: int, keep: Callable[[Value, Value, str], None], tick: Tick
+    ) -> None:  # fmt: skip
+        self._job, self._units, self._processes, self._keep, self._tick = job, units, processes, keep, tick
         self._pending, self._failed = deque(range(len(units))), list[int]()
-        self._busy, self._lost = set[int](), Counter[int]()
+        self._busy, self._lost = dict[int, _Slot](), Counter[int]()  # units in hand, and where
         self._changed, self._stopped = threading.Condition(), False
 
     def outcome(self, problem: str) -> tuple[list[Value], list[Value]]:
@@ -205,7 +207,7 @@ class _Running:
 
     def serve(self, slot: _Slot) -> None:
         """Run one unit after the other in a slot's process, until all are done; several threads do."""
-        while not slot.is_given_up and (index := self._next()) is not None:
+        while not slot.is_given_up and (index := self._next(slot)) is not None:
             try:
                 self._run(slot, index)
             except NotReady:
@@ -220,19 +222,26 @@ class _Running:
                 raise
             finally:
                 with self._changed:
-                    self._busy.discard(index)
+                    del self._busy[index]
                     self._changed.notify_all()
 
-    def _next(self) -> int | None:
-        """The next unit; None when all are done or the job is stopped. Waits while one may yet have to be retried."""
+    def _next(self, slot: _Slot) -> int | None:
+        """The next unit for a slot; None when all are done or the job is stopped."""
         with self._changed:
-            while not self._stopped and not self._pending and self._busy:
+            while not self._stopped and self._has_to_wait(slot):
                 self._changed.wait()
             if self._stopped or not self._pending:
                 return None
             index = self._pending.popleft()
-            self._busy.add(index)
+            self._busy[index] = slot
             return index
+
+    def _has_to_wait(self, slot: _Slot) -> bool:
+        """Whether a unit may yet have to be retried, or the last ones are left to processes that have nothing to do."""
+        if not self._pending:
+            return bool(self._busy)
+        in_hand = sum(busy is slot for busy in self._busy.values())
+        return len(self._pending) < self._processes and in_hand >= self._job.at_once
 
     def _run(self, slot: _Slot, index: int) -> None:
         process, unit, counted = slot.ready(self._job), self._units[index], 0.0

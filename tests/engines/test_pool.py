@@ -13,7 +13,7 @@ import pytest
 import auditkit
 from auditkit.data.dataset import Dataset
 from auditkit.engines import travel, unit_runner
-from auditkit.engines.pool import Pool, ProcessLost, Tick
+from auditkit.engines.pool import Pool, ProcessLost, Tick, _Running, _Slot
 from auditkit.engines.travel import Recipes, packed
 from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import ModelFailure, OutOfMemory, RuntimeFailure
@@ -143,6 +143,18 @@ def test_a_dataset_is_sent_to_a_process_once_and_kept_as_long_as_jobs_need_it() 
         runner.load(Job(number, content, {key: Recipes(parts)[key] for key in lacking}, 1, "."))
         assert runner.run(number, 0, lambda _done, _rows: None) == (len(dataset), 64)
     assert runner.lacks([images.key]) == [images.key]
+
+
+def test_the_last_units_are_left_to_processes_that_have_nothing_to_do() -> None:
+    """A busy process takes one ahead, but not where another would then wait for it at the end."""
+    first, second = (_Slot(FakeProcess, number) for number in range(2))  # type: ignore[arg-type]
+    running = _Running(Job(1, b"", {}, 1, "."), list(range(4)), 2, lambda *_: None, lambda *_: None)
+    assert [running._next(slot) for slot in (first, first, second)] == [0, 1, 2]
+    assert running._has_to_wait(first)
+    assert running._has_to_wait(second)
+    del running._busy[2]
+    assert running._has_to_wait(first)
+    assert running._next(second) == 3
 
 
 def test_units_of_a_lost_process_run_again_in_another() -> None:
