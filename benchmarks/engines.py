@@ -5,7 +5,7 @@
 Two workers of one thread are compared with two bare processes of one thread, which run the vendor's graph on random
 batches of several sizes and nothing else, with the runtime's defaults as in a worker; the fastest size counts. Ray is
 compared with local workers. The speed of a machine drifts by a tenth and more within minutes, so both sides run in
-turns of a second: the other one is stopped meanwhile (SIGSTOP), and its clock does not count. Starting up is not
+turns of four seconds: the other one is stopped meanwhile (SIGSTOP), and its clock does not count. Starting up is not
 counted either.
 """
 
@@ -65,7 +65,7 @@ while True:
 """
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_TURN_SECONDS = 1.0
+_TURN_SECONDS = 4.0
 _UNIT = 16  # images
 _SHARES = ("the model", "workers besides", "main process", "other processes of ours")
 _ROLES = {"worker_main": _SHARES[0], "engines.local": _SHARES[1], "ray::_Actor": _SHARES[1]}

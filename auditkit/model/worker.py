@@ -31,7 +31,7 @@ from auditkit.model.messages import SUPPORTED, Channel, Message, Slot, Value, pa
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.worker_main import main; main()"
 # Each thread of a numerical library reserves memory, and dozens of them reserve more than the limit.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-_WATCH_SECONDS = 0.1
+_WATCH_SECONDS = 0.25
 _LEAST_SECONDS, _TIMES_SLOWEST = 60.0, 50  # a call may take this, or that many times the slowest so far if longer
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_REPLY = 2**32  # bytes of the arrays in one reply
