@@ -241,7 +241,7 @@ def scale_table(found: dict[str, Any]) -> str:
     about = (f"{found['labels']} labels an image. `first plan` hashes images and maps, `plan` finds their hashes in "
              "the cache; both end when the units that are missing are known. `maps` opens a bundle to continue it, for "
              "the first time and again. Python and its libraries alone take "
-             f"{found['idle_mb']} MB. {found.get('note', '')} Time and memory grow with these powers of the number of "
+             f"{found['idle_mb']} MB. Time and memory grow with these powers of the number of "
              "images. Over all sizes they look lower than at the end: some of the memory is always the same, and up "
              "to 5,000 images the summary resamples them for its intervals, which takes much of its time.")  # fmt: skip
     head = ["phase", "time", "memory", "time, two largest sizes", "memory, two largest sizes"]
