@@ -95,7 +95,7 @@ class Case:
             igos_objective.NOISE: self.noise,
         }
         given = {names.PICTURES: self.pictures, names.WEIGHTS: self.weights.astype(np.float32),
-                 igos_objective.POINTS: self.points}  # fmt: skip
+                 igos_objective.POINTS: self.points, names.RATE: np.zeros((2, 1, 1, 1), np.float32)}  # fmt: skip
         return given | {name: np.array(numbers, np.int32) for name, numbers in places.items()}
 
     def exactly(self) -> dict[str, Array]:

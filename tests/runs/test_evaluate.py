@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_maps_for_the_predicted_label_alone_say_nothing_of_soundness(given: Inpu
 
 def test_progress_moves_within_a_unit(given: Inputs) -> None:
     model, images, maps = given
-    done, opened = [0.0], auditkit.load(model, preset="unit", settings=CPU)
+    done, opened = [0.0], auditkit.load(model, preset="unit", settings=replace(CPU, batch=32))
     settings = Evaluation(steps=parse_steps("10"), controls=False, saliency="none")
     evaluate(opened, Dataset.open(images, 4), {"maps": auditkit.open_bundle(maps)}, settings,
              progress=lambda _total: lambda images, _rows=0: done.append(done[-1] + images))  # fmt: skip
