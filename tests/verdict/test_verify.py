@@ -546,19 +546,28 @@ expires = 2999-01-01
 """
 
 
-@pytest.fixture(scope="module")
-def audited(made: Path) -> Path:
+def _audit(folder: Path, run: Path, **changes: Any) -> Path:
     from auditkit.data.dataset import Dataset
     from auditkit.runs.explain import Explanation
     from auditkit.verdict.audit import AuditRequest, audit
     from auditkit.verdict.policy_file import parse_policy
 
-    opened = auditkit.load(made / "model.onnx", settings=CPU)
-    images = Dataset.open(made / "images.npz", 3, opened.card.names)
+    opened = auditkit.load(folder / "model.onnx", settings=CPU)
+    images = Dataset.open(folder / "images.npz", 3, opened.card.names)
     policy = parse_policy(POLICY, "small.toml")
-    asked = AuditRequest(policy, Explanation("gradient-input"), command=("auditkit", "audit"))
-    audit(opened, images, asked, made / "audit")
-    return made / "audit"
+    asked = AuditRequest(policy, Explanation("gradient-input"), command=("auditkit", "audit"), **changes)
+    audit(opened, images, asked, run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def audited(made: Path) -> Path:
+    return _audit(made, made / "audit")
+
+
+@pytest.mark.parametrize("labels", ["top2", "Top 2", "1, 0"])
+def test_an_audit_of_other_labels_than_the_policys_holds(made: Path, tmp_path: Path, labels: str) -> None:
+    assert verify(_audit(made, tmp_path / "run", labels=labels)).problems == []
 
 
 def test_an_audit_holds_with_its_own_maps_wherever_it_lies(audited: Path, tmp_path: Path) -> None:
@@ -572,11 +581,6 @@ def test_an_audit_holds_with_its_own_maps_wherever_it_lies(audited: Path, tmp_pa
 
 def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, Any]], Any]) -> Path:
     """The same audit over changed maps, by someone who can write the whole folder and forgets nothing."""
-    from auditkit.data.dataset import Dataset
-    from auditkit.runs.explain import Explanation
-    from auditkit.verdict.audit import AuditRequest, audit
-    from auditkit.verdict.policy_file import parse_policy
-
     real = METHODS["gradient-input"].run
 
     def forge(request: Request, options: Any) -> MethodResult:
@@ -585,13 +589,9 @@ def _with_maps(audited: Path, run: Path, change: Callable[[int, np.ndarray[Any, 
                   for image, own in zip(request.ids, found.maps, strict=True)]  # fmt: skip
         return replace(found, maps=tuple(forged))
 
-    folder = audited.parent
-    opened = auditkit.load(folder / "model.onnx", settings=CPU)
-    policy = parse_policy(POLICY, "small.toml")
-    asked = AuditRequest(policy, Explanation("gradient-input"), command=("auditkit", "audit"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METHODS, "gradient-input", replace(METHODS["gradient-input"], run=forge))
-        audit(opened, Dataset.open(folder / "images.npz", 3, opened.card.names), asked, run)
+        _audit(audited.parent, run)
     return run
 
 

@@ -10,6 +10,8 @@ from itertools import chain
 
 from auditkit.data.bundle_files import HEADER, OWN_PRODUCER, Header
 from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet, open_bundle
+from auditkit.errors import BadInput
+from auditkit.metrics.faithfulness import default_labels, parse_labels
 from auditkit.model.device import PROFILES
 from auditkit.records import to_json, to_object
 from auditkit.report.html import render_html
@@ -96,14 +98,15 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
     environment = about["environment"]
     if results.runtime is not None and results.runtime.note is not None and environment["precision"] == "strict":
         environment = {**environment, "precision": run["environment"]["precision"]}  # raised after run.json was written
-    maps, pool = None, run["pool"]
-    if explained is not None:
-        default = explained.request.labels == (policy and policy.evaluation.labels)
-        labels = None if run["maps"]["labels"] is None and default else explained.request.labels
-        maps, pool = {"method": explained.method, "labels": labels}, explained.request.pool
     subject, taken, classes = about["subject"], results.run.taken, results.subject.classes
     others = changed_settings(policy, results.settings, classes) if policy else {}
     changed = {name: used for name, (used, _asked) in others.items()}
+    maps, pool = None, run["pool"]
+    if explained is not None:
+        measured = changed.get("labels", policy and policy.evaluation.labels)
+        rules = {_plain_rule(rule, classes) for rule in (explained.request.labels, measured)}
+        labels = None if run["maps"]["labels"] is None and len(rules) == 1 else explained.request.labels
+        maps, pool = {"method": explained.method, "labels": labels}, explained.request.pool
     if taken is not None:
         subject = {**subject, "images": {"count": taken.count, "digest": taken.digest}}
     return {
@@ -112,6 +115,15 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
         "bundles": {**bundles, **(about["bundles"] if explained is None else {})},
         "pool": pool, "environment": environment,
     }  # fmt: skip
+
+
+def _plain_rule(labels: object, classes: int) -> str:
+    """A rule for labels, however it is written; a text that is no rule stays as it is."""
+    text = str(labels or default_labels(classes))
+    try:
+        return str(parse_labels(text))
+    except BadInput:
+        return text
 
 
 def _unlike_ours(recorded: RecordedRun) -> Iterator[str]:
