@@ -106,6 +106,15 @@ def default_labels(classes: int) -> LabelSet:
     return LabelSet() if classes <= _ALL_UP_TO else LabelSet(top=_DEFAULT_TOP)
 
 
+def same_rule(first: str | None, second: str | None, classes: int) -> bool:
+    """Whether two texts name the same label set, however they are written; without a text it is the default."""
+    try:
+        rules = {parse_labels(text) if text else default_labels(classes) for text in (first, second)}
+    except BadInput:
+        return False
+    return len(rules) == 1
+
+
 def choose_labels(prob: npt.ArrayLike, labels: LabelSet | str | None = None) -> list[Array]:
     """The labels to evaluate on each image, one array per image, for probabilities [images, classes] or [classes].
 

@@ -10,8 +10,7 @@ from itertools import chain
 
 from auditkit.data.bundle_files import HEADER, OWN_PRODUCER, Header
 from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet, open_bundle
-from auditkit.errors import BadInput
-from auditkit.metrics.faithfulness import default_labels, parse_labels
+from auditkit.metrics.faithfulness import same_rule
 from auditkit.model.device import PROFILES
 from auditkit.records import to_json, to_object
 from auditkit.report.html import render_html
@@ -103,9 +102,9 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
     changed = {name: used for name, (used, _asked) in others.items()}
     maps, pool = None, run["pool"]
     if explained is not None:
-        measured = changed.get("labels", policy and policy.evaluation.labels)
-        rules = {_plain_rule(rule, classes) for rule in (explained.request.labels, measured)}
-        labels = None if run["maps"]["labels"] is None and len(rules) == 1 else explained.request.labels
+        measured = str(changed.get("labels") or (policy and policy.evaluation.labels) or "")
+        default = same_rule(explained.request.labels, measured, classes)
+        labels = None if run["maps"]["labels"] is None and default else explained.request.labels
         maps, pool = {"method": explained.method, "labels": labels}, explained.request.pool
     if taken is not None:
         subject = {**subject, "images": {"count": taken.count, "digest": taken.digest}}
@@ -115,15 +114,6 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
         "bundles": {**bundles, **(about["bundles"] if explained is None else {})},
         "pool": pool, "environment": environment,
     }  # fmt: skip
-
-
-def _plain_rule(labels: object, classes: int) -> str:
-    """A rule for labels, however it is written; a text that is no rule stays as it is."""
-    text = str(labels or default_labels(classes))
-    try:
-        return str(parse_labels(text))
-    except BadInput:
-        return text
 
 
 def _unlike_ours(recorded: RecordedRun) -> Iterator[str]:
