@@ -13,8 +13,6 @@ from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.device import CPU, DeviceProfile
 
-MOST_SHARED = 16  # images of a request in an engine, so that every GPU gets one
-
 
 @dataclass(frozen=True)
 class Method:
@@ -33,9 +31,7 @@ class Method:
     def together(self, model: AnyClassifier) -> int:
         """Images per request for this model; methods that learn keep each image's maps as they finish."""
         if self.learns:
-            images = self.images * model.device.learning_factor
-            shared = model.settings is not None and model.settings.engine is not None
-            return min(images, MOST_SHARED) if shared else images
+            return self.images * model.device.learning_factor
         return self._without_learning(model, model.device)
 
     def indivisible(self, model: AnyClassifier) -> int:

@@ -214,7 +214,8 @@ def trusted(classifier: OnnxClassifier, wrt: str | None = None) -> tuple[Ready, 
     """The graph ready to be differentiated, the same graph with its gradient, and the check of that."""
     target, checks = wrt or classifier.signature.input, classifier.gradient_checks
     base = ready(classifier, wrt)
-    joined = export.with_gradient(base.model, base.facts, classifier.signature.output, target)
+    output, adds_in_order = classifier.signature.output, classifier.device.adds_in_order
+    joined = export.with_gradient(base.model, base.facts, output, target, adds_in_order=adds_in_order)
     # A check is about rules and how they are put together: graphs with the same nodes share one, whatever the weights.
     parts = [(node.op_type, list(node.input), list(node.output)) for node in joined.graph.node]
     nodes = hashlib.sha256(json.dumps(parts).encode()).hexdigest()

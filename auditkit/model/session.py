@@ -145,6 +145,7 @@ class Session:
         if self.device is CPU:
             return [CPU.provider]
         options = {"use_tf32": str(int(self.settings.precision != "strict"))}
+        options["cudnn_conv_algo_search"] = "HEURISTIC"  # by the shapes alone; a timed search could end differently
         options["prefer_nhwc"] = str(int(self.settings.channels_last))
         if self.settings.memory_bytes is not None:
             options["gpu_mem_limit"] = str((self.settings.memory_bytes - _OUTSIDE_SESSIONS) // _SESSIONS)

@@ -5,10 +5,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from auditkit.arrays import Array
 from auditkit.graph.gradient import RULES
-from tests.support.gradient_checks import node, one_node, worst_error
+from auditkit.model.session import Session
+from tests.support import onnx_models
+from tests.support.gradient_checks import CPU, joined, node, one_node, worst_error
 
 TOLERANCE = {"reference": 1e-5, "runtime": 3e-4}  # differences in float64, in float32
 rng = np.random.default_rng(7)
@@ -366,6 +369,21 @@ def test_gradient_is_the_limit_of_differences(label: str) -> None:
     by_runtime = how.get("by_runtime", False)
     error = worst_error(model, x, by_runtime=by_runtime, fixed=how.get("fixed", False))
     assert error < TOLERANCE["runtime" if by_runtime else "reference"]
+
+
+@pytest.mark.parametrize("label", [label for label in CASES if label.startswith("MaxPool")])
+def test_no_two_numbers_are_put_at_one_position_at_once_where_their_order_varies(label: str) -> None:
+    tested, x, _, _ = CASES[label]
+    model, feeds = one_node(tested, x), {"x": x}
+    plain, ordered = (joined(model, [feeds, {"x": x[:1]}], adds_in_order=each) for each in (True, False))
+    feeds["seed"] = normal(*Session(model, CPU).run({"x": x})[0].shape)
+    positions = [put.input[1] for put in ordered.graph.node if put.op_type == "ScatterElements"]
+    for name in positions:
+        ordered.graph.output.append(onnx_models.value(name, None, TensorProto.INT64))
+    gradient, *found = Session(ordered, CPU).run(feeds, ["gradient", *positions])
+    assert all(len(np.unique(places)) == len(places) for places in found)
+    assert sum(map(len, found)) == feeds["seed"].size
+    np.testing.assert_allclose(gradient, Session(plain, CPU).run(feeds, ["gradient"])[0], rtol=1e-6, atol=1e-6)
 
 
 def test_every_rule_has_a_case() -> None:

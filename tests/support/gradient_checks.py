@@ -18,11 +18,13 @@ CPU = Settings(device="cpu", threads=1)
 NAMES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
 
 
-def joined(model: onnx.ModelProto, feeds: list[dict[str, Array]], wrt: str = "x") -> onnx.ModelProto:
+def joined(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], wrt: str = "x", *, adds_in_order: bool = True
+) -> onnx.ModelProto:
     """The model with 'seed' of the shape of its output, and 'gradient'."""
     facts = measured_facts(model, {}, feeds, Settings(device="cpu"))
     fresh = edit.copy(model)
-    b = Builder(fresh.graph, facts)
+    b = Builder(fresh.graph, facts, adds_in_order=adds_in_order)
     output = model.graph.output[0].name
     b.node("Identity", [backward(b, fresh.graph, {output: "seed"}, [wrt])[wrt]], "gradient")
     b.into(fresh.graph)

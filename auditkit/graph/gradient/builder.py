@@ -15,7 +15,7 @@ Where there are several, the rule is called for each operand that needs a gradie
 Rules of one line are in tables. A rule for several results goes into `RULES` directly.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -81,9 +81,9 @@ def _method(operator: str) -> Callable[..., str]:
 class Builder(edit.Builder):
     """Adds nodes to a graph that is being differentiated."""
 
-    def __init__(self, graph: onnx.GraphProto, facts: Facts) -> None:
+    def __init__(self, graph: onnx.GraphProto, facts: Facts, *, adds_in_order: bool = True) -> None:
         super().__init__(graph, prefix=PREFIX)
-        self.facts = facts
+        self.facts, self.adds_in_order = facts, adds_in_order
         self.float_type = helper.tensor_dtype_to_np_dtype(facts.float_kind)
         self._tensors = edit.constant_tensors(graph)
         self._constants = {n.output[0]: n for n in graph.node if n.op_type == "Constant"}
@@ -217,6 +217,13 @@ class Builder(edit.Builder):
         back, end = ([number] * len(axes) for number in (-1, BEFORE_START))
         return self.op("Slice", x, *map(self.constant, (back, end, list(axes), back)))
 
+    def every(self, x: str, axes: Sequence[int], starts: Sequence[int], steps: Sequence[int]) -> str:
+        """Every so many numbers of x along axes, from the start of each."""
+        if all(step == 1 for step in steps):
+            return x
+        ends = [AXIS_END] * len(axes)
+        return self.op("Slice", x, *map(self.constant, (list(starts), ends, list(axes), list(steps))))
+
     def spread(self, x: str, shape: Shape, steps: Mapping[int, int]) -> str:
         """Each number followed by step - 1 zeros along the named axes."""
         sizes, steps = list(shape), {axis: step for axis, step in steps.items() if step > 1}
@@ -244,12 +251,12 @@ class Builder(edit.Builder):
         mapped = self.op("MatMul", self.array(matrix), folded)
         return self.reshape(mapped, (*shape[:axis], len(matrix), *tail))
 
-    def put_back(self, grad: str, positions: str, like: str) -> str:
-        """A gradient added to zeros in the shape of `like`, at flat positions that may repeat."""
-        zeros, flat_positions, numbers = (
-            self.op("Reshape", x, self.constant([-1])) for x in (self.zeros_like(like), positions, grad)
-        )
-        total = self.op("ScatterElements", zeros, flat_positions, numbers, axis=0, reduction="add")
+    def put_back(self, parts: Iterable[Sequence[str]], like: str) -> str:
+        """Gradients added to zeros in the shape of `like`, part by part, at flat positions that may repeat."""
+        total = self.op("Reshape", self.zeros_like(like), self.constant([-1]))
+        for part in parts:
+            numbers, positions = (self.op("Reshape", x, self.constant([-1])) for x in part)
+            total = self.op("ScatterElements", total, positions, numbers, axis=0, reduction="add")
         return self.reshape_like(total, like)
 
     # The forward pass

@@ -18,12 +18,17 @@ NUDGE = "auditkit_nudge"
 STAND_IN = "auditkit_stand_in/"  # prefix of all names of a differentiable model beside the vendor's
 
 
-def with_gradient(model: onnx.ModelProto, facts: Facts, output: str, wrt: str) -> onnx.ModelProto:
-    """The model with its gradient; a tensor in `wrt` that is not an input becomes an output too."""
+def with_gradient(
+    model: onnx.ModelProto, facts: Facts, output: str, wrt: str, *, adds_in_order: bool = True
+) -> onnx.ModelProto:
+    """The model with its gradient; a tensor in `wrt` that is not an input becomes an output too.
+
+    Where the device does not add in order, more nodes see to it that the gradient comes out the same each time.
+    """
     edit.refuse_names(model.graph, {SEED, GRADIENT})
     fresh = edit.copy(model)
     graph = fresh.graph
-    b = Builder(graph, facts)
+    b = Builder(graph, facts, adds_in_order=adds_in_order)
     seed = SEED if len(facts.shapes[output]) == 2 else b.reshape_like(SEED, output)
     b.node("Identity", [backward(b, graph, {output: seed}, [wrt])[wrt]], GRADIENT)
     b.into(graph)

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from math import prod
 
 import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.graph.gradient.builder import Builder, Node, NoRule, rule
+
+_MOST_SETS = 25  # of windows that do not overlap; above, the order of additions is left to the device
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class _Windows:
     def reach(self) -> int:
         """The distance from the first tap of a window to its last."""
         return (self.taps - 1) * self.dilation
+
+    @property
+    def apart(self) -> int:
+        """How many windows on the next one begins that does not overlap with a window."""
+        return min(-(-(self.reach + 1) // self.stride), self.count)
 
     @property
     def uncovered(self) -> int:
@@ -178,7 +185,15 @@ def max_pool(b: Builder, node: Node, grad: str) -> str:
         raise NoRule("its indices are stored by column")
     # With channels last, the CUDA provider counts positions in that order; over a single channel both are the same.
     b.op("MaxPool", b.reshape(node.x, (None, 1, *b.sizes(node.x))), **node.attributes)
-    return b.put_back(grad, b.side_output(Node(b.nodes[-1]), 1), node.x)
+    positions = b.side_output(Node(b.nodes[-1]), 1)
+    tensors = b.reshape(grad, (None, 1, *b.sizes(node.y))), positions
+    apart = [w.apart for w in _windows(node, node.get("kernel_shape", []), b.sizes(node.x), b.sizes(node.y))]
+    if b.adds_in_order or prod(apart) > _MOST_SETS:
+        return b.put_back([tensors], node.x)
+    # Sets of windows that do not overlap, one after another: within a set, no two numbers are added at one position.
+    axes = range(2, 2 + len(apart))
+    parts = [[b.every(x, axes, first, apart) for x in tensors] for first in product(*map(range, apart))]
+    return b.put_back(parts, node.x)
 
 
 @rule("AveragePool")

@@ -103,7 +103,7 @@ def gather_nd(b: Builder, node: Node, grad: str) -> str:
     """g added where numbers were picked: the operator, whichever it is, also picks from a tensor of positions."""
     count = b.op("ReduceProd", b.shape_of(node.x), keepdims=0)
     positions = b.reshape_like(b.op("Range", b.constant(0), count, b.constant(1)), node.x)
-    return b.put_back(grad, b.op(node.operator, positions, *node.inputs[1:], **node.attributes), node.x)
+    return b.put_back([(grad, b.op(node.operator, positions, *node.inputs[1:], **node.attributes))], node.x)
 
 
 @rule("Gather")

@@ -187,7 +187,8 @@ def differentiable(model: OnnxClassifier) -> tuple[onnx.ModelProto, Mapping[str,
         s.input, TensorProto.FLOAT, s.layout == "NHWC", s.height, s.width, s.channels, s.output, s.outputs, s.kind
     )
     ends = mask_objective.before_squashing(base.model.graph, declared, base.facts.shapes)
-    network = export.with_gradient(edit.with_outputs(base.model, [ends.output]), base.facts, ends.output, ends.input)
+    headless, adds_in_order = edit.with_outputs(base.model, [ends.output]), model.device.adds_in_order
+    network = export.with_gradient(headless, base.facts, ends.output, ends.input, adds_in_order=adds_in_order)
     network, weights = in_precision(network, base.weights, model.settings)
     return network, weights, ends, base.surrogate
 
