@@ -95,6 +95,7 @@ def ours(model: OnnxClassifier, masks: int, asked: argparse.Namespace) -> Steps:
         names.PICTURES: pictures(masks, model.signature.height),
         names.IMAGE: np.arange(masks, dtype=np.int32),
         names.LABEL: np.arange(masks, dtype=np.int32) % model.signature.outputs,
+        names.RATE: np.full((masks, 1, 1, 1), 0.3, np.float32),
     }
     feeds = {name: session.upload(array) for name, array in fixed.items()}
     draws = rng.integers(masks, masks + OTHERS, (asked.steps, masks, asked.distractors)).astype(np.int32)
