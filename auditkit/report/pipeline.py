@@ -27,7 +27,7 @@ _QUESTIONS = "docs/policies.md#three-questions"
 _PAGES = {
     VERDICT: "docs/ci.md#exit-codes", _EXAMINATION: "docs/examine.md#what-a-finding-means-and-what-to-do",
     "relevance_gain": _QUESTIONS, "other_label_evidence": _QUESTIONS, "label_specificity": _QUESTIONS,
-    "randomisation": "docs/policies.md#is-05-a-sensible-limit-for-randomisation",
+    "randomisation": "docs/calibration.md#is-05-a-sensible-limit-for-randomisation",
     "reproduction": "docs/policies.md#are-these-the-maps-of-the-method-that-they-name",
 }  # fmt: skip
 _OTHERS = "docs/policies.md#other-checks"
