@@ -112,23 +112,18 @@ class Shard:
 class InOrder(Generic[Unit, Result]):
     """Keeps results in the order of their units, whichever is finished first and in whichever thread."""
 
-    def __init__(self, units: Iterable[Unit], keep: Callable[[Unit, Result], None]) -> None:
-        self._order, self._keep, self._lock = deque(units), keep, Lock()
+    def __init__(
+        self, units: Iterable[Unit], keep: Callable[[Unit, Result], None],
+        shrink: Callable[[Result], Result] = lambda result: result,
+    ) -> None:  # fmt: skip
+        """`shrink` saves a result that has to wait, and gives what stays in memory."""
+        self._order, self._keep, self._shrink, self._lock = deque(units), keep, shrink, Lock()
         self._waiting: dict[Unit, Result] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Keep the results that still wait: their units are finished, even if an earlier one failed."""
-        for unit in list(self._order):
-            if unit in self._waiting:
-                self._keep(unit, self._waiting.pop(unit))
 
     def keep(self, unit: Unit, result: Result) -> None:
         """Keep the result as soon as those before it are kept."""
         with self._lock:
-            self._waiting[unit] = result
+            self._waiting[unit] = result if unit == self._order[0] else self._shrink(result)
             self._go_on()
 
     def leave_out(self, unit: Unit) -> None:

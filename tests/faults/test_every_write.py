@@ -20,6 +20,7 @@ from auditkit.errors import AuditError
 from auditkit.methods.mask import pair
 from auditkit.runs.folder import provenance
 from tests.support import onnx_models
+from tests.support.backwards_engine import BackwardsEngine
 from tests.support.failing_disk import FailingDisk, is_freeing
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
@@ -45,7 +46,7 @@ severity = "high"
 """
 _NOT_COMPARED = (".lock", "sittings.jsonl", "SHA256SUMS")  # process, times of sittings, and a list that has the last
 _ERRORS = {"full": errno.ENOSPC, "broken": errno.EIO}
-_EVERY = {"explain": 13, "evaluate": 13, "audit": 97}  # which writes fail in the short test
+_EVERY = {"explain": 13, "explain by workers": 13, "evaluate": 13, "audit": 97}  # which writes fail in the short test
 
 
 class Material:
@@ -54,7 +55,12 @@ class Material:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = onnx_models.save(onnx_models.convnet(size=8, classes=3), folder)
-        self.model = auditkit.load(path, preset="unit", settings=auditkit.Settings(device="cpu", in_process=True))
+        self.model, self.with_workers = (
+            auditkit.load(path, preset="unit", settings=auditkit.Settings(device="cpu", in_process=True))
+            for _ in range(2)
+        )
+        assert isinstance(self.with_workers, auditkit.OnnxClassifier)
+        self.with_workers.use_engine(BackwardsEngine())
         self.images = np.random.default_rng(0).integers(0, 256, (18, 8, 8, 3), dtype=np.uint8)
         (folder / "policy.toml").write_text(_POLICY)
         self._results: dict[str, tuple[list[str], dict[str, str]]] = {}
@@ -83,6 +89,10 @@ def _explain(material: Material, out: Path) -> None:
     auditkit.explain(material.model, material.images[:3], out, labels="top2", steps=3, infill="gray", factor=2)
 
 
+def _explain_by_workers(material: Material, out: Path) -> None:
+    auditkit.explain(material.with_workers, material.images, out, "gradient", labels="top1")  # two units
+
+
 def _evaluate(material: Material, out: Path) -> None:
     auditkit.evaluate(material.model, material.images, material.folder / "maps", out=out, labels="top2", steps=4)
 
@@ -92,7 +102,9 @@ def _audit(material: Material, out: Path) -> None:
     auditkit.audit(material.model, material.images[:4], out, method="gradient", policy=policy)
 
 
-VERBS: dict[str, Callable[[Material, Path], None]] = {"explain": _explain, "evaluate": _evaluate, "audit": _audit}
+VERBS: dict[str, Callable[[Material, Path], None]] = {
+    "explain": _explain, "explain by workers": _explain_by_workers, "evaluate": _evaluate, "audit": _audit,
+}  # fmt: skip
 
 
 def _digests(out: Path) -> dict[str, str]:

@@ -80,21 +80,21 @@ def test_the_interpreter_switches_threads_as_before_afterwards() -> None:
 
 def test_results_are_kept_in_order_whichever_is_finished_first() -> None:
     kept: list[int] = []
-    with InOrder(range(5), lambda unit, _result: kept.append(unit)) as in_order:
-        for unit in (2, 0, 1):
-            in_order.keep(unit, None)
-        assert kept == [0, 1, 2]
-        in_order.keep(4, None)
-        in_order.leave_out(3)
+    in_order = InOrder[int, None](range(5), lambda unit, _result: kept.append(unit))
+    for unit in (2, 0, 1):
+        in_order.keep(unit, None)
+    assert kept == [0, 1, 2]
+    in_order.keep(4, None)
+    in_order.leave_out(3)
     assert kept == [0, 1, 2, 4]
 
 
-def test_what_is_finished_is_kept_though_an_earlier_unit_failed() -> None:
-    kept: list[int] = []
-    with InOrder(range(3), lambda unit, _result: kept.append(unit)) as in_order:
-        in_order.keep(2, None)
-        assert kept == []
-    assert kept == [2]
+def test_only_results_that_wait_are_shrunk() -> None:
+    kept: list[tuple[int, str]] = []
+    in_order = InOrder[int, str](range(3), lambda unit, result: kept.append((unit, result)), str.lower)
+    for unit in (0, 2, 1):
+        in_order.keep(unit, "RESULT")
+    assert kept == [(0, "RESULT"), (1, "RESULT"), (2, "result")]
 
 
 def test_results_of_several_threads_are_kept_in_order() -> None:
@@ -107,7 +107,8 @@ def test_results_of_several_threads_are_kept_in_order() -> None:
         kept.append(unit)
         overtaken.set()
 
-    with InOrder(range(2), keep) as in_order, ThreadPoolExecutor(2) as threads:
+    in_order = InOrder[int, None](range(2), keep)
+    with ThreadPoolExecutor(2) as threads:
         for future in [threads.submit(in_order.keep, unit, None) for unit in (0, 1)]:
             future.result()
     assert kept == [0, 1]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.executor import InOrder, Tick, UnitProgress, execute
 from auditkit.runs.explanation.record import Record, RecordedBundle, picture_digest
+from auditkit.runs.explanation.waiting import WaitingMaps
 
 
 class MapUnit(NamedTuple):
@@ -25,6 +27,9 @@ class MapUnit(NamedTuple):
     positions: tuple[int, ...]
     present: tuple[tuple[int, ...], ...]  # labels that have a map already, for each image
     labels: tuple[tuple[int, ...], ...] | None = None  # to be explained; None: those that the rule chooses
+
+
+OnFailure = Callable[[MapUnit], tuple[FailedImage, ...]]  # takes a unit that the model fails on; unreadable images
 
 
 class MadeMaps(NamedTuple):
@@ -86,62 +91,87 @@ class MapWriter:
     def unit(self, positions: Sequence[int], labels: tuple[tuple[int, ...], ...] | None = None) -> MapUnit:
         """A unit of these images, without the maps that the bundle has."""
         images = self.making.images.ids
-        present = tuple(self.bundle.labels_of(images[position]) for position in positions)
+        present = tuple(self._present(images[position]) for position in positions)
         return MapUnit(tuple(positions), present, labels)
+
+    @cached_property
+    def _waiting(self) -> WaitingMaps:
+        return WaitingMaps(self.bundle)
+
+    def _present(self, image: str) -> tuple[int, ...]:
+        return tuple(sorted({*self.bundle.labels_of(image), *self._waiting.labels_of(image)}))
+
+    def _check_same(self, digests: Mapping[str, str]) -> None:
+        for record in (self.bundle.record, *self._waiting.records):
+            problem = _difference(record, digests, self.infill)
+            if problem:
+                remedy = "give the same images, card and --pool, or use a new bundle"
+                raise BadInput(f"{self.bundle.path} has maps that were made from other inputs: {problem}; {remedy}.")
 
     def write_here(self, unit: MapUnit) -> tuple[FailedImage, ...]:
         """Make maps in this process, which keeps some as soon as they are finished; the images that cannot be read."""
         loaded = self.making.load(unit.positions)
         if loaded.ids:
-            _check_same(self.bundle, _digests(loaded), self.infill)
+            self._check_same(_digests(loaded))
+            self._waiting.write(loaded.ids)
             with UnitProgress(self.tick, len(loaded.ids)) as progress:
                 request = self.making.request(loaded, unit, progress)
                 if request.ids:
                     self.bundle.make(request, self.making.make, self.infill)
         return loaded.failed
 
-    def write(
-        self, units: Sequence[MapUnit], on_failure: Callable[[MapUnit], tuple[FailedImage, ...]]
-    ) -> list[FailedImage]:
+    def write(self, units: Sequence[MapUnit], on_failure: OnFailure) -> list[FailedImage]:
         """Make the maps of all units; `on_failure` takes those that the model fails on. Images that cannot be read."""
-        failed, model = list[FailedImage](), self.making.model
-        if model.settings is None or model.settings.engine is None:
-            for unit in units:
-                try:
-                    failed += self.write_here(unit)
-                except ModelFailure:
-                    failed += on_failure(unit)
-                self.tick(len(unit.positions))
-            return failed
+        settings = self.making.model.settings
+        if settings is None or settings.engine is None:
+            failed = self._write_here(units, on_failure)
+        else:
+            failed = self._write_by_engine(units, on_failure)
+        self._waiting.write_all()
+        return failed
 
-        def keep(unit: MapUnit, made: MadeMaps) -> None:
-            _check_same(self.bundle, made.digests, self.infill)
+    def _write_here(self, units: Sequence[MapUnit], on_failure: OnFailure) -> list[FailedImage]:
+        failed = list[FailedImage]()
+        for unit in units:
+            try:
+                failed += self.write_here(unit)
+            except ModelFailure:
+                failed += on_failure(unit)
+            self.tick(len(unit.positions))
+        return failed
+
+    def _write_by_engine(self, units: Sequence[MapUnit], on_failure: OnFailure) -> list[FailedImage]:
+        failed, model = list[FailedImage](), self.making.model
+
+        def add(to: RecordedBundle | WaitingMaps, made: MadeMaps) -> None:
             if made.result is not None:
                 digests = [made.digests[image] for image in made.ids]
-                self.bundle.add(made.ids, digests, made.result, model, self.infill)
+                to.add(made.ids, digests, made.result, model, self.infill)
+
+        def keep(unit: MapUnit, made: MadeMaps) -> None:
+            self._check_same(made.digests)
+            self._waiting.write(made.digests)
+            add(self.bundle, made)
             failed.extend(made.failed)
             self.tick(len(unit.positions))
 
-        with InOrder(units, keep) as in_order:
-            pending: Sequence[MapUnit] = units
-            while pending:
-                left, pending = execute(model, self.making, pending, in_order.keep, self.tick, at_once=1)
-                for unit in left:
-                    failed += on_failure(unit)
-                    self.tick(len(unit.positions))
-                    in_order.leave_out(unit)
+        def set_aside(made: MadeMaps) -> MadeMaps:
+            self._check_same(made.digests)
+            add(self._waiting, made)
+            return made._replace(result=None)
+
+        in_order, pending = InOrder(units, keep, set_aside), units
+        while pending:
+            left, pending = execute(model, self.making, pending, in_order.keep, self.tick, at_once=1)
+            for unit in left:
+                failed += on_failure(unit)
+                self.tick(len(unit.positions))
+                in_order.leave_out(unit)
         return failed
 
 
 def _digests(images: UnitImages) -> dict[str, str]:
     return {image: picture_digest(shown) for image, shown in zip(images.ids, images.inputs, strict=True)}
-
-
-def _check_same(bundle: RecordedBundle, digests: Mapping[str, str], infill: str) -> None:
-    problem = _difference(bundle.record, digests, infill)
-    if problem:
-        remedy = "give the same images, card and --pool, or use a new bundle"
-        raise BadInput(f"{bundle.path} has maps that were made from other inputs: {problem}; {remedy}.")
 
 
 def other_inputs(record: Record, images: UnitImages, infill: str) -> str:

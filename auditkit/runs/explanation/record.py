@@ -21,7 +21,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import append, write_errors, write_whole
-from auditkit.data.bundle_files import HEADER, MAPS, Entry, split_reference
+from auditkit.data.bundle_files import HEADER, MAPS, Entry, Header, split_reference
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.file_digests import remembered
 from auditkit.errors import BadInput, IntegrityFailure
@@ -227,6 +227,21 @@ class RecordedBundle:
         remembered(about, [self.path / RECORD, *bundle.files()], lambda: self._check(bundle))
         return bundle
 
+    def like(self, path: Path) -> "RecordedBundle":
+        """A bundle of the same model and method in another folder."""
+        header = self._bundle.header
+        return RecordedBundle(Bundle(path, model=header.model, method=header.method, frame=header.frame))
+
+    def takes(self, header: Header) -> bool:
+        """Whether maps under this header are of the same model and method."""
+        own = self._bundle.header
+        return (header.model, header.method, header.frame) == (own.model, own.method, own.frame)
+
+    def fitting(self, result: MethodResult) -> MethodResult:
+        """The result as the bundle takes it: one that was started with maps of all pixels continues with them."""
+        fine = len(self._bundle) > 0 and self._bundle.header.upsampling is None
+        return replace(result, coarse=None) if fine else result
+
     def _check(self, bundle: HeatmapSet) -> str:
         read = bundle.stored_reader()
         for entry in bundle.entries:
@@ -255,8 +270,7 @@ class RecordedBundle:
             new += [(position, label) for label in by_label if label not in present]
         if not new:
             return
-        # A bundle that was started with maps of all pixels continues with them.
-        coarse = result.coarse if not len(self._bundle) or self._bundle.header.upsampling else None
+        coarse = self.fitting(result).coarse
         maps = result.maps if coarse is None else coarse.maps
         maps_of: dict[str, dict[str, str]] = {}
         for position, label in new:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
-from auditkit.arrays import Array
 from auditkit.data.bundle_files import HEADER
-from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
-from auditkit.errors import BadInput, IntegrityFailure
-from auditkit.runs.explanation.record import Record, RecordedBundle
-from auditkit.runs.explanation.shares import Shares
+from auditkit.data.bundles import Bundle, HeatmapSet
+from auditkit.errors import BadInput
+from auditkit.runs.explanation.record import RecordedBundle
+from auditkit.runs.explanation.shard import MapShard
+from auditkit.runs.explanation.waiting import waiting_units
 from auditkit.runs.folder.sittings import add_logs
 from auditkit.runs.folder.store import RUN, MissingUnit, Store
 
@@ -77,21 +76,8 @@ def _add_units(merged: Store, shard: Store) -> None:
             continue
 
 
-class _Shard(NamedTuple):
-    """A shard of maps, as far as it is finished."""
-
-    maps: HeatmapSet
-    record: Record
-    shares: Shares | None
-
-
-def _read(path: Path) -> _Shard:
-    maps = open_bundle(path)  # before the record, which names maps before they are written
-    return _Shard(maps, Record.of(path), Shares.of(path))
-
-
 # What all shards of a command have in common, unless they have nothing yet, and what is said of others.
-_COMMON: dict[str, Callable[[_Shard], object]] = {
+_COMMON: dict[str, Callable[[MapShard], object]] = {
     "has maps of another model or method": lambda shard: (
         shard.maps.header.model, shard.maps.header.method, shard.maps.header.frame
     ),
@@ -101,7 +87,7 @@ _COMMON: dict[str, Callable[[_Shard], object]] = {
 }  # fmt: skip
 
 
-def _check_common(shards: Sequence[_Shard]) -> None:
+def _check_common(shards: Sequence[MapShard]) -> None:
     for difference, fact in _COMMON.items():
         known = [shard for shard in shards if fact(shard)]
         for shard in known[1:]:
@@ -111,11 +97,13 @@ def _check_common(shards: Sequence[_Shard]) -> None:
 
 
 def _merge_maps(paths: Sequence[Path], out: Path) -> Merged:
-    shards = [_read(path) for path in paths]
-    _check_common([_read(out), *shards] if (out / HEADER).exists() else shards)
+    shards = list[MapShard]()
+    for path in paths:
+        shards += MapShard.read(path), *waiting_units(path)
+    _check_common([MapShard.read(out), *shards] if (out / HEADER).exists() else shards)
     header = shards[0].maps.header
     with RecordedBundle(Bundle(out, model=header.model, method=header.method, frame=header.frame)) as merged:
-        warnings = list(filter(None, (_add_maps(merged, shard) for shard in shards)))
+        warnings = list(filter(None, (shard.add_to(merged) for shard in shards)))
         if not (out / HEADER).exists():
             raise BadInput("; ".join(["the shards have no maps that can be used", *warnings]) + ".")
         add_logs(out, paths)
@@ -127,33 +115,10 @@ def _merge_maps(paths: Sequence[Path], out: Path) -> Merged:
     return Merged(f"{summary} {remedy}" if warnings else summary, warnings, lacking)
 
 
-def _lacking(shards: Sequence[_Shard], maps: HeatmapSet) -> tuple[Mapping[int, int], str]:
+def _lacking(shards: Sequence[MapShard], maps: HeatmapSet) -> tuple[Mapping[int, int], str]:
     """How many images of each shard have no map, and the same in words."""
     for shard in shards:
         if shard.shares is not None:
             lacking = shard.shares.lacking(maps.labels)
             return lacking, shard.shares.text(lacking) if lacking else ""
     return {}, ""
-
-
-def _add_maps(merged: RecordedBundle, shard: _Shard) -> str:
-    """Add the sound maps that are missing, with their record; which were left out and why, in a sentence."""
-    unread, problems = {(entry.image, entry.label): entry for entry in shard.maps.entries}, list[str]()
-    read, upsampling = shard.maps.stored_reader(), shard.maps.header.upsampling
-    for part in shard.record.parts:
-        sound: dict[tuple[str, int], Array] = {}
-        for image, label in part.pairs():
-            entry = unread.pop((image, label), None)
-            if entry is None or label in merged.labels_of(image):
-                continue
-            try:
-                sound[image, label] = shard.record.read(shard.maps, entry, read)
-            except IntegrityFailure as error:
-                problems.append(str(error))
-        if sound:
-            merged.add_part(part.only(sound), list(sound.values()), upsampling)
-    problems += [f"image '{image}', label {label}, was not made here" for image, label in unread]
-    if not problems:
-        return ""
-    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return f"maps of {shard.maps.path} were left out: {problems[0]}{more}"

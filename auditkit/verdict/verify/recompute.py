@@ -99,8 +99,7 @@ def compare_rows(
             unchecked += compared.differences(undecided=True)
         tick(len(unit.positions))
 
-    with InOrder(units, keep) as in_order:
-        failed, _ = execute(plan.model, work, units, in_order.keep, tick)
+    failed, _ = execute(plan.model, work, units, InOrder(units, keep).keep, tick)
     if failed:
         work(failed[0], nullcontext(), tick)  # once more, so that the error is the model's own
     return count, problems, unchecked
