@@ -30,6 +30,7 @@ from auditkit.model.session import FEWEST_ROWS, Session, filled, measured_batch,
 from auditkit.model.signature import to_probabilities
 
 Head = Callable[..., onnx.ModelProto]  # of a graph and its ends, and whether pictures are held with channels last
+_MEASURED: dict[tuple[object, ...], tuple[int, int | None]] = {}  # batches of the graphs that this process has run
 Banks = Any  # what `load` returns and `run` takes back; each implementation has its own
 
 
@@ -64,15 +65,23 @@ class OnnxOverBanks:
     def batch(self, banks: Banks) -> int:
         """Rows that are composed together: the number in the settings, or measured with these banks."""
         if self._batch is None:
-            row, fixed = np.zeros((1, self._columns), np.int32), self.signature.fixed_batch
-
-            def run(count: int, at_once: int | None = None) -> Array:
-                return self._run(row.repeat(count, axis=0), banks, at_once)
-
-            self._batch = max(measured_batch(run, self.device, fixed or 1), FEWEST_ROWS)
-            if fixed is None and self.device.runs_parts:
-                self._at_once = measured_part(partial(run, self._batch), self._batch)
+            key = type(self).__name__, self.session.sha256, self.session.settings
+            if key not in _MEASURED:
+                _MEASURED[key] = self._measured(banks)
+            self._batch, self._at_once = _MEASURED[key]
         return self._batch
+
+    def _measured(self, banks: Banks) -> tuple[int, int | None]:
+        """The fastest number of rows, and how many of them the graph sees at a time."""
+        row, fixed = np.zeros((1, self._columns), np.int32), self.signature.fixed_batch
+
+        def run(count: int, at_once: int | None = None) -> Array:
+            return self._run(row.repeat(count, axis=0), banks, at_once)
+
+        batch = max(measured_batch(run, self.device, fixed or 1), FEWEST_ROWS)
+        if fixed is None and self.device.runs_parts:
+            return batch, measured_part(partial(run, batch), batch)
+        return batch, fixed
 
     def upload(self, pictures: Array) -> Banks:
         """The pictures in the device's memory, for as long as the result is referenced."""
