@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := bench-output/results
 
-.PHONY: help demo test test-slow test-peers test-ray test-browser bench bench-gpu lint clean
+# Modules are compiled when they are first used: to compile all of them takes longer than to install them.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
+.PHONY: help demo test test-slow extras bench bench-gpu lint clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # one measurement at a time
 unexport PYTHONDONTWRITEBYTECODE  # the processes that tests start would compile the package again and again
@@ -15,11 +18,11 @@ help:  ## show this list
 $(VENV)/.made: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "auditkit needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/.made-dev: $(VENV)/.made
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(INSTALL) -e '.[dev]'
 	@touch $@
 
 demo: $(VENV)/.made  ## see which of two vendors' models cheats
@@ -31,17 +34,9 @@ test: $(VENV)/.made-dev  ## run the tests
 test-slow: $(VENV)/.made-dev  ## run the long tests: every damaged file, every kill
 	$(BIN)/python -m pytest -n 2 --dist worksteal --slow -m slow
 
-test-peers: $(VENV)/.made-dev  ## run the tests against real Captum, pytorch-grad-cam, SHAP and torchcam
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]'
-	$(BIN)/python -m pytest tests/peers
-
-test-ray: $(VENV)/.made-dev  ## run the tests of the Ray engine (installs Ray)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]'
-	$(BIN)/python -m pytest tests/engines -k ray
-
-test-browser: $(VENV)/.made-dev  ## look at the reports in a headless Chromium
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,browser]'
-	$(BIN)/python -m pytest tests/report/test_browser.py
+extras: $(VENV)/.made  ## install what some tests need and are skipped without: Ray, PyTorch and its explainers, Playwright
+	$(INSTALL) -e '.[dev,peers,ray,browser]'
+	@touch $(VENV)/.made-dev
 
 bench: $(VENV)/.made  ## measure speed on this CPU, and the paper's linear theorem; a few minutes
 	@mkdir -p $(RESULTS)
@@ -59,7 +54,7 @@ $(RESULTS)/explain-gpu-compile.json: MEASURE = explain --device cuda --precision
 $(RESULTS)/kernels-gpu.json: MEASURE = kernels --precision float16 --precision tf32
 
 $(VENV)/.made-torch: $(VENV)/.made-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,peers]' torchvision
+	$(INSTALL) -e '.[dev,peers]' torchvision
 	@touch $@
 
 $(ON_GPU): $(VENV)/.made-torch

@@ -24,7 +24,9 @@ def test_a_killed_worker_changes_nothing(
 ) -> None:
     """It is replaced; before explain's first unit, the run ends in one sentence and can be resumed."""
     real, calls = worker._Process.call, 0
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no check of the gradient is kept there yet
+    # As in a new process: neither checks of the gradient nor batches are known.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("auditkit.model.masks._MEASURED", {})
 
     def call(self: worker._Process, method: str, *arguments: Any, **settings: Any) -> Any:
         nonlocal calls
