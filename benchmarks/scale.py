@@ -39,7 +39,8 @@ from auditkit.report.markdown import table
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.plan import EvaluationPlan, RunRecord, plan_evaluation, unit_keys, without_paths
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.explanation.record import FUNCTION, RECORD, Part, RecordedBundle, encoded, map_digest
+from auditkit.runs.explanation.record import FUNCTION, RECORD, Part, encoded, map_digest
+from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.folder.figures import Runtime
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.results import results

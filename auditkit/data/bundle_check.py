@@ -43,9 +43,8 @@ def check(
     if images is not None:
         problems += _image_problems(bundle, images)
     problems += _map_problems(bundle, images, card, progress)
-    named = {files.split_reference(entry.heatmap)[0] for entry in bundle.entries}
-    present = (f"{files.MAPS}/{path.name}" for path in (bundle.path / files.MAPS).glob("*.npy"))
-    orphans = sorted(name for name in present if name not in named)  # such as those of an interrupted `add`
+    files_of_maps = (path for path in bundle.unnamed_files() if path.suffix == ".npy")
+    orphans = [path.relative_to(bundle.path).as_posix() for path in files_of_maps]
     return problems + [Problem("warning", name, "no line of the manifest names this file") for name in orphans]
 
 

@@ -88,6 +88,11 @@ class HeatmapSet:
         return [self.path / name for name in dict.fromkeys(files.split_reference(entry.heatmap)[0]
                                                            for entry in self.entries)]  # fmt: skip
 
+    def unnamed_files(self) -> list[Path]:
+        """Files of maps that the manifest does not name: a writer was killed before it could add their names."""
+        named = set(self.files())
+        return [path for path in sorted((self.path / files.MAPS).glob("*")) if path not in named]
+
     def get(self, image: str, label: int) -> Array:
         """The map of one image and label, float32 [height, width]."""
         if (image, label) not in self._entries:

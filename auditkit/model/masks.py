@@ -56,6 +56,7 @@ class OnnxOverBanks:
         graph = simplify.simplified(head(graph, ends, channels_last=self._turned))
         self.session = Session(graph, model.settings, model.weights)
         model.graphs["masked"] = self.session.sha256
+        self._key = type(self).__name__, self.session.sha256, self.session.settings
         self._batch, self._at_once = model.settings.batch, signature.fixed_batch
         if signature.fixed_batch is not None:
             self._batch = signature.fixed_batch if self.device.pads_batches else None
@@ -63,12 +64,11 @@ class OnnxOverBanks:
         self._pool = ThreadPoolExecutor(self.device.batches_in_flight)
 
     def batch(self, banks: Banks) -> int:
-        """Rows that are composed together: the number in the settings, or measured with these banks."""
+        """Rows that are composed together: the number in the settings, or measured once in a process."""
         if self._batch is None:
-            key = type(self).__name__, self.session.sha256, self.session.settings
-            if key not in _MEASURED:
-                _MEASURED[key] = self._measured(banks)
-            self._batch, self._at_once = _MEASURED[key]
+            if self._key not in _MEASURED:
+                _MEASURED[self._key] = self._measured(banks)
+            self._batch, self._at_once = _MEASURED[self._key]
         return self._batch
 
     def _measured(self, banks: Banks) -> tuple[int, int | None]:
@@ -131,6 +131,8 @@ class OnnxOverBanks:
         if batch == 1 or self.signature.fixed_batch is not None:
             raise OutOfMemory("not even one batch fits into memory; use a device with more memory.")
         self._batch = batch // 2
+        if self._key in _MEASURED:  # the next classifier of the same graph starts with what fits
+            _MEASURED[self._key] = self._batch, self._at_once
         while waiting:
             waiting.popleft()[1].exception()
         return int(part.start)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Event, Lock, Semaphore
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, NoReturn, Protocol, Self, TypeVar
 
 from auditkit.cores import usable_cores
 from auditkit.data.dataset import FailedImage
@@ -119,11 +119,13 @@ class InOrder(Generic[Unit, Result]):
         """`shrink` saves a result that has to wait, and gives what stays in memory."""
         self._order, self._keep, self._shrink, self._lock = deque(units), keep, shrink, Lock()
         self._waiting: dict[Unit, Result] = {}
+        self._broken = False  # whether one could not be kept, so that none after it is
 
     def keep(self, unit: Unit, result: Result) -> None:
         """Keep the result as soon as those before it are kept."""
         with self._lock:
-            self._waiting[unit] = result if unit == self._order[0] else self._shrink(result)
+            its_turn = unit == self._order[0] and not self._broken
+            self._waiting[unit] = result if its_turn else self._shrink(result)
             self._go_on()
 
     def leave_out(self, unit: Unit) -> None:
@@ -133,9 +135,11 @@ class InOrder(Generic[Unit, Result]):
             self._go_on()
 
     def _go_on(self) -> None:
-        while self._order and self._order[0] in self._waiting:
-            unit = self._order.popleft()
+        while not self._broken and self._order and self._order[0] in self._waiting:
+            unit, self._broken = self._order[0], True
             self._keep(unit, self._waiting.pop(unit))
+            self._order.popleft()
+            self._broken = False
 
 
 class _Stopped(Exception):
@@ -169,10 +173,15 @@ def execute_all(
         done(unit)
 
     failed, _ = execute(model, work, units, keep, silent(0), at_once)
-    if failed:  # once more, so that the error is the model's own
-        work(failed[0], nullcontext(), silent(0))
-        raise RuntimeFailure("the model failed on some images, but not on a second try; run the command again.")
+    if failed:
+        raise_failure(work, failed[0])
     return [results[unit] for unit in units]
+
+
+def raise_failure(work: Work[Unit, Result], unit: Unit) -> NoReturn:
+    """Try a unit that the model failed on once more, so that the error is the model's own."""
+    work(unit, nullcontext(), silent(0))
+    raise RuntimeFailure("the model failed on some images, but not on a second try; run the command again.")
 
 
 def execute_here(

@@ -31,7 +31,8 @@ from auditkit.runs.executor import (
     silent,
 )
 from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter, gray, request_for
-from auditkit.runs.explanation.record import RecordedBundle, picture_digest
+from auditkit.runs.explanation.record import picture_digest
+from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.explanation.shares import Shares
 from auditkit.runs.folder.figures import ExplanationRequest, Flag
 from auditkit.runs.folder.sittings import has_own_log, logged

@@ -37,7 +37,7 @@ from auditkit.runs.evaluation.images import load_images, probabilities
 from auditkit.runs.executor import Progress, Tick, errors_naming, silent
 from auditkit.runs.explain import Explanation, drawn_pool
 from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter
-from auditkit.runs.explanation.record import RecordedBundle
+from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 
 VERSION = 1  # of the way in which layers are found and drawn

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from auditkit.runs.explanation.record import RECORD, UNFINISHED, Record
+from auditkit.runs.explanation.record import RECORD, Record
+from auditkit.runs.explanation.recorded_bundle import UNFINISHED
 from auditkit.runs.folder import parquet, store
 from tests.support.interruptions import Undisturbed
 

@@ -11,7 +11,9 @@ import pytest
 from tests.support.interruptions import Undisturbed, killed, start
 
 
-@pytest.mark.parametrize(("name", "kills"), [("explain", 4), ("evaluate", 4), ("audit", 2)])
+@pytest.mark.parametrize(("name", "kills"), [
+    ("explain", 4), ("explain by workers", 3), ("evaluate", 4), ("audit", 2),
+])  # fmt: skip
 def test_killed_again_and_again(undisturbed: Undisturbed, tmp_path: Path, name: str, kills: int) -> None:
     out, chance, longest = tmp_path / "out", np.random.default_rng(kills), undisturbed.seconds(name)
     words = undisturbed.words(name, out)
@@ -46,7 +48,9 @@ def test_what_was_finished_is_kept(undisturbed: Undisturbed, tmp_path: Path, nam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kills"), [("explain", 40), ("evaluate", 30), ("audit", 30)])
+@pytest.mark.parametrize(("name", "kills"), [
+    ("explain", 30), ("explain by workers", 20), ("evaluate", 25), ("audit", 25),
+])  # fmt: skip
 def test_a_hundred_kills(undisturbed: Undisturbed, tmp_path: Path, name: str, kills: int) -> None:
     out, chance, longest, struck = tmp_path / "out", np.random.default_rng(0), undisturbed.seconds(name), 0
     for _ in range(kills):

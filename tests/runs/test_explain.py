@@ -23,7 +23,7 @@ from auditkit.methods.registry import METHODS
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model import gradient
 from auditkit.runs.explain import Explanation, explain
-from auditkit.runs.explanation import record
+from auditkit.runs.explanation import recorded_bundle
 from auditkit.runs.explanation.record import RECORD, Record
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
@@ -338,7 +338,7 @@ def test_killed_while_maps_are_written_it_goes_on_to_the_same(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        target = {"the record": (record, "append"), "the maps": (bundles.Bundle, "_write_stack"),
+        target = {"the record": (recorded_bundle, "append"), "the maps": (bundles.Bundle, "_write_stack"),
                   "the manifest": (bundles, "append")}[moment]  # fmt: skip
         patch.setattr(*target, stop)
         with pytest.raises(_Killed):

@@ -1,5 +1,6 @@
 """Layers are found and forget what they have learned; maps that do not notice are told from maps that do."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from auditkit.model.session import Session, Settings
 from auditkit.records import to_json
 from auditkit.runs import randomisation as checking
 from auditkit.runs.explain import Explanation, explain
+from auditkit.runs.explanation.recorded_bundle import WAITING
 from auditkit.runs.summary.wording import why_not_randomised
 from tests.support import onnx_models
 
@@ -384,8 +386,10 @@ def test_what_is_finished_is_kept_and_only_the_rest_is_made(
     assert measured(deep, bundle, out) == whole
     assert made_again == []
     (out / "stage-2").rename(tmp_path / "lost")
+    shutil.copytree(out / "stage-1", out / "stage-1" / WAITING / "000001")  # killed before it could be removed
     assert measured(deep, bundle, out) == whole
     assert len(made_again) == 12
+    assert not (out / "stage-1" / WAITING).exists()
 
 
 def test_stages_of_another_seed_choice_or_picture_are_never_reused(deep: Any, tmp_path: Path) -> None:

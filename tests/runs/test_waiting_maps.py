@@ -1,9 +1,13 @@
 """Maps that are finished before those of earlier images: none is lost, and the bundle has the same bytes in the end."""
 
 import hashlib
+import json
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +15,13 @@ import pytest
 import auditkit
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.runs.explain import Explanation, explain
-from auditkit.runs.explanation.waiting import WAITING
+from auditkit.runs.explanation import recorded_bundle
+from auditkit.runs.explanation.record import RECORD
+from auditkit.runs.explanation.recorded_bundle import WAITING
 from auditkit.runs.folder.merge import merge
 from auditkit.runs.folder.sittings import SITTINGS
 from tests.support import onnx_models
@@ -121,7 +127,33 @@ def _never_begun(unit: Path) -> None:
     (unit / "bundle.json").unlink()
 
 
-@pytest.mark.parametrize("damage", [_tear, _change, _never_begun, shutil.rmtree])
+def _edit_record(unit: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    part = json.loads((unit / RECORD).read_text())
+    change(part)
+    (unit / RECORD).write_text(json.dumps(part) + "\n")
+
+
+def _odd_label(unit: Path) -> None:
+    def add(part: dict[str, Any]) -> None:
+        part["maps"][next(iter(part["maps"]))]["abc"] = "00"
+
+    _edit_record(unit, add)
+
+
+def _endless_label(unit: Path) -> None:
+    def add(part: dict[str, Any]) -> None:
+        part["maps"][next(iter(part["maps"]))]["1" * 5000] = "00"
+
+    _edit_record(unit, add)
+
+
+def _no_digest(unit: Path) -> None:
+    _edit_record(unit, lambda part: part["images"].pop(next(iter(part["images"]))))
+
+
+@pytest.mark.parametrize("damage", [
+    _tear, _change, _never_begun, shutil.rmtree, _odd_label, _endless_label, _no_digest,
+])  # fmt: skip
 def test_maps_that_are_damaged_while_they_wait_are_made_again(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]
 ) -> None:
@@ -134,6 +166,30 @@ def test_maps_that_are_damaged_while_they_wait_are_made_again(
     assert set(lost) <= set(made)
     assert set(kept).isdisjoint(made)
     assert _digests(state) == _digests(tmp_path / "out")
+
+
+def test_an_earlier_line_that_says_otherwise_changes_nothing(given: Given, tmp_path: Path) -> None:
+    state = _killed(given, tmp_path)
+    path = min((state / WAITING).iterdir()) / RECORD
+    part = json.loads(path.read_text())
+    part["maps"] = {image: dict.fromkeys(digests, "00") for image, digests in part["maps"].items()}
+    path.write_text(json.dumps(part) + "\n" + path.read_text())
+    _explain(given, GRADIENT, state, BackwardsEngine())
+    assert _digests(state) == _digests(tmp_path / "out")
+
+
+def test_maps_of_another_size_do_not_join(given: Given, tmp_path: Path) -> None:
+    out, states = tmp_path / "out", tmp_path / "states"
+    states.mkdir()
+    _explain(given, MASK, out, BackwardsEngine(_snapshots(out, states)))
+    expected = _digests(out)
+    shutil.copytree(states / "2" / WAITING, out / WAITING)
+    for unit in (out / WAITING).iterdir():
+        header = (unit / "bundle.json").read_text()
+        (unit / "bundle.json").write_text(re.sub(r'"size": \[\s*8,\s*8', '"size": [7, 7', header))
+        assert open_bundle(unit).header.upsampling != open_bundle(out).header.upsampling
+    _explain(given, MASK, out, BackwardsEngine())
+    assert _digests(out) == expected
 
 
 def test_maps_of_another_model_do_not_join(given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,20 +223,92 @@ def test_a_link_to_another_place_is_refused(given: Given, tmp_path: Path) -> Non
     state = _killed(given, tmp_path)
     elsewhere = (state / WAITING).rename(tmp_path / "elsewhere")
     (state / WAITING).symlink_to(elsewhere)
-    with pytest.raises(BadInput, match="waiting is a link"):
+    with pytest.raises(BadInput, match="waiting is not a folder that auditkit made"):
         _explain(given, GRADIENT, state, BackwardsEngine())
     assert len(list(elsewhere.iterdir())) == 2
+
+
+def test_a_file_in_place_of_the_folder_is_refused(given: Given, tmp_path: Path) -> None:
+    state = _killed(given, tmp_path)
+    (state / WAITING / "000001").rename(tmp_path / "moved")
+    (state / WAITING / "000001").write_text("")
+    with pytest.raises(BadInput, match="000001 is not a folder that auditkit made; delete it"):
+        _explain(given, GRADIENT, state, BackwardsEngine())
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_write_that_fails_changes_the_order_of_no_other(
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """Results that other workers bring after it wait, and no unit counts twice."""
+    _explain(given, GRADIENT, tmp_path / "whole", BackwardsEngine())
+    write, out = recorded_bundle.append, tmp_path / "out"
+    units = iter(range(4))
+
+    def append(path: Path, lines: bytes) -> int:
+        if path.parent == out and next(units, None) == failing:
+            raise OSError(5, "the disk is broken")
+        return write(path, lines)
+
+    monkeypatch.setattr(recorded_bundle, "append", append)
+    with pytest.raises(RuntimeFailure, match="the disk is broken"):
+        _explain(given, GRADIENT, out, _AllAtOnce())
+    monkeypatch.undo()
+    made = _watch(monkeypatch)
+    _explain(given, GRADIENT, out, BackwardsEngine())
+    assert len(made) <= 16  # of the unit that could not be written
+    assert _digests(out) == _digests(tmp_path / "whole")
+
+
+class _AllAtOnce(BackwardsEngine):
+    """Brings all results, whatever happens to the others, as workers do that are at work already."""
+
+    def run(
+        self, work: Callable[..., Any], units: Iterable[Any], keep: Callable[[Any, Any], None], tick: Any, at_once: int
+    ) -> tuple[list[Any], list[Any]]:  # fmt: skip
+        errors, results = list[Exception](), [(unit, work(unit, nullcontext(), tick)) for unit in units]
+        for unit, result in results:
+            try:
+                keep(unit, result)
+            except Exception as error:
+                errors.append(error)
+        raise errors[0]
 
 
 def test_merge_takes_maps_that_wait_in_a_shard(given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = _killed(given, tmp_path)
     first, _ = sorted((state / WAITING).iterdir())
-    _tear(first)
+    lost = next(iter(open_bundle(first).labels))
+    values = np.load(first / "maps" / "000000.npy")
+    values[0] += 1
+    np.save(first / "maps" / "000000.npy", values)
     merged = merge([state], tmp_path / "merged")
-    assert merged.warnings == []
+    assert len(merged.warnings) == 1
+    assert f"was changed since it was made (image '{lost}'" in merged.warnings[0]
     waiting = open_bundle(tmp_path / "merged").labels
     made = _watch(monkeypatch)
     _explain(given, GRADIENT, tmp_path / "merged", BackwardsEngine())
-    assert set(made).isdisjoint(waiting)
-    assert len(made) + len(waiting) == 50
+    assert set(made) & set(waiting) == {lost}  # one of its two labels
+    assert len(made) + len(waiting) == 51
     assert len(list((state / WAITING).iterdir())) == 2
+
+
+def test_merge_names_a_unit_that_cannot_be_used_and_takes_the_others(given: Given, tmp_path: Path) -> None:
+    state = _killed(given, tmp_path)
+    first, second = sorted((state / WAITING).iterdir())
+    header = (first / "bundle.json").read_text()
+    digest = open_bundle(first).header.model or ""
+    (first / "bundle.json").write_text(header.replace(digest, digest[::-1]))
+    merged = merge([state], tmp_path / "merged")
+    assert len(merged.warnings) == 1
+    assert f"maps of {first} were left out: they cannot be read, or are not those of {state}" in merged.warnings[0]
+    assert open_bundle(tmp_path / "merged").labels.keys() == open_bundle(second).labels.keys()
+
+
+def test_merge_takes_what_waits_in_the_folder_for_all(given: Given, tmp_path: Path) -> None:
+    state = _killed(given, tmp_path)
+    waiting = {image for unit in (state / WAITING).iterdir() for image in open_bundle(unit).labels}
+    shard = tmp_path / "out"
+    merge([shard], state)
+    assert not (state / WAITING).exists()
+    assert open_bundle(state).labels.keys() == open_bundle(shard).labels.keys() >= waiting

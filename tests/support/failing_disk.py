@@ -43,7 +43,7 @@ class FailingDisk:
 
     def _checking(self, what: str, act: Callable[..., Any]) -> Callable[..., Any]:
         def checked(target: Any, *rest: Any, **options: Any) -> Any:
-            self.check(what, _path(target))
+            self.check(what, _path(target, options.get("dir_fd")))
             return act(target, *rest, **options)
 
         return checked
@@ -85,10 +85,10 @@ class _Checked(io.FileIO):
         return super().write(data)
 
 
-def _path(target: Any) -> str:
-    """The path of a file or of an open descriptor."""
+def _path(target: Any, folder: int | None = None) -> str:
+    """The path of a file, which may be relative to an open folder, or of an open descriptor."""
     if not isinstance(target, int):
-        return os.fspath(target)
+        return os.path.join(_path(folder) if folder is not None else "", os.fspath(target))
     try:
         return str(Path(f"/proc/self/fd/{target}").readlink())
     except OSError:

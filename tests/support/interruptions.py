@@ -72,6 +72,11 @@ def _explain(folder: Path, out: Path) -> tuple[object, ...]:
             "--option", "rows=80", "-o", out, *_SMALL)  # fmt: skip
 
 
+def _explain_by_workers(folder: Path, out: Path) -> tuple[object, ...]:
+    return ("explain", folder / "model.onnx", folder / "images.npz", "--labels", "top1", "--option", "steps=60",
+            "--option", "rows=80", "--workers", "2", "-o", out, *_SMALL)  # fmt: skip
+
+
 def _evaluate(folder: Path, out: Path) -> tuple[object, ...]:
     return ("evaluate", folder / "model.onnx", folder / "images.npz", "--heatmaps", folder / "maps", "--labels", "top1",
             "--steps", "8", "-o", out, *_SMALL)  # fmt: skip
@@ -82,7 +87,10 @@ def _audit(folder: Path, out: Path) -> tuple[object, ...]:
             folder / "policy.toml", "-o", out, "--device", "cpu", "--exit-zero")  # fmt: skip
 
 
-VERBS = {"explain": Verb(_explain, _maps), "evaluate": Verb(_evaluate, _run), "audit": Verb(_audit, _run)}
+VERBS = {
+    "explain": Verb(_explain, _maps), "explain by workers": Verb(_explain_by_workers, _maps),
+    "evaluate": Verb(_evaluate, _run), "audit": Verb(_audit, _run),
+}  # fmt: skip
 
 
 def prepare(folder: Path) -> None:

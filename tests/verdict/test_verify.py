@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import auditkit
-from auditkit.errors import BadInput, IntegrityFailure
+from auditkit.errors import BadInput, IntegrityFailure, ModelFailure
 from auditkit.methods.controls import CONTROLS
 from auditkit.methods.registry import METHODS
 from auditkit.methods.request import MethodResult, Request
@@ -452,6 +452,21 @@ def test_another_version_is_given_more_room_and_said(given: Path, monkeypatch: p
     assert found.sample is not None
     assert found.sample.tolerance == 1e-3
     assert "9.9 now" in found.sample.why
+
+
+def test_rows_that_the_model_fails_on_once_were_not_checked(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not fail on a second try; the rows of its unit and of those after it were not recomputed."""
+    real, calls = recompute._Recomputing.__call__, iter([True])
+
+    def once(self: recompute._Recomputing, *unit: Any) -> Any:
+        if next(calls, False):
+            raise ModelFailure("it failed.")
+        return real(self, *unit)
+
+    monkeypatch.setattr(recompute._Recomputing, "__call__", once)
+    found = _verify(given, seed=0)
+    assert found.problems == []
+    assert "failed on some images, but not on a second try" in " ".join(found.unchecked)
 
 
 def test_samples_are_drawn_by_seed() -> None:

@@ -17,7 +17,8 @@ from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
 from auditkit.runs.executor import InOrder, Tick, UnitProgress, execute
-from auditkit.runs.explanation.record import Record, RecordedBundle, picture_digest
+from auditkit.runs.explanation.record import Record, picture_digest
+from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.explanation.waiting import WaitingMaps
 
 
@@ -102,7 +103,7 @@ class MapWriter:
         return tuple(sorted({*self.bundle.labels_of(image), *self._waiting.labels_of(image)}))
 
     def _check_same(self, digests: Mapping[str, str]) -> None:
-        for record in (self.bundle.record, *self._waiting.records):
+        for record in (self.bundle.record, self._waiting.record):
             problem = _difference(record, digests, self.infill)
             if problem:
                 remedy = "give the same images, card and --pool, or use a new bundle"

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Self
 
 from auditkit.arrays import Array
+from auditkit.data.bundle_files import Header
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.errors import IntegrityFailure
-from auditkit.runs.explanation.record import Record, RecordedBundle
+from auditkit.runs.explanation.record import Record
+from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.explanation.shares import Shares
 
 
@@ -25,11 +27,21 @@ class MapShard:
         maps = open_bundle(path)  # before the record, which names maps before they are written
         return cls(maps, Record.of(path), Shares.of(path))
 
-    def check(self) -> None:
-        """IntegrityFailure where a map is not the one that was made."""
+    def fits(self, header: Header, *, empty: bool) -> bool:
+        """Whether its maps are those of the model and method of a bundle, which may have none yet."""
+        own = self.maps.header
+        same = (own.model, own.method, own.frame) == (header.model, header.method, header.frame)
+        return same and (empty or own.upsampling == header.upsampling)
+
+    def is_sound(self) -> bool:
+        """Whether every map is the one that was made."""
         read = self.maps.stored_reader()
-        for entry in self.maps.entries:
-            self.record.read(self.maps, entry, read)
+        try:
+            for entry in self.maps.entries:
+                self.record.read(self.maps, entry, read)
+        except IntegrityFailure:
+            return False
+        return True
 
     def add_to(self, bundle: RecordedBundle) -> str:
         """Add the sound maps that a bundle lacks, with their record; which were left out and why, in a sentence."""
@@ -38,7 +50,8 @@ class MapShard:
         for part in self.record.parts:
             sound: dict[tuple[str, int], Array] = {}
             for image, label in part.pairs():
-                entry = unread.pop((image, label), None)
+                latest = part.maps[image][str(label)] == self.record.maps[image][str(label)]
+                entry = unread.pop((image, label), None) if latest else None
                 if entry is None or label in bundle.labels_of(image):
                     continue
                 try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from auditkit.data.bundle_files import HEADER
 from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.errors import BadInput
-from auditkit.runs.explanation.record import RecordedBundle
+from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.explanation.shard import MapShard
 from auditkit.runs.explanation.waiting import waiting_units
 from auditkit.runs.folder.sittings import add_logs
@@ -82,6 +82,7 @@ _COMMON: dict[str, Callable[[MapShard], object]] = {
         shard.maps.header.model, shard.maps.header.method, shard.maps.header.frame
     ),
     "hides pixels behind another gray or other pictures": lambda shard: shard.record.infill,
+    "stores its maps at another resolution": lambda shard: len(shard.maps) and (shard.maps.header.upsampling,),
     "has maps of other labels": lambda shard: shard.shares and shard.shares.labels,
     "was cut from other images, or into another number of shards,": lambda shard: shard.shares and shard.shares.images,
 }  # fmt: skip
@@ -97,13 +98,13 @@ def _check_common(shards: Sequence[MapShard]) -> None:
 
 
 def _merge_maps(paths: Sequence[Path], out: Path) -> Merged:
-    shards = list[MapShard]()
-    for path in paths:
-        shards += MapShard.read(path), *waiting_units(path)
-    _check_common([MapShard.read(out), *shards] if (out / HEADER).exists() else shards)
+    present = [out] if (out / HEADER).exists() else []
+    read = [_shards(path) for path in (*present, *paths)]
+    shards, warnings = list(chain(*(found for found, _ in read))), list(chain(*(unfit for _, unfit in read)))
+    _check_common(shards)
     header = shards[0].maps.header
     with RecordedBundle(Bundle(out, model=header.model, method=header.method, frame=header.frame)) as merged:
-        warnings = list(filter(None, (shard.add_to(merged) for shard in shards)))
+        warnings += filter(None, (shard.add_to(merged) for shard in shards if shard.maps.path != out))
         if not (out / HEADER).exists():
             raise BadInput("; ".join(["the shards have no maps that can be used", *warnings]) + ".")
         add_logs(out, paths)
@@ -113,6 +114,17 @@ def _merge_maps(paths: Sequence[Path], out: Path) -> Merged:
     remedy = _REMEDY.format(out=out, aim="make the maps that are missing")
     summary = f"{out} has {len(maps)} maps of {len(maps.labels)} images."
     return Merged(f"{summary} {remedy}" if warnings else summary, warnings, lacking)
+
+
+def _shards(path: Path) -> tuple[list[MapShard], list[str]]:
+    """A shard with the units that wait in it, and a warning of each unit that cannot be used."""
+    shard = MapShard.read(path)
+    units = waiting_units(path, shard.maps.header, empty=not len(shard.maps))
+    if units:
+        shard = MapShard.read(path)  # once more: a process that still works there may have moved some to it
+    warnings = [f"maps of {unit} were left out: they cannot be read, or are not those of {path}"
+                for unit, read in units.items() if read is None and unit.exists()]  # fmt: skip
+    return [shard, *filter(None, units.values())], warnings
 
 
 def _lacking(shards: Sequence[MapShard], maps: HeatmapSet) -> tuple[Mapping[int, int], str]:

@@ -16,7 +16,7 @@ from auditkit.records import to_json, to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
-from auditkit.runs.explanation.record import FUNCTION, RECORD, Record, encoded, map_digest, unnamed_files
+from auditkit.runs.explanation.record import FUNCTION, RECORD, Record, encoded, map_digest
 from auditkit.runs.folder import provenance, sittings
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
@@ -78,7 +78,7 @@ def _superfluous(recorded: RecordedRun) -> list[str]:
     expected = {f"{RANDOMISED}/stage-{entry.stage}" for entry in stages(recorded)}
     names |= {f"{RANDOMISED}/{path.name}" for path in (folder / RANDOMISED).glob("*")} - expected
     bundles = [folder / name for name in {MAPS, *expected} - names]
-    unnamed = chain.from_iterable(unnamed_files(open_bundle(path)) for path in bundles if path.is_dir())
+    unnamed = chain.from_iterable(open_bundle(path).unnamed_files() for path in bundles if path.is_dir())
     names |= {path.relative_to(folder).as_posix() for path in unnamed}
     return [name for name in sorted(names) if (folder / name).exists()]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
@@ -19,7 +19,7 @@ from auditkit.runs.evaluation.images import UnitImages, probabilities
 from auditkit.runs.evaluation.measure import Row, measure
 from auditkit.runs.evaluation.plan import EvaluationPlan, environment
 from auditkit.runs.evaluation.settings import NO_LABEL
-from auditkit.runs.executor import InOrder, Progress, Tick, as_sentence, execute
+from auditkit.runs.executor import InOrder, Progress, Tick, as_sentence, execute, raise_failure
 from auditkit.runs.folder.figures import CONTROL, Runtime
 from auditkit.runs.folder.store import Store
 from auditkit.verdict.verify.run_record import ROW_KEY, Outcome, RecordedRun, StoredRow
@@ -101,7 +101,7 @@ def compare_rows(
 
     failed, _ = execute(plan.model, work, units, InOrder(units, keep).keep, tick)
     if failed:
-        work(failed[0], nullcontext(), tick)  # once more, so that the error is the model's own
+        raise_failure(work, failed[0])
     return count, problems, unchecked
 
 
