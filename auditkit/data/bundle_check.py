@@ -43,9 +43,9 @@ def check(
     if images is not None:
         problems += _image_problems(bundle, images)
     problems += _map_problems(bundle, images, card, progress)
-    files_of_maps = (path for path in bundle.unnamed_files() if path.suffix == ".npy")
-    orphans = [path.relative_to(bundle.path).as_posix() for path in files_of_maps]
-    return problems + [Problem("warning", name, "no line of the manifest names this file") for name in orphans]
+    orphans = [path.name for path in bundle.unnamed_files() if path.suffix == ".npy"]
+    unnamed = "no line of the manifest names this file"
+    return problems + [Problem("warning", f"{files.MAPS}/{name}", unnamed) for name in orphans]
 
 
 def _model_problems(bundle: HeatmapSet, identity: str | None, classes: int | None) -> Iterator[Problem]:

@@ -90,8 +90,8 @@ class HeatmapSet:
 
     def unnamed_files(self) -> list[Path]:
         """Files of maps that the manifest does not name: a writer was killed before it could add their names."""
-        named = set(self.files())
-        return [path for path in sorted((self.path / files.MAPS).glob("*")) if path not in named]
+        named = {files.split_reference(entry.heatmap)[0] for entry in self.entries}
+        return [path for path in sorted((self.path / files.MAPS).glob("*")) if f"{files.MAPS}/{path.name}" not in named]
 
     def get(self, image: str, label: int) -> Array:
         """The map of one image and label, float32 [height, width]."""
