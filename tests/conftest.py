@@ -20,15 +20,11 @@ def pytest_configure() -> None:
 
 
 def _share_the_cores() -> None:
-    """Let threads of the runtime sleep while they wait: spinning, they take the cores from the tests beside."""
-    import onnxruntime
-
-    class Sleeping(onnxruntime.SessionOptions):
-        def __init__(self) -> None:
-            super().__init__()
-            self.add_session_config_entry("session.intra_op.allow_spinning", "0")
-
-    onnxruntime.SessionOptions = Sleeping
+    """Give each process of the tests cores of its own: on all cores, threads of one wait for those of another."""
+    if hasattr(os, "sched_setaffinity"):
+        cores, processes = sorted(os.sched_getaffinity(0)), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+        os.sched_setaffinity(0, cores[number::processes] or cores)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
