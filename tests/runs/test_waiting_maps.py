@@ -178,16 +178,23 @@ def test_an_earlier_line_that_says_otherwise_changes_nothing(given: Given, tmp_p
     assert _digests(state) == _digests(tmp_path / "out")
 
 
-def test_maps_of_another_size_do_not_join(given: Given, tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["whole", "empty"])
+def test_maps_of_another_size_do_not_join(given: Given, tmp_path: Path, state: str) -> None:
     out, states = tmp_path / "out", tmp_path / "states"
     states.mkdir()
     _explain(given, MASK, out, BackwardsEngine(_snapshots(out, states)))
     expected = _digests(out)
-    shutil.copytree(states / "2" / WAITING, out / WAITING)
+    if state == "whole":
+        shutil.copytree(states / "2" / WAITING, out / WAITING)
+    else:
+        shutil.rmtree(out)
+        (states / "2").rename(out)
     for unit in (out / WAITING).iterdir():
         header = (unit / "bundle.json").read_text()
         (unit / "bundle.json").write_text(re.sub(r'"size": \[\s*8,\s*8', '"size": [7, 7', header))
-        assert open_bundle(unit).header.upsampling != open_bundle(out).header.upsampling
+        changed = open_bundle(unit).header.upsampling
+        assert changed is not None
+        assert changed.size == (7, 7)
     _explain(given, MASK, out, BackwardsEngine())
     assert _digests(out) == expected
 

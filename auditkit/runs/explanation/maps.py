@@ -97,7 +97,8 @@ class MapWriter:
 
     @cached_property
     def _waiting(self) -> WaitingMaps:
-        return WaitingMaps(self.bundle)
+        signature = self.making.model.signature
+        return WaitingMaps(self.bundle, (signature.height, signature.width))
 
     def _present(self, image: str) -> tuple[int, ...]:
         return tuple(sorted({*self.bundle.labels_of(image), *self._waiting.labels_of(image)}))

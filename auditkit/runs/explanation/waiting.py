@@ -23,15 +23,17 @@ from auditkit.runs.explanation.shard import MapShard
 class WaitingMaps:
     """The maps that wait for their turn, also those that a killed run has left."""
 
-    def __init__(self, bundle: RecordedBundle) -> None:
-        """They join this bundle, which is open."""
+    def __init__(self, bundle: RecordedBundle, size: tuple[int, int]) -> None:
+        """They join this bundle, which is open; the maps of all pixels have this size."""
         self._bundle, self._folder = bundle, bundle.path / WAITING
         self.record = Record()  # of all that wait, or have waited
         self._units: dict[str, MapShard] = {}  # by the name of their folder
         self._names: dict[str, set[str]] = {}  # of the units that have maps of an image
         self._number = 0  # of the last unit that was added
         for unit in waiting_units(bundle.path, bundle.header, empty=not len(bundle)).values():
-            if unit is not None and unit.is_sound():  # others are made again
+            upsampling = None if unit is None else unit.maps.header.upsampling
+            right_size = upsampling is None or upsampling.size == size
+            if unit is not None and right_size and unit.is_sound():  # others are made again
                 self._register(unit)
 
     def _register(self, unit: MapShard) -> None:
