@@ -119,13 +119,11 @@ class InOrder(Generic[Unit, Result]):
         """`shrink` saves a result that has to wait, and gives what stays in memory."""
         self._order, self._keep, self._shrink, self._lock = deque(units), keep, shrink, Lock()
         self._waiting: dict[Unit, Result] = {}
-        self._broken = False  # whether one could not be kept, so that none after it is
 
     def keep(self, unit: Unit, result: Result) -> None:
         """Keep the result as soon as those before it are kept."""
         with self._lock:
-            its_turn = unit == self._order[0] and not self._broken
-            self._waiting[unit] = result if its_turn else self._shrink(result)
+            self._waiting[unit] = result if unit == self._order[0] else self._shrink(result)
             self._go_on()
 
     def leave_out(self, unit: Unit) -> None:
@@ -135,11 +133,10 @@ class InOrder(Generic[Unit, Result]):
             self._go_on()
 
     def _go_on(self) -> None:
-        while not self._broken and self._order and self._order[0] in self._waiting:
-            unit, self._broken = self._order[0], True
+        while self._order and self._order[0] in self._waiting:
+            unit = self._order[0]
             self._keep(unit, self._waiting.pop(unit))
-            self._order.popleft()
-            self._broken = False
+            self._order.popleft()  # not before: after an error, all later units have to wait
 
 
 class _Stopped(Exception):

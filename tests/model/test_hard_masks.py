@@ -610,6 +610,20 @@ def test_memory_running_out_while_measuring_the_batch(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("unguarded")
+def test_the_next_classifier_of_a_graph_starts_with_the_batch_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _opened(_net(), tmp_path)
+    first, pictures, ranks = _filled(model)
+    measured = first.batch
+    rows = _rows(measured)
+    _cramped(first, monkeypatch, measured // 2)
+    np.testing.assert_allclose(_all(first, rows), _expected(model, rows, pictures, ranks), atol=1e-6)
+    again, *_ = _filled(_opened(_net(), tmp_path))
+    assert again.batch == first.batch < measured
+
+
+@pytest.mark.usefixtures("unguarded")
 def test_two_in_flight_overlap_and_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other batch is slow, so that the next one is done before it."""
     model = _opened(_net(), tmp_path, auditkit.Settings(device="cpu", batch=7))

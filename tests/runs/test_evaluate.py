@@ -179,6 +179,10 @@ def test_maps_of_another_model_or_of_other_images_are_refused(given: Inputs, tmp
     bundle.add(["cat.jpg"], [0], np.random.default_rng(0).random((1, 8, 8), dtype=np.float32))
     with pytest.raises(BadInput, match="no map for any of the images"):
         auditkit.evaluate(other, images, bundle)
+    empty = auditkit.Bundle(tmp_path / "empty")
+    empty.create()
+    with pytest.raises(BadInput, match="has no maps yet; run the command that makes them to its end"):
+        auditkit.evaluate(other, images, empty)
 
 
 def test_a_models_digest_may_be_written_in_capitals(given: Inputs, tmp_path: Path) -> None:

@@ -89,12 +89,12 @@ def test_wherever_a_run_is_killed_no_map_is_made_twice(
     assert not (whole / WAITING).exists()
     assert len(states) == 4
     for number, state in enumerate(states[:-1], start=1):
-        waiting, made = _waiting(state), _watch(monkeypatch)
+        waiting, explained = _waiting(state), _watch(monkeypatch)
         assert len(waiting) == len(set(waiting)) > 0
         assert len(open_bundle(state)) == 0
         maps = _explain(given, explanation, state, BackwardsEngine() if resumed_by == "workers" else None)
-        assert set(made).isdisjoint(waiting), number
-        assert len(made) + len(waiting) == len(maps.labels), number
+        assert set(explained).isdisjoint(waiting), number
+        assert len(explained) + len(waiting) == len(maps.labels), number
         if resumed_by == "workers" or explanation is GRADIENT:  # one process writes a mask as soon as it is learned
             assert _digests(state) == expected
         monkeypatch.undo()
@@ -161,10 +161,10 @@ def test_maps_that_are_damaged_while_they_wait_are_made_again(
     first, second = sorted((state / WAITING).iterdir())
     lost, kept = list(open_bundle(first).labels), list(open_bundle(second).labels)
     damage(first)
-    made = _watch(monkeypatch)
+    explained = _watch(monkeypatch)
     _explain(given, GRADIENT, state, BackwardsEngine())
-    assert set(lost) <= set(made)
-    assert set(kept).isdisjoint(made)
+    assert set(lost) <= set(explained)
+    assert set(kept).isdisjoint(explained)
     assert _digests(state) == _digests(tmp_path / "out")
 
 
@@ -205,9 +205,9 @@ def test_maps_of_another_model_do_not_join(given: Given, tmp_path: Path, monkeyp
         header = (unit / "bundle.json").read_text()
         digest = open_bundle(unit).header.model or ""
         (unit / "bundle.json").write_text(header.replace(digest, digest[::-1]))
-    made = _watch(monkeypatch)
+    explained = _watch(monkeypatch)
     _explain(given, GRADIENT, state, BackwardsEngine())
-    assert len(made) == 50
+    assert len(explained) == 50
     assert _digests(state) == _digests(tmp_path / "out")
 
 
@@ -261,9 +261,9 @@ def test_a_write_that_fails_changes_the_order_of_no_other(
     with pytest.raises(RuntimeFailure, match="the disk is broken"):
         _explain(given, GRADIENT, out, _AllAtOnce())
     monkeypatch.undo()
-    made = _watch(monkeypatch)
+    explained = _watch(monkeypatch)
     _explain(given, GRADIENT, out, BackwardsEngine())
-    assert len(made) <= 16  # of the unit that could not be written
+    assert len(explained) <= 16  # of the unit that could not be written
     assert _digests(out) == _digests(tmp_path / "whole")
 
 
@@ -293,10 +293,10 @@ def test_merge_takes_maps_that_wait_in_a_shard(given: Given, tmp_path: Path, mon
     assert len(merged.warnings) == 1
     assert f"was changed since it was made (image '{lost}'" in merged.warnings[0]
     waiting = open_bundle(tmp_path / "merged").labels
-    made = _watch(monkeypatch)
+    explained = _watch(monkeypatch)
     _explain(given, GRADIENT, tmp_path / "merged", BackwardsEngine())
-    assert set(made) & set(waiting) == {lost}  # one of its two labels
-    assert len(made) + len(waiting) == 51
+    assert set(explained) & set(waiting) == {lost}  # one of its two labels
+    assert len(explained) + len(waiting) == 51
     assert len(list((state / WAITING).iterdir())) == 2
 
 

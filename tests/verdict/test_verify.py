@@ -464,9 +464,9 @@ def test_rows_that_the_model_fails_on_once_were_not_checked(given: Path, monkeyp
         return real(self, *unit)
 
     monkeypatch.setattr(recompute._Recomputing, "__call__", once)
-    found = _verify(given, seed=0)
-    assert found.problems == []
-    assert "failed on some images, but not on a second try" in " ".join(found.unchecked)
+    verification = _verify(given, seed=0)
+    assert verification.problems == []
+    assert "failed on some images, but not on a second try" in " ".join(verification.unchecked)
 
 
 def test_samples_are_drawn_by_seed() -> None:

@@ -134,7 +134,7 @@ def _check_bundles(plan: EvaluationPlan) -> None:
         if not name or name.startswith(CONTROL):
             raise BadInput(f"a bundle cannot be named '{name}': such names are for the controls and the model itself.")
         if not bundle.entries:
-            raise BadInput(f"bundle {name} has no maps yet; run the command that makes them again, to its end.")
+            raise BadInput(f"bundle {name} has no maps yet; run the command that makes them to its end.")
         if not set(bundle.labels) & set(plan.images.ids):
             first = next(iter(bundle.labels))
             raise BadInput(f"bundle {name} has no map for any of the images; its first image is '{first}'.")

@@ -7,7 +7,6 @@ those who forge both.
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,9 +22,6 @@ from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.methods.notes import Note, sentences
 from auditkit.records import from_json, parse_object, to_object
 from auditkit.regular_files import read_regular, reason
-
-if sys.platform != "win32":
-    pass
 
 RECORD = "explained.jsonl"  # in the bundle
 _MOST_BYTES = 2**28  # of the record: millions of maps
@@ -108,10 +104,17 @@ class Record:
             values = None
         if recorded is None or values is None or map_digest(values) != recorded:
             file = bundle.path / split_reference(entry.heatmap)[0]
-            changed = "was changed since it was made" if file.exists() else "is missing"
-            reason = "was not made here" if recorded is None else changed
-            raise IntegrityFailure(f"{file} {reason} (image '{entry.image}', label {entry.label})")
+            problem = "was changed since it was made" if file.exists() else "is missing"
+            if recorded is None:
+                problem = "was not made here"
+            raise IntegrityFailure(f"{file} {problem} (image '{entry.image}', label {entry.label})")
         return values
+
+    def check(self, bundle: HeatmapSet) -> None:
+        """IntegrityFailure where a map of the bundle is not the one that was made."""
+        read = bundle.stored_reader()
+        for entry in bundle.entries:
+            self.read(bundle, entry, read)
 
     @property
     def passes(self) -> int:

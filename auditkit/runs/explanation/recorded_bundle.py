@@ -47,6 +47,11 @@ class RecordedBundle:
         self._labels: dict[str, set[int]] = {}  # of the maps, by image
         self._lock: IO[bytes] | None = None
 
+    @classmethod
+    def like(cls, header: Header, path: Path) -> Self:
+        """A bundle in a folder, of the model and method of a header."""
+        return cls(Bundle(path, model=header.model, method=header.method, frame=header.frame))
+
     def __enter__(self) -> Self:
         """Refuses a bundle in which any map is not the one that was made."""
         if (self.path / HEADER).exists():
@@ -124,11 +129,6 @@ class RecordedBundle:
         remembered(about, [self.path / RECORD, *bundle.files()], lambda: self._check(bundle))
         return bundle
 
-    def like(self, path: Path) -> "RecordedBundle":
-        """A bundle of the same model and method in another folder."""
-        header = self.header
-        return RecordedBundle(Bundle(path, model=header.model, method=header.method, frame=header.frame))
-
     @property
     def header(self) -> Header:
         """The bundle's header."""
@@ -143,12 +143,10 @@ class RecordedBundle:
         return replace(result, coarse=None) if fine else result
 
     def _check(self, bundle: HeatmapSet) -> str:
-        read = bundle.stored_reader()
-        for entry in bundle.entries:
-            try:
-                self.record.read(bundle, entry, read)
-            except IntegrityFailure as error:
-                raise IntegrityFailure(f"{error}; delete {bundle.path} and run the command again.") from None
+        try:
+            self.record.check(bundle)
+        except IntegrityFailure as error:
+            raise IntegrityFailure(f"{error}; delete {bundle.path} and run the command again.") from None
         return "sound"
 
     def make(self, request: Request, run: Callable[[Request], MethodResult], infill: str = "") -> None:

@@ -29,16 +29,13 @@ class MapShard:
 
     def fits(self, header: Header, *, empty: bool) -> bool:
         """Whether its maps are those of the model and method of a bundle, which may have none yet."""
-        own = self.maps.header
-        same = (own.model, own.method, own.frame) == (header.model, header.method, header.frame)
-        return same and (empty or own.upsampling == header.upsampling)
+        same_resolution = empty or self.maps.header.upsampling == header.upsampling
+        return same_resolution and explained(self.maps.header) == explained(header)
 
     def is_sound(self) -> bool:
         """Whether every map is the one that was made."""
-        read = self.maps.stored_reader()
         try:
-            for entry in self.maps.entries:
-                self.record.read(self.maps, entry, read)
+            self.record.check(self.maps)
         except IntegrityFailure:
             return False
         return True
@@ -65,3 +62,8 @@ class MapShard:
             return ""
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         return f"maps of {self.maps.path} were left out: {problems[0]}{more}"
+
+
+def explained(header: Header) -> tuple[str | None, str, str]:
+    """What all maps of a bundle have in common: the model, the method and the frame."""
+    return header.model, header.method, header.frame

@@ -54,7 +54,7 @@ class WaitingMaps:
         """Let the maps of a unit wait."""
         self._bundle.create()
         path = self._next_path()
-        with self._bundle.like(path) as unit:
+        with RecordedBundle.like(self._bundle.header, path) as unit:
             unit.add(images, digests, self._bundle.fitting(result), model, infill)
         self._register(MapShard.read(path))
 

@@ -10,10 +10,10 @@ from itertools import chain
 from pathlib import Path
 
 from auditkit.data.bundle_files import HEADER
-from auditkit.data.bundles import Bundle, HeatmapSet
+from auditkit.data.bundles import HeatmapSet
 from auditkit.errors import BadInput
 from auditkit.runs.explanation.recorded_bundle import RecordedBundle
-from auditkit.runs.explanation.shard import MapShard
+from auditkit.runs.explanation.shard import MapShard, explained
 from auditkit.runs.explanation.waiting import waiting_units
 from auditkit.runs.folder.sittings import add_logs
 from auditkit.runs.folder.store import RUN, MissingUnit, Store
@@ -78,9 +78,7 @@ def _add_units(merged: Store, shard: Store) -> None:
 
 # What all shards of a command have in common, unless they have nothing yet, and what is said of others.
 _COMMON: dict[str, Callable[[MapShard], object]] = {
-    "has maps of another model or method": lambda shard: (
-        shard.maps.header.model, shard.maps.header.method, shard.maps.header.frame
-    ),
+    "has maps of another model or method": lambda shard: explained(shard.maps.header),
     "hides pixels behind another gray or other pictures": lambda shard: shard.record.infill,
     "stores its maps at another resolution": lambda shard: len(shard.maps) and (shard.maps.header.upsampling,),
     "has maps of other labels": lambda shard: shard.shares and shard.shares.labels,
@@ -99,11 +97,13 @@ def _check_common(shards: Sequence[MapShard]) -> None:
 
 def _merge_maps(paths: Sequence[Path], out: Path) -> Merged:
     present = [out] if (out / HEADER).exists() else []
-    read = [_shards(path) for path in (*present, *paths)]
-    shards, warnings = list(chain(*(found for found, _ in read))), list(chain(*(unfit for _, unfit in read)))
+    shards, warnings = list[MapShard](), list[str]()
+    for path in (*present, *paths):
+        usable, unusable = _shards(path)
+        shards += usable
+        warnings += unusable
     _check_common(shards)
-    header = shards[0].maps.header
-    with RecordedBundle(Bundle(out, model=header.model, method=header.method, frame=header.frame)) as merged:
+    with RecordedBundle.like(shards[0].maps.header, out) as merged:
         warnings += filter(None, (shard.add_to(merged) for shard in shards if shard.maps.path != out))
         if not (out / HEADER).exists():
             raise BadInput("; ".join(["the shards have no maps that can be used", *warnings]) + ".")
