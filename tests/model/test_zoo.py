@@ -318,6 +318,13 @@ def switched(shape: list[int]) -> onnx.ModelProto:
     return parts.model()
 
 
+def unread_input() -> onnx.ModelProto:
+    """A second input that an export left behind."""
+    parts = net()
+    parts.inputs.append(onnx_models.value("image_info", ["N", 3]))
+    return parts.model()
+
+
 def keep_probability() -> onnx.ModelProto:
     """The kept share of a dropout as a second input, by which features are divided."""
     parts = net()
@@ -572,6 +579,7 @@ OPENS: dict[str, tuple[Callable[[], onnx.ModelProto], Facts]] = {
     "one size only": (one_size_only, Facts(size=28, guesses="input size 28x28")),
     "switch": (lambda: switched([]), Facts(guesses="switch")),
     "switch [1]": (lambda: switched([1]), Facts(guesses="switch")),
+    "unread input": (unread_input, Facts(guesses="'image_info' is left out")),
     "keep probability": (keep_probability, Facts(guesses="'keep_prob' is a switch, set to 1")),
     "opset 7, weights as inputs": (weights_listed_as_inputs, Facts()),
     "opset 8, weights as inputs": (lambda: weights_listed_as_inputs(8), Facts()),
@@ -616,6 +624,7 @@ def reference(path: Path, output: str, rows: Array, dependent: bool) -> Array:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {value.name: np.zeros(value.shape, bool) for value in session.get_inputs() if value.type == "tensor(bool)"}
     feeds |= {value.name: np.ones((), np.float32) for value in session.get_inputs() if value.name == "keep_prob"}
+    feeds |= {value.name: np.ones((1, 3), np.float32) for value in session.get_inputs() if value.name == "image_info"}
     image = next(value for value in session.get_inputs() if value.type != "tensor(bool)")
     own = image.shape[0] if image.shape and isinstance(image.shape[0], int) and image.shape[0] > 0 else len(rows)
     if dependent:  # each image fills a batch by itself
