@@ -43,7 +43,9 @@ def announce(
     fields = [("plan", what)]
     fields += [(_WORK[phase], f"{count:,.0f} rows, about {duration(seconds[phase])}")
                for phase, count in rows.items() if count]  # fmt: skip
-    fields += [("total", f"about {duration(total)} on this machine"), *further]
+    processes = max((cost.engine.count for cost in costs if cost.engine is not None), default=1)
+    where = "on this machine" if processes == 1 else f"with {processes} workers"
+    fields += [("total", f"about {duration(total)} {where}"), *further]
     ways = list(shorter)
     if ways:
         fields.append(("shorter", "; ".join(ways)))

@@ -45,8 +45,9 @@ class WorkerProcess(Protocol):
 class Pool:
     """An engine: processes that are started when they are needed, and that run the units of one job at a time."""
 
-    def __init__(self, start: Callable[[int], WorkerProcess], count: int) -> None:
-        """`start` starts the process of a number below `count`."""
+    def __init__(self, start: Callable[[int], WorkerProcess], count: int, speedup: float = 1.0) -> None:
+        """`start` starts the process of a number below `count`; `speedup` is that of all over this process."""
+        self.speedup = speedup
         self._slots = [_Slot(start, number) for number in range(count)]
         self._jobs = 0
         self._by_kind: dict[str, dict[str, Value]] = {}  # results of a subject, by the kind of device

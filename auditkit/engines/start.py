@@ -47,7 +47,11 @@ def _here(number: int | None, model: OnnxClassifier) -> Pool | None:
     if count == 1:
         return None
     threads = max(1, usable_cores() // count)
-    return Pool(lambda slot: LocalProcess(threads, {VISIBLE_GPUS: gpus[slot % len(gpus)]} if gpus else {}), count)
+
+    def start(slot: int) -> LocalProcess:
+        return LocalProcess(threads, {VISIBLE_GPUS: gpus[slot % len(gpus)]} if gpus else {})
+
+    return Pool(start, count, speedup=min(count, len(gpus)) or 1)
 
 
 def _visible_gpus() -> list[str]:
@@ -68,7 +72,8 @@ def _on_ray(address: str | None, number: int | None, model: OnnxClassifier) -> P
         raise BadInput(f"the Ray cluster has {sum(available)} {kind}s, and each worker needs one; give fewer "
                        "--workers, or another --device.")  # fmt: skip
     threads = threads_that_fit(available, count) if on_cpu else 1
-    return Pool(lambda _slot: cluster.start(threads, 0 if on_cpu else 1), count)
+    speedup = threads * count / usable_cores() if on_cpu else count
+    return Pool(lambda _slot: cluster.start(threads, 0 if on_cpu else 1), count, speedup)
 
 
 def threads_that_fit(cores: Sequence[int], workers: int) -> int:

@@ -39,6 +39,14 @@ class Engine(Protocol):
 
     on_unit: Callable[[str, str], None] | None  # is told where each unit ran, and which it was
 
+    @property
+    def count(self) -> int:
+        """How many processes there are."""
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as this process they are together while all are busy, as far as is known."""
+
     def run(
         self, work: Callable[..., Result], units: Iterable[Unit], keep: Callable[[Unit, Result], None],
         tick: Callable[[float, int], None], at_once: int,

@@ -1,5 +1,6 @@
 """Estimates how long work takes from a trial of a second or two, whose results are thrown away."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ from auditkit.data.dataset import Dataset
 from auditkit.methods.request import Pool
 from auditkit.metrics.faithfulness import choose_labels, default_labels
 from auditkit.model.classifier import AnyClassifier
+from auditkit.model.session import Engine
 from auditkit.runs.evaluation.batch import Batch, prepare
 from auditkit.runs.evaluation.curves import measure_curves
 from auditkit.runs.evaluation.images import load_sample, probabilities
 from auditkit.runs.evaluation.plan import EvaluationPlan, plan_evaluation
-from auditkit.runs.evaluation.settings import Evaluation, usual_points
+from auditkit.runs.evaluation.settings import Evaluation, units, usual_points
 from auditkit.runs.examination.examine import FEWEST_IMAGES, MOST_IMAGES, passes
 from auditkit.runs.executor import UnitProgress, silent
 from auditkit.runs.explain import Explanation
@@ -35,9 +37,11 @@ class Cost:
 
     phase: str  # as its progress is called
     rows: float  # images that the model is run on, for each image of the run
-    rate: float  # rows per second
+    rate: float  # rows per second in this process
     least: int = 0  # images without which the phase is left out
     most: int | None = None  # images that it takes at most
+    engine: Engine | None = None  # whose processes share the work
+    together: float = 1.0  # images in a unit, which one process works on
 
     def rows_for(self, images: int) -> float:
         """Rows for that many images."""
@@ -46,8 +50,15 @@ class Cost:
         return self.rows * (images if self.most is None else min(images, self.most))
 
     def seconds(self, images: int) -> float:
-        """Seconds for that many images."""
-        return self.rows_for(images) / self.rate if self.rate else 0.0
+        """Seconds for that many images; with an engine, as long as its last process is busy."""
+        if not self.rate:
+            return 0.0
+        alone = self.rows_for(images) / self.rate
+        if self.engine is None:
+            return alone
+        units = math.ceil((images if self.most is None else min(images, self.most)) / self.together)
+        rounds = math.ceil(units / self.engine.count)
+        return alone / self.engine.speedup * rounds * self.engine.count / max(units, 1)
 
 
 class _Enough(Exception):
@@ -112,7 +123,7 @@ def explaining(
     with suppress(_Enough):
         method.run(request_for(model, unit, labels, drawn, explanation.seed, trial), options)
     rows = trial.expected_rows or trial.first_rows + trial.rows
-    return Cost("explaining", rows / trial.together, trial.rate)
+    return Cost("explaining", rows / trial.together, trial.rate, engine=engine_of(model), together=together)
 
 
 def evaluating(
@@ -136,7 +147,14 @@ def evaluating(
         more = int((min(SECONDS, SHARE * in_all) - spent) * curves / spent)
         if more < 1:
             break
-    return Cost("evaluating", needed * _points(plan, rows, curves), rate)
+    pieces = units(range(len(images)), plan.span.pixels, model.signature.classes, model.device, plan.settings)
+    together = len(images) / len(pieces)
+    return Cost("evaluating", needed * _points(plan, rows, curves), rate, engine=engine_of(model), together=together)
+
+
+def engine_of(model: AnyClassifier) -> Engine | None:
+    """The engine whose processes share the work on a model, if there is one."""
+    return None if model.settings is None else model.settings.engine
 
 
 def _batches(plan: EvaluationPlan) -> Iterator[Batch]:
@@ -163,9 +181,9 @@ def _points(plan: EvaluationPlan, rows: int, curves: int) -> float:
     return rows / curves
 
 
-def examining(rate: float) -> Cost:
-    """The cost of exchanges and probes, at that many rows per second."""
-    return Cost("examining", passes(1), rate, FEWEST_IMAGES, MOST_IMAGES)
+def examining(rate: float, engine: Engine | None) -> Cost:
+    """The cost of exchanges and probes, at that many rows per second in this process."""
+    return Cost("examining", passes(1), rate, FEWEST_IMAGES, MOST_IMAGES, engine)
 
 
 def forward_rate(model: AnyClassifier, images: Dataset) -> float:

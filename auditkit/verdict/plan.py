@@ -105,10 +105,11 @@ def _plan(model: AnyClassifier, images: Dataset, request: AuditRequest, rule: st
         costs.insert(0, maps)
         if policy.randomisation is not None:
             stages, most = policy.randomisation.stages, policy.randomisation.images
-            costs.append(Cost("randomising", stages * maps.rows / _count(rule, model), maps.rate, most=most))
+            rows = stages * maps.rows / _count(rule, model)
+            costs.append(replace(maps, phase="randomising", rows=rows, most=most))
         request = replace(request, explanation=request.explanation.adapted_to(model))
     if policy.examination is not None:
-        costs.append(examining(measuring.rate))
+        costs.append(examining(measuring.rate, measuring.engine))
     return Plan(request, len(images), rule, tuple(costs))
 
 
@@ -125,7 +126,7 @@ def _may_learn(model: AnyClassifier, request: AuditRequest, rule: str, measuring
         return True
     options = explanation.resolved()[1]
     rows = _count(rule, model) * options.steps * options.distractors
-    return bool(request.policy.images_needed * rows * _BACKWARD / measuring.rate <= budget)
+    return replace(measuring, rows=rows * _BACKWARD).seconds(request.policy.images_needed) <= budget
 
 
 def _within(plans: list[Plan], budget: float) -> Plan:

@@ -243,6 +243,7 @@ def test_every_process_gets_a_gpu_that_cuda_sees(
     engine = model.settings.engine
     assert isinstance(engine, pool.Pool)
     assert [slot._start(slot._number) for slot in engine._slots] == gpus
+    assert engine.speedup == max(1, len(set(gpus)))
 
 
 @pytest.fixture

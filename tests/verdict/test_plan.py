@@ -91,6 +91,44 @@ def _plan(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch, *, maps:
     return plans.plan_audit(model, images, asked, budget, any_method=any_method)
 
 
+class _Workers:
+    def __init__(self, count: int, speedup: float) -> None:
+        self.count, self.speedup = count, speedup
+
+
+def _seconds(images: int, count: int, speedup: float, together: float = 1) -> float:
+    engine: Any = _Workers(count, speedup)
+    return Cost("evaluating", rows=10, rate=10, most=100, engine=engine, together=together).seconds(images)
+
+
+def test_workers_share_the_work_as_far_as_it_can_be_divided() -> None:
+    assert _seconds(80, 8, 8) == 10
+    assert _seconds(80, 8, 8, together=16) == 16  # five units
+    assert _seconds(16, 8, 8, together=16) == 16
+    assert _seconds(1000, 8, 8) == pytest.approx(100 / 8 * 104 / 100)  # 13 rounds
+    assert _seconds(3, 2, 1) == _seconds(4, 2, 1) == 4  # processes that share one processor
+    assert _seconds(0, 2, 1) == 0
+
+
+def test_workers_are_part_of_the_plan(folder: Path, tmp_path: Path) -> None:
+    explain = ["explain", folder / "model.onnx", folder / "images.npz", "-o", tmp_path / "maps", "--preset", "unit",
+               "--device", "cpu", "--method", "occlusion", "--dry-run"]  # fmt: skip
+    assert "on this machine" in command(*explain).stdout
+    assert "with 2 workers" in command(*explain, "--workers", "2").stdout
+
+
+def test_more_images_fit_into_a_budget_with_more_gpus(
+    model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Any = _Workers(8, 8)
+    monkeypatch.setattr(plans, "explaining", lambda *_: Cost("explaining", 20.0, 1.0, engine=engine))
+    monkeypatch.setattr(plans, "evaluating", lambda *_: Cost("evaluating", 2e5, 1e4, engine=engine))
+    request = AuditRequest(read_policy("standard"), Explanation("mask"))
+    assert plans.plan_audit(model, images, request, 1200, any_method=True).chosen == ()
+    engine.count = engine.speedup = 1
+    assert plans.plan_audit(model, images, request, 1200, any_method=True).chosen != ()
+
+
 def test_what_fits_is_done_as_asked(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _plan(model, images, monkeypatch, maps=1, figures=1, budget=1200)
     assert plan.request.explanation == Explanation("mask")
