@@ -77,7 +77,8 @@ def mean_interval(
     if np.all(np.abs(image_means - value) <= near):
         return _equal_values_interval(Interval(value, value, value, confidence, len(sums), method), bounds)
     means = _resampled_means(sums, counts, draws, seed)
-    ends = np.quantile(means, _levels(means, sums, counts, value, confidence, method))
+    positions = np.multiply(_levels(means, sums, counts, value, confidence, method), len(means) - 1)
+    ends = np.interp(positions, np.arange(len(means)), np.sort(means))  # quantiles; np.quantile takes ten times as long
     # Resampled means stay within the range of the images, except for rounding: no share is 1.0000000000000002.
     low, high = np.clip(ends, image_means.min(), image_means.max())
     return Interval(value, float(low), float(high), confidence, len(sums), method)

@@ -343,6 +343,7 @@ def test_the_gradient_is_checked_once_for_the_model_and_all_its_stages(
         return real(classifier, *words)
 
     monkeypatch.setattr(gradient, "_checked", watched)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # earlier tests may have checked the same graph
     fresh = auditkit.load(deep[0].file.path, preset="unit", settings=CPU), deep[1]
     found = measured(fresh, made(fresh, tmp_path))  # type: ignore[arg-type]
     assert len(found["series"]) == 2
