@@ -135,14 +135,15 @@ def evaluating(
     first = next(batches)
     deque(first.run_rows(np.zeros((1, 4), np.int32)), maxlen=0)  # what is done once
     needed = _curves_needed(plan, first, bundles, controls=settings.controls)
-    curves, rows, spent, more = 0, 0, 0.0, 1
+    curves, rows, spent, rate, more = 0, 0, 0.0, 0.0, 1
     for batch in chain([first, first], batches):
         begin, counted = time.perf_counter(), list[int]()
         part = list(batch.curves.values())[:more]
         measure_curves(batch.run_rows, part, plan.span, plan.settings, batch.label_set, counted.append)
         latest = time.perf_counter() - begin
         curves, rows, spent = curves + len(part), rows + sum(counted), spent + latest
-        rate = sum(counted) / max(latest, 1e-6)  # of the latest part, whose batches are the fullest
+        # The latest part has the fullest batches, and is the fastest unless something else held it up.
+        rate = max(rate, sum(counted) / max(latest, 1e-6))
         in_all = len(images) * needed * spent / curves
         more = int((min(SECONDS, SHARE * in_all) - spent) * curves / spent)
         if more < 1:
