@@ -51,7 +51,7 @@ def examine(
         with plans.trial(output):
             number = min(len(dataset), MOST_IMAGES)
             rate = estimate.forward_rate(classifier, dataset)
-            costs = [estimate.examining(rate, estimate.engine_of(classifier))]
+            costs = [estimate.examining(rate, classifier.engine)]
             if heatmaps is None:
                 maker = run.few_passes(explanation, classifier)
                 costs.insert(0, estimate.explaining(classifier, dataset, maker, None, rate))

@@ -43,8 +43,8 @@ def announce(
     fields = [("plan", what)]
     fields += [(_WORK[phase], f"{count:,.0f} rows, about {duration(seconds[phase])}")
                for phase, count in rows.items() if count]  # fmt: skip
-    processes = max((cost.engine.count for cost in costs if cost.engine is not None), default=1)
-    where = "on this machine" if processes == 1 else f"with {processes} workers"
+    engine = next(filter(None, (cost.engine for cost in costs)), None)
+    where = "on this machine" if engine is None else f"with {engine.count} worker{'s' * (engine.count > 1)}"
     fields += [("total", f"about {duration(total)} {where}"), *further]
     ways = list(shorter)
     if ways:

@@ -122,6 +122,11 @@ class OnnxClassifier(_WithCard):
         how = f"{self.settings.device}, {self.settings.precision}"
         return f"OnnxClassifier({self.file.path.name}, {self._takes_and_gives()}, {how})"
 
+    @property
+    def engine(self) -> Engine | None:
+        """The engine that runs units of work with this model, if it is not this process alone."""
+        return self.settings.engine
+
     def use_engine(self, engine: Engine) -> None:
         """Let units of work run in the processes of an engine."""
         self.settings, self.requested = replace(self.settings, engine=engine), replace(self.requested, engine=engine)
@@ -181,6 +186,7 @@ class CallableClassifier(_WithCard):
     file: None = None
     identity: None = None
     settings: None = None
+    engine: None = None
     requested = Settings()
     device = CPU  # where the function computes is its own business; masks and units are those of a CPU
 

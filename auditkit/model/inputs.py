@@ -53,13 +53,13 @@ class ImageInput:
 
 def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
     """The image input of a model; raises BadInput with what the file takes instead."""
-    inputs, unread = _read_inputs(proto.graph)
+    inputs, unused = _used_inputs(proto.graph)
     images = [v for v in inputs if v.type.tensor_type.elem_type in _DTYPES]
     candidates = [v for v in images if (dims := _dims(v)) is None or len(dims) == 4]
     if overrides.input is not None:
         candidates = [value for value in inputs if value.name == overrides.input]
         if not candidates:
-            raise BadInput(f"the model reads no input '{overrides.input}'; it reads {_listed(inputs)}.")
+            raise BadInput(f"the model uses no input '{overrides.input}'; it uses {_listed(inputs)}.")
     if not candidates:
         raise BadInput(_no_image_sentence(inputs))
     if len(candidates) > 1:
@@ -71,17 +71,17 @@ def find_image(proto: onnx.ModelProto, overrides: Overrides) -> ImageInput:
         raise BadInput(f"besides the image '{chosen.name}' the model needs {_listed(other)}; {remedy}")
     image = _described(proto.graph, chosen, overrides)
     guesses = [f"input '{v.name}' is a switch, set to {str(switched_off(v).item()).lower()}" for v in switches]
-    guesses += [f"input '{value.name}' is left out, since no node reads it" for value in unread]
+    guesses += [f"input '{value.name}' is left out, since no output depends on it" for value in unused]
     return replace(
         image, switches=tuple(v.name for v in switches), guesses=(*image.guesses, *guesses, *_kept_defaults(proto))
     )
 
 
-def _read_inputs(graph: onnx.GraphProto) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
-    """The inputs that nodes read, and the others; where nodes read none, all count as read."""
-    inputs, read = edit.real_inputs(graph), edit.names_read(*graph.node)
-    used = [value for value in inputs if value.name in read]
-    return used or inputs, [value for value in inputs if used and value.name not in read]
+def _used_inputs(graph: onnx.GraphProto) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
+    """The inputs that outputs depend on, and the others; where outputs depend on none, all count as used."""
+    inputs, needed = edit.real_inputs(graph), edit.ancestors(graph, [value.name for value in graph.output])
+    used = [value for value in inputs if value.name in needed]
+    return used or inputs, [value for value in inputs if used and value.name not in needed]
 
 
 def _is_switch(value: onnx.ValueInfoProto) -> bool:

@@ -152,9 +152,9 @@ def execute(
     Returns the units that it failed on, and those not begun. The work runs in the processes of the model's engine, or
     else in threads of this one; `at_once` units are on a device at a time, by default as many as it likes.
     """
-    engine, at_once = None if model.settings is None else model.settings.engine, at_once or model.device.units_at_once
-    if engine is not None:
-        return engine.run(work, units, keep, tick, at_once)
+    at_once = at_once or model.device.units_at_once
+    if model.engine is not None:
+        return model.engine.run(work, units, keep, tick, at_once)
     return execute_here(work, units, keep, tick, at_once, units_ahead())
 
 

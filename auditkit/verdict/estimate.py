@@ -43,22 +43,24 @@ class Cost:
     engine: Engine | None = None  # whose processes share the work
     together: float = 1.0  # images in a unit, which one process works on
 
+    def _taken(self, images: int) -> int:
+        """How many of the images the phase takes."""
+        if images < self.least:
+            return 0
+        return images if self.most is None else min(images, self.most)
+
     def rows_for(self, images: int) -> float:
         """Rows for that many images."""
-        if images < self.least:
-            return 0.0
-        return self.rows * (images if self.most is None else min(images, self.most))
+        return self.rows * self._taken(images)
 
     def seconds(self, images: int) -> float:
-        """Seconds for that many images; with an engine, as long as its last process is busy."""
-        if not self.rate:
-            return 0.0
-        alone = self.rows_for(images) / self.rate
-        if self.engine is None:
-            return alone
-        units = math.ceil((images if self.most is None else min(images, self.most)) / self.together)
-        rounds = math.ceil(units / self.engine.count)
-        return alone / self.engine.speedup * rounds * self.engine.count / max(units, 1)
+        """Seconds for that many images; with an engine, until its last process is done."""
+        seconds = self.rows_for(images) / self.rate if self.rate else 0.0
+        if self.engine is None or not seconds:
+            return seconds
+        number, processes = math.ceil(self._taken(images) / self.together), self.engine.count
+        rounds = math.ceil(number / processes)
+        return seconds / self.engine.speedup * rounds * processes / number
 
 
 class _Enough(Exception):
@@ -123,7 +125,7 @@ def explaining(
     with suppress(_Enough):
         method.run(request_for(model, unit, labels, drawn, explanation.seed, trial), options)
     rows = trial.expected_rows or trial.first_rows + trial.rows
-    return Cost("explaining", rows / trial.together, trial.rate, engine=engine_of(model), together=together)
+    return Cost("explaining", rows / trial.together, trial.rate, engine=model.engine, together=together)
 
 
 def evaluating(
@@ -150,12 +152,7 @@ def evaluating(
             break
     pieces = units(range(len(images)), plan.span.pixels, model.signature.classes, model.device, plan.settings)
     together = len(images) / len(pieces)
-    return Cost("evaluating", needed * _points(plan, rows, curves), rate, engine=engine_of(model), together=together)
-
-
-def engine_of(model: AnyClassifier) -> Engine | None:
-    """The engine whose processes share the work on a model, if there is one."""
-    return None if model.settings is None else model.settings.engine
+    return Cost("evaluating", needed * _points(plan, rows, curves), rate, engine=model.engine, together=together)
 
 
 def _batches(plan: EvaluationPlan) -> Iterator[Batch]:

@@ -74,7 +74,7 @@ def _work(images: Path, out: Path, workers: Workers) -> OnnxClassifier:
 
 
 def _closed(model: OnnxClassifier) -> None:
-    engine = model.settings.engine
+    engine = model.engine
     assert isinstance(engine, pool.Pool)
     engine.close()
 
@@ -240,7 +240,7 @@ def test_every_process_gets_a_gpu_that_cuda_sees(
     assert isinstance(model, OnnxClassifier)
     model.device = CUDA
     Workers("3").serve(model)
-    engine = model.settings.engine
+    engine = model.engine
     assert isinstance(engine, pool.Pool)
     assert [slot._start(slot._number) for slot in engine._slots] == gpus
     assert engine.speedup == max(1, len(set(gpus)))
@@ -336,7 +336,7 @@ def test_every_other_kind_of_device_is_compared_with_strict_float32(
     Workers("2").serve(model)
     dataset = Dataset.open(images, model.signature.classes)
     plan = plan_evaluation(model, dataset, {}, SETTINGS, None)
-    engine = model.settings.engine
+    engine = model.engine
     assert engine is not None
     here = device_name("cpu")
     assert engine.on_each_kind(runtime_check._Comparing(plan), here, "a model") == {}

@@ -325,38 +325,40 @@ def test_what_is_no_image_is_refused_by_its_shape(dims: Any, kind: int, words: s
         find_image(taking(dims, kind), Overrides())
 
 
-def _read_too(model: onnx.ModelProto, name: str, dims: list[int], kind: int = TensorProto.FLOAT) -> None:
-    """Add an input, and a node that reads it."""
+def _used_too(model: onnx.ModelProto, name: str, dims: list[int], kind: int = TensorProto.FLOAT) -> None:
+    """Add an input, and an output that depends on it."""
     model.graph.input.append(onnx_models.value(name, dims, kind))
     model.graph.node.append(node("Identity", [name], [f"{name} again"]))
+    model.graph.output.append(onnx_models.value(f"{name} again", None, kind))
 
 
-def test_inputs_that_no_node_reads_are_left_out() -> None:
+def test_inputs_that_no_output_depends_on_are_left_out() -> None:
     model = taking(["N", 3, 8, 8])
     for name, dims in (("image_info", ["N", 3]), ("mask", ["N", 3, 8, 8]), ("training", [])):
         model.graph.input.append(onnx_models.value(name, dims))
+    model.graph.node.append(node("Identity", ["mask"], ["read for nothing"]))
     found = find_image(model, Overrides())
     assert (found.name, found.switches) == ("image", ())
     assert found.guesses[-3:] == tuple(
-        f"input '{name}' is left out, since no node reads it" for name in ("image_info", "mask", "training")
+        f"input '{name}' is left out, since no output depends on it" for name in ("image_info", "mask", "training")
     )
-    with pytest.raises(BadInput, match="reads no input 'mask'; it reads 'image'"):
+    with pytest.raises(BadInput, match="uses no input 'mask'; it uses 'image'"):
         find_image(model, Overrides(input="mask"))
 
 
 def test_switches_are_turned_off_and_other_inputs_refused() -> None:
     model = taking(["N", 3, 8, 8])
-    _read_too(model, "training", [], TensorProto.BOOL)
+    _used_too(model, "training", [], TensorProto.BOOL)
     found = find_image(model, Overrides())
     assert found.switches == ("training",)
     assert "set to false" in found.guesses[0]
-    _read_too(model, "keep_prob", [])
-    _read_too(model, "net/dropout_rate", [1])
+    _used_too(model, "keep_prob", [])
+    _used_too(model, "net/dropout_rate", [1])
     guesses = find_image(model, Overrides()).guesses
     assert guesses[1:] == (
         "input 'keep_prob' is a switch, set to 1.0", "input 'net/dropout_rate' is a switch, set to 0.0",
     )  # fmt: skip
-    _read_too(model, "strained", [])
+    _used_too(model, "strained", [])
     with pytest.raises(BadInput, match=r"besides the image 'image' the model needs 'strained' float\[\]"):
         find_image(model, Overrides())
 

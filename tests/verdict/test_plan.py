@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import auditkit
-from auditkit.cli.plans import shorter_audit
+from auditkit.cli.plans import Output, announce, shorter_audit
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
@@ -115,6 +115,12 @@ def test_workers_are_part_of_the_plan(folder: Path, tmp_path: Path) -> None:
                "--device", "cpu", "--method", "occlusion", "--dry-run"]  # fmt: skip
     assert "on this machine" in command(*explain).stdout
     assert "with 2 workers" in command(*explain, "--workers", "2").stdout
+
+
+def test_one_worker_may_be_on_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    engine: Any = _Workers(1, 0.5)
+    announce(Output(dry_run=True, as_json=False, quiet=False), "maps", [Cost("explaining", 10, 10, engine=engine)], 60)
+    assert "about 2 min with 1 worker" in capsys.readouterr().out
 
 
 def test_more_images_fit_into_a_budget_with_more_gpus(

@@ -88,11 +88,11 @@ class _Comparing:
 
 def check_other_kinds(plan: EvaluationPlan) -> None:
     """RuntimeFailure if an engine has a kind of device besides this process's on which a figure changes too much."""
-    settings = plan.model.settings
-    if settings is None or settings.engine is None:
+    settings, engine = plan.model.settings, plan.model.engine
+    if settings is None or engine is None:
         return
     subject = f"{plan.model.identity} in {settings.precision}"
-    runtimes = settings.engine.on_each_kind(_Comparing(plan), device_name(settings.device), subject)
+    runtimes = engine.on_each_kind(_Comparing(plan), device_name(settings.device), subject)
     for kind, runtime in runtimes.items():
         if runtime.matters:
             name, change = max(runtime.changes.items(), key=itemgetter(1))

@@ -124,8 +124,7 @@ class MapWriter:
 
     def write(self, units: Sequence[MapUnit], on_failure: OnFailure) -> list[FailedImage]:
         """Make the maps of all units; `on_failure` takes those that the model fails on. Images that cannot be read."""
-        settings = self.making.model.settings
-        if settings is None or settings.engine is None:
+        if self.making.model.engine is None:
             failed = self._write_here(units, on_failure)
         else:
             failed = self._write_by_engine(units, on_failure)

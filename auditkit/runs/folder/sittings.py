@@ -26,7 +26,7 @@ def logged(out: Path, model: AnyClassifier, command: tuple[str, ...] = ()) -> It
     where = None if model.settings is None else location(model.device.name)  # a function's device is its own business
     _heal(out)
     _log(out, {"started": provenance.now(), "command": list(command), "where": where})
-    engine = None if model.settings is None else model.settings.engine
+    engine = model.engine
     if engine is None:
         yield _first_start(out)
         return
@@ -39,8 +39,7 @@ def logged(out: Path, model: AnyClassifier, command: tuple[str, ...] = ()) -> It
 
 def has_own_log(model: AnyClassifier, *, shard: bool) -> bool:
     """Whether work outside of an audit is logged: with several workers, or as a shard."""
-    engine = None if model.settings is None else model.settings.engine
-    return shard if engine is None else engine.on_unit is None  # else an audit logs it with its own
+    return shard if model.engine is None else model.engine.on_unit is None  # else an audit logs it with its own
 
 
 def units_logged(
