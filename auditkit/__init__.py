@@ -1,5 +1,9 @@
 """auditkit: audits image classifiers through their ONNX files."""
 
+from auditkit import telemetry as _telemetry
+
+_telemetry.switch_off()  # before anything can import onnxruntime
+
 TYPE_CHECKING = False  # as typing has it, whose import takes longer than all else here
 if TYPE_CHECKING:
     from auditkit.api import audit, evaluate, examine, explain

@@ -15,6 +15,7 @@ Node = TypeVar("Node", bound=ast.AST)
 PACKAGE = Path(auditkit.__file__).parent
 # Lowest first; a module may import from its own floor and from those below.
 FLOORS = (
+    "telemetry",
     "errors",
     "arrays",
     "cores",
