@@ -28,7 +28,11 @@ from auditkit.arrays import Array
 from auditkit.errors import AuditError, ModelFailure, RuntimeFailure
 from auditkit.model.messages import SUPPORTED, Channel, Message, Slot, Value, packed, size_of, unpacked
 
-START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.model.worker_main import main; main()"
+START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from importlib import import_module; "
+    "import_module(sys.argv[4]).main()"
+)
+MODELS = "auditkit.model.worker_main"  # what a worker runs by default
 # Each thread of a numerical library reserves memory, and dozens of them reserve more than the limit.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _WATCH_SECONDS = 0.25
@@ -78,11 +82,11 @@ class _Lane:
 class _Process:
     """One child process and the calls that it is busy with."""
 
-    def __init__(self, name: str, memory_bytes: int | None) -> None:
+    def __init__(self, name: str, memory_bytes: int | None, module: str) -> None:
         """`name` appears in messages; with more resident memory than `memory_bytes` it is stopped."""
         ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        arguments = json.dumps(import_path()), str(theirs.fileno()), str(memory_bytes or 0)
+        arguments = json.dumps(import_path()), str(theirs.fileno()), str(memory_bytes or 0), module
         self._child = subprocess.Popen(
             [sys.executable, "-I", "-c", START, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=self._errors, pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, **_ONE_THREAD},
@@ -101,7 +105,7 @@ class _Process:
         threading.Thread(target=_watch, args=(weakref.ref(self), self._child), daemon=True).start()
 
     def call(self, method: str, number: int | None, arguments: Sequence[Value], seconds: float | None = None) -> Value:
-        """What a method of an object in the worker returns, or a function of worker_main if `number` is None."""
+        """What a method of an object in the worker returns, or a function of its module if `number` is None."""
         arrays: list[Array] = []
         request: Message = {"method": method, "number": number, "arguments": packed(arguments, arrays, self._number_of)}
         with self._lane(seconds or max(_LEAST_SECONDS, _TIMES_SLOWEST * self._slowest.get(method, 0))) as lane:
@@ -265,11 +269,11 @@ def import_path() -> list[str]:
 
 
 class Worker:
-    """A worker for the graphs of one file, started when it is first needed and replaced when it is lost."""
+    """A worker, such as for the graphs of one file, started when it is first needed and replaced when it is lost."""
 
-    def __init__(self, name: str, memory_bytes: int | None = None) -> None:
-        """`name` appears in messages; `memory_bytes` of main memory is what it may hold."""
-        self.name, self.memory_bytes = name, memory_bytes
+    def __init__(self, name: str, memory_bytes: int | None = None, module: str = MODELS) -> None:
+        """`name` appears in messages; `memory_bytes` of main memory is what it may hold; it runs main of `module`."""
+        self.name, self.memory_bytes, self.module = name, memory_bytes, module
         self._process: _Process | None = None
         self._lock = threading.Lock()
 
@@ -277,14 +281,16 @@ class Worker:
     def process(self) -> _Process:
         """The running child."""
         if not SUPPORTED:
-            raise RuntimeFailure("models run in worker processes, which need Linux or macOS; use WSL on Windows.")
+            raise RuntimeFailure(
+                "models run and images are decoded in worker processes, which need Linux or macOS; use WSL on Windows."
+            )
         with self._lock:
             if self._process is None or self._process.lost is not None:
-                self._process = _Process(self.name, self.memory_bytes)
+                self._process = _Process(self.name, self.memory_bytes, self.module)
             return self._process
 
     def call(self, function: str, *arguments: Value, seconds: float | None = None) -> Value:
-        """What a function of worker_main returns."""
+        """What a function of the module returns."""
         return self.process.call(function, None, arguments, seconds)
 
     def close(self) -> None:
