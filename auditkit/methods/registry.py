@@ -28,6 +28,14 @@ class Method:
     prepare: Callable[[AnyClassifier, Any], object] = gradients.prepare  # where a gradient is needed
     qualities: Mapping[str, mask.Quality] = field(default_factory=dict)  # by name; the first is the default
 
+    @property
+    def explains_each_image(self) -> bool:
+        """Whether its maps come from the model and the image alone, so that none is that of another image.
+
+        The maps of a control ignore the model, and those of a masking network are whatever its file makes.
+        """
+        return self.needs != "nothing" and self.options is not masking_network.MaskingNetwork
+
     def together(self, model: AnyClassifier) -> int:
         """Images per request for this model; methods that learn keep each image's maps as they finish."""
         if self.learns:

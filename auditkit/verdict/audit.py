@@ -295,7 +295,7 @@ def _measure_batch(
     else:
         with phase("evaluating") as progress:
             summary = evaluate(model, images, usable, settings, store, progress, request.infill_pool, earlier)
-        results = run_results(summary)
+        results = run_results(summary, explained)
     run = replace(
         results.run, refused_bundles=refused,
         bundle_models={name: bundle.header.model for name, bundle in bundles.items()},

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from auditkit import __version__
+from auditkit.methods.registry import METHODS
 from auditkit.runs.evaluation.settings import Evaluation
+from auditkit.runs.folder.figures import Explained, Flag
 from auditkit.runs.folder.results import Results, RunFacts, Subject, Tool
 from auditkit.runs.summary.groups import by_group
 from auditkit.runs.summary.summarise import Summary
@@ -31,8 +33,8 @@ def without_figures(subject: Subject, settings: Evaluation, environment: Mapping
     )  # fmt: skip
 
 
-def results(summary: Summary) -> Results:
-    """The results of a run that kept its rows."""
+def results(summary: Summary, explained: Explained | None = None) -> Results:
+    """The results of a run that kept its rows; `explained` says how it made its maps, if it did."""
     record = summary.record
     if record is None:
         raise ValueError("an evaluation in memory has no results to keep")
@@ -47,7 +49,19 @@ def results(summary: Summary) -> Results:
         controls=tuple(metric for metric in summary.metrics if metric.is_control),
         comparisons=summary.comparisons, classes=summary.classes,
         classes_are="predicted" if np.isnan(summary.table.truth).all() else "given",
-        reliability=summary.reliability, points=summary.points, flags=summary.flags,
+        reliability=summary.reliability, points=summary.points, flags=_flags(summary, explained),
         failed_images=summary.failed_images, limitations=LIMITATIONS,
         groups=by_group(summary.samples, groups, summary.points) if groups else None,
+        explained=explained,
     )  # fmt: skip
+
+
+def _flags(summary: Summary, explained: Explained | None) -> tuple[Flag, ...]:
+    """The flags, without those that accuse a run's own maps of being those of other images.
+
+    Where a model looks at the same place in several images, its maps are alike. Maps that somebody supplied may
+    have been copied; maps that the run made from each image were not.
+    """
+    if explained is None or not METHODS[explained.request.method].explains_each_image:
+        return summary.flags
+    return tuple(flag for flag in summary.flags if flag.kind != "position-only")

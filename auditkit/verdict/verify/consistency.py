@@ -225,7 +225,7 @@ def check_summary(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     record = RunRecord.of(recorded.results)
     expected_results = without_figures(record.subject, recorded.settings, record.environment)
     if summary is not None:
-        expected_results = results(summary)
+        expected_results = results(summary, recorded.results.explained)
     expected, plain = expected_results.to_json(), dict(recorded.plain)
     left_out = {*NOT_SUMMED_UP, *(("limitations",) if recorded.other_version else ())}
     runs = [{name: to_object(facts).get(name) for name in SUMMED_UP}
