@@ -13,6 +13,7 @@ from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, unknown
+from auditkit.evidence.salt import parse as parse_salt
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier, load
@@ -80,15 +81,16 @@ def explain(
 def audit(
     model: Model, images: Images, out: PathLike, heatmaps: Heatmaps = (), *, method: str | None = None,
     policy: PathLike = "standard", pool: Images | None = None, baseline: PathLike | None = None,
-    fail_on: str | None = None, until_decided: bool = False, limit: int | None = None, size: Size | float | None = None,
-    preset: str | None = None, **options: Any,
+    fail_on: str | None = None, until_decided: bool = False, limit: int | None = None, salt: str | None = None,
+    size: Size | float | None = None, preset: str | None = None, **options: Any,
 ) -> Results:  # fmt: skip
     """The results with checks and verdict; the report and all evidence are in the folder `out`.
 
     `model`, `size` and `preset` are as in `explain`. Without `heatmaps`, maps are made by `method` (mask by default)
     with its `options`. `policy` is the name of one that comes with auditkit (explore, standard, strict) or a TOML file.
     With `until_decided`, images are taken batch by batch until every check that counts is decided; `limit` is how many
-    are taken at most.
+    are taken at most. Which images come first, and all else that is left to chance, follows from a salt that is drawn
+    for the audit; give the `salt` of an earlier one (`results.run.salt`) to repeat it.
     """
     rules, bundles = read_policy(policy), _open_bundles(heatmaps)
     image_size, method_options = _split_size(model, size, options)
@@ -98,8 +100,9 @@ def audit(
     explanation = None if bundles else Explanation(method or "mask", None, method_options, rules.evaluation.seed)
     earlier = None if baseline is None else Path(baseline)
     request = auditing.AuditRequest(
-        rules, explanation, fail_on, earlier, bundles=bundles, taking=Taking(until_decided, limit)
-    )
+        rules, explanation, fail_on, earlier, bundles=bundles, taking=Taking(until_decided, limit),
+        salt=None if salt is None else parse_salt(salt),
+    )  # fmt: skip
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
     return auditing.audit(classifier, dataset, replace(request, pool=infill_pool), Path(out))
 

@@ -41,17 +41,18 @@ def audit(
     fail_on: Annotated[str | None, typer.Option(
         help="Lowest severity that fails: low, medium, high or critical; overrides the policy.")] = None,
     until_decided: Annotated[bool, typer.Option("--until-decided", help=(
-        "Take images batch by batch, in an order that the seed fixes, until every check is decided."))] = False,
+        "Take images batch by batch, in an order that nobody can choose, until every check is decided."))] = False,
     budget: Annotated[str | None, typer.Option(help=(
         "Time limit, such as 90s, 10m or 1h; the plan says what is left out to keep it. "
         "On a CPU, 20m by default and 3m for a first look; none sets no limit."))] = None,
     limit: options.Limit = None,
     labels: Annotated[str | None, typer.Option(help="all, topK, f>=p or a list, in place of the policy's.")] = None,
     steps: Annotated[str | None, typer.Option(help="Points of a curve, in place of the policy's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers, in place of the policy's.")] = None,
+    salt: Annotated[str | None, typer.Option(metavar="HEX", help=(
+        "The salt of an earlier audit, to repeat its random draws; by default a new one is drawn."))] = None,
     shard: options.ShardOption = None,
     commit_to: Annotated[Path | None, typer.Option(metavar="FILE", help=(
-        "Write the digests of policy, model and images, and the seed, to this file before the model sees an image."
+        "Write the digests of policy, model and images, and the salt, to this file before the model sees an image."
         ))] = None,
     sign: Annotated[Path | None, typer.Option(
         metavar="KEY", help="Sign the finished run with this private key (see auditkit sign).")] = None,
@@ -64,20 +65,19 @@ def audit(
 ) -> None:  # fmt: skip
     """Judge a model's heatmaps, supplied or made here, by a policy, and write a report that can be filed.
 
-    It first prints a plan with the time that it will take. With labels, steps or a seed other than the policy's, it
-    cannot pass. Exit code 0: passed, 1: failed, 2: bad input, 3: undecided, 4: the machine failed.
+    It first prints a plan with the time that it will take. With labels or steps other than the policy's, it cannot
+    pass. Exit code 0: passed, 1: failed, 2: bad input, 3: undecided, 4: the machine failed.
     Run the same command again to resume a run that was cut short.
 
     Example: auditkit audit vendor.onnx images/ --heatmaps maps --policy standard -o run
     """
     from auditkit.evidence import attestation
-    from auditkit.evidence.commitment import Commitment, commit
+    from auditkit.evidence.salt import parse as parse_salt
     from auditkit.metrics.curves import parse_steps
     from auditkit.runs.evaluate import open_bundles, units_of
     from auditkit.runs.executor import Shard
     from auditkit.runs.explain import Explanation
     from auditkit.runs.folder.figures import Taking
-    from auditkit.runs.folder.results import PolicyName
     from auditkit.verdict import audit as audits
     from auditkit.verdict import plan as plans
     from auditkit.verdict import shards
@@ -93,25 +93,26 @@ def audit(
     any_method, folder = not any(makers.values()), out or Path(f"{model.stem}-audit")
     request = audits.AuditRequest(
         rules, None, fail_on, baseline, tuple(sys.argv), open_bundles(heatmaps or []), None,
-        Taking(until_decided, limit), labels, parse_steps(steps) if steps else None, seed,
+        Taking(until_decided, limit), labels, parse_steps(steps) if steps else None,
+        None if salt is None else parse_salt(salt),
     )  # fmt: skip
     if not heatmaps:
         chosen = options.method_options(option, quality)
-        explanation = Explanation(method or "mask", None, chosen, request.evaluation.seed, gradient)
+        explanation = Explanation(method or "mask", None, chosen, rules.evaluation.seed, gradient)
         explanation.resolved()  # refuses unknown options before the model is opened
         request = replace(request, explanation=explanation)
     plans.budget_of(budget or "none", request, "cpu")  # refuses a bad one before the model is opened
     part = None if shard is None else Shard.parse(shard)
     if part is not None:
         shards.require_divisible(request)
+        if not dry_run:
+            shards.require_salt(request)
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
     request, output = replace(request, pool=infill_pool), Output(dry_run, as_json, quiet)
     audits.require_startable(classifier, dataset, request, folder)
     units_of(classifier, dataset, request.evaluation, part)  # refuses too many shards before anything is written
     if commit_to is not None and not dry_run:
-        fixed = Commitment(PolicyName(rules.name, rules.sha256), classifier.identity, dataset.digest(), len(dataset),
-                           request.evaluation.seed)  # fmt: skip
-        request = replace(request, commitment=commit(commit_to, fixed))
+        request = audits.committed(classifier, dataset, request, commit_to, folder)
     if part is not None:
         _audit_shard(classifier, dataset, request, folder, part, output)
         return

@@ -34,7 +34,7 @@ ImagesPath = Annotated[Path, typer.Argument(metavar="IMAGES", help="Images: fold
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Limit = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Use at most N images; their names (and audit's seed) fix which."),
+    typer.Option(min=1, metavar="N", help="Use at most N images; their content (and audit's salt) fixes which."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and the estimated time, then stop.")]
 ShardOption = Annotated[str | None, _run_option("--shard", metavar="I/N", help=(

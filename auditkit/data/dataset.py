@@ -157,15 +157,18 @@ class Dataset(Listing):
             groups={name: tuple(values[index] for index in chosen) for name, values in self.groups.items()},
         )  # fmt: skip
 
-    def shuffled(self, seed: int) -> "Dataset":
-        """The images in an order that nobody picks: by the SHA256 of the seed and their names."""
-        names = [f"{seed} {name}".encode("utf-8", "surrogateescape") for name in self.ids]
-        keys = [hashlib.sha256(name).digest() for name in names]
-        return self.select(sorted(range(len(self)), key=keys.__getitem__))
+    def order(self, seed: int) -> list[int]:
+        """The positions of the images by the SHA256 of the seed and their content, whatever their names are.
+
+        Copies of one image stay in the order in which they are listed.
+        """
+        prefix = f"{seed} ".encode()
+        keys = [hashlib.sha256(prefix + digest).digest() for digest in self._image_digests()]
+        return sorted(range(len(self)), key=keys.__getitem__)
 
     def sample(self, count: int, seed: int = 0) -> "Dataset":
-        """The first of them in that order."""
-        return self.shuffled(seed).select(range(min(count, len(self))))
+        """The first images in that order."""
+        return self.select(self.order(seed)[:count])
 
     def digest(self) -> str:
         """SHA256 over the ids, labels, boxes and groups, and over the content of all images and masks."""
@@ -186,6 +189,13 @@ class Dataset(Listing):
             members[name] = {group: tuple(image for value, image in pairs if value == group)
                              for group in sorted({*values} - {""})}  # fmt: skip
         return members or None
+
+    def _image_digests(self) -> list[bytes]:
+        """SHA256 of each image's file, or of its pixels."""
+        if self.has_files:
+            return file_digests([*self.images])
+        pictures = map(self.read, range(len(self)))
+        return [hashlib.sha256(np.asarray(picture).tobytes()).digest() for picture in pictures]
 
     def _contents(self) -> Iterator[bytes]:
         if self.file is not None:

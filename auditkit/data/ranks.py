@@ -20,7 +20,7 @@ _INDEX_MASK = np.uint64(2**32 - 1)
 
 
 def map_seed(seed: int, image: str, label: int) -> int:
-    """The seed of one map's shuffle; it depends on nothing else in the run."""
+    """The seed of what is drawn for one map; `image` is a digest, or the name where a method draws."""
     digest = hashlib.blake2b(f"{seed}\0{image}\0{label}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from auditkit.data.atomic_write import write_whole
 from auditkit.errors import BadInput
+from auditkit.evidence import salt as salts
+from auditkit.evidence.timestamp import Stamp
 from auditkit.records import from_json, parse_object, to_object
 from auditkit.regular_files import read_named
 from auditkit.runs.folder import provenance
@@ -31,9 +33,9 @@ class Commitment:
     model: str  # its identity, external data included
     images: str  # the digest of their list
     count: int
-    seed: int
+    salt: str
     written: str = ""
-    schema_version: int = 1
+    schema_version: int = 2
 
     @classmethod
     def of(cls, results: Results) -> "Commitment":
@@ -42,11 +44,11 @@ class Commitment:
         images, count = (taken.digest, taken.count) if taken else (subject.images.digest, subject.images.count)
         name = PolicyName(policy.name, policy.sha256) if policy else PolicyName(None, None)
         model = subject.model.identity if isinstance(subject.model, ModelFile) else subject.model
-        return cls(name, model, images, count, results.settings.seed)
+        return cls(name, model, images, count, results.run.salt or "")
 
     def difference(self, other: "Commitment") -> str:
         """What another one fixes differently; empty if they agree but for the time."""
-        names = ("policy", "model", "images", "count", "seed")
+        names = ("policy", "model", "images", "count", "salt")
         return next((name for name in names if getattr(self, name) != getattr(other, name)), "")
 
 
@@ -56,6 +58,19 @@ def parse(content: bytes, where: object) -> Commitment:
     if not _TIME.fullmatch(commitment.written):  # times are compared as texts
         raise BadInput(f"{where} does not say when it was written, such as 2026-01-31T09:30:00Z.")
     return commitment
+
+
+def salt_of(path: Path) -> str | None:
+    """The salt that a file commits to; None if there is no file."""
+    return parse(read_named(path, _MOST_BYTES), path).salt if path.exists() else None
+
+
+def salt_of_run(files: Mapping[str, bytes]) -> str:
+    """The salt of a run that carries these files; a time stamp changes it, so that it cannot be known before."""
+    salt = salts.parse(parse(files[COMMITMENT], COMMITMENT).salt)
+    if STAMP not in files:
+        return salt
+    return salts.stamped(salt, Stamp.parse(files[STAMP], STAMP).attributes)
 
 
 def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:
@@ -68,7 +83,12 @@ def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:
     if difference:
         raise BadInput(f"{path} commits to another {difference} and will not be overwritten; choose another file.")
     stamp = path.with_suffix(Path(STAMP).suffix)
-    return {COMMITMENT: content} | ({STAMP: read_named(stamp, _MOST_BYTES)} if stamp.exists() else {})
+    if not stamp.exists():
+        return {COMMITMENT: content}
+    token = read_named(stamp, _MOST_BYTES)
+    for problem in Stamp.parse(token, stamp).problems(content, path.name):
+        raise BadInput(f"{stamp} cannot be used: {problem}. Have {path} stamped, or remove {stamp}.")
+    return {COMMITMENT: content, STAMP: token}
 
 
 def carry(files: Mapping[str, bytes], run: Path, started: str) -> None:

@@ -139,7 +139,8 @@ def taken(results: Results) -> str:
     if results.run.taken is None:
         return ""
     number = f"{results.subject.images.count:,} of {count(results.run.taken.count, 'image')}"
-    return f"{number}, taken in an order fixed before the run (by the SHA256 of the seed and each name)"
+    how = "by the SHA256 of the seed, which follows from the salt, and of each image"
+    return f"{number}, taken in an order fixed before the run ({how})"
 
 
 def subject_line(results: Results) -> list[tuple[str, str]]:
@@ -259,7 +260,7 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
         ("Precision, measured", _precision(results)),
         ("Run", [("started", run.started, False), ("ended", run.ended, False), ("command", command, True),
                  ("git commit", run.git_commit, True), ("rows", run.rows, False), ("pool", run.pool, True),
-                 ("results.json, sha256", digest, True)]),
+                 ("salt", run.salt, True), ("results.json, sha256", digest, True)]),
     ]  # fmt: skip
     return [(head, [(what, _value_text(value), mono) for what, value, mono in facts if value not in (None, "")])
             for head, facts in groups]  # fmt: skip

@@ -19,7 +19,7 @@ from auditkit.methods.registry import METHODS, Method
 from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.faithfulness import default_labels
 from auditkit.model.classifier import AnyClassifier
-from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable
+from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable, picture_digest
 from auditkit.runs.executor import (
     Progress,
     Shard,
@@ -31,7 +31,6 @@ from auditkit.runs.executor import (
     silent,
 )
 from auditkit.runs.explanation.maps import Making, MapUnit, MapWriter, gray, request_for
-from auditkit.runs.explanation.record import picture_digest
 from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.explanation.shares import Shares
 from auditkit.runs.folder.figures import ExplanationRequest, Flag

@@ -24,7 +24,6 @@ import onnx
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset, FailedImage
-from auditkit.data.ranks import map_seed
 from auditkit.errors import AuditError, BadInput, OutOfMemory
 from auditkit.graph import edit
 from auditkit.graph.randomise import Layer, layers, parameters, randomised
@@ -43,7 +42,6 @@ from auditkit.runs.folder.figures import NotRandomised, Randomisation, Randomisa
 VERSION = 1  # of the way in which layers are found and drawn
 LEAST_SHARE = 0.5  # of the parameters must be weights that can be re-initialised; with fewer, most of the model stays
 CHUNK = 16  # images classified together while they are chosen
-ORDER_SEED = -4  # stands where a label would: the order in which images are chosen
 NO_MAP = "no map for the predicted label"
 CONSTANT = "the true model's map is constant and ranks no pixel before another"
 
@@ -66,6 +64,7 @@ class Check:
     graph: onnx.ModelProto  # the file's own, cut to the scores
     images: Dataset
     explanation: Explanation
+    seed: int  # of the random weights and of the choice of images; the method has its own
     pool: Pool
     originals: tuple[_Original, ...]
     layers: tuple[Layer, ...]  # the last one first
@@ -83,14 +82,14 @@ class Check:
 
     def result(self, series: Sequence[RandomisationStage], stage_notes: Sequence[str]) -> Randomisation:
         """The result with these stages."""
-        return Randomisation(None, self.explanation.name(), len(self.originals), "predicted", self.explanation.seed,
+        return Randomisation(None, self.explanation.name(), len(self.originals), "predicted", self.seed,
                              len(self.layers), self.confidence, tuple(series), (*self.notes, *stage_notes))  # fmt: skip
 
     def key(self, changed: Sequence[Layer]) -> str:
         """Digest of all that can change a stage's maps; it identifies the changed model."""
         tensors = list(chain.from_iterable(layer.tensors for layer in changed))
         pairs = [(original.image, original.label) for original in self.originals]
-        facts = [VERSION, self.model.file.identity, self.explanation.seed, tensors, pairs]
+        facts = [VERSION, self.model.file.identity, self.seed, self.explanation.seed, tensors, pairs]
         digest = hashlib.sha256(json.dumps(facts).encode())
         for original in self.originals:
             digest.update(np.ascontiguousarray(original.values).data)
@@ -102,7 +101,7 @@ class Check:
         It shares the true model's check of the gradient, since the graph has the same nodes (model.gradient.trusted).
         """
         model, file = self.model, self.model.file
-        proto, weights = randomised(self.graph, changed, self.explanation.seed, file.weights)
+        proto, weights = randomised(self.graph, changed, self.seed, file.weights)
         precision = "strict" if model.settings.precision == "float16" else model.settings.precision
         fresh = replace(file, proto=proto, weights=weights, sha256=self.key(changed), external={})
         return OnnxClassifier(fresh, model.signature, model.card, replace(model.settings, precision=precision),
@@ -111,11 +110,14 @@ class Check:
 
 def randomisation(
     model: AnyClassifier, images: Dataset, explanation: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
-    images_wanted: int, stages: int, confidence: float = 0.95, out: Path | None = None, progress: Progress = silent,
+    images_wanted: int, stages: int, seed: int, confidence: float = 0.95, out: Path | None = None,
+    progress: Progress = silent,
 ) -> Randomisation:  # fmt: skip
     """How alike the maps of `bundle` and re-initialised models are; a later call reuses the maps of stages in `out`."""
-    prepared = prepare(model, images, explanation, pool, bundle, images_wanted=images_wanted, stages=stages,
-                       confidence=confidence)  # fmt: skip
+    prepared = prepare(
+        model, images, explanation, pool, bundle, images_wanted=images_wanted, stages=stages, seed=seed,
+        confidence=confidence,
+    )  # fmt: skip
     if isinstance(prepared, NotRandomised):
         return Randomisation(prepared)
     with nullcontext(out) if out else tempfile.TemporaryDirectory() as folder:
@@ -127,7 +129,7 @@ def randomisation(
 
 def prepare(
     model: AnyClassifier, images: Dataset, explanation: Explanation, pool: Dataset | None, bundle: HeatmapSet, *,
-    images_wanted: int, stages: int, confidence: float = 0.95,
+    images_wanted: int, stages: int, seed: int, confidence: float = 0.95,
 ) -> "Check | NotRandomised":  # fmt: skip
     """What all stages share; or why there can be none."""
     if images_wanted < 1 or stages < 1:
@@ -143,24 +145,24 @@ def prepare(
     weights = sum(layer.parameters for layer in model_layers)
     if not model_layers or weights < LEAST_SHARE * total:
         return NotRandomised("few-parameters", f"{weights:,} of the model's {total:,}")
-    originals, unfit = _originals(model, images, bundle, explanation.seed, images_wanted)
+    originals, unfit = _originals(model, images, bundle, seed, images_wanted)
     notes = [f"{number} image{'s' * (number > 1)} left out: {reason}" for reason, number in unfit.items()]
     if not originals:
         return NotRandomised("no-maps", "; ".join(notes) or "there is no map for any of the images")
     infills = drawn_pool(model, images if pool is None else pool, explanation)
     counts = tuple(_layer_counts(len(model_layers), stages))
     return Check(
-        model, graph, images, explanation, infills, originals, model_layers, total, counts, confidence, tuple(notes)
-    )
+        model, graph, images, explanation, seed, infills, originals, model_layers, total, counts, confidence,
+        tuple(notes),
+    )  # fmt: skip
 
 
 def _originals(
     model: OnnxClassifier, images: Dataset, bundle: HeatmapSet, seed: int, count: int
 ) -> tuple[tuple[_Original, ...], Counter[str]]:
-    """The first images that serve, ordered by their names and the seed alone; and why how many others do not."""
+    """The first images that serve, in the order of the seed; and why how many others do not."""
     originals, unfit = list[_Original](), Counter[str]()
-    mapped = [position for position, image in enumerate(images.ids) if image in bundle.labels]
-    mapped.sort(key=lambda position: map_seed(seed, images.ids[position], ORDER_SEED))
+    mapped = [position for position in images.order(seed) if images.ids[position] in bundle.labels]
     while mapped and len(originals) < count:
         chunk, mapped = mapped[:CHUNK], mapped[CHUNK:]
         loaded = load_images(chunk, images, model.card, model.signature)

@@ -10,9 +10,10 @@ from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, RuntimeFailure
-from auditkit.evidence.commitment import carry
+from auditkit.evidence import salt as salts
+from auditkit.evidence.commitment import Commitment, carry, commit, salt_of, salt_of_run
 from auditkit.metrics.curves import Steps
-from auditkit.model.classifier import AnyClassifier
+from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.records import to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
@@ -27,7 +28,7 @@ from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.figures import Batch, Explained, NotRandomised, Randomisation, Taking
-from auditkit.runs.folder.results import Comparison, Refusal, Results
+from auditkit.runs.folder.results import Comparison, PolicyName, Refusal, Results
 from auditkit.runs.folder.sittings import logged
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
@@ -45,7 +46,7 @@ from auditkit.verdict.policy import Policy, at_least, deciding
 from auditkit.verdict.preconditions import changed_settings
 
 POLICY, MAPS, GALLERY, RANDOMISED, REPORT = "policy.toml", "maps", "gallery", "randomised", "report.html"
-CHANGEABLE = ("labels", "steps", "seed")  # settings of a policy that a request can replace
+CHANGEABLE = ("labels", "steps")  # settings of a policy that a request can replace
 EXIT_CODES = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3}
 
 
@@ -61,9 +62,9 @@ class AuditRequest:
     bundles: Mapping[str, HeatmapSet] = field(default_factory=dict)  # the supplied heatmaps
     pool: Dataset | None = None  # None: infills are drawn from the images
     taking: Taking = Taking()
-    labels: str | None = None  # these and the next two replace those of the policy, which then cannot be passed
+    labels: str | None = None  # these and the steps replace those of the policy, which then cannot be passed
     steps: Steps | None = None
-    seed: int | None = None
+    salt: str | None = None  # None: that of the run in the folder, or a new one
     commitment: Mapping[str, bytes] = field(default_factory=dict)  # its files, which the run carries
 
     def __post_init__(self) -> None:
@@ -82,8 +83,10 @@ class AuditRequest:
 
     @property
     def evaluation(self) -> Evaluation:
-        """The settings of the policy, with those that replace some of them."""
+        """The settings of the policy, with those that replace some of them; the seed follows from the salt."""
         changes = {name: value for name in CHANGEABLE if (value := getattr(self, name)) is not None}
+        if self.salt is not None:
+            changes["seed"] = salts.seed_of(self.salt)
         return replace(self.policy.evaluation, **changes)
 
     @property
@@ -105,7 +108,8 @@ def audit(
         request = replace(request, pool=images)  # which does not grow from batch to batch
     about = about_run(model, images, request)
     require_startable(model, images, request, out)
-    with Store.open(out, without_paths(about)) as store, logged(out, model, request.command) as started:
+    request = replace(request, salt=_salt(request, without_paths(about), out))
+    with Store.open(out, settings_of_run(about, request)) as store, logged(out, model, request.command) as started:
         sitting = _Sitting(model, request, store, started, announce)
         write_whole(out / POLICY, request.policy.text.encode())
         carry(request.commitment, out, sitting.started)
@@ -122,6 +126,27 @@ def audit(
         if problem:
             raise BadInput(f"{problem} The run is finished in {out}, without a baseline.")
         return store.results()
+
+
+def committed(
+    model: OnnxClassifier, images: Dataset, request: AuditRequest, path: Path, out: Path
+) -> AuditRequest:  # fmt: skip
+    """The request with the files of a commitment, which is written unless it is there, and with its salt."""
+    about, policy = without_paths(about_run(model, images, request)), request.policy
+    salt = request.salt or salt_of(path) or _salt(request, about, out)
+    name = PolicyName(policy.name, policy.sha256)
+    files = commit(path, Commitment(name, model.identity, images.digest(), len(images), salt))
+    return replace(request, commitment=files, salt=salt_of_run(files))
+
+
+def _salt(request: AuditRequest, about: Mapping[str, object], out: Path) -> str:
+    """The salt that was given, or that of the run in the folder, or a new one."""
+    return request.salt or salts.recorded(out) or salts.drawn(about)
+
+
+def settings_of_run(about: Mapping[str, object], request: AuditRequest) -> dict[str, object]:
+    """What run.json holds of an audit that has its salt."""
+    return {**without_paths(about), "salt": request.salt}
 
 
 @dataclass(frozen=True)
@@ -144,7 +169,7 @@ class _Sitting:
         request = self.request
         run = replace(
             results.run, started=self.started, ended=provenance.now(), command=request.command,
-            git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on,
+            git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on, salt=request.salt,
         )  # fmt: skip
         results = replace(results, run=run, software=provenance.facts(self.model), policy=request.policy.to_record())
         return judge(request.policy, results, samples, datetime.now(UTC).date(), request.fail_on)
@@ -331,6 +356,6 @@ def _randomise(
     with phase("randomising") as progress:
         return randomisation(
             model, images, request.explanation, request.pool, maps, images_wanted=settings.images,
-            stages=settings.stages, confidence=request.evaluation.confidence, out=store.folder / RANDOMISED,
-            progress=progress,
+            stages=settings.stages, seed=request.evaluation.seed, confidence=request.evaluation.confidence,
+            out=store.folder / RANDOMISED, progress=progress,
         )  # fmt: skip

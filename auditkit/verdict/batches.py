@@ -1,7 +1,7 @@
 """An audit that takes images batch by batch, such as until they decide.
 
 The tests of a verdict keep their error whenever one looks (metrics/betting.py), so looking after every batch is sound.
-The order of the images is fixed before the run by the policy's seed and their names, so nobody picks them.
+The order of the images follows from the audit's salt and their content, so nobody picks them.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ class Batches:
 
     def __iter__(self) -> Iterator[Dataset]:
         """All images that have been taken after each batch."""
-        order = self.every_image.shuffled(self.seed)
-        return (order.select(range(end)) for end in self.taking.ends(self.policy.images_needed, len(order)))
+        order, images = self.every_image.order(self.seed), self.every_image
+        return (images.select(order[:end]) for end in self.taking.ends(self.policy.images_needed, len(order)))
 
     def taken(self, earlier: tuple[Batch, ...]) -> Taken:
         """The entry of results.json."""

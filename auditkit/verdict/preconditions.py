@@ -4,6 +4,7 @@ A policy neither states nor suppresses them. Without them, a verdict could be ob
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
@@ -52,8 +53,12 @@ def _settings(policy: Policy, measurements: Measurements) -> Finding:
 
 
 def changed_settings(policy: Policy, settings: Settings, classes: int) -> dict[str, tuple[object, object]]:
-    """What was measured otherwise than the policy asks: the value that was used, and the policy's."""
-    asked = vars(resolved(policy.evaluation, classes).to_record())
+    """What was measured otherwise than the policy asks: the value that was used, and the policy's.
+
+    The seed follows from the audit's salt.
+    """
+    evaluation = replace(policy.evaluation, seed=settings.seed)
+    asked = vars(resolved(evaluation, classes).to_record())
     return {name: (value, asked[name]) for name, value in vars(settings).items() if value != asked[name]}
 
 

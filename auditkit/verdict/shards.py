@@ -4,12 +4,12 @@ from pathlib import Path
 
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
+from auditkit.evidence.salt import fresh
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluate import evaluate_shard
-from auditkit.runs.evaluation.plan import without_paths
 from auditkit.runs.executor import Progress, Shard
 from auditkit.runs.folder.store import Store
-from auditkit.verdict.audit import AuditRequest, about_run, refusals
+from auditkit.verdict.audit import AuditRequest, about_run, refusals, settings_of_run
 
 
 def require_divisible(request: AuditRequest) -> None:
@@ -19,12 +19,20 @@ def require_divisible(request: AuditRequest) -> None:
                        "merge them, and give --heatmaps.")  # fmt: skip
 
 
+def require_salt(request: AuditRequest) -> None:
+    """Refuse a shard that would draw a salt of its own, so that nothing could be merged with it."""
+    if request.salt is None:
+        raise BadInput("the shards of an audit must draw the same random numbers: give each of them the same salt, "
+                       f"such as --salt {fresh()}.")  # fmt: skip
+
+
 def audit_shard(
     model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path, shard: Shard, progress: Progress
 ) -> tuple[int, int]:
     """Measure a shard of an audit's units; its number of units, and that of all."""
     refused = refusals(model, request.bundles)
     usable = {name: maps for name, maps in request.bundles.items() if name not in refused}
-    with Store.open(out, without_paths(about_run(model, images, request))) as store:
+    about = about_run(model, images, request)
+    with Store.open(out, settings_of_run(about, request)) as store:
         return evaluate_shard(model, images, usable, request.evaluation, store, shard, progress, request.infill_pool,
                               request.command)  # fmt: skip

@@ -39,7 +39,9 @@ def forgotten(model: OnnxClassifier, images: Dataset, method: str, seed: int, fo
     options = METHODS[method]
     bundle = auditkit.explain(model, images, folder / "maps", method, labels="top1", seed=seed, **options)
     what = Explanation(method, "top1", tuple((name, str(value)) for name, value in options.items()), seed)
-    found = randomisation(model, images, what, None, bundle, images_wanted=len(images), stages=1, out=folder / "stages")
+    found = randomisation(
+        model, images, what, None, bundle, images_wanted=len(images), stages=1, seed=what.seed, out=folder / "stages"
+    )
     assert found.series, found.not_assessed
     last = found.series[-1]
     assert last.spearman is not None

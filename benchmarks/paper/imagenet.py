@@ -84,7 +84,7 @@ def forgotten(study: Study, count: int, stages: int) -> dict[str, Any]:
     some = first(study.images, count)
     maps = study.made("ours", "mask", "top2")
     what = Explanation("mask", "top2", (("quality", study.quality), ("steps", str(study.steps))))
-    found = randomisation(study.model, some, what, study.pool, maps, images_wanted=count, stages=stages,
+    found = randomisation(study.model, some, what, study.pool, maps, images_wanted=count, stages=stages, seed=what.seed,
                           out=study.out / "forgotten")  # fmt: skip
     record = to_json(found)
     assert isinstance(record, dict)

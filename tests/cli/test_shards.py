@@ -13,7 +13,7 @@ from auditkit.arrays import Array
 from auditkit.data.dataset import Dataset
 from auditkit.methods.registry import METHODS
 from auditkit.metrics.curves import parse_steps
-from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.classifier import OnnxClassifier, Opening
 from auditkit.model.device import CPU, CUDA
 from auditkit.model.masks import OnnxMasked, masked
 from auditkit.runs.evaluate import evaluate, evaluate_shard, open_bundles
@@ -22,9 +22,10 @@ from auditkit.runs.executor import Shard
 from auditkit.runs.explain import Explanation, share_of
 from auditkit.runs.folder.merge import merge
 from auditkit.runs.folder.store import Store
+from auditkit.verdict.verify import Originals, verify
 from tests.support import onnx_models
+from tests.support.commands import SALT, refused
 from tests.support.commands import auditkit as command
-from tests.support.commands import refused
 
 IMAGES = 40  # units of 16, 16 and 8
 POLICY = """schema_version = 1
@@ -36,6 +37,7 @@ infill = "random"
 steps = 2
 minimum_images = 3
 """
+SHARED = "0123456789abcdef" * 2  # the salt of shards that belong together
 Files = tuple[Path, Path, Path]
 
 
@@ -90,8 +92,8 @@ def test_a_dry_run_of_a_shard_plans_its_share_and_does_nothing(
 def test_a_shard_that_makes_no_sense_is_refused_before_anything_is_written(
     files: Files, tmp_path: Path, verb: str, shard: str, words: str
 ) -> None:
-    commitment = ("--commit-to", tmp_path / "commit.json") if verb == "audit" else ()
-    refused(command(*_words(verb, files), "-o", tmp_path / "out", "--shard", shard, *commitment, "--quiet"), words)
+    of_audits = ("--salt", SALT, "--commit-to", tmp_path / "commit.json") if verb == "audit" else ()
+    refused(command(*_words(verb, files), "-o", tmp_path / "out", "--shard", shard, *of_audits, "--quiet"), words)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -99,6 +101,15 @@ def test_an_audit_that_cannot_be_divided_is_refused_before_the_model_is_opened(f
     words = ("audit", tmp_path / "no model", files[1], "--method", "edges", "--commit-to", tmp_path / "commit.json")
     refused(command(*words, "-o", tmp_path / "out", "--shard", "1/2"), "make the maps with explain --shard")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_of_an_audit_needs_the_salt_of_the_others(files: Files, tmp_path: Path) -> None:
+    shard = command(*_words("audit", files), "-o", tmp_path / "out", "--shard", "1/2")
+    refused(shard, "give each of them the same salt, such as --salt ")
+    assert list(tmp_path.iterdir()) == []
+    salt = shard.stderr.removesuffix(".\n").rpartition(" ")[2]
+    done = command(*_words("audit", files), "-o", tmp_path / "out", "--shard", "1/2", "--salt", salt)
+    assert done.returncode == 0, done
 
 
 def test_a_dry_run_writes_no_commitment(files: Files, tmp_path: Path) -> None:
@@ -116,16 +127,22 @@ def test_shards_of_an_audit_with_a_pool_make_up_its_run(files: Files, tmp_path: 
              tmp_path / "pool.npz", *OPTIONS)  # fmt: skip
     shards = [tmp_path / "1", tmp_path / "2"]
     for number, shard in enumerate(shards, start=1):
-        done = command(*words, "-o", shard, "--shard", f"{number}/2")
+        done = command(*words, "-o", shard, "--shard", f"{number}/2", "--salt", SHARED)
         assert done.returncode == 0, done
     assert command("merge", *shards, "-o", tmp_path / "run").returncode == 0
     parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "items").iterdir()}
     assert len(parts) == 3
     assert command(*words, "-o", tmp_path / "run").returncode == 0
     assert parts == {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "items").iterdir()}
-    assert command(*words, "-o", tmp_path / "alone").returncode == 0
+    assert command(*words, "-o", tmp_path / "alone", "--salt", SHARED).returncode == 0
     runs = [Store(tmp_path / name).results() for name in ("run", "alone")]
     assert runs[0].metrics == runs[1].metrics
+    assert {run.run.salt for run in runs} == {SHARED}
+    originals = Originals(model, images, {"maps": maps}, tmp_path / "pool.npz", opening=Opening(preset="unit"))
+    assert verify(tmp_path / "run", originals).answer == "holds"
+    other = command(*words, "-o", tmp_path / "other", "--shard", "2/2", "--salt", SALT)
+    assert other.returncode == 0, other
+    refused(command("merge", shards[0], tmp_path / "other", "-o", tmp_path / "merged"), "is a shard of another run")
     assert runs[0].run.pool == Dataset.open(tmp_path / "pool.npz", 4).digest()
 
 

@@ -223,6 +223,21 @@ def test_a_dataset_can_be_pickled(tmp_path: Path, kind: str) -> None:
         np.testing.assert_equal(first.mask, second.mask)
 
 
+def test_the_order_of_a_seed_depends_on_content_and_not_on_names(tmp_path: Path) -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (9, 4, 4, 3), dtype=np.uint8)
+    for number, picture in enumerate(pictures):
+        for folder, name in (("plain", f"{number}.png"), ("turned", f"{9 - number}.png")):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            Image.fromarray(picture).save(tmp_path / folder / name)
+    plain, turned = (Dataset.open(tmp_path / folder, 3) for folder in ("plain", "turned"))
+    assert plain.order(5) != plain.order(6)
+    assert [9 - int(turned.ids[position][0]) for position in turned.order(5)] == plain.order(5)
+    assert plain.sample(4, seed=5).ids == tuple(plain.ids[position] for position in plain.order(5)[:4])
+    arrays = Dataset.from_array(pictures)
+    reverse = Dataset.from_array(pictures[::-1])
+    assert [8 - position for position in reverse.order(5)] == arrays.order(5)
+
+
 def test_a_digest_is_the_one_of_earlier_versions(tmp_path: Path) -> None:
     """Worked out by hand: ids, labels and boxes, then the digest of each file, the image in the place of no mask."""
     dataset = _datasets(tmp_path)["csv"]

@@ -1,4 +1,4 @@
-"""A commitment fixes policy, model, images and seed before the model sees an image, and `verify` compares them."""
+"""A commitment fixes policy, model, images and salt before the model sees an image, and `verify` compares them."""
 
 import json
 from collections.abc import Callable
@@ -11,9 +11,10 @@ from auditkit.errors import RuntimeFailure
 from auditkit.evidence import keys
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.runs.folder import checksums
+from auditkit.runs.folder.store import Store
 from auditkit.verdict.verify import Trust, verify
 from tests.evidence.test_timestamp import OpensslAuthority
-from tests.support.commands import Completed, auditkit, refused
+from tests.support.commands import SALT, Completed, auditkit, refused
 
 
 def _audit(audited: Path, out: Path, *words: object) -> Completed:
@@ -63,7 +64,7 @@ def test_the_run_carries_it_and_holds(audited: Path, committed: Path) -> None:
     fixed = json.loads((committed / "fixed.json").read_text())
     assert fixed["policy"] == {"name": "explore", "sha256": checksums.digest(run / "policy.toml")}
     assert fixed["model"] == checksums.digest(audited / "model.onnx")
-    assert (fixed["count"], fixed["seed"]) == (4, 0)
+    assert (fixed["count"], fixed["salt"]) == (4, SALT)
     assert _problems(run) == ((), ())
 
 
@@ -72,7 +73,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "model": lambda plain: plain.update(model="0" * 64),
     "images": lambda plain: plain.update(images="0" * 64),
     "count": lambda plain: plain.update(count=5),
-    "seed": lambda plain: plain.update(seed=1),
+    "salt": lambda plain: plain.update(salt="0" * 32),
 }
 
 
@@ -97,8 +98,8 @@ def test_a_commitment_after_the_run_is_seen(run: Path, committed: Path) -> None:
 
 def test_another_audit_does_not_replace_it(audited: Path, committed: Path, tmp_path: Path) -> None:
     before = (committed / "fixed.json").read_bytes()
-    refused(_audit(audited, tmp_path / "run", "--commit-to", committed / "fixed.json", "--seed", 5),
-            "commits to another seed", "choose another file")  # fmt: skip
+    refused(_audit(audited, tmp_path / "run", "--commit-to", committed / "fixed.json", "--salt", "0" * 32),
+            "commits to another salt", "choose another file")  # fmt: skip
     assert _audit(audited, tmp_path / "run", "--commit-to", committed / "fixed.json").returncode == 0  # the same again
     assert (committed / "fixed.json").read_bytes() == before
     (tmp_path / "text").write_text("none")
@@ -121,8 +122,9 @@ def test_the_order_is_checked_by_a_time_stamp(audited: Path, committed: Path, ru
     late = tsa.stamp((run / "commitment.json").read_bytes())
     (run / "commitment.tsr").write_bytes(late.read_bytes())
     checksums.write(run)
-    (problem,) = _problems(run, trust)[0]
-    assert "and the run began on" in problem
+    of_salt, of_time = _problems(run, trust)[0]
+    assert of_salt == "commitment.json commits to another salt than the run has"  # the stamp would have changed it
+    assert "and the run began on" in of_time
     (tmp_path / "fixed.json").write_bytes((committed / "fixed.json").read_bytes())
     token = tsa.stamp((tmp_path / "fixed.json").read_bytes())
     (tmp_path / "fixed.tsr").write_bytes(token.read_bytes())
@@ -131,4 +133,20 @@ def test_the_order_is_checked_by_a_time_stamp(audited: Path, committed: Path, ru
     assert _problems(tmp_path / "new", trust) == ((), ())
     assert "who stamped the time" in _problems(tmp_path / "new")[1][0]
     (tmp_path / "new" / "commitment.tsr").write_bytes(tsa.stamp(b"else").read_bytes())
-    assert "over something else than commitment.json" in _problems(tmp_path / "new", trust)[0][0]
+    assert "over something else than commitment.json" in _problems(tmp_path / "new", trust)[0][1]
+
+
+def test_every_time_stamp_gives_the_audit_another_salt(audited: Path, committed: Path, tmp_path: Path) -> None:
+    """Until the authority has answered, nobody can know what the audit will draw."""
+    tsa, fixed = OpensslAuthority(tmp_path / "tsa", "rsa"), tmp_path / "fixed.json"
+    fixed.write_bytes((committed / "fixed.json").read_bytes())
+    stamp, salts = tmp_path / "fixed.tsr", [SALT]
+    for name in ("one", "two"):
+        stamp.write_bytes(tsa.stamp(fixed.read_bytes()).read_bytes())
+        assert _audit(audited, tmp_path / name, "--commit-to", fixed).returncode == 0
+        salts.append(str(Store(tmp_path / name).results().run.salt))
+        assert _problems(tmp_path / name)[0] == ()
+    assert len(set(salts)) == 3
+    stamp.write_bytes(tsa.stamp(b"something else").read_bytes())
+    refused(_audit(audited, tmp_path / "three", "--commit-to", fixed), "over something else than fixed.json")
+    assert not (tmp_path / "three").exists()

@@ -257,7 +257,10 @@ def measured(
     given: tuple[OnnxClassifier, Dataset], bundle: HeatmapSet, out: Path | None = None, images: int = 12,
     stages: int = 2, what: Explanation | None = None, pool: Dataset | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    found = checking.randomisation(*given, what or asked(), pool, bundle, images_wanted=images, stages=stages, out=out)
+    what = what or asked()
+    found = checking.randomisation(
+        *given, what, pool, bundle, images_wanted=images, stages=stages, seed=what.seed, out=out
+    )
     plain = to_json(found)
     assert isinstance(plain, dict)
     return plain | ({} if found.not_assessed is None else {"not_assessed": why_not_randomised(found.not_assessed)})
@@ -315,7 +318,7 @@ def test_learned_masks_can_be_checked_too(linear: Any, tmp_path: Path) -> None:
     assert found["method"].startswith("mask(")
 
 
-def test_images_are_chosen_by_seed_and_name_alone(linear: Any, tmp_path: Path) -> None:
+def test_images_are_chosen_by_seed_and_content_alone(linear: Any, tmp_path: Path) -> None:
     model, images = linear
     bundle = made(linear, tmp_path)
     few = {one.image for one in checking._originals(model, images, bundle, 0, 5)[0]}

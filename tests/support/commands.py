@@ -16,6 +16,7 @@ from auditkit.cli.main import main
 PROGRESS = re.compile(
     r"[\w :]+: [\d.]+%,? ([\d,]+ )?of (about )?[\d,]+ [\w ]+, [\d,.e+]+ [\w ]+/s(, (about )?[\d.]+ (s|min|h) left)?\n"
 )
+SALT = "5a" * 16  # of the tests' audits
 Completed = subprocess.CompletedProcess[str]
 
 

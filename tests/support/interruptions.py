@@ -17,7 +17,7 @@ from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.runs.explanation.record import Record
 from tests.support import onnx_models
-from tests.support.commands import Completed, auditkit
+from tests.support.commands import SALT, Completed, auditkit
 
 # Checkpoints many times a second, so that kills find some.
 _DRIVER = "from auditkit.methods.mask import pair; pair._SAVE_SECONDS = 0.1; from auditkit.cli.main import main; main()"
@@ -84,7 +84,7 @@ def _evaluate(folder: Path, out: Path) -> tuple[object, ...]:
 
 def _audit(folder: Path, out: Path) -> tuple[object, ...]:
     return ("audit", bundled_model("honest"), folder / "drawn.npz", "--method", "gradient-input", "--policy",
-            folder / "policy.toml", "-o", out, "--device", "cpu", "--exit-zero")  # fmt: skip
+            folder / "policy.toml", "--salt", SALT, "-o", out, "--device", "cpu", "--exit-zero")  # fmt: skip
 
 
 VERBS = {

@@ -116,7 +116,7 @@ def _with_infills(
     pictures, positions, prob = [images.inputs], dict[str, Positions](), dict[str, Array]()
     for name in dict.fromkeys(rule.infill for rule in plan.curve_rules):
         start = sum(map(len, pictures))
-        infills, positions[name] = plan.infills.pictures(name, images.ids, images.inputs, start)
+        infills, positions[name] = plan.infills.pictures(name, images, start)
         rows, means = plan.infills.probabilities(name, infills), list[Array]()
         for image, image_positions in enumerate(positions[name]):
             image_rows = rows[np.array(image_positions) - start]

@@ -1,7 +1,9 @@
 """The images of one unit of work: decoded, preprocessed, and shown to the model."""
 
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -31,11 +33,24 @@ class UnitImages:
     regions: tuple[Array | None, ...]  # where the object is: a mask at the model's resolution
     failed: tuple[FailedImage, ...]
 
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """A digest of each image's pixels. Chance is seeded with it, so that names do not matter."""
+        return tuple(map(picture_digest, self.pixels))
+
     def part(self, unit: range) -> "UnitImages":
         """Some of the images that can be used, which follow each other."""
         part = slice(unit.start, unit.stop)
         return UnitImages(self.positions[part], self.ids[part], self.sizes[part], self.pixels[part], self.inputs[part],
                           self.truth[part], self.regions[part], ())  # fmt: skip
+
+
+def picture_digest(*pictures: Array) -> str:
+    """A digest of pictures."""
+    digest = hashlib.blake2b(digest_size=16)
+    for picture in pictures:
+        digest.update(np.ascontiguousarray(picture).data)
+    return digest.hexdigest()
 
 
 def load_images(positions: Sequence[int], images: Dataset, card: Card, signature: Signature) -> UnitImages:

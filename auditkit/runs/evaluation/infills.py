@@ -1,6 +1,6 @@
 """Infills: the pictures behind hidden pixels, as the network takes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from auditkit.errors import BadInput
 from auditkit.metrics.protocols import rise_blur
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
-from auditkit.runs.evaluation.images import probabilities
+from auditkit.runs.evaluation.images import UnitImages, probabilities
 from auditkit.runs.evaluation.settings import BLUR_PREFIX, IMAGE_PREFIX, Evaluation, blur_sigma
 
 Positions = tuple[tuple[int, ...], ...]  # for each image of a unit, the positions of its infills
@@ -27,17 +27,18 @@ class Infills:
         card, signature = model.card, model.signature
         self.model, self.card, self.signature, self.settings, self.pool = model, card, signature, settings, pool
         self.files = {name: _existing_file(name, moved) for name in settings.infills if name.startswith(IMAGE_PREFIX)}
+        self._pool_order = pool.order(settings.seed) if "random" in settings.infills else []
         self._decoded: dict[str, Array] = {}  # of the files
         self._prob: dict[str, Array] = {}  # of infills that all images share
 
-    def pictures(self, name: str, ids: Sequence[str], inputs: Array, start: int) -> tuple[Array, Positions]:
+    def pictures(self, name: str, images: UnitImages, start: int) -> tuple[Array, Positions]:
         """The pictures of that infill, and the positions that serve each image when the first stands at `start`."""
         if name == "random":
-            return self._random(ids, inputs, start)
-        pictures = self._drawn(name, inputs)
+            return self._random(images, start)
+        pictures, count = self._drawn(name, images.inputs), len(images.ids)
         if len(pictures) == 1:
-            return pictures, ((start,),) * len(ids)
-        return pictures, tuple((start + image,) for image in range(len(ids)))
+            return pictures, ((start,),) * count
+        return pictures, tuple((start + image,) for image in range(count))
 
     def probabilities(self, name: str, pictures: Array) -> Array:
         """Probabilities [N, classes] of that infill's pictures; one that all images share is run once."""
@@ -76,20 +77,23 @@ class Infills:
         """Pixels as the network takes them, [1, ...]."""
         return preprocessing.normalised(self.card, pixels[None], self.signature.layout, self.signature.dtype)
 
-    def _random(self, ids: Sequence[str], inputs: Array, start: int) -> tuple[Array, Positions]:
+    def _random(self, images: UnitImages, start: int) -> tuple[Array, Positions]:
         loaded: dict[int, Array | BadInput] = {}
-        draws = [self._draw(image, shown, loaded) for image, shown in zip(ids, inputs, strict=True)]
+        each = zip(images.ids, images.digests, images.inputs, strict=True)
+        draws = [self._draw(image, digest, shown, loaded) for image, digest, shown in each]
         chosen = sorted(set().union(*draws))
         positions = {index: start + offset for offset, index in enumerate(chosen)}
         pictures = np.array([loaded[index] for index in chosen])
         return pictures, tuple(tuple(positions[index] for index in draw) for draw in draws)
 
-    def _draw(self, image: str, shown: Array, loaded: dict[int, Array | BadInput]) -> list[int]:
+    def _draw(
+        self, image: str, digest: str, shown: Array, loaded: dict[int, Array | BadInput]
+    ) -> list[int]:  # fmt: skip
         """Positions in the pool of one image's infills: never the image itself, under any name."""
-        rng = np.random.default_rng(map_seed(self.settings.seed, image, POOL_SEED))
+        rng = np.random.default_rng(map_seed(self.settings.seed, digest, POOL_SEED))
         draws = self.settings.draws
         chosen: list[int] = []
-        for index in rng.permutation(len(self.pool)).tolist():
+        for index in rng.permutation(self._pool_order).tolist():
             if self.pool.ids[index] == image:
                 continue
             if index not in loaded:

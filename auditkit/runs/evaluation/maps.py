@@ -73,7 +73,10 @@ def rank_maps(
         if not label_set:
             missing += [MissingMap(position, prediction, source, NO_LABEL) for source in (*plan.bundles, *controls)]
             continue
-        image = _ImageMaps(bank, position, name, prediction, images.truth[position], images.regions[position])
+        image = _ImageMaps(
+            bank, position, images.digests[position], prediction, images.truth[position],
+            images.regions[position],
+        )  # fmt: skip
         for source, bundle in plan.bundles.items():
             covered = set(bundle.labels.get(name, ()))
             size = images.sizes[position]
@@ -127,7 +130,7 @@ class _ImageMaps:
 
     bank: _RankBank
     position: int
-    name: str
+    digest: str  # of the image's pixels
     predicted: int
     truth: int | None
     region: Array | None
@@ -135,7 +138,7 @@ class _ImageMaps:
     def uses(self, source: str, maps: Mapping[int, Array]) -> list[MapUse]:
         """The uses of a source's maps, given by label; a map that serves several labels is ranked once."""
         distinct = {id(values): values for values in maps.values()}
-        ranked = {key: self.bank.add(self.name, values) for key, values in distinct.items()}
+        ranked = {key: self.bank.add(self.digest, values) for key, values in distinct.items()}
         targets = {id(values) for label, values in maps.items() if self._is_target(label)}
         boxes_of = {key: _boxes(distinct[key], self.bank.settings.saliency) for key in targets}
         first = id(maps.get(self.predicted, next(iter(maps.values()), None)))
@@ -149,9 +152,9 @@ class _ImageMaps:
         uses, seed = list[MapUse](), self.bank.settings.seed
         for control, (draw, per_label) in CONTROLS.items():
             if per_label:
-                maps = {label: draw(pixels, map_seed(seed, self.name, label)) for label in labels}
+                maps = {label: draw(pixels, map_seed(seed, self.digest, label)) for label in labels}
             else:
-                maps = dict.fromkeys(labels, draw(pixels, map_seed(seed, self.name, 0)))
+                maps = dict.fromkeys(labels, draw(pixels, map_seed(seed, self.digest, 0)))
             uses += self.uses(f"{CONTROL}{control}", maps)
         return uses
 

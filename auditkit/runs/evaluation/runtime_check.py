@@ -145,7 +145,7 @@ def _regrouped(count: int) -> list[Array]:
 def _sample(plan: EvaluationPlan, images: UnitImages) -> _Sample:
     model, infill = plan.model, plan.curve_pairs[0].insertion.infill
     predicted = probabilities(model, images.inputs).argmax(axis=1).tolist()
-    infills, infill_positions = plan.infills.pictures(infill, images.ids, images.inputs, len(images.ids))
+    infills, infill_positions = plan.infills.pictures(infill, images, len(images.ids))
     counts = uniform_counts(plan.span.pixels, STEPS)
     rows, bank, labels = list[Array](), list[Array](), list[int]()
     for image, label in enumerate(predicted):
@@ -166,7 +166,8 @@ def _ranks(plan: EvaluationPlan, images: UnitImages, image: int, label: int) -> 
         if label in bundle.labels.get(name, ()):
             maps.append(fitted_map(bundle, name, label, plan.model.card, images.sizes[image]))
             break
-    return [ranks(values, "random", map_seed(plan.settings.seed, name, MAP_SEED)) for values in maps]
+    seed = map_seed(plan.settings.seed, images.digests[image], MAP_SEED)
+    return [ranks(values, "random", seed) for values in maps]
 
 
 def _compared_again(plan: EvaluationPlan, sample: _Sample, prob: Array, repeated: float) -> Runtime:

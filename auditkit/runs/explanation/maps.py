@@ -15,9 +15,9 @@ from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model import preprocessing
 from auditkit.model.classifier import AnyClassifier
-from auditkit.runs.evaluation.images import UnitImages, load_images, probabilities
+from auditkit.runs.evaluation.images import UnitImages, load_images, picture_digest, probabilities
 from auditkit.runs.executor import InOrder, Tick, UnitProgress, execute
-from auditkit.runs.explanation.record import Record, picture_digest
+from auditkit.runs.explanation.record import Record
 from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.explanation.waiting import WaitingMaps
 

@@ -147,14 +147,6 @@ def encoded(part: Part) -> bytes:
     return json.dumps(to_object(part)).encode() + b"\n"
 
 
-def picture_digest(*pictures: Array) -> str:
-    """Digest of pictures as the network takes them."""
-    digest = hashlib.blake2b(digest_size=16)
-    for picture in pictures:
-        digest.update(np.ascontiguousarray(picture).data)
-    return digest.hexdigest()
-
-
 def map_digest(values: Array) -> str:
     """Digest of a map as it is stored, and of its shape."""
     stored = np.ascontiguousarray(values, "<f4")

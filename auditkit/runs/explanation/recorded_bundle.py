@@ -25,7 +25,8 @@ from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.graph.upsampling import Upsampling
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier
-from auditkit.runs.explanation.record import FUNCTION, RECORD, Part, Record, encoded, map_digest, picture_digest
+from auditkit.runs.evaluation.images import picture_digest
+from auditkit.runs.explanation.record import FUNCTION, RECORD, Part, Record, encoded, map_digest
 from auditkit.runs.explanation.shares import SHARES, Shares
 
 if sys.platform != "win32":

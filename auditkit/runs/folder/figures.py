@@ -310,7 +310,7 @@ class Taking:
 
 @dataclass(frozen=True)
 class Taken:
-    """The images that a run had to take from; it took them by the SHA256 of the seed and their names."""
+    """The images that a run had to take from; it took them by the SHA256 of the seed and their content."""
 
     count: int
     digest: str

@@ -95,6 +95,7 @@ class RunFacts:
     command: tuple[str, ...] | None = optional()
     git_commit: str | None = optional()
     fail_on: str | None = optional()
+    salt: str | None = optional()  # of an audit, whose seed follows from it
     taken: Taken | None = optional()  # None: all images were given at once
 
 

@@ -19,6 +19,7 @@ from auditkit.data.ranks import Order, map_seed
 from auditkit.model.card import Card
 from auditkit.model.classifier import AnyClassifier
 from auditkit.records import to_json
+from auditkit.runs.evaluation.images import picture_digest
 from auditkit.runs.evaluation.maps import fitted_map
 from auditkit.runs.evaluation.measure import Row
 from auditkit.runs.evaluation.settings import Evaluation
@@ -99,12 +100,13 @@ def pictures(
     for name, group in groupby(index.entries, key=lambda entry: entry.pictures.image):
         entries = list(group)
         decoded = images.decode(positions[entries[0].image], model.card)
-        pixels = in_colour(decoded.pixels)
+        pixels, digest = in_colour(decoded.pixels), picture_digest(decoded.pixels)
         yield name, _small(Image.fromarray(np.ascontiguousarray(pixels)))
         for entry in entries:
             order = Order(fitted_map(bundles[entry.bundle], entry.image, entry.label, model.card, decoded.size))
             # Tied pixels are shuffled as they were for the curve.
-            ranks = order.ranks(settings.ties or "random", map_seed(settings.seed, entry.image + order.digest(), 0))
+            seed = map_seed(settings.seed, digest + order.digest(), 0)
+            ranks = order.ranks(settings.ties or "random", seed)
             yield entry.pictures.map, _heat_picture(shares(order))
             yield entry.pictures.kept, _small(Image.fromarray(np.ascontiguousarray(kept(pixels, ranks, gray))))
 

@@ -10,6 +10,7 @@ from itertools import chain
 
 from auditkit.data.bundle_files import HEADER, OWN_PRODUCER, Header
 from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet, open_bundle
+from auditkit.evidence.salt import seed_of
 from auditkit.metrics.faithfulness import same_rule
 from auditkit.model.device import PROFILES
 from auditkit.records import to_json, to_object
@@ -112,7 +113,7 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
         **({} if taken is None else {"taking": to_object(taken.taking)}), **({"settings": changed} if changed else {}),
         "subject": subject, "policy": policy and policy.sha256, "fail_on": results.run.fail_on, "maps": maps,
         "bundles": {**bundles, **(about["bundles"] if explained is None else {})},
-        "pool": pool, "environment": environment,
+        "pool": pool, "environment": environment, "salt": results.run.salt,
     }  # fmt: skip
 
 
@@ -139,6 +140,11 @@ def _unlike_ours(recorded: RecordedRun) -> Iterator[str]:
 def _provenance(recorded: RecordedRun) -> Iterator[str]:
     """Facts about how an audit was made that contradict others of its folder."""
     results, run = recorded.results, recorded.results.run
+    if run.salt is None:
+        if not recorded.other_version:  # earlier versions took the policy's seed
+            yield "run.salt is missing, so nothing shows what was left to chance"
+    elif results.settings.seed != seed_of(run.salt):
+        yield f"settings.seed is {results.settings.seed}, which does not follow from run.salt, {run.salt}"
     starts = [entry for entry in sittings.entries(recorded.store.folder) if "started" in entry]
     first = min((str(entry["started"]) for entry in starts), default=None)
     command = starts[-1]["command"] if starts else None

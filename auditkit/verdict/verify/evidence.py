@@ -1,7 +1,7 @@
 """Checks what vouches for a run: signature, sign-off, commitment, and the time stamps of signature and commitment."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from auditkit.evidence import attestation, commitment
@@ -66,15 +66,18 @@ def check_commitment(run: Path, results: Results, trust: Trust) -> Outcome:
     """Whether the run is what was committed to, before it began."""
     content, started = (run / commitment.COMMITMENT).read_bytes(), results.run.started or ""
     fixed, problems, unchecked = commitment.parse(content, commitment.COMMITMENT), list[str](), list[str]()
-    difference = fixed.difference(commitment.Commitment.of(results))
+    names = (commitment.COMMITMENT, commitment.STAMP)
+    files = {name: (run / name).read_bytes() for name in names if (run / name).exists()}
+    promised = replace(fixed, salt=commitment.salt_of_run(files))
+    difference = promised.difference(commitment.Commitment.of(results))
     if difference:
         problems.append(f"{commitment.COMMITMENT} commits to another {difference} than the run has")
     time, clock = fixed.written, "by the run's own clock"
-    if (run / commitment.STAMP).exists():
-        stamp = Stamp.parse((run / commitment.STAMP).read_bytes(), commitment.STAMP)
+    if commitment.STAMP in files:
+        stamp = Stamp.parse(files[commitment.STAMP], commitment.STAMP)
         problems += stamp.problems(content, commitment.COMMITMENT)
         unchecked += stamp.unchecked(trust.authorities)
         time, clock = max(time, str(stamp)), f"stamped {stamp}"
     if time > started:
         problems.append(f"the commitment is of {time}, and the run began on {started}, before it")
-    return Outcome(f"policy, model, images and seed were fixed on {fixed.written} ({clock})", problems, unchecked)
+    return Outcome(f"policy, model, images and salt were fixed on {fixed.written} ({clock})", problems, unchecked)

@@ -211,7 +211,7 @@ def check_randomisation(
     check = randomisation.prepare(
         _classifier(recorded, plan), plan.images, requested(recorded), pool, bundle,
         images_wanted=policy.randomisation.images, stages=policy.randomisation.stages,
-        confidence=policy.evaluation.confidence,
+        seed=recorded.settings.seed, confidence=policy.evaluation.confidence,
     )  # fmt: skip
     if isinstance(check, NotRandomised):
         expected, problems, about = Randomisation(check), list[str](), ""
