@@ -173,7 +173,7 @@ def _measured(settings: "Evaluation") -> str:
     return "; ".join([
         f"labels {settings.labels or 'all for up to 20 classes, otherwise top10'}",
         f"infill {', '.join(settings.infills)}", f"steps {settings.steps or 'auto'}", *floors,
-        f"range {low:g} to {high:g}", f"seed {settings.seed}", f"{settings.confidence:.3g} confidence",
+        f"range {low:g} to {high:g}", f"seed {settings.seed} of own maps", f"{settings.confidence:.3g} confidence",
     ])  # fmt: skip
 
 

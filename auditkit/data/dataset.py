@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -160,10 +161,12 @@ class Dataset(Listing):
     def order(self, seed: int) -> list[int]:
         """The positions of the images by the SHA256 of the seed and their content, whatever their names are.
 
-        Copies of one image stay in the order in which they are listed.
+        Copies of one image are numbered as they are listed, so that they do not follow each other.
         """
-        prefix = f"{seed} ".encode()
-        keys = [hashlib.sha256(prefix + digest).digest() for digest in self._image_digests()]
+        keys, copies = list[bytes](), Counter[bytes]()
+        for digest in self._image_digests:
+            keys.append(hashlib.sha256(f"{seed} {copies[digest]} ".encode() + digest).digest())
+            copies[digest] += 1
         return sorted(range(len(self)), key=keys.__getitem__)
 
     def sample(self, count: int, seed: int = 0) -> "Dataset":
@@ -190,6 +193,7 @@ class Dataset(Listing):
                              for group in sorted({*values} - {""})}  # fmt: skip
         return members or None
 
+    @cached_property
     def _image_digests(self) -> list[bytes]:
         """SHA256 of each image's file, or of its pixels."""
         if self.has_files:

@@ -4,7 +4,7 @@ Noise changes the order of all pixels. It hardly changes the most important tent
 as learned masks have, and then it hardly changes which pixels are above the mean. So a map that is submitted again with
 a little noise is recognised; noise of a tenth of its range on every pixel hides it. The maps of one image are compared
 at every pixel, those of many images by fingerprints: a sample of the outline's pixels, drawn with the evaluation's
-seed, which the author of the maps need not know.
+seed, which the author of the maps does not know before an audit.
 """
 
 from collections.abc import Iterator, Sequence

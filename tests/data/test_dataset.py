@@ -238,6 +238,12 @@ def test_the_order_of_a_seed_depends_on_content_and_not_on_names(tmp_path: Path)
     assert [8 - position for position in reverse.order(5)] == arrays.order(5)
 
 
+def test_copies_of_an_image_do_not_follow_each_other() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), dtype=np.uint8)
+    order = np.array(Dataset.from_array(pictures.repeat(2, axis=0)).order(5)) // 2
+    assert np.mean(order[::2] == order[1::2]) < 0.5
+
+
 def test_a_digest_is_the_one_of_earlier_versions(tmp_path: Path) -> None:
     """Worked out by hand: ids, labels and boxes, then the digest of each file, the image in the place of no mask."""
     dataset = _datasets(tmp_path)["csv"]

@@ -93,7 +93,6 @@ def test_names_that_would_be_first_under_a_known_seed_do_not_choose_the_images(
     folder: Path, tmp_path: Path, pictures: list[Array]
 ) -> None:
     """Names are searched whose SHA256 with the seed is small for the wanted pictures, and large for the others."""
-    salts = [SALT, OTHER, "0" * 32]
 
     def name(number: int) -> str:
         for attempt in count():
@@ -105,11 +104,12 @@ def test_names_that_would_be_first_under_a_known_seed_do_not_choose_the_images(
 
     _write(tmp_path / "ground", pictures, name)
     plain, ground = Dataset.open(folder / "images", 4), Dataset.open(tmp_path / "ground", 4)
-    for salt in salts:
-        taken = [[int(image.partition("-")[0].removesuffix(".png")) for image in dataset.sample(TAKEN, seed_of(salt)).ids]
-                 for dataset in (plain, ground)]  # fmt: skip
-        assert taken[0] == taken[1]
-        assert set(taken[1]) != set(range(TAKEN))
+    for salt in (SALT, OTHER, "0" * 32):
+        names = plain.sample(TAKEN, seed_of(salt)).ids
+        taken = [int(image.removesuffix(".png")) for image in names]
+        names = ground.sample(TAKEN, seed_of(salt)).ids
+        assert [int(image.partition("-")[0]) for image in names] == taken
+        assert set(taken) != set(range(TAKEN))
 
 
 def test_renamed_images_are_taken_in_the_same_order_and_have_the_same_figures(
