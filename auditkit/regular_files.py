@@ -7,8 +7,15 @@ from pathlib import Path
 
 from auditkit.errors import BadInput
 
-_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
-          stat.S_IFBLK: "a device"}  # fmt: skip
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link",
+}
+_SPARSE = 16 * 2**20  # bytes; a larger file, most of which is not on the disk, was made to exhaust its readers
 _CHUNK_BYTES = 2**20
 # A file that becomes a pipe just before it is opened must not block.
 _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
@@ -17,12 +24,12 @@ _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 def open_regular(path: Path, flags: int = 0) -> io.BufferedReader:
     """The file, open for reading; OSError with the reason if it is not a regular file or cannot be opened."""
     try:
-        _check(os.stat(path).st_mode)  # opening a device may have effects of its own
+        require_regular(os.stat(path).st_mode)  # opening a device may have effects of its own
         stream = open(path, "rb", opener=lambda name, mode: os.open(name, mode | _FLAGS | flags))  # noqa: SIM115
     except ValueError as error:  # a name with a zero byte
         raise OSError(str(error)) from None
     try:
-        _check(os.fstat(stream.fileno()).st_mode)
+        require_regular(os.fstat(stream.fileno()).st_mode)
     except OSError:
         stream.close()
         raise
@@ -53,6 +60,13 @@ def reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _check(mode: int) -> None:
+def is_sparse(status: os.stat_result) -> bool:
+    """Whether a file is large, but hardly any of its bytes are on the disk."""
+    on_disk = getattr(status, "st_blocks", status.st_size) * 512
+    return status.st_size > _SPARSE and on_disk < status.st_size // 64
+
+
+def require_regular(mode: int) -> None:
+    """OSError with the reason unless this is the mode of a regular file."""
     if not stat.S_ISREG(mode):
         raise OSError(f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")

@@ -23,7 +23,7 @@ import numpy as np
 
 from auditkit.data.bundles import open_bundle
 from auditkit.report.markdown import table
-from auditkit.runs.examination.run import RECORD
+from auditkit.runs.folder.names import EXAMINATION_RECORD
 from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import Store
 from benchmarks.reporting import log, origin, printed_at_end
@@ -125,7 +125,7 @@ def compared(commands: Commands, precisions: list[str]) -> Iterator[tuple[str, A
         yield name, {turn: rows_alike(runs["one"], runs[turn]) for turn in ("again", "two")}
     one, two = (commands.run("audit", "audit", turn, *supplied, "--policy", "explore") for turn in ("one", "two"))
     yield "audit", {"two": rows_alike(one, two)}
-    examined = [commands.run("examine", "examine", turn) / RECORD for turn in ("one", "two")]
+    examined = [commands.run("examine", "examine", turn) / EXAMINATION_RECORD for turn in ("one", "two")]
     yield "examine", {"two": _examinations(*examined)}
     learned = commands.run("audit", "audit that learns masks", "two", "--method", "mask", "--policy", "explore")
     yield "workers", {run.name: _units(run) for run in (two, learned)}

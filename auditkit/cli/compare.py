@@ -16,7 +16,9 @@ def compare(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="The earlier run.", show_default=False)],
     run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The later run.", show_default=False)],
     as_json: options.AsJson = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the JSON object to a file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Also write the JSON object to a file, or replace it.")
+    ] = None,
 ) -> None:
     """Show what changed from one run to another: paired differences, B minus A, on the images that both have.
 

@@ -1,5 +1,6 @@
 """`auditkit differentiate`: write a model that also returns its gradient."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,13 +37,24 @@ def differentiate(
     from auditkit.model import gradient
     from auditkit.model.classifier import open_file
 
-    if out.exists() and not force:
-        raise BadInput(f"{out} already exists; choose another file with -o, or overwrite it with --force.")
+    for path in (out, out.with_name(f"{out.name}.data")):
+        if os.path.lexists(path) and not force:
+            raise BadInput(f"{path} already exists; choose another file with -o, or overwrite it with --force.")
     settings = replace(model_options, precision="strict").settings()
     classifier = open_file(model, model_options.opening(gradient_output), settings)
     derived = gradient.differentiate(classifier, wrt, gradient_output)
-    gradient.write(derived, out)
+    write(derived, out)
     console.show(as_json, {"schema_version": 1, "out": str(out), **derived.to_json()}, _fields(derived, out))
+
+
+def write(derived: "Differentiated", out: Path) -> None:
+    """Write the model, and its large weights beside it."""
+    from auditkit.data.atomic_write import write_whole
+    from auditkit.errors import BadInput
+    from auditkit.model.gradient import encoded
+
+    for name, content in encoded(derived, out.name).items():
+        write_whole(out.with_name(name), content, BadInput)
 
 
 def _fields(derived: "Differentiated", out: Path) -> list[tuple[str, str]]:

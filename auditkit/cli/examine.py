@@ -40,6 +40,7 @@ def examine(
     from auditkit.runs.examination import run
     from auditkit.runs.examination.examine import MOST_IMAGES
     from auditkit.runs.explain import Explanation
+    from auditkit.runs.folder.names import REPORT
     from auditkit.verdict import estimate
 
     explanation = Explanation(method, "top1", options.method_options(option, None), seed)
@@ -69,7 +70,7 @@ def examine(
             *((finding.severity, words.seen(finding, names)) for finding in examination.findings),
             *(("next step", words.to_do(finding)) for finding in examination.findings),
             *([("note", words.everywhere(examination))] if words.everywhere(examination) else []),
-            ("report", str(out / run.PAGE)),
+            ("report", str(out / REPORT)),
             *(console.identifiers(classifier, dataset) if verbose else []),
         ])  # fmt: skip
     raise typer.Exit(1 if examination.findings else 0)

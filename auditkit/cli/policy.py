@@ -1,5 +1,6 @@
 """`auditkit policy`: what an audit must find."""
 
+import os
 import re
 import shlex
 from datetime import UTC, datetime
@@ -40,7 +41,7 @@ def init(
 
     if name not in SHIPPED:
         raise BadInput(unknown("policy", name, SHIPPED))
-    if (out.exists() or out.is_symlink()) and not force:
+    if os.path.lexists(out) and not force:
         raise BadInput(f"{out} already exists; choose another file with -o, or overwrite it with --force.")
     if out.is_dir() or not out.parent.is_dir():
         raise BadInput(f"{out} cannot be written: {'it is a folder' if out.is_dir() else 'its folder does not exist'}.")

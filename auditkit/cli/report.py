@@ -17,8 +17,8 @@ def report(
     form: Annotated[str, typer.Option(
         "--format", "-f", help="html, pdf, md, json, junit, sarif, oscal or cyclonedx.")] = "html",
     out: Annotated[Path | None, typer.Option(
-        "--out", "-o", help="File to write; by default stdout, for html report.html in an audit's run or RUN.html "
-        "beside an evaluation's, and for pdf RUN.pdf beside the run.")] = None,
+        "--out", "-o", help="File to write or replace; by default stdout, for html report.html in an audit's "
+        "run or RUN.html beside an evaluation's, and for pdf RUN.pdf beside the run.")] = None,
     gallery: Annotated[int | None, typer.Option(
         min=0, help="Images of the gallery that are open in html and pdf; 6 by default, up to 24 were kept.")] = None,
 ) -> None:  # fmt: skip
@@ -34,7 +34,7 @@ def report(
     """
     from auditkit.report.formats import FORMATS, render
     from auditkit.report.load_run import load
-    from auditkit.runs.folder.store import RUN
+    from auditkit.runs.folder.names import RUN
 
     if form not in (*FORMATS, "pdf"):
         raise BadInput(unknown("format", form, (*FORMATS, "pdf")))
@@ -69,7 +69,11 @@ def _page(loaded: "Loaded", form: str, gallery: int | None, *, elsewhere: bool) 
 
     signed = read_sign_off(loaded.folder) if elsewhere or form == "pdf" else None
     page = render_html(loaded, FIRST_CARDS if gallery is None else gallery, signed)
-    return print_pdf(page) if form == "pdf" else page.encode("utf-8", "backslashreplace")
+    return print_pdf(page, _warn) if form == "pdf" else page.encode("utf-8", "backslashreplace")
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)
 
 
 def _write(run: Path, path: Path, content: bytes) -> None:
@@ -77,7 +81,7 @@ def _write(run: Path, path: Path, content: bytes) -> None:
     from auditkit.runs.folder.checksums import SUMS
 
     with write_errors(path, BadInput):
-        same = path.is_file() and path.read_bytes() == content
+        same = path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
         if (run / SUMS).exists() and not same and run.resolve() in path.resolve().parents:
             raise BadInput(f"{run} is sealed by its {SUMS}, which {path} would break; name a file elsewhere with -o.")
         if not same:

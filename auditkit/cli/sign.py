@@ -46,7 +46,7 @@ def sign(
         print(add_stamp(run, timestamp))
         return
     assert key is not None  # noqa: S101 - as is checked above
-    if (run / ATTESTATION).exists():
+    if os.path.lexists(run / ATTESTATION):
         raise BadInput(f"{run / ATTESTATION} already exists. To sign again, remove it first.")
     print(write(run, read_key(key, password_variable)))
 

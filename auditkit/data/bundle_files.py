@@ -25,7 +25,7 @@ from auditkit.data.npy import read_header as read_npy_header
 from auditkit.errors import BadInput, ColourPicture
 from auditkit.graph.upsampling import Upsampling
 from auditkit.records import from_json, optional, parse_object
-from auditkit.regular_files import open_regular, reason
+from auditkit.regular_files import is_sparse, open_regular, reason
 
 SCHEMA_VERSION = 1
 HEADER, MANIFEST, MAPS = "bundle.json", "manifest.csv", "maps"
@@ -74,7 +74,7 @@ def read_header(folder: Path) -> Header:
     where = folder / HEADER
     if not os.path.lexists(where):
         raise BadInput(f"{folder} has no {HEADER}; make a bundle of other maps with: auditkit bundle import.")
-    values = parse_object(_content(folder, HEADER, _MAX_HEADER_BYTES), where)
+    values = parse_object(read_content(folder, HEADER, _MAX_HEADER_BYTES), where)
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
         raise BadInput(f"{where} has schema_version {version!r}; this auditkit reads {SCHEMA_VERSION}.")
@@ -92,7 +92,7 @@ def read_manifest(folder: Path, name: str = MANIFEST, *, own: bool = False) -> t
     if not os.path.lexists(folder / name):
         raise BadInput(f"{folder} has no {name} with the columns {','.join(COLUMNS)}.")
     try:
-        text = _content(folder, name, _MAX_MANIFEST_BYTES).decode("utf-8-sig")
+        text = read_content(folder, name).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput(f"{folder / name} is not UTF-8 text: {error}.") from None
     end = text.rfind("\n") + 1 if own else len(text)
@@ -141,10 +141,14 @@ def open_inside(folder: Path, location: str) -> Iterator[BinaryIO]:
     except OSError as error:
         raise BadInput(f"{where} cannot be opened ({reason(error)}).") from None
     with opened as stream:
+        status = os.fstat(stream.fileno())
+        if is_sparse(status):
+            raise BadInput(f"{where} has {status.st_size:,} bytes, but hardly any of them are on the disk; refused.")
         yield stream
 
 
-def _content(folder: Path, name: str, limit: int) -> bytes:
+def read_content(folder: Path, name: str, limit: int = _MAX_MANIFEST_BYTES) -> bytes:
+    """The content of a file of a bundle."""
     with open_inside(folder, name) as stream:
         content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)  # as much is allocated at once
     if len(content) > limit:

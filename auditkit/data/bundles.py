@@ -4,9 +4,7 @@ import csv
 import hashlib
 import io
 import json
-import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ import numpy as np
 from auditkit import __version__, elsewhere
 from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
-from auditkit.data.atomic_write import append, flush, sync_folder, write_errors, write_whole
+from auditkit.data.atomic_write import append, create, make_folder, rename, temporary_name, write_errors, write_whole
 from auditkit.data.bundle_files import Entry, Header
 from auditkit.data.explainer_layouts import single_maps
 from auditkit.errors import BadInput
@@ -170,8 +168,13 @@ class Bundle:
     leaves a bundle with the maps of all calls that returned. Opening an existing bundle continues it.
     """
 
-    def __init__(self, path: "str | Path", model: object = None, method: str = "", frame: str = "model-input") -> None:
+    def __init__(
+        self, path: "str | Path", model: object = None, method: str = "", frame: str = "model-input", *,
+        root: Path | None = None,
+    ) -> None:  # fmt: skip
+        """`root` is the folder that the user named, if the bundle is inside it (see `data.atomic_write`)."""
         self.path = Path(path)
+        self.root = root or self.path
         self.constant = 0  # constant maps added by this writer
         self._number = 0
         self._exists = False
@@ -244,11 +247,11 @@ class Bundle:
         maps, manifest = self.path / files.MAPS, self.path / files.MANIFEST
         if maps.is_symlink() or not maps.is_dir():
             raise BadInput(f"{maps} is not a folder; make a new bundle in another folder.")
-        text = manifest.read_bytes()
-        end = text.rfind(b"\n") + 1
-        if end < len(text):
-            os.truncate(manifest, end)  # an incomplete last line names no map
-        self._size = end
+        text = files.read_content(self.path, files.MANIFEST)
+        complete = text[: text.rfind(b"\n") + 1]
+        if complete != text:
+            write_whole(manifest, complete, root=self.root)  # an incomplete last line names no map
+        self._size = len(complete)
 
     def _same(self, setting: str, old: object, new: object) -> None:
         if old != new:
@@ -273,24 +276,25 @@ class Bundle:
         if self._exists:
             return
         columns = _lines([files.COLUMNS])
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
+        temporary = self.path.with_name(temporary_name())
+        root = self.path.parent if self.root == self.path else self.root
         with write_errors(self.path):
+            root.mkdir(parents=True, exist_ok=True)
             try:
-                (temporary / files.MAPS).mkdir(parents=True)
-                write_whole(temporary / files.HEADER, _json(self.header))
-                write_whole(temporary / files.MANIFEST, columns)
+                make_folder(temporary / files.MAPS, root=root)
+                write_whole(temporary / files.HEADER, _json(self.header), root=root)
+                write_whole(temporary / files.MANIFEST, columns, root=root)
                 if self.path.exists():
                     self.path.rmdir()
-                temporary.rename(self.path)
+                rename(temporary, self.path.name, root=root)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
-            sync_folder(self.path.parent)
         self._exists, self._size = True, len(columns)
 
     def _write(self, new: dict[_Pair, Array], header: Header) -> None:
         self.create()
         if header != self.header:
-            write_whole(self.path / files.HEADER, _json(header))
+            write_whole(self.path / files.HEADER, _json(header), root=self.root)
         self.header = header
         references: dict[_Pair, str] = {}
         for _, run in groupby(new.items(), key=lambda item: item[1].shape):
@@ -298,28 +302,20 @@ class Bundle:
             file = self._write_stack(np.stack(maps))
             references |= {pair: f"{file}#{position}" for position, pair in enumerate(pairs)}
         lines = _lines((*pair, reference) for pair, reference in references.items())
-        self._size = append(self.path / files.MANIFEST, lines)
+        self._size = append(self.path / files.MANIFEST, lines, root=self.root)
         self._references |= references
 
     def _write_stack(self, stack: Array) -> str:
         """Write a stack to the next free file and return its name; no file is ever overwritten."""
+        content = io.BytesIO()
+        np.lib.format.write_array(content, np.ascontiguousarray(stack, "<f4"), allow_pickle=False)
         while True:
             name = f"{files.MAPS}/{self._number:06d}.npy"
             self._number += 1
             try:
-                stream = (self.path / name).open("xb")
+                create(self.path / name, content.getbuffer(), root=self.root)
             except FileExistsError:
                 continue
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.ascontiguousarray(stack, "<f4"), allow_pickle=False)
-            try:
-                with stream:
-                    stream.write(content.getbuffer())
-                    flush(stream)
-            except OSError:
-                (self.path / name).unlink()
-                raise
-            sync_folder(self.path / files.MAPS)
             return name
 
 

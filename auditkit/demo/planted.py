@@ -119,6 +119,9 @@ def run(out: Path, count: int, answered: int, seed: int, settings: Settings, pha
     """Audit both bundled models on images with true tags, and count their correct answers where tags lie."""
     if os.path.lexists(out) and not out.is_dir():
         raise BadInput(f"{out} is not a folder; name a new one.")
+    for path in (out / name for name in MODELS):
+        if path.is_symlink():
+            raise BadInput(f"{path} is a link; name a new folder.")
     audited = draw(count, seed=seed, tags="agree")
     test_sets = draw(answered, seed=seed + 1, tags="agree"), draw(answered, seed=seed + 1, tags="disagree")
     path = out / "images.npz"

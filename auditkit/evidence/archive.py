@@ -8,16 +8,17 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from auditkit.data.atomic_write import flush, write_errors
+from auditkit.data.atomic_write import write_whole
 from auditkit.errors import BadInput
-from auditkit.regular_files import open_regular, reason
+from auditkit.regular_files import is_sparse, open_regular, reason
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.checksums import SUMS
+from auditkit.runs.folder.contents import require_unchanged
 
 _BLOCK = 512
 _END = bytes(2 * _BLOCK)
@@ -26,7 +27,6 @@ _SIZE = re.compile(rb"[0-7]{11}")
 _LONGEST = 100  # bytes of a name in a header
 _MOST_BYTES = 8**11 - 1  # of a file, as a header can state it
 _MOST_FILES = 10**6
-_SPARSE = 16 * 2**20  # a larger archive, most of which is not on the disk, was made to fill the reader's
 _CHUNK = 2**20
 
 
@@ -38,25 +38,14 @@ def write(run: Path, path: Path) -> None:
     """Write the archive of a finished run, with its attestation and sign-off; the run must be as it was listed."""
     if not (run / SUMS).is_file():
         raise BadInput(f"{run} has no {SUMS}, so it is not finished; archive what `auditkit audit` wrote.")
-    problems = checksums.check(run)
-    if problems:
-        raise BadInput(f"{run} is not archived: {problems[0]}. Archive the run as it was written.")
-    if path.exists():
+    require_unchanged(run, "archived")
+    if os.path.lexists(path):
         raise BadInput(f"{path} already exists and will not be overwritten; choose another name.")
     names = checksums.all_names(run)
     for name in names:
         if not _NAME.fullmatch(name) or len(name) > _LONGEST or (run / name).stat().st_size > _MOST_BYTES:
             raise BadInput(f"{run} is not archived: '{name}' is a file that no run of auditkit has.")
-    temporary = path.with_name(f"{path.name}.part")
-    try:
-        with write_errors(path, BadInput), temporary.open("wb") as stream:
-            for name in names:
-                _add(stream, name, run / name)
-            stream.write(_END)
-            flush(stream)
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, _archived(run, names), BadInput)
 
 
 @contextmanager
@@ -74,12 +63,16 @@ def unpacked(path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _add(stream: IO[bytes], name: str, path: Path) -> None:
-    with path.open("rb") as source:
-        size = os.fstat(source.fileno()).st_size
-        stream.write(_header(name, size))
-        shutil.copyfileobj(source, stream, _CHUNK)
-        stream.write(bytes(-size % _BLOCK))
+def _archived(run: Path, names: Sequence[str]) -> Iterator[bytes]:
+    """The bytes of the archive."""
+    for name in names:
+        with open_regular(run / name) as source:
+            size = os.fstat(source.fileno()).st_size
+            yield _header(name, size)
+            while chunk := source.read(_CHUNK):
+                yield chunk
+            yield bytes(-size % _BLOCK)
+    yield _END
 
 
 def _header(name: str, size: int) -> bytes:
@@ -92,7 +85,7 @@ def _header(name: str, size: int) -> bytes:
 
 def _refuse_excess(stream: IO[bytes], folder: Path) -> None:
     status = os.fstat(stream.fileno())
-    if status.st_size > _SPARSE and getattr(status, "st_blocks", status.st_size) * _BLOCK < status.st_size // 64:
+    if is_sparse(status):
         raise ValueError("hardly any of its bytes are on the disk")
     if status.st_size > shutil.disk_usage(folder).free:
         raise ValueError(f"it does not fit on the disk of {tempfile.gettempdir()}; set TMPDIR to another folder")

@@ -13,15 +13,16 @@ from auditkit import __version__
 from auditkit.data.atomic_write import write_whole
 from auditkit.errors import BadInput, OtherVersion
 from auditkit.evidence import envelope
-from auditkit.evidence.commitment import COMMITMENT
 from auditkit.evidence.timestamp import Stamp
 from auditkit.records import Json, to_json
 from auditkit.regular_files import read_named
 from auditkit.report import pipeline
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.checksums import ATTESTATION, SIGNED_OFF, SUMS
+from auditkit.runs.folder.contents import require_readable, require_unchanged
+from auditkit.runs.folder.names import COMMITMENT, RESULTS
 from auditkit.runs.folder.results import ModelFile, Results
-from auditkit.runs.folder.store import RESULTS, Store
+from auditkit.runs.folder.store import Store
 
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 _POLICY = "policy.toml"
@@ -36,9 +37,7 @@ def sign(run: Path, key: envelope.Signer) -> Path:
     """Write the signed statement beside the files of a finished run."""
     if not (run / SUMS).is_file():
         raise BadInput(f"{run} has no {SUMS}, so it is not finished; sign what `auditkit audit` or `evaluate` wrote.")
-    problems = checksums.check(run)
-    if problems:
-        raise BadInput(f"{run} is not signed: {problems[0]}. Sign the run as it was written.")
+    require_unchanged(run, "signed")
     payload = json.dumps(statement(run), sort_keys=True, separators=(",", ":")).encode()
     path = run / ATTESTATION
     write_whole(path, envelope.Bundle.signed(payload, key).to_json())
@@ -48,6 +47,7 @@ def sign(run: Path, key: envelope.Signer) -> Path:
 def add_stamp(run: Path, token: Path) -> Path:
     """Add a time stamp over the signature to the attestation of a run."""
     path = run / ATTESTATION
+    require_readable(run)
     if not path.is_file():
         raise BadInput(f"{run} is not signed; a time stamp is one over its signature. Sign it first.")
     bundle = read(run)

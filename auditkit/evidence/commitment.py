@@ -17,10 +17,9 @@ from auditkit.evidence.timestamp import Stamp
 from auditkit.records import from_json, parse_object, to_object
 from auditkit.regular_files import read_named
 from auditkit.runs.folder import provenance
+from auditkit.runs.folder.names import COMMITMENT, STAMP
 from auditkit.runs.folder.results import ModelFile, PolicyName, Results
 
-COMMITMENT = "commitment.json"
-STAMP = "commitment.tsr"  # a time stamp over it
 _MOST_BYTES = 1 << 20
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 

@@ -8,8 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, get_args
 
+from auditkit.data.atomic_write import create, remove, write_errors
 from auditkit.errors import BadInput, unknown
-from auditkit.regular_files import read_named, reason
+from auditkit.regular_files import read_named
 
 try:
     from cryptography import x509
@@ -119,20 +120,24 @@ def generate(kind: str, private: Path, password: bytes | None) -> Path:
     public = private.with_suffix(".pub")
     if kind not in KINDS:
         raise BadInput(unknown("type of key", kind, KINDS))
+    if private.suffix.lower() == public.suffix:
+        raise BadInput(f"{private} would be the name of both keys; choose another, such as {private.stem}.pem.")
     for path in (private, public):
-        if path.exists():
+        if os.path.lexists(path):
             raise BadInput(f"{path} already exists and will not be overwritten; choose another name.")
     key = PrivateKey(
         ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP256R1())
     )
     encryption = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
     pem = key.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-    try:
-        with open(private, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
-            stream.write(pem)
-        public.write_bytes(key.public.pem)
-    except OSError as error:
-        raise BadInput(f"{private} cannot be written ({reason(error)}).") from None
+    with write_errors(private, BadInput):
+        create(private, pem, mode=0o600)
+    with write_errors(public, BadInput):
+        try:
+            create(public, key.public.pem)
+        except BaseException:
+            remove(private)  # so that the command can be given again
+            raise
     return public
 
 

@@ -4,12 +4,12 @@ import hashlib
 import itertools
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import TensorProto, external_data_helper, helper, shape_inference
 
 from auditkit import __version__
 from auditkit.arrays import Array, Weights
@@ -329,15 +329,20 @@ def _score_type(model: onnx.ModelProto, output: str) -> str | None:
     return str(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
 
 
-def write(derived: Differentiated, path: Path) -> None:
-    """The model as a file that any onnxruntime runs; large weights go into a second one beside it."""
-    for tensor in derived.model.graph.initializer:
+def encoded(derived: Differentiated, name: str) -> dict[str, Iterable[bytes]]:
+    """The content of a file of this name that any onnxruntime runs, and of the one beside it with large weights."""
+    model, beside, end = edit.copy(derived.model), f"{name}.data", 0
+    model.metadata_props.extend(derived.model.metadata_props)
+    for tensor in model.graph.initializer:
         if tensor.name in derived.weights:
-            tensor.CopyFrom(numpy_helper.from_array(derived.weights[tensor.name], tensor.name))
-    beside = path.with_name(f"{path.name}.data")
-    try:
-        if derived.weights:
-            beside.unlink(missing_ok=True)  # onnx would append to it
-        onnx.save(derived.model, path, save_as_external_data=bool(derived.weights), location=beside.name)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}.") from None
+            values = derived.weights[tensor.name]
+            kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+            tensor.CopyFrom(TensorProto(name=tensor.name, dims=values.shape, data_type=kind, raw_data=b""))
+            external_data_helper.set_external_data(tensor, beside, end, values.nbytes)
+            tensor.ClearField("raw_data")
+            end += values.nbytes
+    files: dict[str, Iterable[bytes]] = {}
+    if end:
+        stored = [tensor.name for tensor in model.graph.initializer if tensor.name in derived.weights]
+        files[beside] = (derived.weights[tensor].tobytes() for tensor in stored)
+    return files | {name: [model.SerializeToString()]}

@@ -4,7 +4,7 @@ from importlib import import_module
 
 from auditkit.errors import BadInput, unknown
 from auditkit.report.load_run import Loaded
-from auditkit.runs.folder.store import RESULTS
+from auditkit.runs.folder.names import RESULTS
 
 # The modules that draw them; what one form needs is slow to import for the others.
 _DRAWN = {

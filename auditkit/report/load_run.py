@@ -1,7 +1,6 @@
 """A run's folder as the renderers read it: results, rows, and the pictures of the gallery."""
 
 import base64
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,16 +10,21 @@ from typing import TYPE_CHECKING
 
 from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.records import from_json, parse_object
+from auditkit.regular_files import read_regular
+from auditkit.runs.folder import checksums
+from auditkit.runs.folder.contents import require_readable
 from auditkit.runs.folder.examination import FOLDER as EXAMINATION
+from auditkit.runs.folder.names import RESULTS
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import Results
-from auditkit.runs.folder.store import RESULTS, Store
+from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery_index import FOLDER, INDEX, GalleryIndex
 from auditkit.runs.summary.row_table import RowTable
 
 if TYPE_CHECKING:
     import pyarrow
 
+_MOST_BYTES = 2**28  # of a file
 _PICTURES = {".jpg": ("image/jpeg", b"\xff\xd8\xff"), ".png": ("image/png", b"\x89PNG\r\n\x1a\n")}
 
 
@@ -49,7 +53,7 @@ class Loaded:
     @cached_property
     def digest(self) -> str:
         """sha256 of the results file."""
-        return hashlib.sha256((self.folder / RESULTS).read_bytes()).hexdigest()
+        return checksums.digest(self.folder / RESULTS)
 
     def tables(self, columns: Sequence[str] | None = None) -> "Iterator[pyarrow.Table]":
         """The rows, one unit's pyarrow.Table at a time, with some of the columns or with all."""
@@ -70,7 +74,7 @@ def picture(folder: Path, name: str) -> str:
     path, (kind, magic) = folder / name, _PICTURES.get(Path(name).suffix, ("", b""))
     if not kind or not re.fullmatch(r"[\w-]+\.\w+", name) or not path.is_file():
         return ""
-    content = path.read_bytes()
+    content = read_regular(path, _MOST_BYTES)
     return f"data:{kind};base64,{base64.b64encode(content).decode()}" if content.startswith(magic) else ""
 
 
@@ -79,6 +83,7 @@ def load(run: "str | Path", results: Results | None = None) -> Loaded:
     folder = Path(run)
     if not folder.is_dir():
         raise BadInput(f"there is no run {folder}; give the folder that audit or evaluate wrote.")
+    require_readable(folder)
     return Loaded(folder, results or Store(folder).results(), _gallery(folder / FOLDER / INDEX))
 
 
@@ -86,7 +91,7 @@ def _gallery(path: Path) -> GalleryIndex | None:
     if not path.exists():
         return None
     try:
-        index = from_json(GalleryIndex, parse_object(path.read_bytes(), INDEX), INDEX)
+        index = from_json(GalleryIndex, parse_object(read_regular(path, _MOST_BYTES), INDEX), INDEX)
         if index.schema_version != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {index.schema_version}, not {SCHEMA_VERSION}")
     except (OSError, ValueError, RecursionError, BadInput) as error:

@@ -14,8 +14,8 @@ from auditkit.report.identifiers import identifier, line
 from auditkit.report.load_run import Loaded
 from auditkit.report.markdown import plain
 from auditkit.report.pipeline import Entry
+from auditkit.runs.folder.names import RESULTS
 from auditkit.runs.folder.results import ModelFile
-from auditkit.runs.folder.store import RESULTS
 
 VERSION = "1.1.3"
 _NAMESPACE = "urn:auditkit:oscal"

@@ -17,8 +17,8 @@ from auditkit.report.load_run import Loaded
 from auditkit.report.markdown import plain
 from auditkit.report.pipeline import VERDICT, Entry
 from auditkit.runs.folder.figures import Verdict
+from auditkit.runs.folder.names import RESULTS
 from auditkit.runs.folder.results import ModelFile, Results
-from auditkit.runs.folder.store import RESULTS
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS = {"critical": "error", "high": "error", "medium": "warning", "low": "note", "info": "note"}

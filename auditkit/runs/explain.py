@@ -172,11 +172,11 @@ def _parse_option(name: str, text: str, kind: str) -> OptionValue:
 
 def explain(
     model: AnyClassifier, images: Dataset, explanation: Explanation, out: Path, pool: Dataset | None = None,
-    progress: Progress = silent, shard: Shard | None = None,
+    progress: Progress = silent, shard: Shard | None = None, root: Path | None = None,
 ) -> HeatmapSet:  # fmt: skip
     """The bundle in `out` with a map for every label of every image; maps that were made here before are kept.
 
-    Of a `shard`, only the maps of its images are made.
+    Of a `shard`, only the maps of its images are made. `root` is the run's folder, if the bundle is inside it.
     """
     explanation = explanation.adapted_to(model)
     share, left_out = share_of(model, images, explanation, shard), SkippedImages(model)
@@ -184,7 +184,7 @@ def explain(
     tick = progress(count)
     rule = explanation.labels or str(default_labels(model.signature.classes))
     shares = None if shard is None else Shares(rule, _shares(model, images, explanation, shard.of))
-    bundle = RecordedBundle(Bundle(out, model=model.identity, method=explanation.name()), shares)
+    bundle = RecordedBundle(Bundle(out, model=model.identity, method=explanation.name(), root=root), shares)
     with bundle, ExitStack() as log:
         drawn = drawn_pool(model, images if pool is None else pool, explanation)
         making = Making(model, images, drawn, explanation.seed, rule, explanation.make)

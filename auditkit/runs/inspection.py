@@ -1,5 +1,6 @@
 """Facts about a model file before any heatmap is made, its accuracy included: what `auditkit inspect` shows."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from auditkit.arrays import Array
+from auditkit.data.atomic_write import write_whole
 from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import BadInput
 from auditkit.graph.dequantise import is_quantised
@@ -282,12 +284,6 @@ def write_card(inspection: Inspection, target: Path, *, force: bool) -> None:
     """Write the card in use beside the model, unless there is one already."""
     model = inspection.model
     text = to_toml(model.card, model.signature, model.file.path.name)
-    if target.is_symlink():  # --force would write to whatever it points at
-        raise BadInput(f"{target} is a symbolic link; choose another path with --card.")
-    try:
-        with target.open("w" if force else "x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise BadInput(f"{target} already exists; edit it, or overwrite it with --force.") from None
-    except OSError as error:
-        raise BadInput(f"the card {target} cannot be written: {error.strerror}.") from None
+    if os.path.lexists(target) and not force:
+        raise BadInput(f"{target} already exists; edit it, or overwrite it with --force.")
+    write_whole(target, text.encode(), BadInput)

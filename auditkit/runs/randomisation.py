@@ -8,7 +8,6 @@ unfaithful.
 
 import hashlib
 import json
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import numpy as np
 import onnx
 
 from auditkit.arrays import Array
+from auditkit.data.atomic_write import remove_folder
 from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset, FailedImage
 from auditkit.errors import AuditError, BadInput, OutOfMemory
@@ -195,12 +195,18 @@ def _series(check: Check, folder: Path, progress: Progress) -> tuple[list[Random
         try:
             maps = stage_maps(check, stage, out, tick)
         except NoMaps as error:
-            shutil.rmtree(out, ignore_errors=True)  # what was begun leads to no figure
+            if out.exists():
+                remove_folder(out, root=_root(out))  # what was begun leads to no figure
             notes.append(f"stage {stage}, {count} of {len(check.layers)} layers, has no figure: {error}")
             continue
         series.append(check.stage(stage, maps))
         notes += constant_note(series[-1])
     return series, notes
+
+
+def _root(stage: Path) -> Path:
+    """The run's folder."""
+    return stage.parent.parent
 
 
 def constant_note(stage: RandomisationStage) -> list[str]:
@@ -216,7 +222,8 @@ class NoMaps(AuditError):
 def stage_maps(check: Check, stage: int, out: Path, tick: Tick) -> list[Array]:
     """The maps of a stage, in the order of the originals; NoMaps where the changed model gives none."""
     changed, size = check.layers[: check.counts[stage - 1]], check.explanation.resolved()[0].together(check.model)
-    with RecordedBundle(Bundle(out, model=check.key(changed), method=check.explanation.name())) as bundle:
+    new = Bundle(out, model=check.key(changed), method=check.explanation.name(), root=_root(out))
+    with RecordedBundle(new) as bundle:
         chunks = [check.originals[start : start + size] for start in range(0, len(check.originals), size)]
         lacking = [chunk for chunk in chunks
                    if any(each.label not in bundle.labels_of(each.image) for each in chunk)]  # fmt: skip

@@ -28,10 +28,12 @@ from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.figures import Batch, Explained, NotRandomised, Randomisation, Taking
+from auditkit.runs.folder.names import MAPS, POLICY, RANDOMISED, REPORT
 from auditkit.runs.folder.results import Comparison, PolicyName, Refusal, Results
 from auditkit.runs.folder.sittings import logged
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
+from auditkit.runs.pictures.gallery_index import FOLDER as GALLERY
 from auditkit.runs.randomisation import randomisation
 from auditkit.runs.summary.results import results as run_results
 from auditkit.runs.summary.results import without_figures
@@ -45,7 +47,6 @@ from auditkit.verdict.hints import find_hints, should_search
 from auditkit.verdict.policy import Policy, at_least, deciding
 from auditkit.verdict.preconditions import changed_settings
 
-POLICY, MAPS, GALLERY, RANDOMISED, REPORT = "policy.toml", "maps", "gallery", "randomised", "report.html"
 CHANGEABLE = ("labels", "steps")  # settings of a policy that a request can replace
 EXIT_CODES = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3}
 
@@ -232,7 +233,7 @@ def _bundle_digest(bundle: HeatmapSet) -> str:
 
 def require_startable(model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path) -> None:
     """Refuse, before the work, a folder that is not a run and a baseline that is not comparable."""
-    Store(out).refuse_other_content()
+    Store(out).require_usable()
     baseline, classes = request.baseline, model.signature.classes
     if baseline is None:
         return
@@ -308,7 +309,7 @@ def _measure_batch(
             model
         )
         with phase("explaining") as progress:
-            maps = explain(model, images, explanation, store.folder / MAPS, pool, progress)
+            maps = explain(model, images, explanation, store.folder / MAPS, pool, progress, root=store.folder)
         # A run that was cut short may have maps of the next batch.
         bundles, record = {explanation.method: maps.of_images(set(images.ids))}, Record.of(store.folder / MAPS)
         explained = Explained(explanation.name(), explanation.to_record(pool), record.passes, record.gradients,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from auditkit.data.atomic_write import temporary_name
 from auditkit.runs.explanation.record import RECORD, Record
-from auditkit.runs.explanation.recorded_bundle import UNFINISHED
 from auditkit.runs.folder import parquet, store
+from auditkit.runs.folder.names import UNFINISHED
 from tests.support.interruptions import Undisturbed
 
 
@@ -81,7 +82,7 @@ def _torn_manifest(out: Path) -> None:
 def _stale_checkpoint(out: Path) -> None:
     """As if the last run had been killed after its last map."""
     (out / UNFINISHED).write_bytes(b"")
-    (out / f"{UNFINISHED}.part").write_bytes(b"")
+    (out / temporary_name()).write_bytes(b"")
 
 
 def _torn_checkpoint(out: Path) -> None:

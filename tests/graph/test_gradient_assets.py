@@ -11,6 +11,7 @@ import pytest
 
 import auditkit
 from auditkit.arrays import Array
+from auditkit.cli.differentiate import write
 from auditkit.graph.gradient import export, missing_rules
 from auditkit.graph.gradient.export import GRADIENT, SEED
 from auditkit.model import gradient
@@ -35,7 +36,7 @@ def test_gradient_is_what_differences_say(assets: Path, name: str, tmp_path: Pat
     assert missing_rules(classifier.file.proto, signature.input, signature.output) == []
     found = gradient.differentiate(classifier)
     assert found.surrogate == ("_int8" in name)
-    gradient.write(found, tmp_path / "out.onnx")
+    write(found, tmp_path / "out.onnx")
     with_gradient = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
 
     rng = np.random.default_rng(5)
@@ -65,7 +66,7 @@ def test_gradient_is_what_differences_say(assets: Path, name: str, tmp_path: Pat
 def test_a_large_model_is_written_once(assets: Path, tmp_path: Path) -> None:
     """The backward pass reads the same weights as the forward pass."""
     classifier = opened(assets, "deit_tiny_patch16_224.onnx")
-    gradient.write(gradient.differentiate(classifier), tmp_path / "out.onnx")
+    write(gradient.differentiate(classifier), tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx").stat().st_size < 1.1 * classifier.file.bytes
     onnx.checker.check_model(tmp_path / "out.onnx")
 

@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import auditkit
+from auditkit.cli.differentiate import write
 from auditkit.errors import BadInput, NoGradient
 from auditkit.graph import canonical
 from auditkit.graph.gradient import RULES, export, missing_rules
@@ -50,7 +51,7 @@ def opened(proto: onnx.ModelProto, folder: Path) -> OnnxClassifier:
 
 def ran(found: gradient.Differentiated, folder: Path, **feeds: Array) -> dict[str, Array]:
     """The outputs of the written file, in a plain onnxruntime."""
-    gradient.write(found, folder / "out.onnx")
+    write(found, folder / "out.onnx")
     session = onnxruntime.InferenceSession(folder / "out.onnx", providers=["CPUExecutionProvider"])
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from auditkit.data.atomic_write import temporary_name
 from auditkit.errors import BadInput
 from auditkit.runs.folder import checksums
 
@@ -23,9 +24,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_every_file_is_listed_but_the_lock_and_what_a_killed_writer_left(run: Path) -> None:
-    for name in (".lock", ".results.123.tmp", "report.html.part", "items/.a.7.tmp"):
+    for name in (".lock", temporary_name(), f"items/{temporary_name()}", f"items/{'0' * 64}.parquet.damaged"):
         (run / name).write_text("x")
-    aside = run / ".maps.0f0f.part"
+    aside = run / temporary_name()
     aside.mkdir()
     (aside / "bundle.json").write_text("{}")
     checksums.write(run)

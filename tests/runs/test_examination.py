@@ -23,6 +23,7 @@ from auditkit.runs.examination.rates import outcomes
 from auditkit.runs.executor import silent
 from auditkit.runs.explain import Explanation
 from auditkit.runs.folder.examination import Examination
+from auditkit.runs.folder.names import EXAMINATION_RECORD
 from tests.support import relying_models as relying
 from tests.support.relying_models import Given
 
@@ -165,7 +166,7 @@ def folder_of(given: Given, folder: Path, out: str, seed: int) -> bytes:
     phase = lambda _name: nullcontext(silent)  # noqa: E731
     given.bundle(folder)
     run.examine(given.model(), given.dataset(folder), explanation, folder / "maps", folder / out, phase, lambda *_: "")
-    return (folder / out / run.RECORD).read_bytes()
+    return (folder / out / EXAMINATION_RECORD).read_bytes()
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_halves(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from auditkit.model.session import Session, Settings
 from auditkit.records import to_json
 from auditkit.runs import randomisation as checking
 from auditkit.runs.explain import Explanation, explain
-from auditkit.runs.explanation.recorded_bundle import WAITING
+from auditkit.runs.folder.names import WAITING
 from auditkit.runs.summary.wording import why_not_randomised
 from tests.support import onnx_models
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from auditkit.data.atomic_write import temporary_name
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.runs.folder import parquet
 from auditkit.runs.folder.figures import MetricResult
@@ -228,13 +229,23 @@ def test_a_renamed_part_is_not_used(run: Path) -> None:
 
 
 def test_left_overs_are_removed_and_nothing_else(run: Path) -> None:
-    for name in (f"items/.{key(9)}.123.tmp", ".results.7.tmp"):
+    left_over = [f"items/{temporary_name()}", temporary_name()]
+    for name in left_over:
         (run / name).write_bytes(b"half")
-    (run / "items" / "notes.tmp").write_text("the owner's")
     before = content(Path(run))
     with Store.open(run, SETTINGS) as store:
         assert store.keys() == sorted(map(key, range(4)))
-    assert before.keys() - content(run).keys() == {f"items/.{key(9)}.123.tmp", ".results.7.tmp"}
+    assert before.keys() - content(run).keys() == {*left_over}
+
+
+def test_what_auditkit_did_not_write_is_refused_and_kept(run: Path) -> None:
+    (run / "items" / "notes.tmp").write_text("the owner's")
+    before = content(run)
+    with pytest.raises(BadInput, match=r"holds 'items/notes.tmp', which auditkit did not write"):
+        Store(run).require_usable()
+    with pytest.raises(BadInput, match="move it elsewhere"), Store.open(run, SETTINGS):
+        pass
+    assert content(run) == before
 
 
 @pytest.mark.parametrize(("change", "said"), [
@@ -285,7 +296,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_run_killed_at_birth_is_begun_again(tmp_path: Path) -> None:
-    for name in (".lock", ".run.77.tmp"):
+    for name in (".lock", temporary_name()):
         (tmp_path / name).write_text("")
     with Store.open(tmp_path, SETTINGS) as store:
         assert store.settings() == SETTINGS
@@ -329,7 +340,9 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("years of work")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(RuntimeFailure, match="cannot be locked"), Store.open(tmp_path / "run", {}):
+    with pytest.raises(BadInput, match=r"\.lock is a link"), Store.open(tmp_path / "run", {}):
+        pass
+    with pytest.raises(RuntimeFailure, match="cannot be locked"), locked(tmp_path / "run"):
         pass
     assert (tmp_path / "precious").read_text() == "years of work"
 
@@ -342,9 +355,9 @@ def test_a_part_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
         seen.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         fsync(descriptor)
 
-    def replaced(source: Any, target: Any) -> None:
+    def replaced(source: Any, target: Any, **folders: int) -> None:
         seen.append("rename")
-        replace(source, target)
+        replace(source, target, **folders)
 
     with Store.open(tmp_path, {}) as store:
         monkeypatch.setattr(os, "fsync", synced)

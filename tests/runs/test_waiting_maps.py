@@ -21,8 +21,8 @@ from auditkit.model.classifier import OnnxClassifier
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation import recorded_bundle
 from auditkit.runs.explanation.record import RECORD
-from auditkit.runs.explanation.recorded_bundle import WAITING
 from auditkit.runs.folder.merge import merge
+from auditkit.runs.folder.names import WAITING
 from auditkit.runs.folder.sittings import SITTINGS
 from tests.support import onnx_models
 from tests.support.backwards_engine import BackwardsEngine
@@ -230,7 +230,7 @@ def test_a_link_to_another_place_is_refused(given: Given, tmp_path: Path) -> Non
     state = _killed(given, tmp_path)
     elsewhere = (state / WAITING).rename(tmp_path / "elsewhere")
     (state / WAITING).symlink_to(elsewhere)
-    with pytest.raises(BadInput, match="waiting is not a folder that auditkit made"):
+    with pytest.raises(BadInput, match="waiting is a link"):
         _explain(given, GRADIENT, state, BackwardsEngine())
     assert len(list(elsewhere.iterdir())) == 2
 
@@ -239,7 +239,7 @@ def test_a_file_in_place_of_the_folder_is_refused(given: Given, tmp_path: Path) 
     state = _killed(given, tmp_path)
     (state / WAITING / "000001").rename(tmp_path / "moved")
     (state / WAITING / "000001").write_text("")
-    with pytest.raises(BadInput, match="000001 is not a folder that auditkit made; delete it"):
+    with pytest.raises(BadInput, match="holds 'waiting/000001', which auditkit did not write"):
         _explain(given, GRADIENT, state, BackwardsEngine())
 
 
@@ -252,10 +252,10 @@ def test_a_write_that_fails_changes_the_order_of_no_other(
     write, out = recorded_bundle.append, tmp_path / "out"
     units = iter(range(4))
 
-    def append(path: Path, lines: bytes) -> int:
+    def append(path: Path, lines: bytes, *, root: Path) -> int:
         if path.parent == out and next(units, None) == failing:
             raise OSError(5, "the disk is broken")
-        return write(path, lines)
+        return write(path, lines, root=root)
 
     monkeypatch.setattr(recorded_bundle, "append", append)
     with pytest.raises(RuntimeFailure, match="the disk is broken"):

@@ -43,7 +43,7 @@ class FailingDisk:
 
     def _checking(self, what: str, act: Callable[..., Any]) -> Callable[..., Any]:
         def checked(target: Any, *rest: Any, **options: Any) -> Any:
-            self.check(what, _path(target, options.get("dir_fd")))
+            self.check(what, _path(target, options.get("dir_fd", options.get("src_dir_fd"))))
             return act(target, *rest, **options)
 
         return checked
@@ -51,7 +51,7 @@ class FailingDisk:
     def _opening(self, act: Callable[..., int]) -> Callable[..., int]:
         def opened(path: Any, flags: int, *rest: Any, **options: Any) -> int:
             if flags & _WRITING:
-                self.check("open", _path(path))
+                self.check("open", _path(path, options.get("dir_fd")))
             return act(path, flags, *rest, **options)
 
         return opened

@@ -1,6 +1,5 @@
 """A finished run, read from its folder: its results and its rows."""
 
-import hashlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -8,8 +7,11 @@ from pathlib import Path
 from auditkit.errors import BadInput
 from auditkit.metrics.table import compute_all
 from auditkit.metrics.values import NotAssessed, Values
+from auditkit.runs.folder import checksums
+from auditkit.runs.folder.contents import require_readable
+from auditkit.runs.folder.names import RESULTS, RUN
 from auditkit.runs.folder.results import PolicyName, Results, RunIdentity
-from auditkit.runs.folder.store import RESULTS, RUN, Store
+from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.row_table import RowTable
 
 
@@ -42,6 +44,7 @@ def read_run(folder: Path) -> FinishedRun:
         raise BadInput(f"there is no run {folder}; give the folder that audit or evaluate wrote.")
     if not (folder / RUN).exists():
         raise BadInput(f"{folder} is not a run (it has no {RUN}); give the folder that audit or evaluate wrote.")
+    require_readable(folder)
     store = Store(folder)
     results, keys = store.results(), store.keys()
     if not keys:
@@ -50,5 +53,5 @@ def read_run(folder: Path) -> FinishedRun:
     expected = results.run.rows
     if len(table) != expected:
         raise BadInput(f"{folder / 'items'} holds {len(table)} rows, but the run made {expected}; see auditkit verify.")
-    digest = hashlib.sha256((folder / RESULTS).read_bytes()).hexdigest()
+    digest = checksums.digest(folder / RESULTS)
     return FinishedRun(folder.resolve().name, results, digest, table)

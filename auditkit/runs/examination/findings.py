@@ -11,7 +11,7 @@ from PIL import Image
 from scipy import ndimage
 
 from auditkit.arrays import Array
-from auditkit.data.atomic_write import write_errors, write_whole
+from auditkit.data.atomic_write import write_whole
 from auditkit.data.dataset import Members
 from auditkit.metrics.betting import Sample
 from auditkit.metrics.exchanges import CORNERS, Exchange, Side
@@ -90,9 +90,7 @@ def _examples(tested: Tested, number: int, out: Path) -> tuple[Example, ...]:
         exchange, sides = proposal.outcome.exchange, (material.sides[recipient], material.sides[donor])
         pictures = [material.pixels[recipient], material.pixels[donor], exchange.mix(*sides)]
         name = f"finding-{number}-{len(examples) + 1}.png"
-        with write_errors(out):
-            out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / name, _strip(pictures, _part(exchange, *sides)))
+        write_whole(out / name, _strip(pictures, _part(exchange, *sides)), root=out.parent)
         before, after = (int(material.predicted[index]) for index in (recipient, donor))
         examples.append(Example(material.ids[recipient], material.ids[donor], before, after, name))
     return tuple(examples)

@@ -19,11 +19,11 @@ from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.examination import FOLDER
 from auditkit.runs.folder.examination_run import ExaminationRun
+from auditkit.runs.folder.names import EXAMINATION_RECORD, MAPS, REPORT
 from auditkit.runs.folder.results import Tool
 from auditkit.runs.folder.store import Store, json_bytes
 
 MAP_PASSES, SMALL_SIDE = (256, 1000), 64  # per image, up to so many pixels a side and above
-MAPS, RECORD, PAGE = "maps", "examination.json", "report.html"
 
 
 def examine(
@@ -43,14 +43,14 @@ def examine(
         maps = bundle
         if maps is None:
             with phase("explaining") as progress:
-                maps = explain(model, sample, explanation, out / MAPS, None, progress)
+                maps = explain(model, sample, explanation, out / MAPS, None, progress, root=out)
         with phase("examining") as progress:
             relied_on = examination.examine(model, sample, maps, out / FOLDER, explanation.seed, progress)
         run = ExaminationRun(
             Tool("auditkit", __version__), about_model, environment(model), explanation.seed, relied_on
         )
-        write_whole(out / RECORD, json_bytes(to_object(run)))
-        write_whole(out / PAGE, render(run, out).encode())
+        write_whole(out / EXAMINATION_RECORD, json_bytes(to_object(run)))
+        write_whole(out / REPORT, render(run, out).encode())
         checksums.write(out)
         return run
 

@@ -24,7 +24,7 @@ from auditkit.records import from_json, parse_object, to_object
 from auditkit.regular_files import read_regular, reason
 
 RECORD = "explained.jsonl"  # in the bundle
-_MOST_BYTES = 2**28  # of the record: millions of maps
+MOST_BYTES = 2**28  # of the record: millions of maps
 FUNCTION = "a function"  # where maps are computed that no file's model made
 
 
@@ -75,7 +75,7 @@ class Record:
         """The record of a bundle, without a line that a killed writer left incomplete; an empty one if it has none."""
         path, record = bundle / RECORD, cls()
         try:
-            content = read_regular(path, _MOST_BYTES)  # a stranger may have written it
+            content = read_regular(path, MOST_BYTES)  # a stranger may have written it
         except FileNotFoundError:
             return record
         except OSError as error:

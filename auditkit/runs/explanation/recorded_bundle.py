@@ -5,8 +5,6 @@ before those of earlier images. Both are gone when the bundle is finished.
 """
 
 import io
-import os
-import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +15,15 @@ from typing import IO, Self
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.data.atomic_write import append, write_errors, write_whole
+from auditkit.data.atomic_write import (
+    append,
+    open_to_append,
+    remove,
+    remove_folder,
+    remove_left_overs,
+    write_errors,
+    write_whole,
+)
 from auditkit.data.bundle_files import HEADER, Header
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.file_digests import remembered
@@ -25,14 +31,15 @@ from auditkit.errors import BadInput, IntegrityFailure
 from auditkit.graph.upsampling import Upsampling
 from auditkit.methods.request import MethodResult, Request
 from auditkit.model.classifier import AnyClassifier
+from auditkit.regular_files import read_regular
 from auditkit.runs.evaluation.images import picture_digest
-from auditkit.runs.explanation.record import FUNCTION, RECORD, Part, Record, encoded, map_digest
+from auditkit.runs.explanation.record import FUNCTION, MOST_BYTES, RECORD, Part, Record, encoded, map_digest
 from auditkit.runs.explanation.shares import SHARES, Shares
+from auditkit.runs.folder.contents import require_resumable
+from auditkit.runs.folder.names import UNFINISHED, WAITING
 
 if sys.platform != "win32":
     import fcntl
-
-UNFINISHED, WAITING = "unfinished.npz", "waiting"  # in the bundle
 
 
 class RecordedBundle:
@@ -43,29 +50,31 @@ class RecordedBundle:
 
     def __init__(self, bundle: Bundle, shares: Shares | None = None) -> None:
         """`shares` are those of the command, if the bundle is a shard."""
-        self._bundle, self.path, self._shares = bundle, bundle.path, shares
+        self._bundle, self.path, self.root, self._shares = bundle, bundle.path, bundle.root, shares
         self.record = Record()
         self._labels: dict[str, set[int]] = {}  # of the maps, by image
         self._lock: IO[bytes] | None = None
 
     @classmethod
-    def like(cls, header: Header, path: Path) -> Self:
+    def like(cls, header: Header, path: Path, root: Path | None = None) -> Self:
         """A bundle in a folder, of the model and method of a header."""
-        return cls(Bundle(path, model=header.model, method=header.method, frame=header.frame))
+        return cls(Bundle(path, model=header.model, method=header.method, frame=header.frame, root=root))
 
     def __enter__(self) -> Self:
         """Refuses a bundle in which any map is not the one that was made."""
         if (self.path / HEADER).exists():
+            require_resumable(self.path)
             self._lock = self._locked()
             try:
                 self.record = Record.of(self.path)
                 bundle = self.checked()
                 self._labels = {image: set(labels) for image, labels in bundle.labels.items()}
-                self._drop_unwritten()
+                self._drop_unwritten(self._lock)
                 self._write_shares()
                 with write_errors(self.path):
                     for path in bundle.unnamed_files():
-                        path.unlink()
+                        remove(path, root=self.root)
+                    remove_left_overs(self.path, root=self.root)
             except BaseException:
                 self._lock.close()
                 raise
@@ -76,10 +85,9 @@ class RecordedBundle:
             return
         with self._lock, write_errors(self.path):
             if error is None:
-                for name in (UNFINISHED, f"{UNFINISHED}.part"):
-                    (self.path / name).unlink(missing_ok=True)
+                remove(self.path / UNFINISHED, root=self.root)
                 if (self.path / WAITING).exists():
-                    shutil.rmtree(self.path / WAITING)
+                    remove_folder(self.path / WAITING, root=self.root)
 
     def create(self) -> None:
         """Create the bundle if it is new."""
@@ -90,12 +98,12 @@ class RecordedBundle:
 
     def _write_shares(self) -> None:
         if self._shares is not None:
-            write_whole(self.path / SHARES, self._shares.encoded())
+            write_whole(self.path / SHARES, self._shares.encoded(), root=self.root)
 
     def _locked(self) -> IO[bytes]:
         """The record, open, so that other processes are kept out of the bundle."""
         with write_errors(self.path / RECORD):
-            stream = (self.path / RECORD).open("ab")
+            stream = open_to_append(self.path / RECORD, root=self.root)
             if sys.platform != "win32":
                 try:
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,15 +112,15 @@ class RecordedBundle:
                     raise BadInput(f"{self.path} is in use by another process; wait for it to end.") from None
         return stream
 
-    def _drop_unwritten(self) -> None:
+    def _drop_unwritten(self, stream: IO[bytes]) -> None:
         """Drop the last line of the record if it is incomplete or its maps were never written; they are made again."""
-        content = (self.path / RECORD).read_bytes()
+        content = read_regular(self.path / RECORD, MOST_BYTES)
         end = content.rfind(b"\n") + 1
         if self.record.parts and not self._has_maps_of(self.record.parts[-1]):
             end = content.rfind(b"\n", 0, end - 1) + 1
         if end < len(content):
             with write_errors(self.path / RECORD):
-                os.truncate(self.path / RECORD, end)
+                stream.truncate(end)
             self.record = Record.of(self.path)
 
     def _has_maps_of(self, part: Part) -> bool:
@@ -185,7 +193,7 @@ class RecordedBundle:
         """Write the maps that a part names, in its order, after the part itself."""
         self.create()
         with write_errors(self.path / RECORD):
-            append(self.path / RECORD, encoded(part))
+            append(self.path / RECORD, encoded(part), root=self.root)
         self.record.add(part)
         pairs = part.pairs()
         ids, labels = [image for image, _ in pairs], [label for _, label in pairs]
@@ -206,4 +214,4 @@ class RecordedBundle:
         content = io.BytesIO()
         np.savez(content, allow_pickle=False, **arrays)
         self.create()
-        write_whole(self.path / UNFINISHED, content.getvalue())
+        write_whole(self.path / UNFINISHED, content.getbuffer(), root=self.root)

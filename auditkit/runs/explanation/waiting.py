@@ -4,20 +4,20 @@ The maps of a bundle are in the order of the images, however many workers make t
 each unit are a bundle of their own in the folder `waiting`.
 """
 
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from auditkit.data.atomic_write import write_errors
+from auditkit.data.atomic_write import remove_folder, write_errors
 from auditkit.data.bundle_files import Header
 from auditkit.errors import AuditError, BadInput, RuntimeFailure
 from auditkit.methods.request import MethodResult
 from auditkit.model.classifier import AnyClassifier
 from auditkit.regular_files import reason
 from auditkit.runs.explanation.record import Record
-from auditkit.runs.explanation.recorded_bundle import WAITING, RecordedBundle
+from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.explanation.shard import MapShard
+from auditkit.runs.folder.names import WAITING
 
 
 class WaitingMaps:
@@ -54,7 +54,7 @@ class WaitingMaps:
         """Let the maps of a unit wait."""
         self._bundle.create()
         path = self._next_path()
-        with RecordedBundle.like(self._bundle.header, path) as unit:
+        with RecordedBundle.like(self._bundle.header, path, self._bundle.root) as unit:
             unit.add(images, digests, self._bundle.fitting(result), model, infill)
         self._register(MapShard.read(path))
 
@@ -82,7 +82,7 @@ class WaitingMaps:
             raise RuntimeFailure(f"{problem}; run the command again.")
         path = self._folder / name
         with write_errors(path):
-            shutil.rmtree(path)
+            remove_folder(path, root=self._bundle.root)
         for image in self._units.pop(name).maps.labels:
             self._names[image].remove(name)
 

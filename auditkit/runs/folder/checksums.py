@@ -3,14 +3,14 @@
 import hashlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from auditkit.data.atomic_write import write_errors, write_whole
+from auditkit.data.atomic_write import LEFT_OVER, remove, remove_folder, write_errors, write_whole
 from auditkit.errors import BadInput
-from auditkit.runs.folder.store import DAMAGED, LEFT_OVER, LOCK
+from auditkit.regular_files import open_regular, read_regular, reason
+from auditkit.runs.folder.names import DAMAGED, LOCK
 
 SUMS = "SHA256SUMS"
 SIGNED_OFF = "signoff.json"  # written after the list, and not listed
@@ -18,7 +18,9 @@ ATTESTATION = "attestation.sigstore.json"  # signed, so written after the list t
 # Beside the list: our own signature, and those of other tools.
 SIGNATURES = (ATTESTATION, *(f"{SUMS}{suffix}" for suffix in (".sig", ".asc", ".minisig", ".sigstore.json")))
 # What a killed writer leaves behind, and parts that were set aside: a finished run has better ones.
-_UNFINISHED = re.compile(rf"{LEFT_OVER}|.+\.part|.+\.parquet\{DAMAGED}")
+_LEFT_OVER = re.compile(LEFT_OVER)
+_UNFINISHED = re.compile(rf"{LEFT_OVER}|[0-9a-f]{{64}}\.parquet\{DAMAGED}")
+_MOST_BYTES = 2**28  # of the list
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
 UNESCAPES = {escaped: plain for plain, escaped in ESCAPES.items()}
 LINE = re.compile(r"(\\?)([0-9a-f]{64}) [ *](.+)", re.DOTALL)
@@ -35,7 +37,7 @@ def write(folder: Path) -> None:
 def read(folder: Path) -> dict[str, str]:
     """The digest of each file that is listed, by its path inside the run."""
     digests: dict[str, str] = {}
-    *lines, rest = (folder / SUMS).read_bytes().split(b"\n")
+    *lines, rest = read_regular(folder / SUMS, _MOST_BYTES).split(b"\n")
     if rest:
         raise BadInput(f"{folder / SUMS}: its last line is cut short, or does not belong there.")
     for number, line in enumerate(lines, start=1):
@@ -58,6 +60,8 @@ def check(folder: Path) -> list[str]:
         return [f"{SUMS} is missing"]
     except BadInput as error:
         return [str(error)]
+    except OSError as error:
+        return [f"{SUMS} cannot be read ({reason(error)})"]
     problems = []
     for name in sorted(digests.keys() | names):
         if name not in names:
@@ -80,11 +84,12 @@ def _names(folder: Path) -> list[str]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    for path in [path for path in folder.rglob("*") if _UNFINISHED.fullmatch(path.name)]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)  # it may have gone with its folder
+    for path, folders, names in os.walk(folder):
+        for name in filter(_LEFT_OVER.fullmatch, tuple(folders)):
+            remove_folder(Path(path, name), root=folder)
+            folders.remove(name)
+        for name in filter(_UNFINISHED.fullmatch, names):
+            remove(Path(path, name), root=folder)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -100,7 +105,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def digest(path: Path) -> str:
     """sha256 of a file."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -15,8 +15,10 @@ from auditkit.errors import BadInput
 from auditkit.runs.explanation.recorded_bundle import RecordedBundle
 from auditkit.runs.explanation.shard import MapShard, explained
 from auditkit.runs.explanation.waiting import waiting_units
+from auditkit.runs.folder.contents import require_readable
+from auditkit.runs.folder.names import RUN
 from auditkit.runs.folder.sittings import add_logs
-from auditkit.runs.folder.store import RUN, MissingUnit, Store
+from auditkit.runs.folder.store import MissingUnit, Store
 
 _REMEDY = "Give the command of the shards again, with -o {out} and without --shard, to {aim}."
 
@@ -35,6 +37,8 @@ def merge(shards: Sequence[Path], out: Path) -> Merged:
     if out.resolve() in [shard.resolve() for shard in shards]:
         raise BadInput(f"{out} is the folder for all shards and one of them; leave it out of the shards, since what "
                        "it has is kept.")  # fmt: skip
+    for shard in shards:
+        require_readable(shard)
     with_maps, with_rows = ([shard for shard in shards if (shard / name).exists()] for name in (HEADER, RUN))
     for shard in shards:
         if shard not in [*with_maps, *with_rows]:

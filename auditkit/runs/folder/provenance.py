@@ -17,6 +17,7 @@ from auditkit.model import doctor
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.device import device_name
 from auditkit.records import from_json, parse_object, to_object
+from auditkit.regular_files import read_regular
 
 PROVENANCE = "provenance.json"
 _PACKAGE = re.compile(r"[A-Za-z0-9._-]{1,100} [A-Za-z0-9.!+_-]{1,100}")
@@ -66,7 +67,7 @@ def write(folder: Path, graphs: Mapping[str, str]) -> None:
 
 def read(folder: Path) -> Provenance:
     """What `write` wrote; BadInput where that is not how it writes."""
-    content = (folder / PROVENANCE).read_bytes()
+    content = read_regular(folder / PROVENANCE, MOST_BYTES)
     provenance = from_json(Provenance, parse_object(content, PROVENANCE), PROVENANCE)
     texts = [f"{name} {version}" for name, version in provenance.packages.items()]
     if content != provenance.encoded() or not all(map(_PACKAGE.fullmatch, texts)):

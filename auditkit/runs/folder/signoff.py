@@ -1,6 +1,7 @@
 """signoff.json: who decided what about a finished run, beside its files."""
 
 import json
+import os
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Literal, get_args
 from auditkit.data.atomic_write import write_whole
 from auditkit.errors import BadInput
 from auditkit.records import from_json, parse_object, to_object
+from auditkit.regular_files import read_regular
 from auditkit.runs.folder.checksums import SIGNED_OFF, SUMS, digest
+from auditkit.runs.folder.contents import require_unchanged
 
 Decision = Literal["accepted", "accepted with conditions", "rejected"]
 DECISIONS: tuple[Decision, ...] = get_args(Decision)
+_MOST_BYTES = 2**20
 _LONGEST = 2000  # characters of a name, a role or a comment
 
 
@@ -39,10 +43,11 @@ class SignOff:
 def sign_off(run: Path, name: str, role: str, decision: str, day: date, comment: str = "") -> SignOff:
     """Write a decision into the folder of a sealed run; an earlier one is never overwritten."""
     path = run / SIGNED_OFF
+    if os.path.lexists(path):
+        raise BadInput(f"{path} already exists. To decide again, remove it first.")
     if not (run / SUMS).is_file():
         raise BadInput(f"{run} has no {SUMS}, so it is not a finished audit; sign off what `auditkit audit` wrote.")
-    if path.exists():
-        raise BadInput(f"{path} already exists. To decide again, remove it first.")
+    require_unchanged(run, "signed off")
     if decision not in DECISIONS:
         raise BadInput(f"there is no decision '{decision}'; use {', '.join(DECISIONS)}.")
     signed = from_json(SignOff, {"name": name, "role": role, "decision": decision, "date": day.isoformat(),
@@ -56,7 +61,7 @@ def read_sign_off(run: Path) -> SignOff | None:
     path = run / SIGNED_OFF
     if not path.is_file():
         return None
-    return from_json(SignOff, parse_object(path.read_bytes(), SIGNED_OFF), SIGNED_OFF)
+    return from_json(SignOff, parse_object(read_regular(path, _MOST_BYTES), SIGNED_OFF), SIGNED_OFF)
 
 
 def checked(run: Path) -> tuple[SignOff, list[str]]:

@@ -11,9 +11,11 @@ from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.device import location
 from auditkit.records import Json, parse_object
+from auditkit.regular_files import read_regular
 from auditkit.runs.folder import provenance
 
 SITTINGS = "sittings.jsonl"
+_MOST_BYTES = 2**28  # of the log: a line for each unit
 _KINDS = {"started", "command", "where"}, {"unit", "worker"}  # the keys of an entry of either kind
 
 
@@ -60,7 +62,7 @@ def add_logs(out: Path, folders: Iterable[Path]) -> None:
 def entries(out: Path) -> list[dict[str, Json]]:
     """The entries of the log, but for a torn one; none where there is no log."""
     path = out / SITTINGS
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    lines = read_regular(path, _MOST_BYTES).split(b"\n")[:-1] if path.exists() else []
     return [parse_object(line, path) for line in lines]
 
 
@@ -74,7 +76,7 @@ def _heal(out: Path) -> None:
     """Remove a line that a power failure left torn."""
     path = out / SITTINGS
     with write_errors(path):
-        content = path.read_bytes() if path.exists() else b""
+        content = read_regular(path, _MOST_BYTES) if path.exists() else b""
     if not content.endswith(b"\n") and content:
         write_whole(path, content[: content.rfind(b"\n") + 1])
 

@@ -11,15 +11,27 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from auditkit.data.atomic_write import flush, sync_folder
+from auditkit.data.atomic_write import (
+    LEFT_OVER,
+    create,
+    make_folder,
+    open_to_append,
+    remove,
+    remove_left_overs,
+    rename,
+    replace_file,
+)
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.records import Json, parse_object
+from auditkit.regular_files import read_regular
+from auditkit.runs.folder.contents import require_resumable
+from auditkit.runs.folder.names import DAMAGED, LOCK, RESULTS, RUN
 from auditkit.runs.folder.parquet import SCHEMA_VERSION, decoded, encoded, fitted
 from auditkit.runs.folder.results import Results
 
@@ -27,9 +39,7 @@ if sys.platform != "win32":
     import fcntl
 
 ABSENT = object()  # unlike null, which is a value
-RUN, RESULTS, LOCK = "run.json", "results.json", ".lock"
-DAMAGED = ".damaged"  # the suffix of a part that cannot be used, until the run is finished
-LEFT_OVER = r"\.[0-9a-z]+\.[0-9]+\.tmp"
+_MOST_BYTES = 2**28  # of a file; a unit has some megabytes
 _KEY = re.compile("[0-9a-f]{64}")
 
 
@@ -65,16 +75,16 @@ class Store:
                 store._writable = False
 
     def _admit(self, settings: Any) -> None:
+        self.require_usable()
         if (self.folder / RUN).exists():
             change = _difference(self.settings(), settings)
             if change:
                 raise BadInput(f"{self.folder} holds a run with other settings: {change}. Use those, or a new folder.")
-        else:
-            self.refuse_other_content()
 
-    def refuse_other_content(self) -> None:
-        """Refuse a folder that has files and is no run, before the work."""
-        if (self.folder / RUN).exists():
+    def require_usable(self) -> None:
+        """Refuse, before the work, a folder that has files and is no run, or holds what no run does."""
+        if os.path.lexists(self.folder / RUN):
+            require_resumable(self.folder)
             return
         with _disk_errors(f"{self.folder} cannot be used"):
             names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
@@ -83,16 +93,15 @@ class Store:
                 raise BadInput(f"{self.folder} is not a run (it has '{name}' and no {RUN}); give a new folder.")
         if os.path.lexists(self.folder) and not self.folder.is_dir():
             raise BadInput(f"{self.folder} is not a folder; give a new one.")
+        require_resumable(self.folder)
 
     def _prepare(self, settings: Any) -> None:
         if not (self.folder / RUN).exists():
             run = {"schema_version": SCHEMA_VERSION, "settings": settings, "settings_digest": digest(settings)}
             self._write_file(self.folder / RUN, json_bytes(run))
-        self.items.mkdir(exist_ok=True)
-        sync_folder(self.folder)
-        for path in (*self.folder.iterdir(), *self.items.iterdir()):
-            if re.fullmatch(LEFT_OVER, path.name):
-                path.unlink()
+        make_folder(self.items, root=self.folder)
+        for folder in (self.folder, self.items):
+            remove_left_overs(folder, root=self.folder)
 
     def settings(self) -> Any:
         """The settings that the run was started with, in canonical form."""
@@ -153,7 +162,7 @@ class Store:
         path = self._part(key)
         with _disk_errors(f"{path} cannot be read"):
             try:
-                content = path.read_bytes()
+                content = read_regular(path, _MOST_BYTES)
             except FileNotFoundError:
                 return None
         try:
@@ -163,7 +172,7 @@ class Store:
             note = f"{path} {error}; it is not used{aside}"
         if self._writable:
             with _disk_errors(f"{path} cannot be renamed"):
-                path.replace(path.with_name(f"{path.name}{DAMAGED}"))
+                rename(path, f"{path.name}{DAMAGED}", root=self.folder)
         if note not in self.notes:
             self.notes.append(note)
         return None
@@ -171,21 +180,8 @@ class Store:
     def _write_file(self, path: Path, content: bytes) -> None:
         if not self._writable:
             raise RuntimeError("this store only reads; write inside `with Store.open(folder, settings)`")
-        aside = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
         with _disk_errors(f"{path} cannot be written"):
-            try:
-                with aside.open("xb") as stream:
-                    stream.write(content)
-                    flush(stream)
-                aside.replace(path)
-            finally:
-                with suppress(OSError):  # the first error tells more
-                    aside.unlink(missing_ok=True)
-            try:
-                sync_folder(path.parent)
-            except OSError:  # it may not last, so it must not count
-                path.unlink(missing_ok=True)
-                raise
+            replace_file(path, content, root=self.folder)
 
 
 def canonical(value: Any) -> Any:
@@ -220,7 +216,7 @@ def _object(path: Path, missing: str) -> dict[str, Json]:
     if not path.exists():
         raise BadInput(f"no {path}: {missing}.")
     with _disk_errors(f"{path} cannot be read"):
-        content = path.read_bytes()
+        content = read_regular(path, _MOST_BYTES)
     return parse_object(content, path)
 
 
@@ -238,23 +234,22 @@ def _difference(run: Any, now: Any, path: str = "settings") -> str:
 @contextmanager
 def locked(folder: Path, *, by_existence: bool = sys.platform == "win32") -> Iterator[None]:
     """Nobody else writes into the folder meanwhile; where there is no flock, the lock is that the file exists."""
-    path = folder / LOCK
+    path, pid = folder / LOCK, str(os.getpid()).encode()
     with ExitStack() as stack:
         with _disk_errors(f"{path} cannot be locked"):
             try:
-                flag = os.O_EXCL if by_existence else os.O_NOFOLLOW
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flag, 0o644)
                 if by_existence:
-                    stack.callback(path.unlink, missing_ok=True)
-                stack.callback(os.close, descriptor)  # a dead process's flock is let go by the system
-                if not by_existence:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    create(path, pid)
+                    stack.callback(remove, path)
+                else:
+                    stream = stack.enter_context(open_to_append(path))  # a dead process's flock is let go
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    stream.truncate(0)
+                    stream.write(pid)
             except (BlockingIOError, FileExistsError):
                 remedy = f" If it is gone, remove {path}." if by_existence else ""
-                pid = path.read_text() or "unknown"
-                raise BadInput(f"{folder} is in use by another process (pid {pid}).{remedy}") from None
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, str(os.getpid()).encode())
+                holder = read_regular(path, _MOST_BYTES).decode() or "unknown"
+                raise BadInput(f"{folder} is in use by another process (pid {holder}).{remedy}") from None
         yield
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -12,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from auditkit.arrays import Array
-from auditkit.data.atomic_write import write_errors, write_whole
+from auditkit.data.atomic_write import remove, remove_left_overs, write_errors, write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order, map_seed
@@ -39,6 +40,7 @@ CHOSEN_BY = ("worst_completeness", "insertion")  # images are ordered by the fir
 PER_ROLE = 8  # images shown as worst, median and best each, of all bundles together
 SHOWN_LABELS = 2  # of an image: the predicted one and the runner-up
 MATRIX_LABELS, MATRIX_DIGITS = 5, 3  # of an image's matrix: what a card has room for
+_PICTURE = re.compile(r"[0-9]{4,}-([0-9]+-(map|kept)|image)\.(png|jpg)")  # the name of a picture's file
 _SHOWN = (
     "image", "label", "bundle", "infill", "prob", "predicted", "insertion", "alpha", "beta", "keep_counts", "curve",
     "error", "truth", "log_odds",
@@ -61,16 +63,16 @@ def showcase(
 ) -> int:  # fmt: skip
     """Write the gallery into `out`, the predicted label and the runner-up of each chosen image; how many entries."""
     index = gallery_index(summary, list(bundles), model.card, per_role)
-    with write_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
+    run = out.parent
     for name, picture in pictures(model, images, bundles, summary.settings, index):
-        write_whole(out / name, encoded(name, picture))
-    write_whole(out / INDEX, encoded_index(index))
+        write_whole(out / name, encoded(name, picture), root=run)
+    write_whole(out / INDEX, encoded_index(index), root=run)
     used = {INDEX, *chain.from_iterable(vars(entry.pictures).values() for entry in index.entries)}
     with write_errors(out):
         for path in sorted(out.iterdir()):
-            if path.is_file() and path.name not in used:
-                path.unlink()
+            if path.name not in used and _PICTURE.fullmatch(path.name):
+                remove(path, root=run)
+        remove_left_overs(out, root=run)
     return len(index.entries)
 
 

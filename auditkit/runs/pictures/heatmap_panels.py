@@ -1,5 +1,6 @@
 """Panels of three pictures for each map: the image, the ranks of its pixels as heat, and its most important 5 %."""
 
+import io
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from PIL import Image, ImageDraw
 
 from auditkit.arrays import Array
 from auditkit.data.alignment import to_model_input
+from auditkit.data.atomic_write import write_whole
 from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.data.ranks import Order
@@ -34,7 +36,9 @@ def draw(model: AnyClassifier, images: Dataset, bundle: HeatmapSet, folder: Path
             values = to_model_input(bundle.get(image, label), bundle.header.frame, model.card, decoded.size)
             name = f" ({model.card.names[label]})" if label < len(model.card.names) else ""
             sheet = panels(decoded.pixels, values, gray_pixel(model.card), f"label {label}{name}")
-            sheet.save(folder / f"{_safe(image)}-{label}.png")
+            content = io.BytesIO()
+            sheet.save(content, "PNG")
+            write_whole(folder / f"{_safe(image)}-{label}.png", content.getbuffer())
             count += 1
     return count
 

@@ -20,16 +20,18 @@ from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_path
 from auditkit.runs.explanation.record import FUNCTION, RECORD, Record, encoded, map_digest
 from auditkit.runs.folder import provenance, sittings
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
+from auditkit.runs.folder.names import MAPS, POLICY, RANDOMISED, REPORT, RESULTS, RUN
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import SHIPPED, RunFacts
-from auditkit.runs.folder.store import RESULTS, RUN, digest
+from auditkit.runs.folder.store import digest
 from auditkit.runs.pictures.gallery import encoded_index, gallery_index
+from auditkit.runs.pictures.gallery_index import FOLDER as GALLERY
 from auditkit.runs.pictures.gallery_index import INDEX, GalleryIndex
 from auditkit.runs.randomisation import stage_result
 from auditkit.runs.summary.results import results, without_figures
 from auditkit.runs.summary.summarise import Summary, summarise
 from auditkit.verdict import reproduce
-from auditkit.verdict.audit import CHANGEABLE, GALLERY, MAPS, POLICY, RANDOMISED, REPORT
+from auditkit.verdict.audit import CHANGEABLE
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy import Policy
 from auditkit.verdict.policy_file import parse_policy

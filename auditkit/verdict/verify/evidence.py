@@ -9,6 +9,7 @@ from auditkit.evidence.envelope import Verifier
 from auditkit.evidence.timestamp import Authority, Stamp
 from auditkit.runs.folder import provenance, signoff
 from auditkit.runs.folder.checksums import ATTESTATION, SIGNED_OFF
+from auditkit.runs.folder.names import COMMITMENT, STAMP
 from auditkit.runs.folder.results import Results
 from auditkit.verdict.verify.run_record import Outcome
 
@@ -64,18 +65,18 @@ def _check_provenance(run: Path) -> Outcome:
 
 def check_commitment(run: Path, results: Results, trust: Trust) -> Outcome:
     """Whether the run is what was committed to, before it began."""
-    content, started = (run / commitment.COMMITMENT).read_bytes(), results.run.started or ""
-    fixed, problems, unchecked = commitment.parse(content, commitment.COMMITMENT), list[str](), list[str]()
-    names = (commitment.COMMITMENT, commitment.STAMP)
+    content, started = (run / COMMITMENT).read_bytes(), results.run.started or ""
+    fixed, problems, unchecked = commitment.parse(content, COMMITMENT), list[str](), list[str]()
+    names = (COMMITMENT, STAMP)
     files = {name: (run / name).read_bytes() for name in names if (run / name).exists()}
     promised = replace(fixed, salt=commitment.salt_of_run(files))
     difference = promised.difference(commitment.Commitment.of(results))
     if difference:
-        problems.append(f"{commitment.COMMITMENT} commits to another {difference} than the run has")
+        problems.append(f"{COMMITMENT} commits to another {difference} than the run has")
     time, clock = fixed.written, "by the run's own clock"
-    if commitment.STAMP in files:
-        stamp = Stamp.parse(files[commitment.STAMP], commitment.STAMP)
-        problems += stamp.problems(content, commitment.COMMITMENT)
+    if STAMP in files:
+        stamp = Stamp.parse(files[STAMP], STAMP)
+        problems += stamp.problems(content, COMMITMENT)
         unchecked += stamp.unchecked(trust.authorities)
         time, clock = max(time, str(stamp)), f"stamped {stamp}"
     if time > started:

@@ -7,9 +7,8 @@ from pathlib import Path
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress
 from auditkit.runs.folder.examination import FOLDER, Examination, Finding
+from auditkit.runs.folder.names import POLICY, RESULTS
 from auditkit.runs.folder.results import Results
-from auditkit.runs.folder.store import RESULTS
-from auditkit.verdict.audit import POLICY
 from auditkit.verdict.examination import examined, judged
 from auditkit.verdict.policy import Policy
 from auditkit.verdict.policy_file import parse_policy

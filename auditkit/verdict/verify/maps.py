@@ -27,9 +27,8 @@ from auditkit.runs.executor import Progress, Tick, UnitProgress, silent
 from auditkit.runs.explain import Explanation, drawn_pool, recompute_in_units, recompute_maps
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder.figures import Hint, NotRandomised, Randomisation, RandomisationStage, Reproduction
-from auditkit.runs.folder.store import RESULTS
+from auditkit.runs.folder.names import MAPS, POLICY, RANDOMISED, RESULTS
 from auditkit.verdict import reproduce
-from auditkit.verdict.audit import MAPS, POLICY, RANDOMISED
 from auditkit.verdict.hints import find_hints, should_search
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.recompute import OTHER

@@ -11,12 +11,12 @@ from auditkit.runs.evaluation.measure import Row
 from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.folder import provenance
 from auditkit.runs.folder.figures import MetricResult, Runtime
+from auditkit.runs.folder.names import POLICY
 from auditkit.runs.folder.parquet import failed_images, fitted, with_failed_images
 from auditkit.runs.folder.results import Results
 from auditkit.runs.summary.results import results as results_of
 from auditkit.runs.summary.samples import Samples
 from auditkit.runs.summary.summarise import summarise
-from auditkit.verdict.audit import POLICY
 from auditkit.verdict.decision import judge
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify.consistency import NOT_SUMMED_UP
@@ -36,7 +36,9 @@ def check_figures(recorded: RecordedRun, runtime: Runtime, tables: Tables, graph
     then, rows = recorded.results, [tables[key] for key in recorded.units.values()]
     with np.errstate(all="ignore"):
         summary = summarise(lambda _=None: rows, recorded.settings, runtime, RunRecord.of(then))
-    now = replace(results_of(summary, then.explained), **{name: getattr(then, name) for name in NOT_SUMMED_UP}, run=then.run)
+    now = replace(
+        results_of(summary, then.explained), **{name: getattr(then, name) for name in NOT_SUMMED_UP}, run=then.run
+    )
     moved, count = _moved(then, now), sum(len(getattr(then, group)) for group in _GROUPS)
     about = f"{count:,} figures from all rows, computed anew{_others(recorded, graphs)}: {_described(moved)}"
     if then.policy is None:

@@ -21,11 +21,13 @@ from auditkit.model.runtime import cuda_problem
 from auditkit.model.session import Device, Precision, Settings
 from auditkit.model.signature import Overrides
 from auditkit.records import Json, to_json, to_object
+from auditkit.regular_files import open_regular, reason
 from auditkit.runs.evaluation.images import load_images
 from auditkit.runs.evaluation.plan import EvaluationPlan, bundle_digest, plan_evaluation, subject
 from auditkit.runs.evaluation.settings import IMAGE_PREFIX
+from auditkit.runs.folder.names import MAPS
 from auditkit.runs.folder.results import ModelFile
-from auditkit.verdict.audit import MAPS, refusals
+from auditkit.verdict.audit import refusals
 from auditkit.verdict.verify.run_record import RecordedRun, differences
 
 T = TypeVar("T")
@@ -139,10 +141,10 @@ def _compare_batches(
 
 def _sha256(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
+        raise BadInput(f"{path} cannot be read: {reason(error)}.") from None
 
 
 def _model(originals: OpenedOriginals, recorded: RecordedRun, locations: Originals) -> OnnxClassifier | None:

@@ -10,7 +10,7 @@ from PIL import Image
 from auditkit.report.load_run import load
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.pictures.gallery import encoded, pictures
-from auditkit.verdict.audit import GALLERY
+from auditkit.runs.pictures.gallery_index import FOLDER as GALLERY
 from auditkit.verdict.verify.run_record import Outcome, RecordedRun
 
 # Levels of 255 that a colour may be off: so few that nobody sees it. Pillow 10.1, 11.0 and 13.0 write equal bytes.

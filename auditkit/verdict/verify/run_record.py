@@ -17,8 +17,9 @@ from auditkit.records import Json, to_object
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.plan import RunRecord, unit_keys
 from auditkit.runs.evaluation.settings import Evaluation, resolved
+from auditkit.runs.folder.names import RESULTS
 from auditkit.runs.folder.results import CardValue, Results, Settings
-from auditkit.runs.folder.store import RESULTS, Store
+from auditkit.runs.folder.store import Store
 
 MOST_MISSING = 1000  # parts; a changed file may hold any number of images
 ROUNDING = 1e-7  # relative, between a stored number and the same one recomputed; versions of scipy differ by 2e-9

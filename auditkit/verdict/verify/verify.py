@@ -11,7 +11,6 @@ import numpy as np
 
 from auditkit.errors import AuditError, BadInput, OtherVersion, RuntimeFailure
 from auditkit.evidence import archive
-from auditkit.evidence.commitment import COMMITMENT
 from auditkit.methods.registry import METHODS
 from auditkit.records import Json, to_json, to_object
 from auditkit.report.load_run import load
@@ -19,8 +18,8 @@ from auditkit.runs.comparison.compare import compare
 from auditkit.runs.evaluation.measure import Row
 from auditkit.runs.evaluation.plan import EvaluationPlan
 from auditkit.runs.executor import Progress, silent
-from auditkit.runs.folder import checksums
-from auditkit.runs.folder.store import RESULTS, RUN
+from auditkit.runs.folder import checksums, contents
+from auditkit.runs.folder.names import COMMITMENT, RESULTS, RUN
 from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict.verify import (
     consistency,
@@ -163,8 +162,8 @@ def verify(
         raise BadInput(f"{run} is not finished; run its command again, then verify.")
     result = Verification(str(run))
     try:
-        foreign = run_files.scan(run)
-    except (run_files.Unfit, OSError) as error:
+        foreign = contents.scan(run)
+    except (contents.Unfit, OSError) as error:
         result.checks.append(Check("files", "", (str(error),)))
         return result
     with run_files.memory_limit(run), np.errstate(all="ignore"):
