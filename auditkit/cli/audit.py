@@ -77,7 +77,9 @@ def audit(
     from auditkit.runs.evaluate import open_bundles, units_of
     from auditkit.runs.executor import Shard
     from auditkit.runs.explain import Explanation
+    from auditkit.runs.folder.contents import require_readable
     from auditkit.runs.folder.figures import Taking
+    from auditkit.runs.folder.store import Store
     from auditkit.verdict import audit as audits
     from auditkit.verdict import plan as plans
     from auditkit.verdict import shards
@@ -107,6 +109,9 @@ def audit(
         shards.require_divisible(request)
         if not dry_run:
             shards.require_salt(request)
+    Store(folder).require_usable()
+    if baseline is not None:
+        require_readable(baseline)
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
     request, output = replace(request, pool=infill_pool), Output(dry_run, as_json, quiet)
     audits.require_startable(classifier, dataset, request, folder)

@@ -64,6 +64,7 @@ def evaluate(
     from auditkit.runs import evaluate as runs
     from auditkit.runs.evaluation.settings import Evaluation
     from auditkit.runs.executor import Shard
+    from auditkit.runs.folder.store import Store
     from auditkit.runs.summary.wording import figure_text, remarks
     from auditkit.verdict import estimate
 
@@ -74,6 +75,7 @@ def evaluate(
         saliency=saliency, confidence=confidence, interval=interval,  # type: ignore[arg-type]
     )  # fmt: skip
     part = None if shard is None else Shard.parse(shard)
+    Store(out).require_usable()
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
     bundles = runs.open_bundles(heatmaps or [])
     count, schedule = sum(map(len, runs.units_of(classifier, dataset, settings, part))), None

@@ -41,10 +41,12 @@ def examine(
     from auditkit.runs.examination.examine import MOST_IMAGES
     from auditkit.runs.explain import Explanation
     from auditkit.runs.folder.names import REPORT
+    from auditkit.runs.folder.store import Store
     from auditkit.verdict import estimate
 
     explanation = Explanation(method, "top1", options.method_options(option, None), seed)
     explanation.resolved()  # refuses unknown options before the model is opened
+    Store(out).require_usable()
     classifier, dataset, _ = model_options.open_with_images(model, images, None, limit)
     schedule = None
     if dry_run or not out.exists():

@@ -47,6 +47,7 @@ def explain(
     from auditkit.runs import explain as runs
     from auditkit.runs.executor import Shard
     from auditkit.runs.explanation.record import Record
+    from auditkit.runs.folder.contents import require_resumable
     from auditkit.verdict import estimate
 
     request = runs.Explanation(method, labels, options.method_options(option, quality), seed, gradient)
@@ -54,6 +55,7 @@ def explain(
     if pictures is not None and pictures.exists() and not pictures.is_dir():
         raise BadInput(f"--pictures {pictures} is a file; name a folder.")
     part = None if shard is None else Shard.parse(shard)
+    require_resumable(out)
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
     explanation = request.adapted_to(classifier)
     console.print_notes(explanation.notes, quiet)

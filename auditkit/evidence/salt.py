@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from auditkit.errors import BadInput
-from auditkit.runs.folder.store import RUN, Store, canonical
+from auditkit.runs.folder.names import RUN
+from auditkit.runs.folder.store import Store, canonical
 
 _BYTES = 16
 _SALT = re.compile(f"[0-9a-f]{{{2 * _BYTES}}}")
