@@ -57,31 +57,21 @@ def replace_file(path: Path, content: Content, *, root: Path | None = None) -> N
     """
     with _opened(path.parent, root) as folder:
         is_new = not folder.has_regular(path.name)
-        temporary = name = temporary_name()
+        temporary = temporary_name()
+        folder.create(temporary, content)
         try:
-            folder.create(temporary, content)
             folder.rename(temporary, path.name)
-            name = path.name
-            folder.sync()
         except BaseException:
-            if is_new or name == temporary:  # a new file that may not last must not count
-                with suppress(OSError):  # the first error tells more
-                    folder.unlink(name)
+            folder.discard(temporary)
             raise
+        folder.sync(path.name if is_new else None)
 
 
 def create(path: Path, content: Content, *, mode: int = 0o666, root: Path | None = None) -> None:
     """Write a new file, which is removed again if that fails; FileExistsError if there is one of that name."""
     with _opened(path.parent, root) as folder:
-        try:
-            folder.create(path.name, content, mode)
-            folder.sync()
-        except FileExistsError:
-            raise
-        except BaseException:
-            with suppress(OSError):  # the first error tells more
-                folder.unlink(path.name)
-            raise
+        folder.create(path.name, content, mode)
+        folder.sync(path.name)
 
 
 def append(path: Path, lines: bytes, *, root: Path | None = None) -> int:
@@ -175,6 +165,9 @@ class _Folder:
             for chunk in [content] if isinstance(content, bytes | memoryview) else content:
                 _write(descriptor, chunk)
             os.fsync(descriptor)
+        except BaseException:
+            self.discard(name)
+            raise
         finally:
             os.close(descriptor)
 
@@ -185,10 +178,20 @@ class _Folder:
     def unlink(self, name: str) -> None:
         os.unlink(self.place(name), dir_fd=self.descriptor)
 
-    def sync(self) -> None:
-        """Flush the list of names to the disk."""
-        if self.descriptor is not None:
+    def discard(self, name: str) -> None:
+        with suppress(OSError):  # the error before it tells more
+            self.unlink(name)
+
+    def sync(self, new: str | None = None) -> None:
+        """Flush the list of names to the disk; a `new` file that may not last is removed, so that it does not count."""
+        if self.descriptor is None:
+            return
+        try:
             os.fsync(self.descriptor)
+        except OSError:
+            if new is not None:
+                self.discard(new)
+            raise
 
 
 @contextmanager

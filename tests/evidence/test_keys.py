@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from auditkit.data.atomic_write import create
 from auditkit.errors import BadInput
 from auditkit.evidence import keys
 from tests.support.commands import auditkit, refused
@@ -32,6 +33,30 @@ def test_a_key_signs_and_only_its_public_key_verifies(any_key: Path, tmp_path: P
 
 def test_the_private_key_is_its_owners_alone(key: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", ["alice.pub", "alice.PUB"])
+def test_both_keys_never_have_one_name(tmp_path: Path, name: str) -> None:
+    refused(auditkit("keygen", "-o", tmp_path / name, "--no-password"), "the name of both keys", "alice.pem")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("taken", ["k.pem", "k.pub"])
+def test_no_key_is_written_over_a_file_or_through_a_link(tmp_path: Path, taken: str) -> None:
+    (tmp_path / taken).symlink_to(tmp_path / "elsewhere")
+    refused(auditkit("keygen", "-o", tmp_path / "k.pem", "--no-password"), taken, "already exists")
+    assert [path.name for path in tmp_path.iterdir()] == [taken]
+
+
+def test_without_its_public_key_no_private_key_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes, **options: int) -> None:
+        if path.suffix == ".pub":
+            raise OSError(28, "No space left on device")
+        create(path, content, **options)
+
+    monkeypatch.setattr(keys, "create", full)
+    refused(auditkit("keygen", "-o", tmp_path / "k.pem", "--no-password"), "k.pub", "No space left")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", keys.KINDS)

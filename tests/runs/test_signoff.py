@@ -66,5 +66,9 @@ def test_what_is_no_decision_is_refused_in_a_sentence(sealed: Path, tmp_path: Pa
     refused(command("sign-off", sealed, *BY, "--comment", "two\nlines"), "comment must be text")
     refused(command("sign-off", made_run(tmp_path / "open"), *BY), "has no SHA256SUMS")
     assert read_sign_off(sealed) is None
+    report = (sealed / "report.html").read_bytes()
+    (sealed / "report.html").write_bytes(report + b" ")
+    refused(command("sign-off", sealed, *BY), "is not signed off: report.html was changed")
+    (sealed / "report.html").write_bytes(report)
     command("sign-off", sealed, *BY)
     refused(command("sign-off", sealed, *BY), "already exists", "remove it first")
