@@ -500,7 +500,7 @@ def test_the_command_takes_them_all(tmp_path: Path, files: tuple[Path, Path]) ->
             "blur_borders": "reflected", "deletion_area": "mean over 1 to n deleted pixels",
             "saliency_component": "4-connected, bicubic crop", "saliency_tuned": "bilinear crop",
             "shorter_side": "rounded down", "crop_offset": "rounded half to even",
-            "gradient_map": "largest absolute value over channels",
+            "gradient_map": "largest absolute value over channels", "chance": "seeded with the pixels",
         },
     }  # fmt: skip
 

@@ -19,13 +19,14 @@ import auditkit
 from auditkit.data import dataset
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
+from auditkit.evidence.salt import seed_of
 from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.figures import ExplanationRequest, NotRandomised
 from auditkit.runs.folder.results import CheckChange, ModelFile, Results
 from auditkit.runs.folder.store import Store, locked
 from auditkit.verdict.verify import verify
+from tests.support.commands import SALT, auditkit_process, refused
 from tests.support.commands import auditkit as command
-from tests.support.commands import auditkit_process, refused
 
 CPU = auditkit.Settings(device="cpu")
 IMAGES = 4  # of most audits, to which each adds two seconds; too few for a pass or a fail
@@ -112,7 +113,7 @@ def _timeless(run: Path) -> str:
 @pytest.fixture(scope="module")
 def whole(planted: Path) -> Path:
     """An audit that nobody disturbed."""
-    done = auditkit_process(*_words(planted, planted / "whole"))
+    done = auditkit_process(*_words(planted, planted / "whole", "--salt", SALT))
     assert (done.returncode, done.stderr) == (3, "")
     return planted / "whole"
 
@@ -170,7 +171,8 @@ def test_every_result_says_where_it_comes_from(whole: Path, planted: Path) -> No
     assert len(subject.images.digest) == len(run.bundles["gradient-input"]) == 64
     assert results.explained is not None
     assert results.explained.request == ExplanationRequest("gradient-input", "top2", {}, 0, "auto", None)
-    assert (settings.seed, settings.labels, settings.steps) == (0, "top2", "auto:0.005")
+    assert (run.salt, settings.seed) == (SALT, seed_of(SALT))
+    assert (settings.labels, settings.steps) == ("top2", "auto:0.005")
     software = results.software or {}
     assert (software["provider"], software["device"], software["precision"]) == (
         "CPUExecutionProvider",

@@ -31,6 +31,7 @@ CONVENTIONS = {
     "shorter_side": "rounded down",
     "crop_offset": "rounded half to even",
     "gradient_map": "largest absolute value over channels",
+    "chance": "seeded with the pixels",
 }
 
 
