@@ -8,8 +8,8 @@ import hashlib
 import json
 import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from auditkit.errors import BadInput
 from auditkit.runs.folder.names import RUN
@@ -34,7 +34,7 @@ def fresh() -> str:
     return secrets.token_hex(_BYTES)
 
 
-def drawn(about: Any) -> str:
+def drawn(about: Mapping[str, object]) -> str:
     """A salt of fresh random bytes and of all that identifies the run."""
     facts = json.dumps(canonical(about), sort_keys=True)
     return _hashed(fresh(), facts.encode())
