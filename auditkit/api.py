@@ -44,45 +44,50 @@ N = TypeVar("N", int, float, bool)
 
 def evaluate(
     model: Model, images: Images, heatmaps: Heatmaps = (), *, out: PathLike | None = None, pool: Images | None = None,
-    steps: str | int | None = None, size: Size | None = None, preset: str | None = None, **settings: Any,
+    steps: str | int | None = None, size: Size | None = None, preset: str | None = None, record_machine: bool = False,
+    **settings: Any,
 ) -> Summary:  # fmt: skip
     """Metrics of heatmaps on images, with intervals and controls; prints well in a terminal and in a notebook.
 
     `model` is as in `explain`, with its `size` and `preset`. `images` is a folder, CSV or .npz, a list of files, or
     uint8 [N, height, width, 3]; `heatmaps` a bundle, its path, or several. `settings` are those of `auditkit evaluate`:
     labels, renormalise, protocol, infill, range, eps1, eps2, ties, tie_orders, seed, draws, controls, deletion,
-    saliency, confidence, interval.
+    saliency, confidence, interval. Only with `record_machine` does `out` hold full paths and the names of machines and
+    processes.
     """
     request = Evaluation(steps=None if steps is None else parse_steps(str(steps)), **_check_settings(settings))
     bundles = _open_bundles(heatmaps)
     classifier, dataset, infill_pool = _open(model, images, pool, size, preset)
     folder = None if out is None else Path(out)
-    return evaluating.evaluate(classifier, dataset, bundles, request, folder, pool=infill_pool)
+    return evaluating.evaluate(
+        classifier, dataset, bundles, request, folder, pool=infill_pool, record_machine=record_machine
+    )
 
 
 def explain(
     model: Model, images: Images, out: PathLike, method: str = "mask", *, labels: Labels = None,
     pool: Images | None = None, seed: int = 0, gradient: str = "auto", size: Size | float | None = None,
-    preset: str | None = None, **options: Any,
+    preset: str | None = None, record_machine: bool = False, **options: Any,
 ) -> HeatmapSet:  # fmt: skip
     """Heatmaps for every label of every image, in the bundle `out`; maps that it already has are kept.
 
     `model` is an open classifier, an ONNX file, or a function that takes preprocessed [N, 3, height, width] float32
     and returns [N, classes]. `size` is the height and width of the function's images, or of a file that leaves them
-    open. `options` are those of the method; so is a `size` that is one number.
+    open. `options` are those of the method; so is a `size` that is one number. Only with `record_machine` does the log
+    of several workers have the names of machines and processes.
     """
     image_size, method_options = _split_size(model, size, options)
     label_set = None if labels is None else _label_set("labels", labels)
     request = Explanation(method, label_set, method_options, _number("seed", seed, int), gradient)
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
-    return explaining.explain(classifier, dataset, request, Path(out), infill_pool)
+    return explaining.explain(classifier, dataset, request, Path(out), infill_pool, record_machine=record_machine)
 
 
 def audit(
     model: Model, images: Images, out: PathLike, heatmaps: Heatmaps = (), *, method: str | None = None,
     policy: PathLike = "standard", pool: Images | None = None, baseline: PathLike | None = None,
     fail_on: str | None = None, until_decided: bool = False, limit: int | None = None, salt: str | None = None,
-    size: Size | float | None = None, preset: str | None = None, **options: Any,
+    size: Size | float | None = None, preset: str | None = None, record_machine: bool = False, **options: Any,
 ) -> Results:  # fmt: skip
     """The results with checks and verdict; the report and all evidence are in the folder `out`.
 
@@ -90,7 +95,8 @@ def audit(
     with its `options`. `policy` is the name of one that comes with auditkit (explore, standard, strict) or a TOML file.
     With `until_decided`, images are taken batch by batch until every check that counts is decided; `limit` is how many
     are taken at most. Which images come first, and all else that is left to chance, follows from a salt that is drawn
-    for the audit; give the `salt` of an earlier one (`results.run.salt`) to repeat it.
+    for the audit; give the `salt` of an earlier one (`results.run.salt`) to repeat it. Only with `record_machine` are
+    full paths and the names of machines and processes recorded.
     """
     rules, bundles = read_policy(policy), _open_bundles(heatmaps)
     image_size, method_options = _split_size(model, size, options)
@@ -102,6 +108,7 @@ def audit(
     request = auditing.AuditRequest(
         rules, explanation, fail_on, earlier, bundles=bundles, taking=Taking(until_decided, limit),
         salt=None if salt is None else parse_salt(salt),
+        record_machine=record_machine,
     )  # fmt: skip
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
     return auditing.audit(classifier, dataset, replace(request, pool=infill_pool), Path(out))
@@ -109,18 +116,22 @@ def audit(
 
 def examine(
     model: Model, images: Images, out: PathLike, heatmaps: Maps | None = None, *, method: str = "differences",
-    seed: int = 0, size: Size | float | None = None, preset: str | None = None, **options: Any,
+    seed: int = 0, size: Size | float | None = None, preset: str | None = None, record_machine: bool = False,
+    **options: Any,
 ) -> Examination:  # fmt: skip
     """What the model relies on; the page with pictures is in the folder `out`.
 
     `model`, `size` and `preset` are as in `explain`. Without `heatmaps` of the predicted labels, maps are made by
-    `method` with its `options`.
+    `method` with its `options`. Only with `record_machine` are full paths and the names of machines and processes
+    recorded.
     """
     image_size, method_options = _split_size(model, size, options)
     request = Explanation(method, "top1", method_options, _number("seed", seed, int))
     supplied = None if heatmaps is None else _open_bundle(heatmaps).path
     classifier, dataset, _ = _open(model, images, None, image_size, preset)
-    run = examining.examine(classifier, dataset, request, supplied, Path(out), silent_phase, render_page)
+    run = examining.examine(
+        classifier, dataset, request, supplied, Path(out), silent_phase, render_page, record_machine=record_machine
+    )
     return run.examination
 
 

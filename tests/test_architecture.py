@@ -18,6 +18,7 @@ FLOORS = (
     "telemetry",
     "errors",
     "arrays",
+    "recorded_names",
     "cores",
     "regular_files",
     "user_cache",

@@ -1,6 +1,5 @@
 """`auditkit audit`: judge a model's heatmaps by a policy."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +56,7 @@ def audit(
     sign: Annotated[Path | None, typer.Option(
         metavar="KEY", help="Sign the finished run with this private key (see auditkit sign).")] = None,
     password_variable: PasswordVariable = None,
+    record_machine: options.RecordMachine = False,
     dry_run: options.DryRun = False,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever the verdict.")] = False,
     as_json: options.AsResultsJson = False,
@@ -94,9 +94,9 @@ def audit(
             raise typer.BadParameter(f"give --heatmaps or {name}, not both: a bundle names its own method")
     any_method, folder = not any(makers.values()), out or Path(f"{model.stem}-audit")
     request = audits.AuditRequest(
-        rules, None, fail_on, baseline, tuple(sys.argv), open_bundles(heatmaps or []), None,
-        Taking(until_decided, limit), labels, parse_steps(steps) if steps else None,
-        None if salt is None else parse_salt(salt),
+        rules, None, fail_on, baseline, options.command_line(record_machine=record_machine),
+        open_bundles(heatmaps or []), None, Taking(until_decided, limit), labels, parse_steps(steps) if steps else None,
+        None if salt is None else parse_salt(salt), record_machine=record_machine,
     )  # fmt: skip
     if not heatmaps:
         chosen = options.method_options(option, quality)

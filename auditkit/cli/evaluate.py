@@ -1,7 +1,6 @@
 """`auditkit evaluate`: measure how well heatmaps explain a model."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -48,6 +47,7 @@ def evaluate(
     interval: Annotated[str, _setting(help="Bootstrap interval: expanded, percentile or bca.")] = "expanded",
     limit: options.Limit = None,
     shard: options.ShardOption = None,
+    record_machine: options.RecordMachine = False,
     dry_run: options.DryRun = False,
     as_json: options.AsResultsJson = False,
     quiet: options.Quiet = False,
@@ -90,12 +90,16 @@ def evaluate(
         return
     if part is not None:
         with shown("evaluating", schedule=schedule, quiet=quiet) as progress:
-            units = runs.evaluate_shard(classifier, dataset, bundles, settings, out, part, progress, infill_pool,
-                                         tuple(sys.argv))  # fmt: skip
+            units = runs.evaluate_shard(
+                classifier, dataset, bundles, settings, out, part, progress, infill_pool,
+                options.command_line(record_machine=record_machine), record_machine=record_machine,
+            )  # fmt: skip
         console.show_shard(as_json, str(part), out, *units)
         return
     with shown("evaluating", schedule=schedule, quiet=quiet) as progress:
-        summary = runs.evaluate(classifier, dataset, bundles, settings, out, progress, infill_pool)
+        summary = runs.evaluate(
+            classifier, dataset, bundles, settings, out, progress, infill_pool, record_machine=record_machine
+        )
     if as_json:
         console.print_json(json.loads((out / "results.json").read_text()))
         return

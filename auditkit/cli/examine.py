@@ -21,6 +21,7 @@ def examine(
     option: options.MethodOption = None,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers, such as which half proposes.")] = 0,
     limit: options.Limit = None,
+    record_machine: options.RecordMachine = False,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -62,7 +63,10 @@ def examine(
             schedule = plans.announce(output, what, costs, number)
     if dry_run:
         return
-    examined = run.examine(classifier, dataset, explanation, heatmaps, out, scheduled(schedule, quiet), render_page)
+    examined = run.examine(
+        classifier, dataset, explanation, heatmaps, out, scheduled(schedule, quiet), render_page,
+        record_machine=record_machine,
+    )  # fmt: skip
     names, examination = examined.subject.class_names, examined.examination
     if as_json:
         console.print_json(to_object(examined))

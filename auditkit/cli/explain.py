@@ -32,6 +32,7 @@ def explain(
         help="Folder for pictures: the image, the order of its pixels, the first 5 %.")] = None,
     limit: options.Limit = None,
     shard: options.ShardOption = None,
+    record_machine: options.RecordMachine = False,
     dry_run: options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -70,7 +71,9 @@ def explain(
     if dry_run:
         return
     with shown("explaining", schedule=schedule, quiet=quiet) as progress:
-        maps = runs.explain(classifier, dataset, explanation, out, infill_pool, progress, part)
+        maps = runs.explain(
+            classifier, dataset, explanation, out, infill_pool, progress, part, record_machine=record_machine
+        )
     if pictures is not None:
         from auditkit.runs.pictures import heatmap_panels
 

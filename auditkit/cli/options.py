@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from auditkit.cli import config
 from auditkit.errors import BadInput, unknown
+from auditkit.recorded_names import command_words
 
 if TYPE_CHECKING:
     from auditkit.data.dataset import Dataset
@@ -46,6 +47,8 @@ MethodOption = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show results and errors only: no notes, no progress.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show identifiers and digests too.")]
+RecordMachine = Annotated[bool, typer.Option("--record-machine", help=(
+    "Record full paths, the names of machines and process ids; by default, no record has them."))]  # fmt: skip
 _Config = Annotated[str | None, typer.Option(
     config.OPTION, metavar="FILE", help="TOML file with options, in a table for each command; the command line wins."
 )]  # fmt: skip
@@ -273,6 +276,11 @@ def method_options(texts: list[str] | None, quality: str | None) -> tuple[tuple[
     pairs = parse_pairs(texts, "--option", "steps=300")
     options = [(name.strip().replace("-", "_"), value.strip()) for name, value in pairs]
     return tuple(options if quality is None else [("quality", quality), *options])
+
+
+def command_line(*, record_machine: bool) -> tuple[str, ...]:
+    """The command line as a run records it."""
+    return tuple(sys.argv) if record_machine else command_words(sys.argv)
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:

@@ -24,6 +24,7 @@ from auditkit.data.explainer_layouts import single_maps
 from auditkit.errors import BadInput
 from auditkit.graph.upsampling import Upsampling
 from auditkit.model.read import read
+from auditkit.recorded_names import image_names
 from auditkit.records import from_json, to_json
 
 CONSTANT_NOTE = "some maps are constant: they rank no pixel before another"
@@ -143,8 +144,18 @@ def open_bundle(path: "str | Path") -> HeatmapSet:
     folder = Path(path)
     header = files.read_header(folder)
     entries, torn = files.read_manifest(folder, own=header.producer.startswith(files.OWN_PRODUCER))
+    entries = _with_image_names(entries)
     torn_note = (f"the last line of {files.MANIFEST} is incomplete and was left out: {torn[:80]!r}",) if torn else ()
     return HeatmapSet(folder, header, tuple(entries), header.notes + torn_note)
+
+
+def _with_image_names(entries: list[Entry]) -> list[Entry]:
+    """Entries that name images as a dataset does, which leaves out the folders of absolute paths."""
+    names = list(dict.fromkeys(entry.image for entry in entries))
+    renamed = dict(zip(names, image_names(names), strict=True))
+    if list(renamed) == list(renamed.values()):
+        return entries
+    return [replace(entry, image=renamed[entry.image]) for entry in entries]
 
 
 def _model_digest(model: object) -> str | None:
@@ -235,15 +246,14 @@ class Bundle:
         return len(new)
 
     def _continue(self) -> None:
-        bundle = open_bundle(self.path)
-        if not bundle.header.producer.startswith(files.OWN_PRODUCER):
-            raise BadInput(
-                f"{self.path} was written by '{bundle.header.producer}'; make a new bundle in another folder."
-            )
+        header = files.read_header(self.path)
+        if not header.producer.startswith(files.OWN_PRODUCER):
+            raise BadInput(f"{self.path} was written by '{header.producer}'; make a new bundle in another folder.")
+        entries, _ = files.read_manifest(self.path, own=True)
         for setting in ("model", "method", "frame"):
-            self._same(setting, getattr(bundle.header, setting), getattr(self.header, setting))
-        self.header, self._exists = bundle.header, True
-        self._references = {(entry.image, entry.label): entry.heatmap for entry in bundle.entries}
+            self._same(setting, getattr(header, setting), getattr(self.header, setting))
+        self.header, self._exists = header, True
+        self._references = {(entry.image, entry.label): entry.heatmap for entry in entries}
         maps, manifest = self.path / files.MAPS, self.path / files.MANIFEST
         if maps.is_symlink() or not maps.is_dir():
             raise BadInput(f"{maps} is not a folder; make a new bundle in another folder.")

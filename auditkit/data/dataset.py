@@ -29,6 +29,7 @@ from auditkit.data.file_digests import file_digests, file_version
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.preprocessing import Picture, opened, pixels, turned, upright
+from auditkit.recorded_names import image_names, with_path_name
 
 _KEPT_BYTES = 256 * 2**20  # of decoded images kept in memory: about 1,800 images of 224 x 224 pixels
 _DecodedKey = tuple[object, ...]
@@ -91,7 +92,7 @@ class Dataset(Listing):
 
     @classmethod
     def from_files(cls, files: Sequence[Path]) -> "Dataset":
-        """Image files, each named by its path."""
+        """Image files, each named by its path; of absolute paths, by as much of their ends as tells them apart."""
         if not files:
             raise BadInput("the list holds no images.")
         for file, count in Counter(files).items():
@@ -99,7 +100,7 @@ class Dataset(Listing):
                 raise BadInput(f"there is no image {file}; a list of images names their files.")
             if count > 1:
                 raise BadInput(f"the image {file} is listed {count} times; every image counts once.")
-        return cls(Path("list"), tuple(image_id(str(file)) for file in files), tuple(files))
+        return cls(Path("list"), tuple(map(image_id, image_names(list(map(str, files))))), tuple(files))
 
     @classmethod
     def from_array(cls, images: Array) -> "Dataset":
@@ -121,7 +122,8 @@ class Dataset(Listing):
         if not isinstance(image, Path):
             return image
         if unwritable(str(image)):  # such a name would break manifests, tables and reports
-            raise BadInput(f"the name of the image {str(image)!a} has control characters or is not UTF-8; rename it.")
+            image = self.ids[position]
+            raise BadInput(f"the name of the image '{image}' has control characters or is not UTF-8; rename it.")
         return opened(image)
 
     def size(self, position: int, exif_orientation: bool = True) -> tuple[int, int]:
@@ -234,10 +236,16 @@ class Dataset(Listing):
             try:
                 return self.decode(position, card)
             except BadInput as error:
-                return FailedImage(self.ids[position], str(error))
+                return FailedImage(self.ids[position], self._without_folders(str(error), position))
 
         with ThreadPoolExecutor(usable_cores()) as threads:
             return dict(zip(positions, threads.map(attempt, positions), strict=True))
+
+    def _without_folders(self, text: str, position: int) -> str:
+        """A text about an image with the image's name in place of its path, and a mask's without its folder."""
+        image, mask = self.images[position], None if self.masks is None else self.masks[position]
+        text = with_path_name(text, mask) if isinstance(mask, Path) else text
+        return text.replace(str(image), self.ids[position]) if isinstance(image, Path) else text
 
     def _decode(self, position: int, card: Card) -> Decoded:
         image = upright(self.read(position), card.exif_orientation)

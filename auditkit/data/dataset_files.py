@@ -15,6 +15,7 @@ from auditkit.arrays import Array
 from auditkit.data.bundle_files import is_index
 from auditkit.data.npy import read_npz
 from auditkit.errors import BadInput
+from auditkit.recorded_names import image_names
 from auditkit.regular_files import read_regular, reason
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -176,7 +177,7 @@ def _list_csv(path: Path, names: Sequence[str]) -> Listing:
     if "label" in columns:
         labels = np.array([_label(str(row["label"]), indices, path, line) for line, row in enumerate(rows, start=2)])
     masks = _mask_files(rows, path) if "mask" in columns else None
-    ids = tuple(image_id(str(row["image"])) for row in rows)
+    ids = tuple(map(image_id, image_names([str(row["image"]) for row in rows])))
     return Listing(path, ids, files, labels, _boxes(rows, columns, path), masks, groups=_groups(rows, columns))
 
 

@@ -16,6 +16,7 @@ from socket import socketpair
 from auditkit.engines.pool import ProcessLost, Tick
 from auditkit.engines.unit_runner import Job, UnitRunner, outcome
 from auditkit.model import worker
+from auditkit.model.device import Location
 from auditkit.model.messages import Value
 from auditkit.model.runtime import SWITCH_SECONDS
 
@@ -81,10 +82,11 @@ class LocalProcess:
         with self._sending, suppress(OSError):  # _receive notices that the process has ended
             self._connection.send_bytes(content)
 
-    def load(self, job: Job) -> str:
-        """Load a job; returns the machine, process and device that its units run on."""
+    def load(self, job: Job) -> Location:
+        """Load a job; returns where its units run."""
         lacking = self._call("lacks", list(job.recipes))
-        return str(self._call("load", replace(job, recipes={key: job.recipes[key] for key in lacking})))
+        where: Location = self._call("load", replace(job, recipes={key: job.recipes[key] for key in lacking}))
+        return where
 
     def run(self, number: int, unit: Value, tick: Tick) -> Value:
         """What the work of a job returns for a unit."""

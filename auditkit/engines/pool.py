@@ -11,7 +11,7 @@ from typing import Protocol
 from auditkit.engines.travel import Recipes, packed
 from auditkit.engines.unit_runner import Job
 from auditkit.errors import ModelFailure, RuntimeFailure
-from auditkit.model.device import PROFILES
+from auditkit.model.device import PROFILES, Location
 from auditkit.model.messages import Value
 
 Tick = Callable[[float, int], None]  # of images done, in fractions too, and of rows run
@@ -32,7 +32,7 @@ class NotReady(Exception):
 class WorkerProcess(Protocol):
     """A process that runs units, wherever it is."""
 
-    def load(self, job: Job) -> str:
+    def load(self, job: Job) -> Location:
         """Prepare for the units of a job; where they run."""
 
     def run(self, number: int, unit: Value, tick: Tick) -> Value:
@@ -51,7 +51,8 @@ class Pool:
         self._slots = [_Slot(start, number) for number in range(count)]
         self._jobs = 0
         self._by_kind: dict[str, dict[str, Value]] = {}  # results of a subject, by the kind of device
-        self.on_unit: Callable[[str, str], None] | None = None  # is told where each unit ran, and which it was
+        # Called for each unit with the number of its worker from 1, where that runs, and the unit's description.
+        self.on_unit: Callable[[int, Location, str], None] | None = None
 
     @property
     def count(self) -> int:
@@ -65,10 +66,10 @@ class Pool:
         """Run work on units and keep the results; those that the model failed on, and those not begun."""
         job = self._job(work, at_once)
 
-        def keep_and_log(unit: Value, result: Value, where: str) -> None:
+        def keep_and_log(unit: Value, result: Value, slot: _Slot) -> None:
             keep(unit, result)
-            if self.on_unit is not None:
-                self.on_unit(where, _described(work, unit))
+            if self.on_unit is not None and slot.where is not None:
+                self.on_unit(slot.number + 1, slot.where, _described(work, unit))
 
         running, lanes = _Running(job, list(units), self.count, keep_and_log, tick), at_once + AHEAD
         with ThreadPoolExecutor(self.count * lanes) as threads:
@@ -128,16 +129,18 @@ class _Slot:
     """A slot for one process; when the process is lost, another one fills it."""
 
     def __init__(self, start: Callable[[int], WorkerProcess], number: int) -> None:
-        self._start, self._number = start, number
+        self._start = start
+        self.number = number
         self._lock = threading.Lock()
         self._process: WorkerProcess | None = None
         self._job, self._lost_in_a_row = 0, 0
-        self.where = self.problem = ""  # `problem`: why its last process was not ready
+        self.where: Location | None = None  # where its process runs
+        self.problem = ""  # why its last process was not ready
 
     @property
     def kind(self) -> str:
-        """The kind of device: the last part of `where`."""
-        return self.where.split(", ", 2)[-1]
+        """The kind of device; empty before the first process is ready."""
+        return "" if self.where is None else self.where.device
 
     @property
     def is_given_up(self) -> bool:
@@ -149,7 +152,7 @@ class _Slot:
         with self._lock:
             try:
                 if self._process is None:
-                    self._process, self._job = self._start(self._number), 0
+                    self._process, self._job = self._start(self.number), 0
                 if self._job != job.number:
                     self.where, self._job = self._process.load(job), job.number
                     self._lost_in_a_row = 0
@@ -183,7 +186,7 @@ class _Running:
     """A job at work: its units, and the threads that wait for their results."""
 
     def __init__(
-        self, job: Job, units: list[Value], processes: int, keep: Callable[[Value, Value, str], None], tick: Tick
+        self, job: Job, units: list[Value], processes: int, keep: Callable[[Value, Value, _Slot], None], tick: Tick
     ) -> None:  # fmt: skip
         self._job, self._units, self._processes, self._keep, self._tick = job, units, processes, keep, tick
         self._pending, self._failed = deque(range(len(units))), list[int]()
@@ -259,7 +262,7 @@ class _Running:
             slot.leave(process)
             raise
         with self._changed:  # one at a time
-            self._keep(unit, result, slot.where)
+            self._keep(unit, result, slot)
 
     def _put_back(self, index: int, lost: int = 0) -> None:
         """Let a unit run again, unless it has ended too many processes."""

@@ -22,6 +22,7 @@ from auditkit.elsewhere import Result
 from auditkit.engines.pool import MOST_CALLS, ProcessLost, Tick
 from auditkit.engines.unit_runner import Job, UnitRunner, outcome
 from auditkit.errors import BadInput
+from auditkit.model.device import Location
 from auditkit.model.doctor import versions
 from auditkit.model.messages import Value
 from auditkit.model.runtime import SWITCH_SECONDS
@@ -90,7 +91,7 @@ class RayProcess:
             num_cpus=threads, num_gpus=gpus, max_concurrency=MOST_CALLS, max_restarts=0
         ).remote(threads, reader)  # fmt: skip
 
-    def load(self, job: Job) -> str:
+    def load(self, job: Job) -> Location:
         """Prepare for the units of a job; where they run."""
         try:
             theirs, keys = ray.get(self._actor.lacks.remote(list(job.recipes)), timeout=_READY_SECONDS)
@@ -101,7 +102,8 @@ class RayProcess:
             raise ProcessLost(str(error)) from None
         if kind == "error":
             raise value
-        return str(value)
+        where: Location = value
+        return where
 
     def run(self, number: int, unit: Value, tick: Tick) -> Value:
         """What the work of a job returns for a unit."""
@@ -163,7 +165,7 @@ class _Actor:
     def load(self, keys: Sequence[str], job: Job, *recipes: bytes) -> tuple[str, Value]:
         """Prepare for the units of a job, with the recipes of the models that are not open."""
 
-        def load() -> str:
+        def load() -> Location:
             self._folder = job.folder
             self._runner.load(replace(job, recipes=dict(zip(keys, recipes, strict=True))))
             return self._runner.where

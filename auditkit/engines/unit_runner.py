@@ -15,7 +15,7 @@ from auditkit.data.dataset import Dataset
 from auditkit.engines.travel import Part, Recipe, unpacked
 from auditkit.errors import AuditError, RuntimeFailure
 from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.device import location
+from auditkit.model.device import Location, location
 from auditkit.model.messages import Value
 
 _TICK_SECONDS = 0.5  # between two messages about progress
@@ -73,8 +73,8 @@ class UnitRunner:
         self._job = job.number, unpacked(job.content, parts), threading.Semaphore(job.at_once)
 
     @property
-    def where(self) -> str:
-        """The machine, process and device, as they are logged."""
+    def where(self) -> Location:
+        """Where its units run."""
         return location(next(iter(self._models.values())).settings.device)
 
     def _close(self, key: str) -> None:

@@ -122,11 +122,28 @@ def device_name(kind: str) -> str:
     return gpu_names()[0] if kind == CUDA.name else _processor()
 
 
-def location(kind: str) -> str:
-    """Where this process computes: the machine, the process and the device, as they are logged."""
-    number = os.environ.get(VISIBLE_GPUS) if kind == CUDA.name else None  # tells GPUs of one name apart
-    process = f"process {os.getpid()} on GPU {number}" if number else f"process {os.getpid()}"
-    return f"{socket.gethostname()}, {process}, {device_name(kind)}"
+@dataclass(frozen=True)
+class Location:
+    """Where a process computes."""
+
+    machine: str
+    process: int
+    gpu: str  # as CUDA_VISIBLE_DEVICES has it; tells GPUs of one name apart
+    device: str
+
+    def as_logged(self, worker: int | None, *, record_machine: bool) -> str:
+        """A line of a log; only with `record_machine` does it have the names of the machine and of the process."""
+        process = "main process" if worker is None else f"worker {worker}"
+        if record_machine:
+            process = f"{self.machine}, process {self.process}"
+        gpu = f" on GPU {self.gpu}" if self.gpu else ""
+        return f"{process}{gpu}, {self.device}"
+
+
+def location(kind: str) -> Location:
+    """Where this process computes on a device of this kind."""
+    gpu = os.environ.get(VISIBLE_GPUS, "") if kind == CUDA.name else ""
+    return Location(socket.gethostname(), os.getpid(), gpu, device_name(kind))
 
 
 def _processor() -> str:

@@ -14,7 +14,7 @@ from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput, OutOfMemory, unknown
 from auditkit.graph import float_types, simplify
 from auditkit.model import runtime
-from auditkit.model.device import CPU, PROFILES, DeviceProfile
+from auditkit.model.device import CPU, PROFILES, DeviceProfile, Location
 from auditkit.model.runtime import AnyFeeds, DeviceArray, Feeds, LocalSession, Stepper, cuda_problem
 from auditkit.model.worker import RemoteSession, Worker
 
@@ -37,7 +37,8 @@ _NO_IMAGE_FITS = "not even one image fits into memory; allow more (--memory on a
 class Engine(Protocol):
     """Runs units of work in other processes."""
 
-    on_unit: Callable[[str, str], None] | None  # is told where each unit ran, and which it was
+    # Called for each unit with the number of its worker from 1, where that runs, and the unit's description.
+    on_unit: Callable[[int, Location, str], None] | None
 
     @property
     def count(self) -> int:

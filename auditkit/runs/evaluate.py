@@ -56,12 +56,13 @@ def open_bundles(paths: Sequence[Path]) -> dict[str, HeatmapSet]:
 def evaluate(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
     out: "Path | Store | None" = None, progress: Progress = silent, pool: Dataset | None = None,
-    earlier: Sequence[EarlierBatch] = (),
+    earlier: Sequence[EarlierBatch] = (), *, record_machine: bool = False,
 ) -> Summary:  # fmt: skip
     """Every metric of every bundle and control, with intervals over the images.
 
     Rows are kept in memory without `out`. Results are written into a folder, but not into an open store. The first
-    images may have been measured in `earlier` batches, whose units are kept.
+    images may have been measured in `earlier` batches, whose units are kept. Only with `record_machine` are full paths
+    and the names of machines and processes recorded.
     """
     with _checked_plan(model, images, bundles, settings, pool) as (plan, runtime):
         pixels, device, tick = plan.span.pixels, plan.model.device, progress(len(images))
@@ -70,8 +71,9 @@ def evaluate(
             tables: dict[range, pa.Table] = {}
             _measure_units(plan, every_unit, tables.__setitem__, tick)
             return summarise(lambda _=None: (tables[unit] for unit in every_unit), plan.settings, runtime.result())
-        record = plan.record()
-        with _opened(out, record) as store, units_logged(store.folder, model):
+        record = plan.record(full_paths=record_machine)
+        log = partial(units_logged, model=model, record_machine=record_machine)
+        with _opened(out, record) as store, log(store.folder):
             keys = unit_keys(record.batches(earlier), pixels, device, plan.settings)
             stored = set(store.keys())
             missing = [unit for unit, key in keys.items() if key not in stored]
@@ -95,13 +97,14 @@ def evaluate(
 def evaluate_shard(
     model: AnyClassifier, images: Dataset, bundles: Mapping[str, HeatmapSet], settings: Evaluation,
     out: "Path | Store", shard: Shard, progress: Progress = silent, pool: Dataset | None = None,
-    command: tuple[str, ...] = (),
+    command: tuple[str, ...] = (), *, record_machine: bool = False,
 ) -> tuple[int, int]:  # fmt: skip
     """Measure a shard of the units into `out`, to be merged with the others; its number of units, and that of all."""
     share = units_of(model, images, settings, shard)  # refuses too many shards before a folder is created
     with _checked_plan(model, images, bundles, settings, pool) as (plan, runtime):
-        record = plan.record()
-        with _opened(out, record) as store, units_logged(store.folder, model, command, shard=True):
+        record = plan.record(full_paths=record_machine)
+        log = partial(units_logged, model=model, command=command, shard=True, record_machine=record_machine)
+        with _opened(out, record) as store, log(store.folder):
             keys = unit_keys([record], plan.span.pixels, plan.model.device, plan.settings)
             missing, images_of_shard = [unit for unit in share if not store.has(keys[unit])], sum(map(len, share))
             tick = progress(images_of_shard)

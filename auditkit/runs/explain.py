@@ -172,11 +172,12 @@ def _parse_option(name: str, text: str, kind: str) -> OptionValue:
 
 def explain(
     model: AnyClassifier, images: Dataset, explanation: Explanation, out: Path, pool: Dataset | None = None,
-    progress: Progress = silent, shard: Shard | None = None, root: Path | None = None,
+    progress: Progress = silent, shard: Shard | None = None, root: Path | None = None, *, record_machine: bool = False,
 ) -> HeatmapSet:  # fmt: skip
     """The bundle in `out` with a map for every label of every image; maps that were made here before are kept.
 
-    Of a `shard`, only the maps of its images are made. `root` is the run's folder, if the bundle is inside it.
+    Of a `shard`, only the maps of its images are made. `root` is the run's folder, if the bundle is inside it. Only
+    with `record_machine` does a log of several workers have the names of machines and processes.
     """
     explanation = explanation.adapted_to(model)
     share, left_out = share_of(model, images, explanation, shard), SkippedImages(model)
@@ -191,7 +192,7 @@ def explain(
         writer = MapWriter(making, bundle, tick, infill_digest(model, drawn))
         if has_own_log(model, shard=shard is not None):
             bundle.create()
-            log.enter_context(logged(out, model))
+            log.enter_context(logged(out, model, record_machine=record_machine))
 
         def without_some(unit: MapUnit) -> tuple[FailedImage, ...]:
             return retry_without_failing_images(

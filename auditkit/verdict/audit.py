@@ -1,8 +1,9 @@
 """Runs an audit: makes or checks the heatmaps, measures them and the controls, applies the policy, reports."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 from auditkit.data import bundle_check
@@ -14,6 +15,7 @@ from auditkit.evidence import salt as salts
 from auditkit.evidence.commitment import Commitment, carry, commit, salt_of, salt_of_run
 from auditkit.metrics.curves import Steps
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
+from auditkit.recorded_names import path_name, with_path_name
 from auditkit.records import to_object
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
@@ -67,6 +69,7 @@ class AuditRequest:
     steps: Steps | None = None
     salt: str | None = None  # None: that of the run in the folder, or a new one
     commitment: Mapping[str, bytes] = field(default_factory=dict)  # its files, which the run carries
+    record_machine: bool = False  # whether to record full paths and the names of machines and processes
 
     def __post_init__(self) -> None:
         deciding(self.fail_on or self.policy.fail_on)  # refuses a bad value before the work
@@ -110,7 +113,8 @@ def audit(
     about = about_run(model, images, request)
     require_startable(model, images, request, out)
     request = replace(request, salt=_salt(request, without_paths(about), out))
-    with Store.open(out, settings_of_run(about, request)) as store, logged(out, model, request.command) as started:
+    log = logged(out, model, request.command, record_machine=request.record_machine)
+    with Store.open(out, settings_of_run(about, request)) as store, log as started:
         sitting = _Sitting(model, request, store, started, announce)
         write_whole(out / POLICY, request.policy.text.encode())
         carry(request.commitment, out, sitting.started)
@@ -228,7 +232,7 @@ def _bundle_digest(bundle: HeatmapSet) -> str:
     try:
         return bundle_digest(bundle)
     except BadInput as error:
-        return str(error)
+        return with_path_name(str(error), bundle.path)
 
 
 def require_startable(model: AnyClassifier, images: Dataset, request: AuditRequest, out: Path) -> None:
@@ -316,20 +320,35 @@ def _measure_batch(
                               record.computed, record.notes)  # fmt: skip
     usable = {name: bundle for name, bundle in bundles.items() if name not in refused}
     if not usable:
-        about = subject(model, images)
+        about = subject(model, images, full_paths=request.record_machine)
         results = without_figures(about, resolved(settings, model.signature.classes), environment(model))
     else:
         with phase("evaluating") as progress:
-            summary = evaluate(model, images, usable, settings, store, progress, request.infill_pool, earlier)
+            summary = evaluate(
+                model, images, usable, settings, store, progress, request.infill_pool, earlier,
+                record_machine=request.record_machine,
+            )  # fmt: skip
         results = run_results(summary, explained)
+    name_of = partial(path_name, full=request.record_machine)
     run = replace(
-        results.run, refused_bundles=refused,
+        results.run,
+        refused_bundles={
+            name: _recorded(problems, bundles[name].path, full_paths=request.record_machine)
+            for name, problems in refused.items()
+        },
         bundle_models={name: bundle.header.model for name, bundle in bundles.items()},
         bundle_methods={name: bundle.header.method for name, bundle in bundles.items()},
-        bundle_paths={name: str(bundle.path) for name, bundle in request.bundles.items()},  # of supplied ones
-        pool_path=None if pool is None else str(pool.source),
+        bundle_paths={name: name_of(bundle.path) for name, bundle in request.bundles.items()},  # of supplied ones
+        pool_path=None if pool is None else name_of(pool.source),
     )  # fmt: skip
     return _Measured(usable, replace(results, run=run, explained=explained), summary)
+
+
+def _recorded(refused: Iterable[Refusal], bundle: Path, *, full_paths: bool) -> tuple[Refusal, ...]:
+    """The refusals of a bundle as records have them."""
+    return tuple(
+        replace(refusal, message=with_path_name(refusal.message, bundle, full=full_paths)) for refusal in refused
+    )
 
 
 def refusals(model: AnyClassifier, bundles: Mapping[str, HeatmapSet]) -> dict[str, tuple[Refusal, ...]]:

@@ -91,8 +91,15 @@ def find_hints(
     if len(indices) < FEWEST_IMAGES:
         return ()
     sample = images.select(indices.tolist())
-    rough = replace(settings, labels="top1", steps=parse_steps(_STEPS), infill=settings.infills[0], controls=False,
-                    deletion=True, saliency="none")  # fmt: skip
+    rough = replace(
+        settings,
+        labels="top1",
+        steps=parse_steps(_STEPS),
+        infill=settings.infill_options[0],
+        controls=False,
+        deletion=True,
+        saliency="none",
+    )
     hints = (_hint(model, sample, name, maps, rough) for name, maps in bundles.items())
     return tuple(hint for hint in hints if hint is not None)
 

@@ -34,5 +34,7 @@ def audit_shard(
     usable = {name: maps for name, maps in request.bundles.items() if name not in refused}
     about = about_run(model, images, request)
     with Store.open(out, settings_of_run(about, request)) as store:
-        return evaluate_shard(model, images, usable, request.evaluation, store, shard, progress, request.infill_pool,
-                              request.command)  # fmt: skip
+        return evaluate_shard(
+            model, images, usable, request.evaluation, store, shard, progress, request.infill_pool, request.command,
+            record_machine=request.record_machine,
+        )  # fmt: skip

@@ -26,7 +26,7 @@ class Infills:
     def __init__(self, model: AnyClassifier, settings: Evaluation, pool: Dataset, moved: Mapping[Path, Path]) -> None:
         card, signature = model.card, model.signature
         self.model, self.card, self.signature, self.settings, self.pool = model, card, signature, settings, pool
-        self.files = {name: _existing_file(name, moved) for name in settings.infills if name.startswith(IMAGE_PREFIX)}
+        self.files = {name: _existing_file(path, moved) for name, path in settings.infill_files.items()}
         self._pool_order = pool.order(settings.seed) if "random" in settings.infills else []
         self._decoded: dict[str, Array] = {}  # of the files
         self._prob: dict[str, Array] = {}  # of infills that all images share
@@ -118,9 +118,8 @@ class Infills:
             return error
 
 
-def _existing_file(name: str, moved: Mapping[Path, Path]) -> Path:
-    """The file of an infill `image:FILE`."""
-    path = Path(name.removeprefix(IMAGE_PREFIX))
+def _existing_file(path: Path, moved: Mapping[Path, Path]) -> Path:
+    """The file of an infill, which may have moved."""
     path = moved.get(path, path)
     if not path.is_file():
         raise BadInput(f"there is no image {path} to fill in with.")

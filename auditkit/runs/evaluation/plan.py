@@ -19,11 +19,20 @@ from auditkit.metrics.faithfulness import choose_labels
 from auditkit.model import runtime
 from auditkit.model.classifier import AnyClassifier
 from auditkit.model.device import DeviceProfile
+from auditkit.recorded_names import path_name
 from auditkit.records import from_json, to_json, to_object
 from auditkit.runs.evaluation.curves import Span
 from auditkit.runs.evaluation.images import UnitImages, load_images
 from auditkit.runs.evaluation.infills import Infills
-from auditkit.runs.evaluation.settings import CurvePair, CurveRule, Evaluation, curve_pairs, resolved, units
+from auditkit.runs.evaluation.settings import (
+    CurvePair,
+    CurveRule,
+    Evaluation,
+    curve_pairs,
+    infill_file,
+    resolved,
+    units,
+)
 from auditkit.runs.folder.figures import CONTROL, Batch
 from auditkit.runs.folder.results import CardOrigin, CardValue, Images, ModelFile, Results, Settings, Subject
 from auditkit.runs.folder.store import Store
@@ -83,15 +92,19 @@ class EvaluationPlan:
         """The images at these positions."""
         return load_images(positions, self.images, self.model.card, self.model.signature)
 
-    def record(self) -> RunRecord:
+    def record(self, *, full_paths: bool = False) -> RunRecord:
         """All that can change a figure: a folder that holds another run is refused."""
-        files = self.infills.files.values()
+        infills = self.infills.files.items()
         return RunRecord(
-            subject(self.model, self.images), self.settings.to_record(),
+            subject(self.model, self.images, full_paths=full_paths), self.settings.to_record(),
             bundles={name: bundle_digest(bundle) for name, bundle in self.bundles.items()},
-            bundle_paths={name: str(bundle.path) for name, bundle in self.bundles.items()},
+            bundle_paths={
+                name: path_name(bundle.path, full=full_paths) for name, bundle in self.bundles.items()
+            },
             pool=self.pool.digest() if "random" in self.settings.infills else None,
-            infill_images={str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+            infill_images={
+                infill_file(name): hashlib.sha256(path.read_bytes()).hexdigest() for name, path in infills
+            },
             environment=environment(self.model),
         )  # fmt: skip
 
@@ -146,21 +159,24 @@ def _check_bundles(plan: EvaluationPlan) -> None:
             raise BadInput(f"bundle {name} was made for another model, {explained[:12]}..., not for {identity[:12]}...")
 
 
-def subject(model: AnyClassifier, images: Dataset) -> Subject:
+def subject(model: AnyClassifier, images: Dataset, *, full_paths: bool = False) -> Subject:
     """Which model, how it is read, how its input is prepared, and on which images it runs."""
     signature, card = model.signature, model.card
     file: ModelFile | Literal["callable"] = "callable"
     if model.file is not None:
         source = model.file
-        file = ModelFile(str(source.path), source.sha256, source.identity, dict(source.external) or None)
-    card_digest = None
-    if card.origin.file is not None and card.origin.file.is_file():
-        card_digest = hashlib.sha256(card.origin.file.read_bytes()).hexdigest()
+        path = path_name(source.path, full=full_paths)
+        file = ModelFile(path, source.sha256, source.identity, dict(source.external) or None)
+    card_digest, card_source = None, str(card.origin)
+    if card.origin.file is not None:
+        card_source = path_name(card.origin.file, full=full_paths)
+        if card.origin.file.is_file():
+            card_digest = hashlib.sha256(card.origin.file.read_bytes()).hexdigest()
     values = {name: value for name, value in card.to_json().items() if name != "source"}
     return Subject(
         file, signature.input, signature.output, signature.kind, signature.classes, signature.layout, signature.dtype,
-        CardOrigin(str(card.origin), card_digest), from_json(dict[str, CardValue], values, "card"), tuple(card.names),
-        Images(str(images.source), len(images), images.digest()), images.members(),
+        CardOrigin(card_source, card_digest), from_json(dict[str, CardValue], values, "card"), tuple(card.names),
+        Images(path_name(images.source, full=full_paths), len(images), images.digest()), images.members(),
     )  # fmt: skip
 
 

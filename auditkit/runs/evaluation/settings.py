@@ -1,6 +1,7 @@
 """Settings of an evaluation, the curves they ask for, and the units that the images are cut into."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from auditkit.data.ranks import TIES, Ties
 from auditkit.errors import BadInput, unknown
@@ -9,6 +10,7 @@ from auditkit.metrics.curves import Steps
 from auditkit.metrics.faithfulness import EPS1, EPS2, default_labels, parse_labels
 from auditkit.metrics.statistics import METHODS, Method
 from auditkit.model.device import DeviceProfile
+from auditkit.recorded_names import path_name
 from auditkit.runs.folder.results import Settings
 
 INFILLS = ("gray", "blur", "random")
@@ -66,6 +68,9 @@ class Evaluation:
             elif infill not in INFILLS and not infill.startswith(IMAGE_PREFIX) and self.protocol is None:
                 forms = (*INFILLS, f"{BLUR_PREFIX}SIGMA", f"{IMAGE_PREFIX}FILE")
                 raise BadInput(unknown("infill", infill, forms))
+        if len({*self.infills}) < len(self.infill_options):
+            names = " and ".join(map(str, self.infill_files.values()))
+            raise BadInput(f"two infills are files of the same name ({names}); rename one of them.")
         self._check_choices_and_numbers()
         if isinstance(self.range, str) or len(self.range) != 2:
             raise BadInput(f"range {self.range!r} is not two kept fractions, such as 0.2 and 0.6.")
@@ -100,9 +105,20 @@ class Evaluation:
 
     @property
     def infills(self) -> tuple[str, ...]:
-        """The infills by name, each once."""
-        names = (self.infill,) if isinstance(self.infill, str) else self.infill or ("gray",)
-        return tuple(dict.fromkeys(names))
+        """The infills by name, each once; the name of a file has no folders of an absolute path."""
+        return tuple(map(_infill_name, self.infill_options))
+
+    @property
+    def infill_files(self) -> dict[str, Path]:
+        """The file of each infill `image:FILE`, by its name."""
+        files = [infill for infill in self.infill_options if infill.startswith(IMAGE_PREFIX)]
+        return {_infill_name(infill): Path(infill_file(infill)) for infill in files}
+
+    @property
+    def infill_options(self) -> tuple[str, ...]:
+        """The infills with the paths of their files, each once."""
+        infills = (self.infill,) if isinstance(self.infill, str) else self.infill or ("gray",)
+        return tuple(dict.fromkeys(infills))
 
     def to_record(self) -> Settings:
         """Resolved settings as results hold them."""
@@ -116,13 +132,25 @@ class Evaluation:
         )  # fmt: skip
 
 
+def infill_file(infill: str) -> str:
+    """The file of an infill `image:FILE`."""
+    return infill.removeprefix(IMAGE_PREFIX)
+
+
+def _infill_name(infill: str) -> str:
+    """An infill as rows and records name it."""
+    if not infill.startswith(IMAGE_PREFIX):
+        return infill
+    return f"{IMAGE_PREFIX}{path_name(Path(infill_file(infill)))}"
+
+
 def resolved(settings: Evaluation, classes: int) -> Evaluation:
     """The settings with each None filled in; a protocol fixes all but the labels and the number of steps."""
     labels = None if settings.labels is None else str(parse_labels(settings.labels))  # however they are written
     if settings.protocol is None:
         return replace(
             settings, labels=labels or str(default_labels(classes)), renormalise=bool(settings.renormalise),
-            infill=settings.infills, ties=settings.ties or "random",
+            infill=settings.infill_options, ties=settings.ties or "random",
             steps=settings.steps or Steps("auto", tolerance=TOLERANCE),
             eps1=EPS1 if settings.eps1 is None else settings.eps1,
             eps2=EPS2 if settings.eps2 is None else settings.eps2,

@@ -28,12 +28,16 @@ MAP_PASSES, SMALL_SIDE = (256, 1000), 64  # per image, up to so many pixels a si
 
 def examine(
     model: AnyClassifier, images: Dataset, explanation: Explanation, supplied: Path | None, out: Path, phase: Phase,
-    render: Callable[[ExaminationRun, Path], str],
+    render: Callable[[ExaminationRun, Path], str], *, record_machine: bool = False,
 ) -> ExaminationRun:  # fmt: skip
-    """Examine a model by maps that are made here or supplied; the same call resumes."""
+    """Examine a model by maps that are made here or supplied; the same call resumes.
+
+    Only with `record_machine` are full paths and the names of machines and processes recorded.
+    """
     explanation = few_passes(explanation, model)
     bundle = None if supplied is None else _usable(open_bundle(supplied), model)
-    sample, about_model = images.select(examination.drawn(images, bundle, explanation.seed)), subject(model, images)
+    sample = images.select(examination.drawn(images, bundle, explanation.seed))
+    about_model = subject(model, images, full_paths=record_machine)
     examination.require_enough(len(sample))  # before maps are made
     about = {
         "examination": 1, "subject": to_object(about_model), "environment": environment(model),
@@ -43,7 +47,9 @@ def examine(
         maps = bundle
         if maps is None:
             with phase("explaining") as progress:
-                maps = explain(model, sample, explanation, out / MAPS, None, progress, root=out)
+                maps = explain(
+                    model, sample, explanation, out / MAPS, None, progress, root=out, record_machine=record_machine
+                )
         with phase("examining") as progress:
             relied_on = examination.examine(model, sample, maps, out / FOLDER, explanation.seed, progress)
         run = ExaminationRun(

@@ -9,7 +9,7 @@ from pathlib import Path
 from auditkit.data.atomic_write import append, write_errors, write_whole
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.classifier import AnyClassifier
-from auditkit.model.device import location
+from auditkit.model.device import Location, location
 from auditkit.records import Json, parse_object
 from auditkit.regular_files import read_regular
 from auditkit.runs.folder import provenance
@@ -20,19 +20,27 @@ _KINDS = {"started", "command", "where"}, {"unit", "worker"}  # the keys of an e
 
 
 @contextmanager
-def logged(out: Path, model: AnyClassifier, command: tuple[str, ...] = ()) -> Iterator[str]:
+def logged(
+    out: Path, model: AnyClassifier, command: tuple[str, ...] = (), *, record_machine: bool = False
+) -> Iterator[str]:
     """Log a sitting, and each unit as soon as a worker has computed it; gives the time of the first sitting.
 
-    What no worker computed, the main process did.
+    What no worker computed, the main process did. Machines and processes are named with `record_machine` only.
     """
-    where = None if model.settings is None else location(model.device.name)  # a function's device is its own business
+    where = None  # a function's device is its own business
+    if model.settings is not None:
+        where = location(model.device.name).as_logged(None, record_machine=record_machine)
     _heal(out)
     _log(out, {"started": provenance.now(), "command": list(command), "where": where})
     engine = model.engine
     if engine is None:
         yield _first_start(out)
         return
-    engine.on_unit = lambda worker, unit: _log(out, {"unit": unit, "worker": worker})
+
+    def log_unit(worker: int, at: Location, unit: str) -> None:
+        _log(out, {"unit": unit, "worker": at.as_logged(worker, record_machine=record_machine)})
+
+    engine.on_unit = log_unit
     try:
         yield _first_start(out)
     finally:
@@ -45,10 +53,17 @@ def has_own_log(model: AnyClassifier, *, shard: bool) -> bool:
 
 
 def units_logged(
-    out: Path, model: AnyClassifier, command: tuple[str, ...] = (), *, shard: bool = False
+    out: Path,
+    model: AnyClassifier,
+    command: tuple[str, ...] = (),
+    *,
+    shard: bool = False,
+    record_machine: bool = False,
 ) -> AbstractContextManager[object]:
     """The same for such work; other work is not logged."""
-    return logged(out, model, command) if has_own_log(model, shard=shard) else nullcontext()
+    if not has_own_log(model, shard=shard):
+        return nullcontext()
+    return logged(out, model, command, record_machine=record_machine)
 
 
 def add_logs(out: Path, folders: Iterable[Path]) -> None:

@@ -246,6 +246,7 @@ def locked(folder: Path, *, by_existence: bool = sys.platform == "win32") -> Ite
                     fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     stream.truncate(0)
                     stream.write(pid)
+                    stack.callback(stream.truncate, 0)  # nobody else's business afterwards
             except (BlockingIOError, FileExistsError):
                 remedy = f" If it is gone, remove {path}." if by_existence else ""
                 holder = read_regular(path, _MOST_BYTES).decode() or "unknown"

@@ -242,11 +242,10 @@ def _compare_failed(originals: OpenedOriginals, recorded: RecordedRun, model: On
                            if not failed[image].by_model]  # fmt: skip
     unknown = sorted(set(failed) - set(images.ids))
     originals.problems += [f"image '{image}', which the run left out, is none of the images" for image in unknown]
-    source, recorded_source = str(images.source), recorded.results.subject.images.source
     for entry in loaded.failed:
         if failed[entry.image].by_model:
             originals.problems.append(f"image '{entry.image}' is said to fail in the model, but cannot be read at all")
-        elif entry.reason.replace(source, recorded_source) != failed[entry.image].reason:
+        elif entry.reason != failed[entry.image].reason:
             reason = f"the reason is '{entry.reason}' here"
             originals.unchecked.append(f"why image '{entry.image}' was left out: {reason}; look at it yourself")
 
