@@ -10,6 +10,7 @@ SWITCHES = {
     _ONNXRUNTIME: "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+OFF = "off: onnxruntime and Ray collect and send nothing"
 _TOO_LATE = (
     "onnxruntime was imported before auditkit, with its telemetry on. It is off now, but it may have stored a "
     "device identifier and may still send its first events. Import auditkit before onnxruntime, or set "
@@ -35,10 +36,10 @@ def switch_off() -> None:
 
 
 def problem() -> str | None:
-    """Why telemetry may be on in this process or its children; None if it is off."""
+    """Why telemetry may be on, or was, in this process or its children; None if it is off."""
     if _was_late:
         return _TOO_LATE
     for name, value in SWITCHES.items():
         if os.environ.get(name) != value:
-            return f"the environment variable {name} is no longer {value}, to which auditkit has set it."
+            return f"may be on: the environment variable {name} is no longer {value}, to which auditkit has set it."
     return None

@@ -16,11 +16,9 @@ from PIL import Image
 import auditkit
 from auditkit import user_cache
 from auditkit.data.dataset import Dataset
-from auditkit.model.classifier import OnnxClassifier
-from auditkit.model.device import Location
 from auditkit.recorded_names import command_words, image_names, path_name
 from auditkit.report.formats import FORMATS
-from auditkit.runs.folder.sittings import SITTINGS, logged
+from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import LOCK, locked
 from tests.support import onnx_models
 from tests.support.commands import Completed
@@ -217,27 +215,6 @@ def test_python_users_choose_too(inputs: Inputs, tmp_path: Path) -> None:
         auditkit.evaluate(model, inputs.images, out=tmp_path / name, steps="2", **words)
         results = json.loads((tmp_path / name / "results.json").read_text())
         assert results["subject"]["images"]["source"] == expected
-
-
-@pytest.mark.parametrize(("record_machine", "expected"), [
-    (False, ["main process, a processor", "worker 2 on GPU 3, a GPU"]),
-    (True, [f"{MACHINE}, process {PROCESS}, a processor", "there, process 7 on GPU 3, a GPU"]),
-])  # fmt: skip
-def test_the_log_of_workers(
-    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_machine: bool, expected: list[str]
-) -> None:
-    class Engine:
-        on_unit: Callable[[int, Location, str], None] | None = None
-
-    monkeypatch.setattr("auditkit.model.device.device_name", lambda _kind: "a processor")
-    model = auditkit.load(inputs.model, settings=auditkit.Settings(device="cpu"))
-    engine = Engine()
-    monkeypatch.setattr(OnnxClassifier, "engine", engine)
-    with logged(tmp_path, model, record_machine=record_machine):
-        assert engine.on_unit is not None
-        engine.on_unit(2, Location("there", 7, "3", "a GPU"), "rows of images 0 to 15")
-    start, unit = map(json.loads, (tmp_path / SITTINGS).read_text().splitlines())
-    assert [start["where"], unit["worker"]] == expected
 
 
 def test_the_lock_names_the_process_only_while_it_is_held(tmp_path: Path) -> None:

@@ -163,9 +163,9 @@ def test_images_may_be_a_list_of_files(tmp_path: Path) -> None:
     for file, picture in zip(files, _pictures(), strict=False):
         Image.fromarray(picture).save(file)
     found = auditkit.explain(_scores, files, tmp_path / "one", "occlusion", labels=2, **ASKED)
-    assert found.labels == {str(file): (2,) for file in files}
+    assert found.labels == {"b.png": (2,), "a.png": (2,)}  # without the folders of absolute paths
     same = auditkit.explain(_scores, _pictures(2), tmp_path / "two", "occlusion", labels=2, **ASKED)
-    np.testing.assert_array_equal(found.get(str(files[1]), 2), same.get("1", 2))
+    np.testing.assert_array_equal(found.get("a.png", 2), same.get("1", 2))
     summary = auditkit.evaluate(_scores, list(map(str, files)), found, labels=2, steps=4, **ASKED)
     assert summary.value("insertion", "one") is not None
     with pytest.raises(BadInput, match="unknown metric 'insertoin'; did you mean 'insertion'"):

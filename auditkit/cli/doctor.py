@@ -25,7 +25,7 @@ def doctor(model_options: options.ModelOptions, as_json: options.AsJson = False)
         ("versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
         ("system", f"{facts.system}, {facts.cores} cores, {facts.memory_bytes / 2**30:.1f} GiB memory"),
         ("providers", ", ".join(facts.providers)),
-        ("workers", facts.workers),
+        ("workers", facts.workers), ("telemetry", facts.telemetry),
         ("cuda", facts.cuda.problem or "ready: " + ", ".join(facts.cuda.devices)),
         *(("warning", warning) for warning in warnings), ("self-test", result.sentence()),
     ])  # fmt: skip

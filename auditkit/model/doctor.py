@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
-from auditkit import __version__
+from auditkit import __version__, telemetry
 from auditkit.cores import usable_cores
 from auditkit.model import device, runtime, worker
 
@@ -33,6 +33,7 @@ class MachineFacts:
     providers: list[str]
     cuda: CudaFacts
     workers: str  # what guards them
+    telemetry: str  # whether it is off
 
 
 def versions() -> dict[str, str]:
@@ -54,7 +55,16 @@ def describe() -> MachineFacts:
     """Facts for `doctor`."""
     system, problem = f"{platform.system()} {platform.machine()}", runtime.cuda_problem()
     gpus = CudaFacts(runtime.build().cuda_version, problem, [] if problem else device.gpu_names())
-    return MachineFacts(versions(), system, usable_cores(), memory_bytes(), providers(), gpus, worker.guards())
+    return MachineFacts(
+        versions(),
+        system,
+        usable_cores(),
+        memory_bytes(),
+        providers(),
+        gpus,
+        worker.guards(),
+        telemetry=telemetry.problem() or telemetry.OFF,
+    )
 
 
 def name_clash() -> str | None:

@@ -17,6 +17,7 @@ from auditkit.engines.pool import Pool, ProcessLost, Tick, _Running, _Slot
 from auditkit.engines.travel import Recipes, packed
 from auditkit.engines.unit_runner import Job, UnitRunner
 from auditkit.errors import ModelFailure, OutOfMemory, RuntimeFailure
+from auditkit.model.device import Location
 from tests.support import onnx_models
 
 
@@ -36,12 +37,12 @@ class FakeProcess:
         self.jobs: list[int] = []
         self.closed = False
 
-    def load(self, job: Job) -> str:
+    def load(self, job: Job) -> Location:
         error = self._event(self._number, -1)
         if error is not None:
             raise error
         self.jobs.append(job.number)
-        return f"process {self._number}"
+        return Location("here", self._number, "", "a processor")
 
     def run(self, number: int, unit: Any, tick: Tick) -> Any:
         assert self.jobs[-1] == number
@@ -64,8 +65,8 @@ class Watched:
         self.kept: Counter[int] = Counter()
         self.done = 0.0
         self._event = event
-        self.pool, self.log = Pool(self._start, count), list[tuple[str, str]]()
-        self.pool.on_unit = lambda where, unit: self.log.append((where, unit))
+        self.pool, self.log = Pool(self._start, count), list[tuple[int, Location, str]]()
+        self.pool.on_unit = lambda *entry: self.log.append(entry)
 
     def _start(self, number: int) -> FakeProcess:
         process = FakeProcess(number, self._event)
@@ -86,7 +87,7 @@ class Watched:
 class Lacking(FakeProcess):
     """A process that lacks the models of its first job."""
 
-    def load(self, job: Job) -> str:
+    def load(self, job: Job) -> Location:
         if not self.jobs:
             dict(job.recipes)
         return super().load(job)
@@ -112,6 +113,7 @@ def test_every_unit_is_kept_once(count: int) -> None:
     assert watched.run() == ([], [])
     assert watched.kept == Counter(range(30))
     assert len(watched.log) == 30
+    assert all(worker == where.process + 1 for worker, where, _unit in watched.log)
 
 
 def test_processes_serve_one_job_after_the_other() -> None:

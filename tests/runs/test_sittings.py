@@ -9,7 +9,10 @@ import auditkit
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import RuntimeFailure
 from auditkit.model.classifier import OnnxClassifier
+from auditkit.model.device import Location
 from auditkit.runs.folder.sittings import SITTINGS, logged
+
+THERE = Location("there", 7, "", "a processor")
 
 
 class FakeEngine:
@@ -33,7 +36,7 @@ def test_units_of_an_interrupted_sitting_are_logged(model: OnnxClassifier, tmp_p
 
     def interrupted() -> None:
         with logged(tmp_path, model, ("auditkit", "audit")):
-            engine.on_unit("there, process 7, a processor", "rows of images 0 to 15")
+            engine.on_unit(2, THERE, "rows of images 0 to 15")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -42,10 +45,31 @@ def test_units_of_an_interrupted_sitting_are_logged(model: OnnxClassifier, tmp_p
     with logged(tmp_path, model) as first:
         pass
     start, unit, again = _entries(tmp_path)
-    assert unit == {"unit": "rows of images 0 to 15", "worker": "there, process 7, a processor"}
+    assert unit == {"unit": "rows of images 0 to 15", "worker": "worker 2, a processor"}
     assert first == start["started"]
     assert start["where"] == again["where"]
     assert (start["command"], again["command"]) == (["auditkit", "audit"], [])
+
+
+@pytest.mark.parametrize(("record_machine", "where", "worker"), [
+    (False, "main process, a processor", "worker 2, a processor"),
+    (True, "here, process 5, a processor", "there, process 7, a processor"),
+])  # fmt: skip
+def test_machines_and_processes_are_named_on_request_only(
+    model: OnnxClassifier,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_machine: bool,
+    where: str,
+    worker: str,
+) -> None:
+    monkeypatch.setattr("auditkit.runs.folder.sittings.location", lambda _kind: Location("here", 5, "", "a processor"))
+    engine = FakeEngine()
+    model.use_engine(engine)
+    with logged(tmp_path, model, record_machine=record_machine):
+        engine.on_unit(2, THERE, "rows of images 0 to 15")
+    start, unit = _entries(tmp_path)
+    assert (start["where"], unit["worker"]) == (where, worker)
 
 
 def test_a_torn_line_is_removed(model: OnnxClassifier, tmp_path: Path) -> None:
