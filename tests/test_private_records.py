@@ -18,6 +18,7 @@ from auditkit import user_cache
 from auditkit.data.dataset import Dataset
 from auditkit.recorded_names import command_words, image_names, path_name
 from auditkit.report.formats import FORMATS
+from auditkit.runs.explain import Explanation
 from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import LOCK, locked
 from tests.support import onnx_models
@@ -264,6 +265,12 @@ def test_paths_and_names_of_images() -> None:
 def test_a_list_of_files_is_named_by_their_ends(inputs: Inputs) -> None:
     files = [inputs.folder / "photos" / f"{number}.png" for number in (1, 2)]
     assert Dataset.from_files(files).ids == ("1.png", "2.png")
+
+
+def test_the_file_of_a_masking_network_is_recorded_by_its_name() -> None:
+    explanation = Explanation("masker", options=(("path", f"/home/{USER}/net.onnx"), ("output", "masks")))
+    assert explanation.name() == "masker(path=net.onnx, output=masks, limits=None, seed=0)"
+    assert explanation.to_record(None).options == {"path": "net.onnx", "output": "masks"}
 
 
 def test_two_infills_of_one_name_are_refused(inputs: Inputs, tmp_path: Path) -> None:

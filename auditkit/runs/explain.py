@@ -19,6 +19,7 @@ from auditkit.methods.registry import METHODS, Method
 from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.faithfulness import default_labels
 from auditkit.model.classifier import AnyClassifier
+from auditkit.recorded_names import path_name
 from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable, picture_digest
 from auditkit.runs.executor import (
     Progress,
@@ -111,7 +112,8 @@ class Explanation:
     def name(self) -> str:
         """The method with all its options: maps made with others do not go into the same bundle."""
         options = {**asdict(self.resolved()[1]), "seed": self.seed}
-        return f"{self.method}({', '.join(f'{name}={value}' for name, value in options.items())})"
+        texts = [f"{name}={_recorded_option(str(value))}" for name, value in options.items()]
+        return f"{self.method}({', '.join(texts)})"
 
     @classmethod
     def parse(cls, name: str) -> "Explanation":
@@ -128,7 +130,13 @@ class Explanation:
     def to_record(self, pool: Dataset | None) -> ExplanationRequest:
         """The settings, so that the same maps can be made again."""
         digest = None if pool is None else pool.digest()
-        return ExplanationRequest(self.method, self.labels, dict(self.options), self.seed, self.gradient, digest)
+        options = {name: _recorded_option(value) for name, value in self.options}
+        return ExplanationRequest(self.method, self.labels, options, self.seed, self.gradient, digest)
+
+
+def _recorded_option(value: str) -> str:
+    """The value of an option as records have it: the file of a masking network may be an absolute path."""
+    return path_name(Path(value)) if Path(value).is_absolute() else value
 
 
 def _read_options(method: str, options: tuple[tuple[str, str], ...]) -> Any:
