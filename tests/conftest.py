@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import auditkit  # noqa: F401 - before any test imports onnxruntime, whose telemetry it switches off
 from tests.support.commands import SALT
 
 

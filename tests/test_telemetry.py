@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from auditkit import telemetry
+from auditkit.model import doctor
 
 NAME = "ORT_DISABLE_TELEMETRY"
 
@@ -51,6 +53,19 @@ def test_importing_auditkit_sets_every_switch(value: str | None) -> None:
     code = f"import auditkit, os; print([os.environ[name] for name in {names}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip() == str([telemetry.SWITCHES[name] for name in names])
+
+
+def test_benchmarks_import_auditkit_before_onnxruntime() -> None:
+    code = "import sys, benchmarks; print('auditkit' in sys.modules, 'onnxruntime' in sys.modules)"
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
+def test_doctor_says_whether_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.describe().telemetry == "off: onnxruntime and Ray collect and send nothing"
+    monkeypatch.setenv(NAME, "0")
+    assert doctor.describe().telemetry.startswith(f"may be on: the environment variable {NAME} is no longer 1")
 
 
 @pytest.mark.parametrize("value", [None, "", "0", "2", "off"])
