@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from PIL import Image
 
 from auditkit import telemetry
 from auditkit.demo.draw import draw
+from auditkit.report import pdf
 from tests.support import no_internet
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -123,12 +125,12 @@ def _files(root: Path) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(root)): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in files}
 
 
-def _run(root: Path, verb: Verb, guard: Guard) -> list[str]:
+def _run(root: Path, verb: Verb, guard: Guard, temporary: Path | None = None) -> list[str]:
     """Run a verb as a user does, under guard; the files that it wrote."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
     for name in telemetry.SWITCHES:
         environment.pop(name, None)
-    environment |= {"HOME": str(root / "home"), "TMPDIR": str(root / "tmp"), "PASSWORD": "a long password"}
+    environment |= {"HOME": str(root / "home"), "TMPDIR": str(temporary or root / "tmp"), "PASSWORD": "a long password"}
     environment["PYTHONPATH"] = str(MODELS.parent)  # for the guard
     before = _files(root)
     command = guard([sys.executable, "-m", "auditkit", *map(str, verb.words)])
@@ -221,6 +223,21 @@ def test_the_system_calls_of_opening_a_model_show_neither(root: Path, tmp_path: 
 @pytest.mark.slow
 def test_the_system_calls_of_no_verb_do(root: Path, tmp_path: Path) -> None:
     _check_traced(root, (*CHEAP, *DEAR), tmp_path / "trace")
+
+
+@with_strace
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, pdf._BROWSERS)), reason="needs chromium")
+def test_printing_asks_for_no_address_and_writes_no_stray_file(root: Path, tmp_path: Path) -> None:
+    words = ("evaluate", "model.onnx", "photos", "-o", "run", "--labels", "top1", "--steps", 2, *CPU)
+    _run(root, Verb(words), _strace(tmp_path / "trace"))
+    report = Verb(("report", "run", "-f", "pdf", "-o", "report.pdf"), ("report.pdf",))
+    with tempfile.TemporaryDirectory() as folder:  # Chromium makes a socket in it, whose name cannot be long
+        written = _run(root, report, _strace(tmp_path / "trace"), Path(folder))
+        assert list(Path(folder).iterdir()) == []
+    assert _stray(report, [name for name in written if name != "trace"]) == []
+    trace = (tmp_path / "trace").read_text(errors="replace")
+    assert re.findall(r"htons\(53\)", trace) == []
 
 
 @without_internet

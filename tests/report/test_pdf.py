@@ -30,7 +30,7 @@ def test_a_usual_report_has_at_most_ten_pages(tmp_path: Path) -> None:
 
 
 BROWSER = """#!/bin/sh
-echo "$*" >> {folder}/calls
+echo "HOME=$HOME XDG=$XDG_CACHE_HOME $*" >> {folder}/calls
 case "$*" in *--no-sandbox*)
   for word in "$@"; do case $word in --print-to-pdf=*) echo %PDF > "${{word#*=}}";; esac; done; exit 0;;
 esac
@@ -68,6 +68,16 @@ def test_the_sandbox_is_left_out_only_where_it_cannot_start(errors: str, calls: 
 def test_another_failure_is_not_repeated_without_the_sandbox(calls: Callable[[str], list[str]]) -> None:
     (only,) = calls("Segmentation fault")
     assert "--no-sandbox" not in only
+
+
+def test_the_browser_asks_for_no_address_and_leaves_no_files(calls: Callable[[str], list[str]]) -> None:
+    (call,) = calls("Segmentation fault")
+    assert "--host-resolver-rules=MAP * ~NOTFOUND --no-proxy-server" in call
+    home, cache = (word.partition("=")[2] for word in call.split()[:2])
+    assert home
+    assert f"--user-data-dir={home}/profile" in call
+    assert not Path(home).exists()
+    assert cache == ""
 
 
 def test_printing_without_the_sandbox_is_announced(tmp_path: Path, calls: Callable[[str], list[str]]) -> None:
