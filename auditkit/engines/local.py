@@ -7,7 +7,6 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -23,17 +22,26 @@ from auditkit.model.runtime import SWITCH_SECONDS
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from auditkit.engines.local import main; main()"
 
 
+def _own_cache() -> dict[str, str]:
+    """Where the user has put caches, if not in their usual place: these processes keep digests there."""
+    return {name: os.environ[name] for name in ("XDG_CACHE_HOME",) if name in os.environ}
+
+
 class LocalProcess:
     """A process on this machine, and the units that it is busy with."""
 
-    def __init__(self, threads: int, environment: Mapping[str, str]) -> None:
-        """`environment` are variables that it gets besides this process's."""
+    def __init__(self, threads: int, environment: dict[str, str]) -> None:
+        """`environment` are variables that it gets besides those of a worker."""
         ours, theirs = socketpair()
         arguments = json.dumps(worker.import_path()), str(theirs.fileno()), str(threads)
         self._child = subprocess.Popen(
-            [sys.executable, "-I", "-c", START, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, **environment},
-        )  # fmt: skip
+            [sys.executable, "-I", "-c", START, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env=worker.environment() | _own_cache() | environment,
+        )
         theirs.close()
         worker.CHILDREN.add(self._child)
         self._connection = Connection(ours.detach())
@@ -94,8 +102,7 @@ class LocalProcess:
 
     def close(self) -> None:
         """End the process and its own worker."""
-        self._child.kill()
-        self._child.wait()
+        worker.kill(self._child)
 
 
 class _Server:

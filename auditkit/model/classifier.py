@@ -36,6 +36,7 @@ from auditkit.model.signature import Overrides, Signature, kind_by_values, to_pr
 
 Images = Sequence["Image.Image | Array | str | Path"] | Array
 Classify = Callable[[Array], ArrayLike]  # preprocessed images in, one row of scores for each out
+_WIDEST = 8  # bytes of a score in double precision
 _AT_ONCE = 64  # images that are run without measuring the batch size first
 _ROUNDING = 1e-5  # a probability may lie outside 0 to 1 by this much
 _MESSAGE_CHARACTERS = 300  # quoted of an exception that a classifier function raised
@@ -169,7 +170,8 @@ class OnnxClassifier(_WithCard):
         return self._run(filled(rows, FEWEST_ROWS))[: len(rows)]
 
     def _run(self, rows: Array) -> Array:
-        output = self.session.run({self.signature.input: rows})[0]
+        most = len(rows) * self.signature.outputs * _WIDEST
+        output = self.session.run({self.signature.input: rows}, most=most)[0]
         # A model that tells pictures from noise may give another shape than in its trial.
         expected = output.size == len(rows) * self.signature.outputs and len(rows) in (1, *output.shape[:1])
         scores = output.reshape(len(rows), -1) if expected else output

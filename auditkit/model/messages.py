@@ -23,6 +23,7 @@ _ALIGNMENT = 64  # bytes; the runtime's kernels want arrays to begin at such an 
 _SMALLEST_SLOT = 2**20  # bytes
 _HEADER, _READ = 8, 2**16  # bytes of a message's length, and of a first read
 _LONGEST = 2**28  # bytes of JSON; the names in a graph can be long
+LONGEST_REPLY = 2**23  # the same from a worker, whose empty lists could take twenty times as much as objects of Python
 _DTYPES = frozenset({"bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"})
 
 # An argument or a result of a call: plain values, arrays, objects that stay in the worker, lists and mappings of these.
@@ -30,11 +31,17 @@ Value = Any
 Message = dict[str, Value]
 
 
+class Unreadable(Exception):
+    """The other end sent something that is no message."""
+
+
 class Channel:
     """One end of a connection on which each message waits for its reply."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, longest: int = _LONGEST) -> None:
+        """`longest` is the most bytes of JSON in a message that it receives."""
         self.socket = end
+        self._longest = longest
 
     def send(self, message: Message, descriptor: int | None = None) -> None:
         """Send a message, and with it a file descriptor."""
@@ -46,17 +53,23 @@ class Channel:
         self.socket.sendall(content[sent:])
 
     def receive(self) -> tuple[Message, int | None]:
-        """The next message, and the file descriptor that came with it; EOFError once the other end is closed."""
+        """The next message, and the file descriptor that came with it; EOFError once the other end is closed.
+
+        Unreadable if it is too long, too deeply nested or no JSON object.
+        """
         first, descriptors, *_ = socket.recv_fds(self.socket, _READ, 1)  # mostly all of it
         content = bytearray(first)
         self._fill(content, _HEADER)
         size = int.from_bytes(content[:_HEADER], "big")
-        if size > _LONGEST:
-            raise EOFError
+        if size > self._longest:
+            raise Unreadable
         self._fill(content, _HEADER + size)
-        message = json.loads(content[_HEADER:])
+        try:
+            message = json.loads(content[_HEADER:])
+        except (ValueError, RecursionError):
+            raise Unreadable from None
         if not isinstance(message, dict):
-            raise EOFError
+            raise Unreadable
         return message, descriptors[0] if descriptors else None
 
     def _fill(self, content: bytearray, size: int) -> None:
@@ -78,18 +91,25 @@ class Slot:
     def make(cls, size: int) -> "Slot":
         """A new slot with at least that many bytes."""
         size = max(_SMALLEST_SLOT, 1 << (size - 1).bit_length())
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("auditkit", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(descriptor, size)
-            import fcntl  # noqa: PLC0415 - not on Windows
+        try:
+            return cls._of_size(size)
+        except (OSError, MemoryError) as error:  # such as too many open files, or no space for temporary files
+            reason = getattr(error, "strerror", None) or "no memory"
+            raise RuntimeFailure(
+                f"this system has no {size:,} bytes of shared memory for auditkit ({reason}); end other programs, "
+                "or free space for temporary files (TMPDIR), and run the command again."
+            ) from None
 
-            # A worker that could shrink the memory could crash the main process.
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        else:
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
+    @classmethod
+    def _of_size(cls, size: int) -> "Slot":
+        descriptor = _unnamed_file()
+        try:
             os.ftruncate(descriptor, size)
-        return cls(descriptor)
+            _seal(descriptor)
+            return cls(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     def close_file(self) -> None:
         """Close the file; its memory stays mapped."""
@@ -108,16 +128,38 @@ class Slot:
         return descriptions
 
     def get(self, descriptions: Value) -> list[Array]:
-        """The arrays in the slot, not copied; RuntimeFailure if one cannot lie there."""
+        """The arrays that `put` described, not copied; RuntimeFailure unless they lie one behind the other."""
+        arrays: list[Array] = []
+        end = 0
         try:
-            return [self._view(dtype, shape, offset) for dtype, shape, offset in descriptions]
+            for dtype, shape, offset in descriptions:
+                if offset != end or dtype not in _DTYPES or not all(map(_is_size, shape)):
+                    raise ValueError
+                arrays.append(np.ndarray(shape, dtype, self.memory, offset))  # refuses what reaches beyond the memory
+                end += _padded(arrays[-1].nbytes)
         except (TypeError, ValueError, OverflowError):
             raise RuntimeFailure("the worker announced arrays that do not fit into its memory.") from None
+        return arrays
 
-    def _view(self, dtype: Value, shape: Value, offset: Value) -> Array:
-        if dtype not in _DTYPES or not all(isinstance(size, int) and size >= 0 for size in (*shape, offset)):
-            raise ValueError
-        return np.ndarray(shape, dtype, self.memory, offset)  # refuses what reaches beyond the memory
+
+def _is_size(value: Value) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+def _unnamed_file() -> int:
+    """The descriptor of an empty file, in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("auditkit", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _seal(descriptor: int) -> None:
+    """Fix the size of memory: a worker that could shrink it could crash the main process."""
+    if hasattr(os, "memfd_create"):
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
 
 
 def _padded(size: int) -> int:
@@ -146,16 +188,20 @@ def packed(value: Value, arrays: list[Array], reference: Callable[[Value], int])
 
 
 def unpacked(value: Value, arrays: Sequence[Array], dereference: Callable[[int], Value]) -> Value:
-    """The value that `packed` was given."""
+    """The value that `packed` was given; each array is taken once, so that no reply is larger than its memory."""
+    return _unpacked(value, dict(enumerate(arrays)), dereference)
+
+
+def _unpacked(value: Value, arrays: dict[int, Array], dereference: Callable[[int], Value]) -> Value:
     if isinstance(value, list):
-        return [unpacked(item, arrays, dereference) for item in value]
+        return [_unpacked(item, arrays, dereference) for item in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "bytes":
-        return unpacked(content, arrays, dereference).tobytes()
+        return _unpacked(content, arrays, dereference).tobytes()
     if kind == "array":
-        return arrays[content]
+        return arrays.pop(content)
     if kind == "mapping":
-        return {name: unpacked(item, arrays, dereference) for name, item in content}
+        return {name: _unpacked(item, arrays, dereference) for name, item in content}
     return dereference(content)

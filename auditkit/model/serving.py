@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from auditkit.arrays import Array
 from auditkit.errors import AuditError
+from auditkit.model.confinement import confine
 from auditkit.model.messages import Channel, Message, Slot, Value, packed, size_of, unpacked
 
 _UNCOUNTED = 192 * 2**20  # bytes that the limit does not see: the main process, and the code of the libraries
@@ -64,7 +65,7 @@ class _Lane:
         try:
             return self._reply(message, self._slot or Slot.make(0))
         except AuditError as error:
-            return {"error": type(error).__name__, "text": str(error)}
+            return {"error": type(error).__name__, "text": str(error), "reason": getattr(error, "reason", "")}
         except (LookupError, TypeError, ValueError, AttributeError) as error:  # of a graph that is malformed
             text = f"the file is damaged or malformed ({type(error).__name__}: {str(error)[:200]})."
             return {"error": "BadInput", "text": text}
@@ -76,6 +77,7 @@ class _Lane:
         if message["method"] == "collect":
             result, arrays = self._waiting
         else:
+            self._waiting = None, []
             arrays = []
             arguments = unpacked(message["arguments"], slot.get(message["arrays"]), self._objects.get)
             result = packed(self._function(message)(*arguments), arrays, self._objects.keep)
@@ -107,7 +109,7 @@ def limit_data(limit: int) -> None:
 
 def serve(functions: Functions) -> None:
     """Serve the lanes whose file descriptors arrive on a socket: its descriptor and a limit on memory are arguments."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine()
     if memory_bytes := int(sys.argv[3]):
         limit_memory(memory_bytes)
     objects, lanes = _Objects(), socket.socket(fileno=int(sys.argv[2]))

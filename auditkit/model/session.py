@@ -169,12 +169,18 @@ class Session:
         """A composer of masked images, in the process that the graph runs in; it is fed with rows of integers."""
         return self._session.composer(pictures, ranks, layout)
 
-    def run(self, feeds: AnyFeeds, outputs: list[str] | None = None, at_once: int | None = None) -> list[Array]:
+    def run(
+        self, feeds: AnyFeeds, outputs: list[str] | None = None, at_once: int | None = None, most: int | None = None
+    ) -> list[Array]:
         """The named outputs (by default all) for one batch of arrays, uploaded values or rows with their composer.
 
-        With `at_once`, the graph sees at most so many rows at a time.
+        With `at_once`, the graph sees at most so many rows at a time. Outputs of more than `most` bytes are refused
+        before this process has memory for them.
         """
-        return self._session.run(feeds, outputs or self.outputs, at_once)
+        arguments = feeds, outputs or self.outputs, at_once
+        if isinstance(self._session, RemoteSession):
+            return list(self._session.run(*arguments, most=most))
+        return self._session.run(*arguments)
 
     def stepper(
         self, links: Mapping[str, str], start: Mapping[str, Array], feeds: Feeds, outputs: list[str]

@@ -11,22 +11,41 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 
-from auditkit import errors
 from auditkit.arrays import Array
-from auditkit.errors import AuditError, ModelFailure, RuntimeFailure
-from auditkit.model.messages import SUPPORTED, Channel, Message, Slot, Value, packed, size_of, unpacked
+from auditkit.errors import (
+    AuditError,
+    BadInput,
+    LoadFailure,
+    ModelFailure,
+    NoGradient,
+    OutOfMemory,
+    RuntimeFailure,
+)
+from auditkit.model.messages import (
+    LONGEST_REPLY,
+    SUPPORTED,
+    Channel,
+    Message,
+    Slot,
+    Unreadable,
+    Value,
+    packed,
+    size_of,
+    unpacked,
+)
 
 START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from importlib import import_module; "
@@ -38,8 +57,25 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THR
 _WATCH_SECONDS = 0.25
 _LEAST_SECONDS, _TIMES_SLOWEST = 60.0, 50  # a call may take this, or that many times the slowest so far if longer
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_MOST_REPLY = 2**32  # bytes of the arrays in one reply
+_MOST_REPLY = 2**30  # bytes of the arrays in one reply, where a caller does not know better
+_PADDING = 2**16  # bytes between the arrays of a reply
+_LARGEST_KEPT_SLOT = 2**27  # bytes; the memory of larger replies is given back
 _LONGEST_ERROR = 2000  # characters
+_TAIL = 4000  # bytes of what a worker last wrote to its stderr
+_MOST_READ = 2**20  # bytes of it that are read at once: something may go on writing
+# The errors that a worker may report; whatever else it reports is a failure of the runtime.
+_ERRORS: dict[str, type[AuditError]] = {
+    kind.__name__: kind for kind in (BadInput, NoGradient, RuntimeFailure, LoadFailure, ModelFailure, OutOfMemory)
+}
+# What a worker finds in its environment: how to find its libraries and where to write their caches, and no secret.
+_ENVIRONMENT = frozenset({
+    "PATH", "HOME", "TMPDIR", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+    "DYLD_FALLBACK_LIBRARY_PATH", "MALLOC_ARENA_MAX", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "KMP_AFFINITY",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH", "CUDA_CACHE_DISABLE",
+    "CUDA_CACHE_MAXSIZE", "CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING", "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_TF32_OVERRIDE", "ORT_DISABLE_TELEMETRY",
+})  # fmt: skip
 
 
 CHILDREN: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
@@ -74,9 +110,38 @@ class _Lane:
         self.slot.close_file()
         return self.channel.receive()[0]
 
-    def arrays(self, reply: Message) -> list[Array]:
-        """Copies of the arrays of the last reply."""
-        return [] if self.slot is None else [np.array(array) for array in self.slot.get(reply.get("arrays", []))]
+    def shrink(self) -> None:
+        """Give back the memory of an unusually large message."""
+        if self.slot is not None and len(self.slot.memory) > _LARGEST_KEPT_SLOT:
+            self.slot = None
+
+    def views(self, reply: Message) -> list[Array]:
+        """The arrays of the last reply, in memory that the worker can still change."""
+        return [] if self.slot is None else self.slot.get(reply.get("arrays", []))
+
+
+class _Tail:
+    """The last lines that a process writes to a pipe: it is read now and then, and takes no space on the disk."""
+
+    def __init__(self) -> None:
+        end, self.writer = os.pipe()
+        os.set_blocking(end, False)
+        self._pipe = os.fdopen(end, "rb", buffering=0)
+        self._text = b""
+
+    def read(self) -> str:
+        """The last characters so far."""
+        with suppress(OSError, ValueError):  # the pipe was closed
+            for _ in range(_MOST_READ // _TAIL):
+                part = self._pipe.read(_TAIL)
+                if not part:  # nothing more is there now, or ever
+                    break
+                self._text = (self._text + part)[-_TAIL:]
+        return self._text.decode(errors="replace")
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self._pipe.close()
 
 
 class _Process:
@@ -85,13 +150,7 @@ class _Process:
     def __init__(self, name: str, memory_bytes: int | None, module: str) -> None:
         """`name` appears in messages; with more resident memory than `memory_bytes` it is stopped."""
         ours, theirs = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        arguments = json.dumps(import_path()), str(theirs.fileno()), str(memory_bytes or 0), module
-        self._child = subprocess.Popen(
-            [sys.executable, "-I", "-c", START, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=self._errors, pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, **_ONE_THREAD},
-        )  # fmt: skip
-        theirs.close()
+        self._errors = _Tail()
         self.name, self._memory_bytes = name, memory_bytes
         self._idle: list[_Lane] = []
         self._busy: list[_Lane] = []
@@ -100,29 +159,58 @@ class _Process:
         self._slowest: dict[str, float] = {}  # seconds, by method
         self.lost: tuple[Cause, str] | None = None  # why it ended
         self._sockets = [ours]
+        self._started: Future[subprocess.Popen[bytes]] = Future()
+        start = partial(_start, theirs.fileno(), self._errors.writer, memory_bytes or 0, module)
+        threading.Thread(target=_watch, args=(weakref.ref(self), start, self._started), daemon=True).start()
+        try:
+            self._started.result()
+        except OSError as error:
+            raise RuntimeFailure(
+                f"this system cannot start another process ({error.strerror}); end other programs, and run the "
+                "command again."
+            ) from None
+        finally:
+            theirs.close()
+            os.close(self._errors.writer)
         self.stop = weakref.finalize(self, _end, self._child, self._sockets, self._errors)
-        CHILDREN.add(self._child)
-        threading.Thread(target=_watch, args=(weakref.ref(self), self._child), daemon=True).start()
 
-    def call(self, method: str, number: int | None, arguments: Sequence[Value], seconds: float | None = None) -> Value:
-        """What a method of an object in the worker returns, or a function of its module if `number` is None."""
+    @property
+    def _child(self) -> "subprocess.Popen[bytes]":
+        return self._started.result()
+
+    def call(
+        self, method: str, number: int | None, arguments: Sequence[Value], seconds: float | None = None,
+        most: int = _MOST_REPLY,
+    ) -> Value:  # fmt: skip
+        """What a method of an object in the worker returns, or a function of its module if `number` is None.
+
+        Its arrays may have `most` bytes together; nothing is allocated for a larger reply.
+        """
         arrays: list[Array] = []
         request: Message = {"method": method, "number": number, "arguments": packed(arguments, arrays, self._number_of)}
         with self._lane(seconds or max(_LEAST_SECONDS, _TIMES_SLOWEST * self._slowest.get(method, 0))) as lane:
             reply = lane.ask(request | {"unused": self._forgotten()}, arrays)
             if "bytes" in reply:  # its arrays need a larger slot
                 collect: Message = {"method": "collect", "unused": []}
-                reply = lane.ask(collect, [], _checked_size(reply["bytes"]))
-            copies = lane.arrays(reply)
+                reply = lane.ask(collect, [], self._checked_size(reply["bytes"], most))
+            views = lane.views(reply)
+            self._checked_size(size_of(views), most)
+            copies = [np.array(view) for view in views]
+            del views  # which refer to the slot
+            lane.shrink()
             self._slowest[method] = max(self._slowest.get(method, 0), time.monotonic() - lane.started)
         if "error" in reply:
-            kind = getattr(errors, str(reply["error"]), None)
-            failure = kind if isinstance(kind, type) and issubclass(kind, AuditError) else RuntimeFailure
-            raise failure(str(reply.get("text"))[:_LONGEST_ERROR])
+            raise _reported(reply)
         try:
             return unpacked(reply["result"], copies, lambda number: RemoteObject(self, int(number)))
         except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
             raise RuntimeFailure(f"{self.name} gave a reply that cannot be read.") from None
+
+    def _checked_size(self, size: object, most: int) -> int:
+        if not isinstance(size, int) or not 0 <= size <= most + _PADDING:
+            amount = f"{size:,}" if isinstance(size, int) else "an unknown number of"
+            raise ModelFailure(f"{self.name} gave {amount} bytes at once; at most {most:,} are expected")
+        return size
 
     def _number_of(self, value: Value) -> int:
         if not isinstance(value, RemoteObject):
@@ -142,7 +230,10 @@ class _Process:
         lane = self._take_lane(deadline)
         try:
             yield lane
-        except (EOFError, OSError, ValueError, RecursionError):  # ValueError: what it sent is no JSON
+        except Unreadable:
+            self.end(("exit", "sent its main process something that is no message"))
+            self._check_alive()
+        except (EOFError, OSError):
             self.end()
             self._check_alive()
         except AuditError:
@@ -170,14 +261,21 @@ class _Process:
         with theirs, suppress(OSError):  # if the worker has died, its first message finds out
             socket.send_fds(self._sockets[0], [b"+"], [theirs.fileno()])
         self._sockets.append(ours)
-        return _Lane(Channel(ours))
+        return _Lane(Channel(ours, LONGEST_REPLY))
 
     def _check_alive(self) -> None:
         if self.lost is not None:
             cause, what = self.lost
             raise WorkerLost(f"{self.name} {what}", cause)
 
-    def overdue(self) -> tuple[Cause, str] | None:
+    def watch(self) -> None:
+        """End the process if it must be stopped; else read what it wrote, so that it need not wait."""
+        lost = self._overdue()
+        if lost is not None:
+            self.end(lost)
+        self._errors.read()
+
+    def _overdue(self) -> tuple[Cause, str] | None:
         """Why the process must be stopped, if it must."""
         now = time.monotonic()
         for lane in list(self._busy):
@@ -191,15 +289,11 @@ class _Process:
         """Kill the process, for a reason or because it is dying; every call that waits learns of it."""
         with self._lock:
             self.lost = self.lost or lost
-            self._child.kill()
-            code = self._child.wait()
+            code = kill(self._child)
             self.lost = self.lost or self._death(code)
 
     def _death(self, code: int) -> tuple[Cause, str]:
-        text = ""
-        with suppress(ValueError):  # closed with the process
-            self._errors.seek(0)
-            text = self._errors.read()[-4000:].decode(errors="replace")
+        text = self._errors.read()
         if "MemoryError" in text or "bad_alloc" in text or code == -signal.SIGKILL:
             return "memory", "ran out of memory"
         if code < 0:
@@ -220,37 +314,97 @@ def guards() -> str:
 def kill_all() -> None:
     """Kill every worker of this process, which is about to exit."""
     for child in list(CHILDREN):
-        child.kill()
+        _signal(child)
 
 
-def _checked_size(size: object) -> int:
-    if not isinstance(size, int) or not 0 <= size <= _MOST_REPLY:
-        raise RuntimeFailure(f"the worker wants to send {size} bytes at once; at most {_MOST_REPLY} are accepted.")
-    return size
+def environment() -> dict[str, str]:
+    """This process's environment without what a worker does not need: it may hold passwords."""
+    return {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("LC_")}
 
 
-def _end(child: "subprocess.Popen[bytes]", sockets: list[socket.socket], errors: IO[bytes]) -> None:
-    child.kill()
-    child.wait()
+def _reported(reply: Message) -> AuditError:
+    """The error that a worker reports; its message is final, so no __init__ adds to it again."""
+    kind = _ERRORS.get(str(reply["error"]), RuntimeFailure)
+    text = str(reply.get("text"))[:_LONGEST_ERROR]
+    error = kind.__new__(kind, text)
+    if isinstance(error, NoGradient):
+        error.reason = str(reply.get("reason"))[:_LONGEST_ERROR]
+    return error
+
+
+def _start(connection: int, errors: int, memory_bytes: int, module: str) -> "subprocess.Popen[bytes]":
+    """A new child, with the descriptors of its connection and of its stderr."""
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-c", START, json.dumps(import_path()), str(connection), str(memory_bytes), module],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        pass_fds=[connection],
+        start_new_session=True,
+        env=environment() | _ONE_THREAD,
+    )
+    CHILDREN.add(child)
+    return child
+
+
+def _signal(child: "subprocess.Popen[bytes]") -> None:
+    """Kill a child and what it has started."""
+    if child.returncode is None:  # else its number may be that of another process by now
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def kill(child: "subprocess.Popen[bytes]") -> int:
+    """Kill a child and what it has started, and wait for its end; returns its exit code."""
+    _signal(child)
+    return child.wait()
+
+
+def _has_ended(child: "subprocess.Popen[bytes]") -> bool:
+    """Whether a child has ended; its number stays its own until it is waited for."""
+    if child.returncode is not None:
+        return True
+    if not hasattr(os, "waitid"):
+        return child.poll() is not None
+    try:
+        return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # another thread waits for it
+        return True
+
+
+def _end(child: "subprocess.Popen[bytes]", sockets: list[socket.socket], errors: _Tail) -> None:
+    kill(child)
     for end in sockets:
         end.close()
     errors.close()
 
 
-def _watch(reference: "weakref.ref[_Process]", child: "subprocess.Popen[bytes]") -> None:
-    """Stop a worker that hangs or takes too much memory: this runs in a thread."""
-    while child.poll() is None:
+def _watch(
+    reference: "weakref.ref[_Process]",
+    start: "Callable[[], subprocess.Popen[bytes]]",
+    started: "Future[subprocess.Popen[bytes]]",
+) -> None:
+    """Start a worker, and stop it if it hangs or takes too much memory: this runs in a thread.
+
+    The system kills a worker when the thread that started it ends (see confinement), so it is this one.
+    """
+    try:
+        child = start()
+    except BaseException as error:
+        started.set_exception(error)
+        return
+    started.set_result(child)
+    while not _has_ended(child):
         process = reference()
         if process is None:
-            return
-        lost = process.overdue()
-        if lost is not None:
-            process.end(lost)
+            break
+        process.watch()
         del process
         time.sleep(_WATCH_SECONDS)
     process = reference()
     if process is not None:
         process.end()
+    kill(child)
 
 
 def _resident(pid: int) -> int:
@@ -289,9 +443,9 @@ class Worker:
                 self._process = _Process(self.name, self.memory_bytes, self.module)
             return self._process
 
-    def call(self, function: str, *arguments: Value, seconds: float | None = None) -> Value:
-        """What a function of the module returns."""
-        return self.process.call(function, None, arguments, seconds)
+    def call(self, function: str, *arguments: Value, seconds: float | None = None, most: int = _MOST_REPLY) -> Value:
+        """What a function of the module returns, with arrays of at most so many bytes."""
+        return self.process.call(function, None, arguments, seconds, most)
 
     def close(self) -> None:
         """Stop the child."""
@@ -334,3 +488,8 @@ class RemoteSession:
     def __getattr__(self, method: str) -> Callable[..., Value]:
         function: Callable[..., Value] = getattr(self._current(), method)
         return function
+
+    def run(self, *arguments: Value, most: int | None) -> Value:
+        """The outputs of one batch (see runtime.LocalSession.run), of at most so many bytes if that is known."""
+        session = self._current()
+        return session.process.call("run", session.number, arguments, most=most or _MOST_REPLY)

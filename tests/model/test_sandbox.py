@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -374,9 +375,10 @@ def test_no_process_is_left_behind(file: Path, child: Callable[[str], None]) -> 
 def _waiting_child(parent: int) -> int:
     """The process id of the trial's child, once there is one."""
     for _ in range(600):
-        found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        if found and b"auditkit.model.worker_main" in Path(f"/proc/{found[0]}/cmdline").read_bytes():
-            return int(found[0])
+        children = (path.read_text().split() for path in Path(f"/proc/{parent}/task").glob("*/children"))
+        for child in chain.from_iterable(children):
+            if b"auditkit.model.worker_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
         time.sleep(0.05)
     raise AssertionError("the child never started")
 
