@@ -17,7 +17,7 @@ SPELLED_OUT = (
     "Attention", "Celu", "CenterCropPad", "GroupNormalization", "MeanVarianceNormalization", "Mish",
     "RMSNormalization", "RotaryEmbedding", "Swish",
 )  # fmt: skip
-_OPSET = 18  # the first in which all reductions take their axes as an operand
+OPSET = 18  # the first in which all reductions take their axes as an operand
 _FIRST_OPSET_WITH_COORDINATES = 11  # a Resize could not choose its coordinates before
 _LONGEST_REASON = 200  # characters of an error of onnx that are quoted
 
@@ -25,7 +25,7 @@ _LONGEST_REASON = 200  # characters of an error of onnx that are quoted
 def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without functions of its own, and with compound operators replaced by their definitions."""
     model = edit.inlined(model)
-    if not any(map(_is_compound, model.graph.node)):
+    if not is_compound(model):
         return model
     fresh = edit.copy(model)
     for tensor in fresh.graph.initializer:  # otherwise the inliner does not know their types
@@ -42,6 +42,11 @@ def spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     return inlined
 
 
+def is_compound(model: onnx.ModelProto) -> bool:
+    """Whether a model has functions of its own or compound operators."""
+    return bool(model.functions) or any(map(_is_compound, model.graph.node))
+
+
 def _is_compound(node: onnx.NodeProto) -> bool:
     return node.op_type in SPELLED_OUT and node.domain in edit.STANDARD_DOMAINS
 
@@ -49,17 +54,17 @@ def _is_compound(node: onnx.NodeProto) -> bool:
 def raised(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model in an operator set for which all rules hold."""
     opset = edit.opset(model)
-    if opset >= _OPSET:
+    if opset >= OPSET:
         return model
     fresh = edit.copy(model)
     # Old files list weights as inputs; the runtime does not list those that it folds, and the converter misses them.
     edit.replace(fresh.graph.input, edit.real_inputs(fresh.graph))
     fresh.ir_version = max(fresh.ir_version, edit.FIRST_IR_WITH_CONSTANTS)
     try:
-        fresh = version_converter.convert_version(fresh, _OPSET)
+        fresh = version_converter.convert_version(fresh, OPSET)
     except (RuntimeError, ValueError, version_converter.ConvertError) as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
-        message = f"the model's operator set {opset} cannot be raised to {_OPSET}, which gradients need ({reason})"
+        message = f"the model's operator set {opset} cannot be raised to {OPSET}, which gradients need ({reason})"
         raise NoGradient(message, ", or ask the vendor for a newer export") from None
     if opset < _FIRST_OPSET_WITH_COORDINATES:  # the converter ignores that a Resize had one meaning then
         for node in fresh.graph.node:
@@ -108,7 +113,9 @@ def with_known(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.Mode
     return edit.with_outputs(fresh)
 
 
-def with_free_batch(model: onnx.ModelProto, input_name: str, fixed_batch: int) -> onnx.ModelProto:
+def with_free_batch(
+    model: onnx.ModelProto, input_name: str, fixed_batch: int, infer: edit.Infer = edit.inferred_types
+) -> onnx.ModelProto:
     """The model with Reshapes and Concats of the image's features that follow the batch size of the input.
 
     A target such as [1, 197, 192] becomes [-1, 197, 192], and [1, -1] becomes [0, -1]; a constant that is concatenated
@@ -119,7 +126,7 @@ def with_free_batch(model: onnx.ModelProto, input_name: str, fixed_batch: int) -
     graph = fresh.graph
     features = edit.descendants(graph.node, [input_name])
     constants, b = edit.constant_tensors(graph), edit.Builder(graph)
-    ranks = {name: len(tensor.shape.dim) for name, tensor in edit.inferred_types(fresh).items()}
+    ranks = {name: len(tensor.shape.dim) for name, tensor in infer(fresh).items()}
     for node in graph.node:
         if node.op_type == "Reshape" and node.input[0] in features and node.input[1] in constants:
             _free_reshape(b, node, numpy_helper.to_array(constants[node.input[1]]).reshape(-1).tolist(), fixed_batch)

@@ -47,10 +47,10 @@ def rounds(model: onnx.ModelProto, input_name: str) -> bool:
     return any(node.op_type in rounding and not features.isdisjoint(node.output) for node in model.graph.node)
 
 
-def dequantised(model: onnx.ModelProto) -> onnx.ModelProto:
+def dequantised(model: onnx.ModelProto, infer: edit.Infer = edit.inferred_types) -> onnx.ModelProto:
     """The model in real numbers."""
     fresh = edit.copy(model)
-    rewriter = _Rewriter(fresh)
+    rewriter = _Rewriter(fresh, infer(model))
     for node in fresh.graph.node:
         rewriter.rewrite(node)
     del fresh.graph.node[:], fresh.graph.value_info[:]
@@ -61,9 +61,8 @@ def dequantised(model: onnx.ModelProto) -> onnx.ModelProto:
 class _Rewriter(edit.Builder):
     """Rewrites nodes in order, from quantised to real numbers."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, types: edit.Types) -> None:
         super().__init__(model.graph, prefix="auditkit_real")
-        types = edit.inferred_types(model)
         self.ranks = {name: len(tensor.shape.dim) for name, tensor in types.items()}
         self.kinds = {name: tensor.elem_type for name, tensor in types.items()}
         self.tensors = edit.constant_tensors(model.graph)

@@ -1,7 +1,7 @@
 """Surgery on ONNX graphs: each `with_` function copies a model, changes the copy and returns it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,8 +14,12 @@ from auditkit.errors import BadInput
 
 T = TypeVar("T")
 
+Types = dict[str, onnx.TypeProto.Tensor]  # of tensors, by name
+Infer = Callable[[onnx.ModelProto], Types]
+
 STANDARD_DOMAINS = ("", "ai.onnx")
 FIRST_IR_WITH_CONSTANTS = 4  # before it, every initializer had to be listed as an input too
+_SMALL_BYTES = 4096  # of a weight that may be a shape
 # Operators that pass values on unchanged or only regroup them.
 PASS_THROUGH = frozenset({"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Dropout"})
 
@@ -134,16 +138,19 @@ def producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
 
 def ancestors(graph: onnx.GraphProto, names: Iterable[str]) -> set[str]:
     """All tensors that the named ones are computed from, including themselves."""
-    producer = producers(graph)
+    producer = {name: position for position, node in enumerate(graph.node) for name in node.output if name}
     visited: set[str] = set()
+    walked: set[int] = set()  # nodes, which may have thousands of outputs and a large body each
     pending = list(names)
     while pending:
         name = pending.pop()
         if name in visited:
             continue
         visited.add(name)
-        if name in producer:
-            pending.extend(names_read(producer[name]))
+        position = producer.get(name)
+        if position is not None and position not in walked:
+            walked.add(position)
+            pending.extend(names_read(graph.node[position]))
     return visited
 
 
@@ -163,12 +170,33 @@ def shape(kind: onnx.TypeProto.Tensor) -> list[int | None] | None:
     return [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
 
 
-def inferred_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto.Tensor]:
+def inferred_types(model: onnx.ModelProto) -> Types:
     """Element types and shapes of tensors, as far as they are declared or can be inferred."""
-    graph = shape_inference.infer_shapes(model).graph
+    return declared_types(shape_inference.infer_shapes(model).graph)
+
+
+def declared_types(graph: onnx.GraphProto) -> Types:
+    """Element types and shapes of tensors, as far as they are declared."""
     types = {value.name: value.type for value in (*graph.value_info, *graph.input, *graph.output)}
     types |= {tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for tensor in graph.initializer}
     return {name: kind.tensor_type for name, kind in types.items()}
+
+
+def outline(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without the values of large weights, for passes that look at types and shapes alone."""
+    fresh = onnx.ModelProto(ir_version=model.ir_version)
+    fresh.opset_import.extend(model.opset_import)
+    fresh.functions.extend(model.functions)
+    graph, origin = fresh.graph, model.graph
+    graph.name = origin.name
+    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(graph, field).extend(getattr(origin, field))
+    for tensor in origin.initializer:
+        if tensor.ByteSize() <= _SMALL_BYTES:
+            graph.initializer.append(tensor)
+        else:
+            graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return fresh
 
 
 # Editing models
@@ -179,19 +207,31 @@ def with_outputs(model: onnx.ModelProto, names: list[str] | None = None) -> onnx
     fresh = copy(model)
     graph = fresh.graph
     names = [value.name for value in graph.output] if names is None else names
-    needed = ancestors(graph, names)
-    replace(graph.node, [node for node in graph.node if needed.intersection(node.output)])
-    # Their weights go too, along with the inputs that old files list for them: the runtime drops unused weights, and
-    # then would not find those that are passed to it as arrays.
-    unused = {tensor.name for tensor in graph.initializer} - needed
-    for entries in (graph.initializer, graph.input):
-        for index in reversed(range(len(entries))):
-            if entries[index].name in unused:
-                del entries[index]
+    drop_unneeded(graph, names)
     declared = {value.name: value for value in (*model.graph.output, *model.graph.value_info)}
     # Where the file does not declare a type, a bare name is enough: the runtime infers it.
     replace(graph.output, [declared.get(name, onnx.ValueInfoProto(name=name)) for name in names])
     return fresh
+
+
+def drop_unneeded(graph: onnx.GraphProto, names: Iterable[str]) -> None:
+    """Drop from a graph all nodes and weights that the named tensors are not computed from."""
+    needed = ancestors(graph, names)
+    drop(graph.node, lambda node: needed.isdisjoint(node.output))
+    # Their weights go too, along with the inputs that old files list for them: the runtime drops unused weights, and
+    # then would not find those that are passed to it as arrays.
+    unused = {tensor.name for tensor in graph.initializer} - needed
+    drop(graph.initializer, lambda tensor: tensor.name in unused)
+    drop(graph.input, lambda value: value.name in unused)
+
+
+def drop(entries: list[T], is_unwanted: Callable[[T], bool]) -> None:
+    """Drop entries of a repeated field of messages; the others are neither copied nor reordered."""
+    entries.sort(key=is_unwanted)  # which keeps the order of the others; each deletion would move all that follow
+    kept = len(entries)
+    while kept > 0 and is_unwanted(entries[kept - 1]):
+        kept -= 1
+    del entries[kept:]
 
 
 def without_inputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:

@@ -98,9 +98,10 @@ def _converted(values: Array, kind: int) -> Array:
     return values.astype(helper.tensor_dtype_to_np_dtype(kind))
 
 
-def to_float16(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model with float32 computed as float16, and its detached weights to match."""
-    model = edit.inlined(model)
+def to_float16(
+    model: onnx.ModelProto, weights: Mapping[str, Array], infer: edit.Infer = edit.inferred_types
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model with float32 computed as float16, and its detached weights to match; it has no functions."""
     if any(any(edit.subgraphs(node)) for node in model.graph.node):
         raise BadInput("--precision float16 is not available for models with If, Loop or Scan; use strict or tf32.")
     # Sums of eight-bit products overflow in float16, and the step of a bias (1e-8) underflows.
@@ -109,7 +110,7 @@ def to_float16(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[on
         raise BadInput("--precision float16 is not available for quantised models; use strict or tf32.")
     fresh = edit.copy(model)
     graph = fresh.graph
-    floats, stay = _float_tensors(fresh), _staying(graph)
+    floats, stay = _float_tensors(fresh, infer), _staying(graph)
     exact = _float32_operands(graph, stay)
     stay |= {i for i, node in enumerate(graph.node) if node.op_type == "Constant" and node.output[0] in exact}
     single = {value.name for value in edit.real_inputs(graph)} | {t.name for t in graph.initializer if t.name in exact}
@@ -131,8 +132,8 @@ def to_float16(model: onnx.ModelProto, weights: Mapping[str, Array]) -> tuple[on
     return fresh, {n: _converted(array, TensorProto.FLOAT16) if n in halves else array for n, array in weights.items()}
 
 
-def _float_tensors(model: onnx.ModelProto) -> set[str]:
-    types = {name: tensor.elem_type for name, tensor in edit.inferred_types(model).items()}
+def _float_tensors(model: onnx.ModelProto, infer: edit.Infer) -> set[str]:
+    types = {name: tensor.elem_type for name, tensor in infer(model).items()}
     for node in model.graph.node:  # assume that operators unknown to the inference keep their first input's type
         for name in node.output[:1]:
             if not types.get(name) and node.input:

@@ -167,7 +167,7 @@ def _add_probabilities(b: Builder, ends: Ends) -> None:
 
 
 def split_behind_rounding(
-    model: onnx.ModelProto, ends: Ends, operators: tuple[str, ...]
+    model: onnx.ModelProto, ends: Ends, operators: tuple[str, ...], infer: edit.Infer = edit.inferred_types
 ) -> tuple[onnx.ModelProto, onnx.ModelProto, Ends] | None:
     """The first step of a graph, the rest and the ends of the rest, if one of these operators alone reads the input.
 
@@ -181,7 +181,7 @@ def split_behind_rounding(
     if reader.input[0] != ends.input or name == ends.output:
         return None
     step = edit.with_dims(edit.with_outputs(model, [name]), ends.input, ["P", *ends.picture])
-    types = edit.inferred_types(step)
+    types = infer(step)
     element = types[name].elem_type if name in types else TensorProto.UNDEFINED
     if element not in _RESULT_TYPES[reader.op_type]:
         return None

@@ -1,4 +1,4 @@
-"""A model whose last layers are re-initialised, from the last one alone to all of them.
+"""A model without functions whose last layers are re-initialised, from the last one alone to all of them.
 
 This is cascading randomisation (Adebayo et al. 2018). A weight is drawn from a normal distribution with the mean and
 the standard deviation of the trained tensor, so that activations keep their size. A tensor's draw depends only on the
@@ -41,6 +41,7 @@ _AFFINE = frozenset({"Add", "Mul"})
 # A weight may be computed from constants: these combine several, and any other operator's first operand is the weight.
 _JOINS = frozenset({"Add", "Sub", "Mul", "Sum", "Concat", "MatMul"})
 _PASS_THROUGH = edit.PASS_THROUGH | {"QuantizeLinear", "DequantizeLinear"}
+_MOST_WALKED = 1_000  # tensors, from an operand back to constants; there are a dozen, but a hostile graph has more
 _INTEGERS = LIMITS | {TensorProto.INT32: (-(2**31), 2**31 - 1)}
 
 
@@ -80,7 +81,7 @@ def randomised(
     model: onnx.ModelProto, selection: Iterable[Layer], seed: int, weights: Mapping[str, Array] | None = None
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model with these layers re-initialised, and its detached weights to match."""
-    fresh = edit.copy(edit.inlined(model))
+    fresh = edit.copy(model)
     names = set(chain(*(layer.tensors for layer in selection)))
     detached = dict(weights or {})
     for name, tensor in _constants(fresh.graph):
@@ -123,7 +124,7 @@ class _Flat:
     """The graph that computes an output and its subgraphs, as one list of nodes."""
 
     def __init__(self, model: onnx.ModelProto, output: str) -> None:
-        model = edit.with_outputs(edit.inlined(model), [output])
+        model = edit.with_outputs(model, [output])
         self.nodes = list(_nodes(model.graph))
         self.tensors = dict(_constants(model.graph))
         self.producers = {name: node for node in self.nodes for name in node.output if name}
@@ -167,8 +168,11 @@ class _Flat:
         """Constants that the operands are computed from, in the order of the walk; none for features of the image."""
         names: list[str] = []
         pending, visited = list(reversed(operands)), set(operands) & self.features
+        start = len(visited)
         while pending:
             name = pending.pop()
+            if len(visited) - start > _MOST_WALKED:
+                return []
             if name in visited:
                 continue
             visited.add(name)

@@ -14,7 +14,7 @@ from auditkit.arrays import Array
 from auditkit.cores import usable_cores
 from auditkit.errors import AuditError, BadInput, RuntimeFailure
 from auditkit.model import card as cards
-from auditkit.model import preprocessing, sandbox
+from auditkit.model import passes, preprocessing, sandbox
 from auditkit.model.card import Card, CardFile
 from auditkit.model.device import CPU, DeviceProfile
 from auditkit.model.gradient_check import Check
@@ -28,7 +28,6 @@ from auditkit.model.session import (
     Settings,
     filled,
     in_batches,
-    in_precision,
     measured_batch,
     on_cpu,
 )
@@ -110,9 +109,9 @@ class OnnxClassifier(_WithCard):
         self.requested = settings  # with each `auto` not yet decided
         model = derived(
             file.proto, signature.input, [signature.output], switches=signature.fixed_inputs,
-            dims=["N", *signature.array_shape(1)[1:]], freed=signature.freed_batch,
+            dims=["N", *signature.array_shape(1)[1:]], freed=signature.freed_batch, infer=passes.infer(settings),
         )  # fmt: skip
-        self.graph, self.weights = in_precision(model, file.weights, settings)
+        self.graph, self.weights = passes.in_precision(model, file.weights, settings)
         self.session = Session(self.graph, settings, self.weights)
         self.graphs = {"model": self.session.sha256}  # digests of the graphs that were derived from the file, and ran
         self.settings, self.device = self.session.settings, self.session.device

@@ -23,6 +23,7 @@ from onnx import TensorProto
 
 from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput
+from auditkit.regular_files import is_sparse
 
 # Stands where a detached weight's file name stood: the runtime is given the array, and no file of that name exists.
 HELD_IN_MEMORY = "auditkit-holds-this-weight-in-memory"
@@ -82,7 +83,7 @@ def data_bytes(path: Path, tensors: list[TensorProto], most: int) -> int:
     needed = sum(_size_of(tensor, path.name) for tensor in tensors)
     if max(needed, sum(sizes.values())) > most:
         raise BadInput(f"{path.name} refers to {needed:,} bytes of external data, above {most:,}.")
-    # Limits follow from this number: neither an unused rest of a (sparse) file nor bytes named twice may raise them.
+    # Limits follow from this number: neither an unused rest of a file nor bytes named twice may raise them.
     return min(needed, sum(sizes.values()))
 
 
@@ -171,6 +172,9 @@ def opened(folder: Path, location: str, what: str) -> Iterator[int]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise BadInput(f"{where} is not a regular file; refused.")
+        if is_sparse(status):
+            reason = f"has {status.st_size:,} bytes, but hardly any of them are on the disk"
+            raise BadInput(f"{where} {reason}; refused. Ask the vendor for the data file again.")
         if status.st_nlink != 1:
             reason = f"is a hard link ({status.st_nlink} names for one file), which is refused"
             raise BadInput(f"{where} {reason}; put a plain copy beside the model.")

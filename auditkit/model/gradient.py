@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import TensorProto, external_data_helper, helper, shape_inference
+from onnx import TensorProto, external_data_helper, helper
 
 from auditkit import __version__
 from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput, LoadFailure, ModelFailure, NoGradient, OutOfMemory, RuntimeFailure
 from auditkit.graph import canonical, dequantise, edit, float_types, fused
 from auditkit.graph.gradient import Facts, export, unreached
-from auditkit.model import kept_checks, preprocessing
+from auditkit.model import kept_checks, passes, preprocessing
 from auditkit.model.classifier import OnnxClassifier
 from auditkit.model.gradient_check import Check, check, line_error
 from auditkit.model.session import Session, Settings, folded, on_cpu
@@ -81,7 +81,7 @@ def ready(classifier: OnnxClassifier, wrt: str | None = None) -> Ready:
     except (OutOfMemory, WorkerLost):
         raise
     # What onnx's own passes raise, and what the runtime says of a graph that we changed.
-    except (shape_inference.InferenceError, RuntimeError, LoadFailure, ModelFailure) as error:
+    except (RuntimeError, LoadFailure, ModelFailure) as error:
         reason = " ".join(str(error).split())[:200]
         message = f"the graph cannot be made ready for a gradient ({reason})"
         raise NoGradient(message, ", or ask the vendor for another export") from None
@@ -92,14 +92,15 @@ def _ready(
 ) -> Ready:
     (image,), settings = feeds[0], classifier.settings
     fused.refuse_machine_bound(model)
-    model = canonical.spelled_out(model)
+    model = passes.spelled_out(model, settings)
     if any(fused.is_fused(node, edit.opset(model)) for node in model.graph.node):
         model = fused.spelled_out(model, _ranks(classifier, feeds[0][image]))
     surrogate = dequantise.rounds(model, image)
     if dequantise.is_quantised(model):
-        model = edit.with_outputs(dequantise.dequantised(canonical.raised(model)), outputs)
+        real = dequantise.dequantised(passes.raised(model, settings), passes.infer(settings))
+        model = edit.with_outputs(real, outputs)
     model, weights = float_types.in_one_float(model, classifier.weights)
-    model = canonical.raised(folded(model, weights, settings))
+    model = passes.raised(folded(model, weights, settings), settings)
     if conditions := _conditions(model, weights, feeds, settings):
         model = folded(canonical.resolved(model, conditions), weights, settings)
     facts = measured_facts(model, weights, feeds, settings)
@@ -121,7 +122,7 @@ def measured_facts(
     `feeds` are two batches of different size, or one where that is fixed. A dimension that changes follows the batch;
     whole numbers that do not depend on the image, as in the arithmetic of shapes, are kept where both runs agree.
     """
-    kinds, lists = _kinds(model)
+    kinds, lists = _kinds(passes.with_types(model, settings))
     tensors = [name for name in _computed(model.graph) if name not in lists]
     scales = {name for node in model.graph.node if node.op_type == "Resize" for name in node.input[1:]}
     steady = _independent(model.graph, set(feeds[0])) & ({n for n in tensors if kinds.get(n) in _WHOLE} | scales)
@@ -157,7 +158,7 @@ def _conditions(
 
 def _kinds(model: onnx.ModelProto) -> tuple[dict[str, int], set[str]]:
     """Element types of all tensors; and what is not a tensor but a list of some, which has no shape."""
-    graph = shape_inference.infer_shapes(model).graph
+    graph = model.graph
     values = (*graph.value_info, *graph.input, *graph.output)
     kinds = {value.name: value.type.tensor_type.elem_type for value in values if value.type.tensor_type.elem_type}
     lists = {value.name for value in values if value.type.WhichOneof("value") not in (None, "tensor_type")}
@@ -205,7 +206,7 @@ def differentiate(
     base, joined, checked = trusted(classifier, wrt)
     weights, model = dict(base.weights), export.taking(joined, image, classifier.signature.element_type)
     if base.surrogate and target == image:
-        model = export.beside(canonical.raised(classifier.graph), model, image)
+        model = export.beside(passes.raised(classifier.graph, classifier.settings), model, image)
         weights = {export.STAND_IN + name: array for name, array in weights.items()} | dict(classifier.weights)
     return _recorded(classifier, model, weights, base, target, checked)
 

@@ -24,6 +24,7 @@ from auditkit.graph.hard_masks import PICTURES, PROBABILITIES, RANKS
 from auditkit.graph.soft_masks import ACROSS, DOWN, GRIDS, ROWS
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier
 from auditkit.model.composer import Composer
+from auditkit.model.passes import infer
 from auditkit.model.runtime import AnyFeeds
 from auditkit.model.scores import checked_probabilities, checked_scores
 from auditkit.model.session import FEWEST_ROWS, Session, filled, measured_batch, measured_part, on_cpu
@@ -49,7 +50,7 @@ class OnnxOverBanks:
         self._turned = model.settings.channels_last and not ends.channels_last
         self._step: Session | None = None
         casts = (hard_masks.TO_HALF,) if model.device.casts_to_float16 else behind
-        if split := hard_masks.split_behind_rounding(graph, ends, casts):
+        if split := hard_masks.split_behind_rounding(graph, ends, casts, infer(model.settings)):
             step, graph, ends = split
             self._step = Session(step, on_cpu(model.settings, threads=1), model.weights)
         self._input = ends.input

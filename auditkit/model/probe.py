@@ -48,13 +48,14 @@ class Trial:
 def derived(
     proto: onnx.ModelProto, input_name: str, outputs: list[str], *,
     dims: list[int | str] | None = None, freed: int | None = None, switches: tuple[str, ...] = (),
+    infer: edit.Infer = edit.inferred_types,
 ) -> onnx.ModelProto:  # fmt: skip
     """The vendor's graph cut to the wanted outputs, its switches off and, when asked, its batch axis free."""
     model = edit.without_unread(edit.with_outputs(edit.with_open_dims(proto), outputs), kept=input_name)
     for switch in [value for value in model.graph.input if value.name in switches]:
         model = edit.with_constant(model, switch.name, switched_off(switch))
     if freed is not None and dims is not None:
-        model = canonical.with_free_batch(edit.with_dims(model, input_name, dims), input_name, freed)
+        model = canonical.with_free_batch(edit.with_dims(model, input_name, dims), input_name, freed, infer)
     return model
 
 

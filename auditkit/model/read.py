@@ -7,9 +7,9 @@ training info are read through `external_data`. The runtime gets these bytes, ne
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -19,9 +19,8 @@ from auditkit.arrays import Weights
 from auditkit.errors import BadInput
 from auditkit.graph import edit
 from auditkit.model import external_data
+from auditkit.model.graph_size import Graph, called, graphs_from, is_called, refuse_expanded, refuse_large
 from auditkit.regular_files import read_named
-
-Graph = onnx.GraphProto | onnx.FunctionProto
 
 _OLDEST_OPSET = 7
 _RUN_MEMORY = 4 * 2**30
@@ -105,19 +104,54 @@ class OnnxFile:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def read(path: Path, limits: Limits | None = None, announce: Callable[[int], None] = lambda _size: None) -> OnnxFile:
-    """The model in `path`, checked and self-contained; `announce` gets its total size before its data is read."""
-    limits = limits or Limits()
+@dataclass(frozen=True)
+class Description:
+    """A checked model whose external data has not been read yet."""
+
+    path: Path
+    sha256: str
+    bytes: int  # the file and the external data that it uses, together
+    limits: Limits
+    proto: onnx.ModelProto
+    outside: list[tuple[onnx.TensorProto, bool]]  # tensors in other files; whether each is a plain weight
+
+    def complete(self) -> OnnxFile:
+        """The model, with its external data read into place."""
+        apart = self.bytes > self.limits.inline_bytes
+        weights, digests = external_data.bring_in(self.outside, self.path, apart=apart)
+        external_data.refuse_doubles(self.proto, weights, self.path.name)
+        return OnnxFile(self.path, self.sha256, self.bytes, self.proto, weights, digests)
+
+    def live(self, tensors: Iterable[str] = ()) -> OnnxFile:
+        """The model without nodes, weights and functions that neither an output nor one of these tensors needs.
+
+        Nothing would run them, so nothing would tell whether they are sound. The digest is that of the whole file.
+        """
+        file = self.complete()
+        proto = file.proto
+        del proto.training_info[:]
+        edit.drop_unneeded(proto.graph, [*(value.name for value in proto.graph.output), *tensors])
+        needed = called(proto.graph, proto.functions)
+        edit.drop(proto.functions, lambda function: not is_called(function, needed))
+        refuse_expanded(proto, self.path.name)
+        names = {tensor.name for tensor in proto.graph.initializer}
+        return replace(file, weights={name: array for name, array in file.weights.items() if name in names})
+
+
+def describe(path: Path, limits: Limits) -> Description:
+    """The model in `path`, checked; its external data is found to be there, but not read."""
     file_size(path, limits)
     content = read_named(path, limits.file_bytes)
     proto = _parse(content, path.name)
     _check_operators(proto, path.name, limits)
     outside = external_data.outside_tensors(proto)
     total = len(content) + external_data.data_bytes(path, [tensor for tensor, _ in outside], limits.external_bytes)
-    announce(total)
-    weights, digests = external_data.bring_in(outside, path, apart=total > limits.inline_bytes)
-    external_data.refuse_doubles(proto, weights, path.name)
-    return OnnxFile(path, hashlib.sha256(content).hexdigest(), total, proto, weights, digests)
+    return Description(path, hashlib.sha256(content).hexdigest(), total, limits, proto, outside)
+
+
+def read(path: Path, limits: Limits | None = None) -> OnnxFile:
+    """The model in `path`, checked and self-contained."""
+    return describe(path, limits or Limits()).complete()
 
 
 def file_size(path: Path, limits: Limits) -> int:
@@ -162,32 +196,17 @@ def _parse(content: bytes, name: str) -> onnx.ModelProto:
     return proto
 
 
-def graphs(proto: onnx.ModelProto) -> Iterator[tuple[int, Graph]]:
-    """Every graph and function body of a model with its depth, outermost first."""
-    yield from _graphs_from([*_plain_graphs(proto), *proto.functions])
-
-
 def _plain_graphs(proto: onnx.ModelProto) -> list[Graph]:
     """The outermost graphs of a model that do not belong to a function."""
     return [proto.graph, *(t.initialization for t in proto.training_info), *(t.algorithm for t in proto.training_info)]
 
 
-def _graphs_from(outermost: Sequence[Graph]) -> Iterator[tuple[int, Graph]]:
-    """Graphs and those within them, each with its depth."""
-    waiting = [(0, graph) for graph in outermost]
-    while waiting:
-        depth, graph = waiting.pop(0)
-        yield depth, graph
-        for node in graph.node:
-            for attribute in node.attribute:
-                single = [attribute.g] if attribute.HasField("g") else []
-                waiting += [(depth + 1, inner) for inner in (*single, *attribute.graphs)]
-
-
 def _check_operators(proto: onnx.ModelProto, name: str, limits: Limits) -> None:
     local = {(function.domain, function.name) for function in proto.functions}
     foreign: dict[str, list[str]] = {}
-    for depth, graph in graphs(proto):
+    outermost = [*_plain_graphs(proto), *proto.functions]
+    refuse_large(proto, outermost, name)
+    for depth, graph in graphs_from(outermost):
         if depth > limits.nesting:
             raise BadInput(f"{name} nests graphs more than {limits.nesting} deep, which no classifier needs; refused.")
         for node in graph.node:
@@ -196,7 +215,7 @@ def _check_operators(proto: onnx.ModelProto, name: str, limits: Limits) -> None:
                 raise BadInput(f"{name} contains {reason}; refused. {_STANDARD_OPERATORS}")
             if node.domain not in _RUNTIME_DOMAINS and (node.domain, node.op_type) not in local:
                 foreign.setdefault(f"{node.domain}::{node.op_type}", []).append(node.name or "unnamed")
-    for _, graph in _graphs_from(_plain_graphs(proto)):
+    for _, graph in graphs_from(_plain_graphs(proto)):
         for node in graph.node:
             if any(attribute.ref_attr_name for attribute in node.attribute):
                 reason = f"node '{node.name or node.op_type}' takes an attribute from a function, but lies in none"

@@ -4,22 +4,27 @@ The worker reads the file, examines it and runs it on noise. If the runtime cras
 caller gets an error message. A worker whose file passed goes on to run it.
 """
 
-import itertools
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from auditkit.errors import BadInput, RuntimeFailure
-from auditkit.model.read import Limits, OnnxFile, file_size, read
+from auditkit.model.messages import Value
+from auditkit.model.read import Limits, OnnxFile, describe, file_size
 from auditkit.model.signature import Overrides, Signature
 from auditkit.model.worker import Worker, WorkerLost
 from auditkit.records import from_json, to_json
 
 _START_SECONDS = 5  # for the worker itself
-_MOST_FILES = 10_000  # of a folder whose size is estimated
 
-T = TypeVar("T")
+
+class _Signature(Protocol):
+    @property
+    def output(self) -> str:
+        """The tensor that is read."""
+
+
+T = TypeVar("T", bound=_Signature)
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Outcome(Generic[T]):
 
     def reopened(self, path: Path, limits: Limits) -> OnnxFile:
         """The file that the worker examined, read again in this process."""
-        file = read(path, limits)
+        file = describe(path, limits).live([self.signature.output])
         if file.identity != self.identity:
             raise BadInput(f"{path} was modified while it was being opened; try again.")
         return file
@@ -49,12 +54,14 @@ def guarded(
 ) -> Outcome[T]:  # fmt: skip
     """What an examiner finds out about a file in a worker."""
     size, name = file_size(path, limits), path.name
-    seconds = limits.seconds_for(size + _beside(path))
     worker = Worker(name, limits.run_memory_for(size))
-    arguments = str(path), size, examiner, to_json(expected), to_json(limits)
+    seconds = limits.seconds_for(size)
     try:
-        reply = worker.call("examine", *arguments, seconds=seconds + _START_SECONDS)
-        facts = reply if isinstance(reply, dict) else {}
+        described = _facts(worker.call("describe", str(path), to_json(limits), seconds=seconds + _START_SECONDS))
+        total = _data_bytes(described.get("bytes"), limits)
+        seconds = limits.seconds_for(total)
+        worker.allow(limits.run_memory_for(total))
+        facts = _facts(worker.call("examine", described.get("file"), examiner, to_json(expected), seconds=seconds))
         signature = from_json(signature_type, facts.get("signature"), "signature")
         return Outcome(signature, str(facts.get("identity")), worker)
     except WorkerLost as error:
@@ -63,14 +70,15 @@ def guarded(
         raise BadInput(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
 
 
-def _beside(path: Path) -> int:
-    """Bytes of the plain files in the model's folder: about as much as its external data can be."""
-    try:
-        with os.scandir(path.parent) as entries:
-            files = [entry for entry in itertools.islice(entries, _MOST_FILES) if entry.is_file(follow_symlinks=False)]
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in files)
-    except OSError:  # a folder that may not be listed, or a file that has just gone
-        return 0
+def _facts(reply: Value) -> dict[str, Value]:
+    return reply if isinstance(reply, dict) else {}
+
+
+def _data_bytes(size: object, limits: Limits) -> int:
+    """The bytes of a model as its worker has counted them, from which further limits follow."""
+    if not isinstance(size, int) or not 0 < size <= limits.file_bytes + limits.external_bytes:
+        raise RuntimeFailure("the worker gave a size that no model can have.")
+    return size
 
 
 def _refusal(error: WorkerLost, name: str, limits: Limits, seconds: float) -> str:

@@ -12,7 +12,7 @@ import onnx
 
 from auditkit.arrays import Array, Weights
 from auditkit.errors import BadInput, OutOfMemory, unknown
-from auditkit.graph import float_types, simplify
+from auditkit.graph import simplify
 from auditkit.model import runtime
 from auditkit.model.device import CPU, PROFILES, DeviceProfile, Location
 from auditkit.model.runtime import AnyFeeds, DeviceArray, Feeds, LocalSession, Stepper, cuda_problem
@@ -117,13 +117,6 @@ def _text(reply: object) -> str | None:
 def on_cpu(settings: Settings, threads: int = 0, *, arena: bool = True) -> Settings:
     """Settings for strict float32 on the CPU, in the same worker."""
     return Settings("cpu", "strict", threads, arena=arena, in_process=settings.in_process, worker=settings.worker)
-
-
-def in_precision(model: onnx.ModelProto, weights: Weights, settings: Settings) -> tuple[onnx.ModelProto, Weights]:
-    """The graph and its weights in the precision asked for; float32 stays at its inputs and outputs."""
-    if resolved(settings).precision != "float16":
-        return model, weights
-    return float_types.to_float16(model, weights)
 
 
 class Session:

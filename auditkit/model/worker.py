@@ -151,7 +151,7 @@ class _Process:
         """`name` appears in messages; with more resident memory than `memory_bytes` it is stopped."""
         ours, theirs = socket.socketpair()
         self._errors = _Tail()
-        self.name, self._memory_bytes = name, memory_bytes
+        self.name, self.memory_bytes = name, memory_bytes
         self._idle: list[_Lane] = []
         self._busy: list[_Lane] = []
         self._lock = threading.Lock()
@@ -281,8 +281,8 @@ class _Process:
         for lane in list(self._busy):
             if now - lane.started > lane.deadline:
                 return "time", f"was still busy after {lane.deadline:.0f} s"
-        if self._memory_bytes is not None and _resident(self._child.pid) > self._memory_bytes:
-            return "memory", f"took more than {self._memory_bytes / 2**30:.1f} GiB of memory"
+        if self.memory_bytes is not None and _resident(self._child.pid) > self.memory_bytes:
+            return "memory", f"took more than {self.memory_bytes / 2**30:.1f} GiB of memory"
         return None
 
     def end(self, lost: tuple[Cause, str] | None = None) -> None:
@@ -446,6 +446,13 @@ class Worker:
     def call(self, function: str, *arguments: Value, seconds: float | None = None, most: int = _MOST_REPLY) -> Value:
         """What a function of the module returns, with arrays of at most so many bytes."""
         return self.process.call(function, None, arguments, seconds, most)
+
+    def allow(self, memory_bytes: int) -> None:
+        """Let it, and the children that replace it, hold so many bytes of main memory."""
+        with self._lock:
+            self.memory_bytes = memory_bytes
+            if self._process is not None:
+                self._process.memory_bytes = memory_bytes
 
     def close(self) -> None:
         """Stop the child."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from auditkit.arrays import Array
 from auditkit.cores import usable_cores
-from auditkit.model import masking_network, probe, runtime
+from auditkit.model import masking_network, passes, probe, read, runtime
 from auditkit.model.messages import Value
-from auditkit.model.read import Limits, read
+from auditkit.model.read import Description, Limits, file_size
 from auditkit.model.serving import limit_data, limit_memory, serve
 from auditkit.model.signature import Overrides
 from auditkit.records import from_json, to_json
@@ -33,23 +33,32 @@ def session(graph: bytes, weights: dict[str, Array], threads: int, *options: Val
     return runtime.LocalSession(graph, weights, threads, *options)
 
 
-def examine(path: str, size: int, examiner: str, expected: Value, plain_limits: Value) -> dict[str, Value]:
-    """The signature of an unknown file, from its graph and from runs on noise under the limits of a first run."""
+def describe(path: str, plain_limits: Value) -> dict[str, Value]:
+    """An unknown file, checked under the limits of a first run, and the bytes from which further limits follow."""
     limits = from_json(Limits, plain_limits, "limits")
-    limit_memory(limits.memory_for(size))
-    file = read(Path(path), limits, announce=lambda announced: limit_memory(limits.memory_for(announced)))
+    limit_memory(limits.memory_for(file_size(Path(path), limits)))
+    description = read.describe(Path(path), limits)
+    limit_memory(limits.memory_for(description.bytes))
+    return {"file": description, "bytes": description.bytes}
+
+
+def examine(description: Description, examiner: str, expected: Value) -> dict[str, Value]:
+    """The signature of an unknown file, from its graph and from runs on noise under the limits of a first run."""
     if examiner == "masking network":
         requirements = from_json(masking_network.Requirements, expected, "requirements")
+        file = description.live()
         signature = to_json(masking_network.examine(file, requirements))
     else:
-        signature = to_json(probe.examine(file, from_json(Overrides, expected, "overrides")))
-    limit_memory(limits.run_memory_for(size))
+        overrides = from_json(Overrides, expected, "overrides")
+        file = description.live(filter(None, [overrides.output]))
+        signature = to_json(probe.examine(file, overrides))
+    limit_memory(description.limits.run_memory_for(description.bytes))
     return {"signature": signature, "identity": file.identity}
 
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "examine": examine, "LocalSession": session, "folded": runtime.folded,
-    "cuda_problem": runtime.cuda_problem,
+    "describe": describe, "examine": examine, "LocalSession": session, "folded": runtime.folded,
+    "cuda_problem": runtime.cuda_problem, "run_pass": passes.run,
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from auditkit.graph.dequantise import is_quantised
 from auditkit.graph.gradient import Missing, missing_rules
 from auditkit.metrics.statistics import share_interval
 from auditkit.model import card as cards
+from auditkit.model import passes
 from auditkit.model.card import Card, to_toml
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening, open_file
 from auditkit.model.device import CPU, sums_may_overflow
@@ -154,7 +155,8 @@ def inspect(
         if accuracy.failed:
             counts = f"{len(accuracy.failed)} of {len(labelled)} images cannot be used and are left out"
             warnings += (f"{counts}; the first, '{accuracy.failed[0].image}': {accuracy.failed[0].reason}",)
-    missing = tuple(missing_rules(model.file.proto, model.signature.input, model.signature.output))
+    graph = passes.inlined(model.file.proto, model.settings)
+    missing = tuple(missing_rules(graph, model.signature.input, model.signature.output))
     if model.device is CPU and is_quantised(model.file.proto) and sums_may_overflow():
         warnings += (_OVERFLOW,)
     warnings = (*model.signature.warnings, *warnings, *model.card.warnings)

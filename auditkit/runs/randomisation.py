@@ -30,6 +30,7 @@ from auditkit.graph.randomise import Layer, layers, parameters, randomised
 from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.reliability import spearman
 from auditkit.metrics.statistics import mean_interval
+from auditkit.model import passes
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.model.worker import WorkerLost
 from auditkit.runs.evaluation.images import load_images, probabilities
@@ -140,7 +141,7 @@ def prepare(
     if bundle.header.model != model.identity or bundle.header.method != explanation.name():
         return NotRandomised("other-maps", explanation.name())
     output = model.signature.output
-    graph = edit.with_outputs(edit.inlined(model.file.proto), [output])
+    graph = edit.with_outputs(passes.inlined(model.file.proto, model.settings), [output])
     model_layers, total = tuple(layers(graph, output)), parameters(graph, output)
     weights = sum(layer.parameters for layer in model_layers)
     if not model_layers or weights < LEAST_SHARE * total:

@@ -104,18 +104,20 @@ def test_a_crash_after_chatter_is_still_a_crash(file: Path, child: Callable[[str
 
 # ---------------------------------------------------------------- replies
 
+_DESCRIBED = json.dumps({"result": {"mapping": [["file", None], ["bytes", 1]]}})
+
 
 def _reply(content: str) -> str:
-    """A program that answers its first call with that content, whatever it is asked."""
+    """A program that describes a file of one byte, and answers its second call with that content."""
     return f"""
 import json, socket, sys
 sys.path[:] = json.loads(sys.argv[1])
 from auditkit.model.messages import Channel
 _, descriptors, *_ = socket.recv_fds(socket.socket(fileno=int(sys.argv[2])), 1, 1)
 channel = Channel(socket.socket(fileno=descriptors[0]))
-channel.receive()
-content = {content!r}.encode()
-channel.socket.sendall(len(content).to_bytes(8, "big") + content)
+for content in ({_DESCRIBED!r}, {content!r}):
+    channel.receive()
+    channel.socket.sendall(len(content.encode()).to_bytes(8, "big") + content.encode())
 """
 
 
@@ -166,10 +168,10 @@ def test_a_child_that_eats_memory_is_stopped(file: Path, monkeypatch: pytest.Mon
     """The real child, with a reader in it that never has enough: 4 GiB are not to be had under a limit of 1."""
     greedy = (
         "import auditkit.model.read as r\n"
-        "def read(*a, **k):\n"
+        "def describe(*a, **k):\n"
         "    held = [bytearray(b'x' * 2**26) for _ in range(64)]\n"
         "    raise SystemExit('took it all')\n"
-        "r.read = read\n"
+        "r.describe = describe\n"
     )
     monkeypatch.setattr(worker, "START", worker.START.replace("; from", f"\nexec({greedy!r})\nfrom"))
     said = _refusal(file)
@@ -418,8 +420,8 @@ def test_the_child_leaves_no_core_file(tmp_path: Path, monkeypatch: pytest.Monke
     resource = pytest.importorskip("resource")
     file = onnx_models.save(onnx_models.convnet(), tmp_path)
     probe = "\nimport auditkit.model.read as r, resource\n" \
-            "def read(*a, **k): raise SystemExit(str(resource.getrlimit(resource.RLIMIT_CORE)))\n" \
-            "r.read = read\n"  # fmt: skip
+            "def describe(*a, **k): raise SystemExit(str(resource.getrlimit(resource.RLIMIT_CORE)))\n" \
+            "r.describe = describe\n"  # fmt: skip
     monkeypatch.setattr(worker, "START", worker.START.replace("; from", f"\nexec({probe!r})\nfrom"))
     before = resource.getrlimit(resource.RLIMIT_CORE)
     assert "(0, 0)" in _refusal(file)

@@ -14,6 +14,7 @@ import auditkit
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, ModelFailure, OutOfMemory, RuntimeFailure
 from auditkit.model import device, runtime, session
+from auditkit.model.passes import in_precision
 from auditkit.model.session import LEAST_MEMORY, Session, Settings, in_batches, measured_batch, measured_part
 from auditkit.model.turns import Turns
 from tests.support import onnx_models
@@ -120,7 +121,7 @@ def test_float16_keeps_inputs_and_outputs_in_float32(device: str) -> None:
     rows = np.random.default_rng(1).standard_normal((5, 3, 8, 8)).astype(np.float32)
     exact = Session(proto, Settings(device="cpu")).run({"image": rows})[0]
     settings = Settings(device=device, precision="float16")
-    found = Session(session.in_precision(proto, {}, settings)[0], settings).run({"image": rows})[0]
+    found = Session(in_precision(proto, {}, settings)[0], settings).run({"image": rows})[0]
     assert found.dtype == np.float32
     assert 0 < np.abs(found - exact).max() < 1e-2 * np.abs(exact).max()
 
@@ -141,7 +142,7 @@ def test_statistics_of_a_float16_layer_norm_stay_in_float32() -> None:
                               [numpy_helper.from_array(array, name) for name, array in weights.items()])  # fmt: skip
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     settings = Settings(device="cpu", precision="float16")
-    found = Session(session.in_precision(proto, {}, settings)[0], settings).run({"x": np.eye(4, dtype=np.float32)})[0]
+    found = Session(in_precision(proto, {}, settings)[0], settings).run({"x": np.eye(4, dtype=np.float32)})[0]
     assert np.abs(found).max() < 0.02
 
 

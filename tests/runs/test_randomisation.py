@@ -16,6 +16,7 @@ import auditkit
 from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
+from auditkit.graph import edit
 from auditkit.graph.randomise import Layer, drawn, layers, parameters, randomised
 from auditkit.methods.registry import METHODS
 from auditkit.methods.request import MethodResult, Request
@@ -129,6 +130,7 @@ def test_weights_in_functions_and_branches_are_found() -> None:
     model = graph([node("Dense", ["x", "w"], ["y"], domain="own")], {"w": normal(4, 3)})
     model.functions.append(inner)
     model.opset_import.append(helper.make_opsetid("own", 1))
+    model = edit.inlined(model)
     assert named(model) == [("w",)]
     fresh, _ = randomised(model, layers(model, "y"), 0)
     assert not np.allclose(*(Session(one, CPU).run({"x": normal(2, 4)})[0] for one in (model, fresh)))

@@ -31,7 +31,8 @@ from auditkit.methods.mask.pair import WINDOW, Pace, Pair, SavedStates
 from auditkit.methods.request import Bank, Request
 from auditkit.model import gradient
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
-from auditkit.model.session import Session, in_precision
+from auditkit.model.passes import in_precision
+from auditkit.model.session import Session
 
 _Tick = Callable[[int], None]
 Options = TypeVar("Options")
