@@ -53,6 +53,10 @@ class RuntimeFailure(AuditError):
     """The input was fine, but the machine or the runtime could not do the work."""
 
 
+class MachineFailure(RuntimeFailure):
+    """The machine has no memory, process or room for a file left that auditkit needs; no input is to blame."""
+
+
 class LoadFailure(RuntimeFailure):
     """The runtime cannot load a graph, whatever it is fed."""
 

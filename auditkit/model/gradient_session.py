@@ -69,7 +69,9 @@ class Slopes:
         else:
             seeds[:, 0] = np.where(labels == 1, 1, -1)  # one number: the other label has its negative
         outputs = [signature.output, GRADIENT, *([self.layer] if self.layer is not None else [])]
-        scores, gradients, *tensor = self.session.run({signature.input: inputs, SEED: seeds}, outputs)
+        # In double precision at most; the layer's size is not known before.
+        most = 8 * (seeds.size + inputs.size) if self.layer is None else None
+        scores, gradients, *tensor = self.session.run({signature.input: inputs, SEED: seeds}, outputs, most=most)
         expected = inputs.shape if self.layer is None else (len(inputs), *gradients.shape[1:])
         if gradients.shape != expected or not np.isfinite(gradients).all():
             raise ModelFailure("the gradient of the model is not finite, or has another shape than its tensor.")

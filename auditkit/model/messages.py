@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from auditkit.arrays import Array
-from auditkit.errors import RuntimeFailure
+from auditkit.errors import MachineFailure, RuntimeFailure
 from auditkit.records import Json
 
 SUPPORTED = hasattr(socket, "send_fds")  # not on Windows
@@ -95,7 +95,7 @@ class Slot:
             return cls._of_size(size)
         except (OSError, MemoryError) as error:  # such as too many open files, or no space for temporary files
             reason = getattr(error, "strerror", None) or "no memory"
-            raise RuntimeFailure(
+            raise MachineFailure(
                 f"this system has no {size:,} bytes of shared memory for auditkit ({reason}); end other programs, "
                 "or free space for temporary files (TMPDIR), and run the command again."
             ) from None

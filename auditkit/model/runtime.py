@@ -6,6 +6,7 @@ Sessions run in a worker (see worker_main), or here for who trusts the model (`S
 import functools
 import importlib.util
 import math
+import os
 import re
 import runpy
 import tempfile
@@ -312,13 +313,26 @@ class LocalStepper:
             return {name: np.array(value.numpy()) for name, value in self._turns[1][1].items()}
 
 
+@contextmanager
+def _passing_file() -> Iterator[Path]:
+    """A file that leaves nothing behind; it lies in memory where the system can, so that no disk need have room."""
+    if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
+        descriptor = os.memfd_create("auditkit")
+        try:
+            yield Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder) / "graph.onnx"
+
+
 def folded(graph: bytes) -> bytes:
     """The serialised graph with constants folded and normalisations merged by the runtime."""
     onnxruntime, options = library(), _options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.intra_op_num_threads = 1
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "folded.onnx"
+    with _passing_file() as target:
         options.optimized_model_filepath = str(target)
         with _errors_as(_LOADING, LoadFailure):
             onnxruntime.InferenceSession(graph, options, providers=[CPU.provider])

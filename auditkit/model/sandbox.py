@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
-from auditkit.errors import BadInput, RuntimeFailure
+from auditkit.errors import BadInput, MachineFailure, RuntimeFailure
 from auditkit.model.messages import Value
 from auditkit.model.read import Limits, OnnxFile, describe, file_size
 from auditkit.model.signature import Overrides, Signature
@@ -66,6 +66,8 @@ def guarded(
         return Outcome(signature, str(facts.get("identity")), worker)
     except WorkerLost as error:
         raise BadInput(_refusal(error, name, limits, seconds)) from None
+    except MachineFailure:
+        raise
     except (BadInput, RuntimeFailure) as error:
         raise BadInput(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
 

@@ -69,6 +69,9 @@ class _Lane:
         except (LookupError, TypeError, ValueError, AttributeError) as error:  # of a graph that is malformed
             text = f"the file is damaged or malformed ({type(error).__name__}: {str(error)[:200]})."
             return {"error": "BadInput", "text": text}
+        except OSError as error:  # such as a full disk: the model is not to blame
+            text = f"the system refused auditkit a file ({error.strerror or error}); free space for temporary files "
+            return {"error": "MachineFailure", "text": f"{text}(TMPDIR), and run the command again."}
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)

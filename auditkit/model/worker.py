@@ -24,11 +24,13 @@ from typing import Literal
 
 import numpy as np
 
+from auditkit import telemetry
 from auditkit.arrays import Array
 from auditkit.errors import (
     AuditError,
     BadInput,
     LoadFailure,
+    MachineFailure,
     ModelFailure,
     NoGradient,
     OutOfMemory,
@@ -65,7 +67,8 @@ _TAIL = 4000  # bytes of what a worker last wrote to its stderr
 _MOST_READ = 2**20  # bytes of it that are read at once: something may go on writing
 # The errors that a worker may report; whatever else it reports is a failure of the runtime.
 _ERRORS: dict[str, type[AuditError]] = {
-    kind.__name__: kind for kind in (BadInput, NoGradient, RuntimeFailure, LoadFailure, ModelFailure, OutOfMemory)
+    kind.__name__: kind
+    for kind in (BadInput, NoGradient, RuntimeFailure, MachineFailure, LoadFailure, ModelFailure, OutOfMemory)
 }
 # What a worker finds in its environment: how to find its libraries and where to write their caches, and no secret.
 _ENVIRONMENT = frozenset({
@@ -74,7 +77,7 @@ _ENVIRONMENT = frozenset({
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "CUDA_CACHE_PATH", "CUDA_CACHE_DISABLE",
     "CUDA_CACHE_MAXSIZE", "CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING", "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
-    "NVIDIA_TF32_OVERRIDE", "ORT_DISABLE_TELEMETRY",
+    "NVIDIA_TF32_OVERRIDE", *telemetry.SWITCHES,
 })  # fmt: skip
 
 
@@ -165,7 +168,7 @@ class _Process:
         try:
             self._started.result()
         except OSError as error:
-            raise RuntimeFailure(
+            raise MachineFailure(
                 f"this system cannot start another process ({error.strerror}); end other programs, and run the "
                 "command again."
             ) from None
