@@ -57,6 +57,7 @@ MODELS = "auditkit.model.worker_main"  # what a worker runs by default
 # Each thread of a numerical library reserves memory, and dozens of them reserve more than the limit.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _WATCH_SECONDS = 0.25
+_LAST_SECONDS = 0.5  # that a process may take to end once it has closed its connection
 _LEAST_SECONDS, _TIMES_SLOWEST = 60.0, 50  # a call may take this, or that many times the slowest so far if longer
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_REPLY = 2**30  # bytes of the arrays in one reply, where a caller does not know better
@@ -292,6 +293,9 @@ class _Process:
         """Kill the process, for a reason or because it is dying; every call that waits learns of it."""
         with self._lock:
             self.lost = self.lost or lost
+            until = time.monotonic() + _LAST_SECONDS
+            while self.lost is None and not _has_ended(self._child) and time.monotonic() < until:
+                time.sleep(0.01)  # its connection is closed first; its exit code says why
             code = kill(self._child)
             self.lost = self.lost or self._death(code)
 
