@@ -76,8 +76,8 @@ def evaluate(
     )  # fmt: skip
     part = None if shard is None else Shard.parse(shard)
     Store(out).require_usable()
-    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
     bundles = runs.open_bundles(heatmaps or [])
+    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
     count, schedule = sum(map(len, runs.units_of(classifier, dataset, settings, part))), None
     if dry_run or not out.exists():
         output = plans.Output(dry_run, as_json, quiet)

@@ -289,7 +289,8 @@ class Bundle:
         temporary = self.path.with_name(temporary_name())
         root = self.path.parent if self.root == self.path else self.root
         with write_errors(self.path):
-            root.mkdir(parents=True, exist_ok=True)
+            if not root.exists():
+                root.mkdir(parents=True, exist_ok=True)
             try:
                 make_folder(temporary / files.MAPS, root=root)
                 write_whole(temporary / files.HEADER, _json(self.header), root=root)

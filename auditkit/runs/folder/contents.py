@@ -97,7 +97,8 @@ _RUN = _compiled({
     f"({RANDOMISED}|{GALLERY}|{EXAMINATION})/": 0,
 })  # fmt: skip
 # Beside the maps, which are removed where the manifest does not name them, a bundle may hold files of its owner.
-_BUNDLE_ALONE = _compiled({**_unfinished_bundle(""), rf"(?!({MAP_FILES}|{WAITING})(/|$)).*": 4096 * _MIB})
+_BUNDLE_NAMES = _any_of(HEADER, MANIFEST, MAP_FILES, RECORD, SHARES, SITTINGS, UNFINISHED, WAITING)
+_BUNDLE_ALONE = _compiled({**_unfinished_bundle(""), rf"(?!{_BUNDLE_NAMES}(/|$)).*": 4096 * _MIB})
 
 
 class Unfit(Exception):
