@@ -18,7 +18,9 @@ from auditkit import user_cache
 from auditkit.data.dataset import Dataset
 from auditkit.recorded_names import command_words, image_names, path_name
 from auditkit.report.formats import FORMATS
+from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.explain import Explanation
+from auditkit.runs.folder.results import ModelFile
 from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import LOCK, locked
 from tests.support import onnx_models
@@ -216,6 +218,9 @@ def test_python_users_choose_too(inputs: Inputs, tmp_path: Path) -> None:
         auditkit.evaluate(model, inputs.images, out=tmp_path / name, steps="2", **words)
         results = json.loads((tmp_path / name / "results.json").read_text())
         assert results["subject"]["images"]["source"] == expected
+    identity = read_run(tmp_path / "yes").identity()  # which a run records of its baseline
+    assert isinstance(identity.model, ModelFile)
+    assert (identity.model.path, identity.images.source) == ("model.onnx", "images.csv")
 
 
 def test_the_lock_names_the_process_only_while_it_is_held(tmp_path: Path) -> None:

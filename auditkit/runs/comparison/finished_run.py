@@ -1,16 +1,17 @@
 """A finished run, read from its folder: its results and its rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from auditkit.errors import BadInput
 from auditkit.metrics.table import compute_all
 from auditkit.metrics.values import NotAssessed, Values
+from auditkit.recorded_names import path_name
 from auditkit.runs.folder import checksums
 from auditkit.runs.folder.contents import require_readable
 from auditkit.runs.folder.names import RESULTS, RUN
-from auditkit.runs.folder.results import PolicyName, Results, RunIdentity
+from auditkit.runs.folder.results import ModelFile, PolicyName, Results, RunIdentity
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.row_table import RowTable
 
@@ -29,10 +30,14 @@ class FinishedRun:
         return {metric.name: metric for metric in compute_all(self.table.metric_rows[bundle, infill])}
 
     def identity(self) -> RunIdentity:
-        """What tells it from other runs."""
+        """What tells it from other runs; folders of paths do not, and another run's records must not name them."""
         results, policy = self.results, self.results.policy
+        model, images = results.subject.model, results.subject.images
+        if isinstance(model, ModelFile):
+            model = replace(model, path=path_name(Path(model.path)))
+        images = replace(images, source=path_name(Path(images.source)))
         return RunIdentity(
-            self.name, results.subject.model, results.subject.images, results.run.bundles,
+            self.name, model, images, results.run.bundles,
             PolicyName(None, None) if policy is None else PolicyName(policy.name, policy.sha256), results.environment,
             results.verdict, tuple(check.id for check in results.checks if check.status == "suppressed"), self.digest,
         )  # fmt: skip
