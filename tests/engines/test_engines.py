@@ -242,7 +242,7 @@ def test_every_process_gets_a_gpu_that_cuda_sees(
     Workers("3").serve(model)
     engine = model.engine
     assert isinstance(engine, pool.Pool)
-    assert [slot._start(slot._number) for slot in engine._slots] == gpus
+    assert [slot._start(slot.number) for slot in engine._slots] == gpus
     assert engine.speedup == max(1, len(set(gpus)))
 
 
