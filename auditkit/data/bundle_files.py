@@ -25,7 +25,7 @@ from auditkit.data.npy import read_header as read_npy_header
 from auditkit.errors import BadInput, ColourPicture
 from auditkit.graph.upsampling import Upsampling
 from auditkit.records import from_json, optional, parse_object
-from auditkit.regular_files import is_sparse, open_regular, reason
+from auditkit.regular_files import open_regular, reason
 
 SCHEMA_VERSION = 1
 HEADER, MANIFEST, MAPS = "bundle.json", "manifest.csv", "maps"
@@ -141,9 +141,6 @@ def open_inside(folder: Path, location: str) -> Iterator[BinaryIO]:
     except OSError as error:
         raise BadInput(f"{where} cannot be opened ({reason(error)}).") from None
     with opened as stream:
-        status = os.fstat(stream.fileno())
-        if is_sparse(status):
-            raise BadInput(f"{where} has {status.st_size:,} bytes, but hardly any of them are on the disk; refused.")
         yield stream
 
 
