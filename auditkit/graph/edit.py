@@ -138,7 +138,9 @@ def producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
 
 def ancestors(graph: onnx.GraphProto, names: Iterable[str]) -> set[str]:
     """All tensors that the named ones are computed from, including themselves."""
-    producer = {name: position for position, node in enumerate(graph.node) for name in node.output if name}
+    producer: dict[str, int] = {}
+    for position, node in enumerate(graph.node):
+        producer.update(dict.fromkeys(filter(None, node.output), position))
     visited: set[str] = set()
     walked: set[int] = set()  # nodes, which may have thousands of outputs and a large body each
     pending = list(names)
