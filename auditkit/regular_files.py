@@ -4,6 +4,7 @@ import io
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from auditkit.errors import BadInput
 
@@ -39,9 +40,14 @@ def open_regular(path: Path, flags: int = 0) -> io.BufferedReader:
 def read_regular(path: Path, most: int) -> bytes:
     """The content of a regular file of at most that many bytes; OSError with the reason for any other."""
     with open_regular(path) as stream:
-        content = stream.read(min(os.fstat(stream.fileno()).st_size, most) + 1)  # which is allocated at once
-        while len(content) <= most and (more := stream.read(_CHUNK_BYTES)):  # some systems say 0, or the file grows
-            content += more
+        return read_stream(stream, most)
+
+
+def read_stream(stream: BinaryIO, most: int) -> bytes:
+    """What is left of an open file of at most that many bytes; OSError with the reason if it is longer."""
+    content = stream.read(min(os.fstat(stream.fileno()).st_size, most) + 1)  # which is allocated at once
+    while len(content) <= most and (more := stream.read(_CHUNK_BYTES)):  # some systems say 0, or the file grows
+        content += more
     if len(content) > most:
         raise OSError(f"it has more than {most:,} bytes")
     return content

@@ -12,7 +12,7 @@ from PIL import Image
 from auditkit.arrays import Array
 from auditkit.errors import BadInput
 from auditkit.model.card import Card
-from auditkit.model.preprocessing import crop_box, resized_size
+from auditkit.model.pictures import crop_box, resized_size
 
 Frame = Literal["model-input", "original-image"]  # what a map lies over: the model's input, or the photograph
 
@@ -25,8 +25,8 @@ def to_model_input(values: Array, frame: Frame, card: Card, picture: tuple[int, 
     check_size(shape, frame, card, picture)
     if frame == "model-input":
         return resized(values, card.size)
-    height, width = resized_size(card, *shape)
-    left, top, right, bottom = crop_box(card, height, width)
+    height, width = resized_size(card.geometry, *shape)
+    left, top, right, bottom = crop_box(card.geometry, height, width)
     return resized(values, (height, width))[top:bottom, left:right].copy()
 
 
@@ -45,7 +45,7 @@ def check_size(shape: tuple[int, int], frame: Frame, card: Card | None, picture:
             f"have the same size. Maps over the model's input need the frame model-input."
         )
     elif card is not None:
-        crop_box(card, *resized_size(card, *shape))
+        crop_box(card.geometry, *resized_size(card.geometry, *shape))
 
 
 def resized(values: Array, size: tuple[int, int]) -> Array:

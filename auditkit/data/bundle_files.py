@@ -17,13 +17,13 @@ from pathlib import Path, PureWindowsPath
 from typing import BinaryIO, Literal
 
 import numpy as np
-from PIL import Image
 
 from auditkit.arrays import Array
 from auditkit.data.alignment import Frame
 from auditkit.data.npy import read_header as read_npy_header
 from auditkit.errors import BadInput, ColourPicture
 from auditkit.graph.upsampling import Upsampling
+from auditkit.model import decoder
 from auditkit.records import from_json, optional, parse_object
 from auditkit.regular_files import open_regular, reason
 
@@ -206,7 +206,7 @@ def map_array(stream: BinaryIO, name: str) -> Array:
     try:
         header = read_npy_header(stream)
     except ValueError as error:
-        if _is_coloured(stream):
+        if _is_coloured(stream, name):
             raise ColourPicture(f"{name} is {COLOUR_PICTURE}") from None
         raise BadInput(f"{name} is not an .npy file of numbers: {error}.") from None
     shape, dtype = header.shape, header.dtype
@@ -219,19 +219,13 @@ def map_array(stream: BinaryIO, name: str) -> Array:
     return array.view(np.ndarray)
 
 
-def _is_coloured(stream: BinaryIO) -> bool:
+def _is_coloured(stream: BinaryIO, name: str) -> bool:
+    """Whether a file is a colour picture."""
     stream.seek(0)
     try:
-        with Image.open(stream, formats=["PNG", "JPEG"]) as picture:
-            return picture.width * picture.height <= MAX_PIXELS and grey(picture) is None
-    except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError):
+        return decoder.scores(stream, name) is None
+    except BadInput:
         return False
-
-
-def grey(picture: Image.Image) -> Array | None:
-    """The channel of a grey picture, even if stored as three equal ones; None for a colour picture."""
-    colours = np.asarray(picture.convert("RGB"))
-    return colours[..., 0].copy() if (colours == colours[..., :1]).all() else None
 
 
 def not_finite(values: Array) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image
 
 from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
@@ -17,9 +16,9 @@ from auditkit.data.bundles import Bundle, Progress
 from auditkit.data.explainer_layouts import label_array
 from auditkit.data.npy import read_npz
 from auditkit.errors import BadInput
+from auditkit.model import decoder
 
 _STACK = 64  # maps that go into one file of the bundle
-_GREY_MODES = ("L", "1", "I;16", "I;16B", "I", "F")
 
 
 def import_maps(source: Path, bundle: Bundle, channels: str | None, progress: Progress) -> tuple[str, ...]:
@@ -93,14 +92,7 @@ def _read(folder: Path, entry: Entry) -> Array:
 
 
 def _grey(stream: BinaryIO, path: Path) -> Array:
-    try:
-        with Image.open(stream, formats=["PNG"]) as picture:
-            picture.load()
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise BadInput(f"{path} cannot be read as a picture: {error}.") from None
-    if picture.mode in _GREY_MODES:
-        return np.asarray(picture)
-    values = files.grey(picture)
+    values = decoder.scores(stream, str(path))
     if values is None:
         raise BadInput(f"{path} is {files.COLOUR_PICTURE}")
     return values

@@ -22,13 +22,13 @@ from auditkit.data.dataset_files import (
     image_id,
     is_file,
     listing,
-    size_of,
     unwritable,
 )
 from auditkit.data.file_digests import file_digests, file_version
 from auditkit.errors import BadInput
+from auditkit.model import decoder
 from auditkit.model.card import Card
-from auditkit.model.preprocessing import Picture, opened, pixels, turned, upright
+from auditkit.model.pictures import Picture, prepared, size_of, upright
 from auditkit.recorded_names import image_names, with_path_name
 
 _KEPT_BYTES = 256 * 2**20  # of decoded images kept in memory: about 1,800 images of 224 x 224 pixels
@@ -116,19 +116,20 @@ class Dataset(Listing):
         """Whether each image has its own file."""
         return len(self) > 0 and isinstance(self.images[0], Path)
 
-    def read(self, position: int) -> Picture:
-        """The image at a position, decoded but not preprocessed."""
+    def _image(self, position: int) -> Path | Picture:
+        """The file of an image, or its pixels."""
         image = self.images[position]
-        if not isinstance(image, Path):
-            return image
-        if unwritable(str(image)):  # such a name would break manifests, tables and reports
-            image = self.ids[position]
-            raise BadInput(f"the name of the image '{image}' has control characters or is not UTF-8; rename it.")
-        return opened(image)
+        if isinstance(image, Path) and unwritable(str(image)):  # it would break manifests, tables and reports
+            name = self.ids[position]
+            raise BadInput(f"the name of the image '{name}' has control characters or is not UTF-8; rename it.")
+        return image
 
     def size(self, position: int, exif_orientation: bool = True) -> tuple[int, int]:
         """Height and width of an image before preprocessing."""
-        return size_of(upright(self.read(position), exif_orientation))
+        image = self._image(position)
+        if isinstance(image, Path):
+            return decoder.size(image, exif_orientation)
+        return size_of(upright(image, exif_orientation))
 
     def common_size(self, exif_orientation: bool = True) -> tuple[int, int] | None:
         """Height and width that all images share; None where two differ or one cannot be read."""
@@ -144,10 +145,7 @@ class Dataset(Listing):
         mask = None if self.masks is None else self.masks[position]
         if mask is None:
             return None
-        if isinstance(mask, Path):
-            picture = opened(mask)
-            mask = np.asarray((turned(picture) if exif_orientation else picture).convert("L"))
-        return np.asarray(np.asarray(mask) > 0)
+        return decoder.mask(mask, exif_orientation) if isinstance(mask, Path) else np.asarray(mask > 0)
 
     def select(self, positions: Sequence[int]) -> "Dataset":
         """The images at these positions."""
@@ -214,7 +212,7 @@ class Dataset(Listing):
         else:
             for position in range(len(self)):
                 mask = self.mask(position)
-                yield np.asarray(self.read(position)).tobytes() + (b"none" if mask is None else mask.tobytes())
+                yield np.asarray(self.images[position]).tobytes() + (b"none" if mask is None else mask.tobytes())
 
     def decode(self, position: int, card: Card) -> Decoded:
         """The image at a position as the card prepares it, or BadInput with the reason why it cannot be used."""
@@ -248,16 +246,19 @@ class Dataset(Listing):
         return text.replace(str(image), self.ids[position]) if isinstance(image, Path) else text
 
     def _decode(self, position: int, card: Card) -> Decoded:
-        image = upright(self.read(position), card.exif_orientation)
-        prepared, size = pixels(card, image), size_of(image)
+        image = self._image(position)
+        if isinstance(image, Path):
+            size, pixels = decoder.prepared(image, card.geometry)
+        else:
+            image = upright(image, card.exif_orientation)
+            size, pixels = size_of(image), prepared(image, card.geometry)
         if self.boxes is not None and (problem := box_outside(self.boxes[position], size)):
             raise BadInput(f"{problem}.")
-        return Decoded(size, prepared, self.mask(position, card.exif_orientation))
+        return Decoded(size, pixels, self.mask(position, card.exif_orientation))
 
     def _key(self, position: int, card: Card) -> _DecodedKey:
         """All that a decoded image depends on."""
         mask = None if self.masks is None else self.masks[position]
         files = [file for file in (self.images[position], mask) if isinstance(file, Path)]
         box = None if self.boxes is None else tuple(self.boxes[position].tolist())
-        prepared = (card.size, card.resize, card.crop, card.interpolation, len(card.mean), card.exif_orientation)
-        return *(file_version(file) for file in files), str(box), prepared
+        return *(file_version(file) for file in files), str(box), card.geometry

@@ -235,11 +235,6 @@ def _corners(box: Array) -> str:
     return f"({', '.join(f'{corner:g}' for corner in box)})"
 
 
-def size_of(image: "Image.Image | Array") -> tuple[int, int]:
-    """Height and width."""
-    return (image.height, image.width) if isinstance(image, Image.Image) else image.shape[:2]
-
-
 def box_outside(box: Array, size: tuple[int, int]) -> str:
     """What is wrong with a box that covers no pixel of an image of this height and width; empty if it covers some."""
     x0, y0, x1, y1 = box

@@ -17,6 +17,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.errors import BadInput, unknown
 from auditkit.model import external_data
+from auditkit.model.pictures import Geometry
 from auditkit.model.signature import Overrides, Signature
 from auditkit.records import Json, to_json
 from auditkit.regular_files import read_regular, reason
@@ -77,6 +78,11 @@ class Card:
         """[channels, 256]: the network's value for each pixel value, in the network's channel order."""
         pixels = np.arange(256, dtype=np.float64)
         return np.stack([(pixels * self.scale - m) / s for m, s in zip(self.mean, self.std, strict=True)])
+
+    @property
+    def geometry(self) -> Geometry:
+        """Which pixels of a picture the network sees."""
+        return Geometry(self.size, self.resize, self.crop, self.interpolation, len(self.mean), self.exif_orientation)
 
     def prepares_like(self, other: "Card") -> bool:
         """Whether both cards turn a picture into the same input."""

@@ -55,8 +55,7 @@ class _WithCard:
     def preprocess(self, images: Images) -> Array:
         """The network's input for pictures: files, Pillow images or uint8 arrays [height, width, 3]."""
         images = [images] if isinstance(images, str | Path | Image.Image) else images
-        pictures = (preprocessing.opened(image) if isinstance(image, str | Path) else image for image in images)
-        pixels = [preprocessing.pixels(self.card, picture) for picture in pictures]
+        pixels = [preprocessing.pixels(self.card, image) for image in images]
         if not pixels:
             return np.zeros(self.signature.array_shape(0), self.signature.dtype)
         return preprocessing.normalised(self.card, np.stack(pixels), self.signature.layout, self.signature.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
-from auditkit.data.dataset import Dataset, FailedImage
+from auditkit.data.dataset import Dataset, Decoded, FailedImage
 from auditkit.errors import BadInput
 from auditkit.graph.dequantise import is_quantised
 from auditkit.graph.gradient import Missing, missing_rules
@@ -20,6 +20,7 @@ from auditkit.model import passes
 from auditkit.model.card import Card, to_toml
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening, open_file
 from auditkit.model.device import CPU, sums_may_overflow
+from auditkit.model.preprocessing import normalised
 from auditkit.model.session import Settings
 from auditkit.model.signature import to_probabilities
 from auditkit.runs.evaluation.images import none_usable
@@ -249,37 +250,31 @@ def _accuracy_with_card(
     """Accuracy on the images at these positions when they are preprocessed as `card` says."""
     if images.labels is None:
         raise BadInput(f"{images.source} has no labels: give class folders, or a CSV or .npz with labels.")
-    before, model.card = model.card, card
     accuracy = Accuracy()
-    try:
-        for start in range(0, len(positions), CHUNK):
-            every = positions[start : start + CHUNK]
-            inputs, failed = _inputs(model, images, every)
-            tick(len(every))
-            if not inputs:
-                accuracy += Accuracy(failed=failed)
-                continue
-            with errors_naming([images.ids[position] for position in inputs]):
-                scores = model.scores(np.concatenate(list(inputs.values())))
-            prob, truth = to_probabilities(scores, model.signature.kind), images.labels[list(inputs)]
-            ranks = np.argsort(-prob, axis=1, kind="stable").argsort(axis=1)[np.arange(len(truth)), truth]
-            accuracy += Accuracy(dict(zip(inputs, ranks.tolist(), strict=True)), failed)
-    finally:
-        model.card = before
+    for start in range(0, len(positions), CHUNK):
+        every = positions[start : start + CHUNK].tolist()
+        decoded, failed = dict[int, Decoded](), list[FailedImage]()
+        for position, image in images.decode_many(every, card).items():
+            if isinstance(image, FailedImage):
+                failed.append(image)
+            else:
+                decoded[position] = image
+        tick(len(every))
+        with errors_naming([images.ids[position] for position in decoded]):
+            ranks = _ranks(model, card, decoded, images.labels[[*decoded]])
+        accuracy += Accuracy(ranks, tuple(failed))
     return accuracy
 
 
-def _inputs(
-    model: AnyClassifier, images: Dataset, positions: Array
-) -> tuple[dict[int, Array], tuple[FailedImage, ...]]:
-    """The network's input [1, ...] for each image at these positions, and the images that cannot be used."""
-    inputs, failed = dict[int, Array](), list[FailedImage]()
-    for position in positions.tolist():
-        try:
-            inputs[position] = model.preprocess([images.read(position)])
-        except BadInput as error:
-            failed.append(FailedImage(images.ids[position], str(error)))
-    return inputs, tuple(failed)
+def _ranks(model: AnyClassifier, card: Card, decoded: Mapping[int, Decoded], labels: Array) -> dict[int, int]:
+    """How many classes the model ranks before the label of each image."""
+    if not decoded:
+        return {}
+    pixels = np.stack([image.pixels for image in decoded.values()])
+    scores = model.scores(normalised(card, pixels, model.signature.layout, model.signature.dtype))
+    prob = to_probabilities(scores, model.signature.kind)
+    ranks = np.argsort(-prob, axis=1, kind="stable").argsort(axis=1)[np.arange(len(labels)), labels]
+    return dict(zip(decoded, ranks.tolist(), strict=True))
 
 
 def write_card(inspection: Inspection, target: Path, *, force: bool) -> None:

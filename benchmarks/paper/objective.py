@@ -11,10 +11,10 @@ PARTS = ("loss", "area")
 
 def losses(study: Study, maps: HeatmapSet, like: HeatmapSet, tv: float) -> dict[str, list[float]]:
     """Of every image, averaged over the labels that `like` has: the loss over the whole pool, and the share kept."""
-    others = study.model.preprocess([study.pool.read(place) for place in range(len(study.pool))])
+    others = study.model.preprocess([study.pool.images[place] for place in range(len(study.pool))])
     found: dict[str, list[float]] = {part: [] for part in PARTS}
     for place, name in enumerate(study.images.ids):
-        picture = study.model.preprocess([study.images.read(place)])
+        picture = study.model.preprocess([study.images.images[place]])
         masks = [(label, maps.get(name, label)) for label in like.labels[name]]
         areas = [float(mask.mean()) for _, mask in masks]
         rest = [_data(study, picture, mask, others, label) + tv * _variation(mask) for label, mask in masks]

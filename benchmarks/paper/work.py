@@ -91,7 +91,7 @@ def photographs(model: OnnxClassifier, path: Path, count: int) -> tuple[Dataset,
     order = np.random.default_rng(SEED).permutation(len(every))
     pool, right = order[:POOL], list[int]()
     for place in order[POOL:]:
-        if len(right) < count and model.probabilities([every.read(place)]).argmax() == every.labels[place]:
+        if len(right) < count and model.probabilities([every.images[place]]).argmax() == every.labels[place]:
             right.append(int(place))
     return every.select(right), every.select([int(place) for place in pool])
 
@@ -105,13 +105,13 @@ def corners(images: Dataset) -> Dataset:
     """One corner of each photograph, by chance, as large as the whole (the paper's Imagenette-Corner)."""
     which = np.random.default_rng(SEED).integers(0, 4, len(images))
     return Dataset(
-        images.source, images.ids, [_corner(images.read(index), int(corner)) for index, corner in enumerate(which)]
+        images.source, images.ids, [_corner(images.images[index], int(corner)) for index, corner in enumerate(which)]
     )
 
 
-def _corner(picture: "Image.Image | Array", which: int) -> Array:
+def _corner(picture: Path | Array, which: int) -> Array:
     """A corner of the photograph with a border that the model's own centre crop takes off again."""
-    whole = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+    whole = Image.open(picture) if isinstance(picture, Path) else Image.fromarray(picture)
     square = whole.convert("RGB").resize((RESIZED, RESIZED), Image.Resampling.BICUBIC)
     left, top = (which % 2) * (RESIZED - CUT), (which // 2) * (RESIZED - CUT)
     stretched = square.crop((left, top, left + CUT, top + CUT)).resize((CARD_CROP,) * 2, Image.Resampling.BICUBIC)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import auditkit
 from auditkit.data.bundles import open_bundle
-from auditkit.model.preprocessing import as_picture, pixels
+from auditkit.model.preprocessing import pixels
 from auditkit.model.signature import to_probabilities
 from benchmarks.paper import __main__ as script
 from benchmarks.paper import claims, cost, differences, imagenet, objective, order, precision, published, settling, work
@@ -150,9 +150,9 @@ def test_the_loss_of_masks_is_what_learning_minimises(assets: Path, tmp_path: Pa
     masks.add([images.ids[1]], [4], striped[None])
     maps = open_bundle(tmp_path / "masks")
     found = objective.losses(study, maps, maps, tv=0.01)
-    rows = model.preprocess([pool.read(place) for place in range(work.POOL)])
-    rows += striped * (model.preprocess([images.read(1)]) - rows)
-    seen = model.probabilities([images.read(0)])[0, 3], to_probabilities(model.scores(rows), "logits")[:, 4]
+    rows = model.preprocess([pool.images[place] for place in range(work.POOL)])
+    rows += striped * (model.preprocess([images.images[1]]) - rows)
+    seen = model.probabilities([images.images[0]])[0, 3], to_probabilities(model.scores(rows), "logits")[:, 4]
     assert found["area"] == pytest.approx([1, 0.75])
     assert found["loss"][0] == pytest.approx(-np.log(seen[0]) + 1, abs=1e-5)
     assert found["loss"][1] == pytest.approx(-np.log(seen[1]).mean() + 0.01 * 32 * 31 * 0.25 + 0.75, abs=1e-5)
@@ -187,7 +187,7 @@ def test_a_corner_is_what_the_network_sees(assets: Path) -> None:
     photograph = np.random.default_rng(1).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     square = Image.fromarray(photograph).resize((256, 256), Image.Resampling.BICUBIC)
     wanted = square.crop((76, 0, 256, 180)).resize((224, 224), Image.Resampling.BICUBIC)
-    seen = pixels(model.card, as_picture(work._corner(photograph, 1), 3))
+    seen = pixels(model.card, work._corner(photograph, 1))
     np.testing.assert_array_equal(seen, np.asarray(wanted))
 
 

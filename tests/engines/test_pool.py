@@ -26,7 +26,7 @@ def square(unit: int, _device: object, _tick: Tick) -> int:
 
 
 def shape(images: Dataset, _unit: int, _device: object, _tick: Tick) -> tuple[int, int]:
-    return len(images), len(images.read(0))
+    return len(images), len(images.images[0])
 
 
 class FakeProcess:

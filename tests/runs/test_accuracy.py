@@ -1,7 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +11,27 @@ from auditkit.model import card as cards
 from auditkit.runs import inspection
 
 Array = np.ndarray[Any, Any]
-SIGNATURE = SimpleNamespace(height=8, width=8, channels=3, dtype="float32", class_names=(), kind="probabilities")
+SIGNATURE = SimpleNamespace(
+    height=8,
+    width=8,
+    channels=3,
+    dtype="float32",
+    layout="NHWC",
+    class_names=(),
+    kind="probabilities",
+)
+
+
+class Inputs(NamedTuple):
+    """Pictures that were prepared as a preset says."""
+
+    preset: str
+    pictures: Array
+
+
+@pytest.fixture(autouse=True)
+def _inputs_name_their_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "normalised", lambda card, pixels, *_form: Inputs(card.origin.preset, pixels))
 
 
 class Told:
@@ -21,13 +41,10 @@ class Told:
         self.right, self.asked, self.signature = right, 0, SIGNATURE
         self.card = cards.from_preset(own, SIGNATURE)  # type: ignore[arg-type]
 
-    def preprocess(self, pictures: list[Array]) -> Array:
-        return np.stack(pictures)
-
-    def scores(self, pictures: Array) -> Array:
-        self.asked += len(pictures)
-        known = self.right[self.card.origin.preset]
-        return np.array([[0.1, 0.9] if known[int(picture[0, 0, 0])] else [0.9, 0.1] for picture in pictures])
+    def scores(self, inputs: Inputs) -> Array:
+        self.asked += len(inputs.pictures)
+        known = self.right[inputs.preset]
+        return np.array([[0.1, 0.9] if known[int(picture[0, 0, 0])] else [0.9, 0.1] for picture in inputs.pictures])
 
 
 def images(count: int) -> Dataset:
@@ -90,7 +107,7 @@ def test_hopeless_presets_cost_little() -> None:
 def test_ties_of_scores_are_no_hits_in_five() -> None:
     """A model that gives every label the same score has the right one at the place where it stands."""
     model = Told({}, "tf")
-    model.scores = lambda pictures: np.full((len(pictures), 10), 0.1)  # type: ignore[method-assign]
+    model.scores = lambda inputs: np.full((len(inputs.pictures), 10), 0.1)  # type: ignore[method-assign]
     labelled = replace(images(10), labels=np.arange(10))
     accuracy = inspection.try_presets(model, labelled, lambda _: None).accuracy  # type: ignore[arg-type]
     assert (accuracy.top1, accuracy.top5) == (0.1, 0.5)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import auditkit
 from auditkit.data.bundles import HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.metrics.curves import parse_steps
 from auditkit.model.classifier import AnyClassifier
-from auditkit.model.preprocessing import opened
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.pictures.gallery import LONGEST, showcase
@@ -98,8 +98,8 @@ def test_a_label_without_a_map_is_left_out(tmp_path: Path) -> None:
 def test_tiny_pictures_are_kept_pixel_for_pixel(given: Given, tmp_path: Path) -> None:
     model, images, maps, _ = given
     for one in shown(given, tmp_path):
-        seen = np.asarray(images.read(images.ids.index(one["image"])))
-        drawn = {key: np.asarray(opened(tmp_path / file).convert("RGB")) for key, file in one["pictures"].items()}
+        seen = images.images[images.ids.index(one["image"])]
+        drawn = {key: np.asarray(Image.open(tmp_path / file).convert("RGB")) for key, file in one["pictures"].items()}
         assert all(file.endswith(".png") for file in one["pictures"].values())
         assert np.array_equal(drawn["image"], seen)
         values = maps.get(one["image"], one["label"])
@@ -116,7 +116,8 @@ def test_large_pictures_are_made_small_and_photographs_are_jpegs(tmp_path: Path)
         kinds = {key: Path(file).suffix for key, file in one["pictures"].items()}
         assert kinds == {"image": ".jpg", "map": ".png", "kept": ".jpg"}
         for file in one["pictures"].values():
-            assert max(opened(tmp_path / "gallery" / file).size) == LONGEST
+            with Image.open(tmp_path / "gallery" / file) as picture:
+                assert max(picture.size) == LONGEST
 
 
 def test_the_same_run_gives_the_same_bytes_and_old_pictures_go(given: Given, tmp_path: Path) -> None:

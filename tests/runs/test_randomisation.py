@@ -273,7 +273,7 @@ def test_the_figure_is_the_rank_correlation_of_the_two_maps(linear: Any, tmp_pat
     bundle = made(linear, tmp_path)
     found = measured(linear, bundle)
     fresh, _ = randomised(model.file.proto, layers(model.file.proto, "y"), seed=0)
-    shown = model.preprocess([images.read(index) for index in range(12)])
+    shown = model.preprocess([images.images[index] for index in range(12)])
     labels = model.predict(shown).argmax(axis=1)  # of the true model
     weights = tensors(fresh)["w"].T.reshape(4, 3, 8, 8)
     maps = [(weights[label] * row).sum(axis=0) for label, row in zip(labels, shown, strict=True)]
@@ -441,7 +441,7 @@ def test_constant_maps_of_the_true_model_are_left_out(linear: Any, tmp_path: Pat
 
 def test_images_without_a_map_for_the_prediction_are_left_out(linear: Any, tmp_path: Path) -> None:
     model, images = linear
-    predicted = model.predict([images.read(index) for index in range(12)]).argmax(axis=1)
+    predicted = model.predict([images.images[index] for index in range(12)]).argmax(axis=1)
     listed = replace(asked(), labels=str(int(predicted[0])))
     found = measured(linear, explain(model, images, listed, tmp_path / "maps"), what=listed)
     alike = int((predicted == predicted[0]).sum())

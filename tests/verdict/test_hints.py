@@ -51,7 +51,7 @@ def _maps(images: Dataset, folder: Path, change: hints.Change) -> HeatmapSet:
     """Maps of three labels of each image, changed."""
     bundle = auditkit.Bundle(folder)
     for position, image in enumerate(images.ids):
-        best = int(MODEL.probabilities([images.read(position)]).argmax())
+        best = int(MODEL.probabilities([images.images[position]]).argmax())
         labels = sorted({best, (best + 5) % TILES**2, (best + 10) % TILES**2})
         made = change({label: _tile(label) for label in labels})
         bundle.add([image] * len(made), list(made), np.stack(list(made.values())))

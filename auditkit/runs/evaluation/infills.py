@@ -67,7 +67,7 @@ class Infills:
         """The picture of an infill `image:FILE`."""
         if name not in self._decoded:
             try:
-                pixels = preprocessing.pixels(self.card, preprocessing.opened(self.files[name]))
+                pixels = preprocessing.pixels(self.card, self.files[name])
             except BadInput as error:
                 raise BadInput(f"infill {name}: {error}") from None
             self._decoded[name] = self._input(pixels)
