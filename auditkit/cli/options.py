@@ -215,9 +215,11 @@ class ModelOptions:
         """The classifier in an ONNX file, its images, at most `limit` of them, and the images to fill in with."""
         from auditkit.data.dataset import Dataset
         from auditkit.engines.start import Workers
+        from auditkit.model import decoder
         from auditkit.runs.inspection import at_own_size
 
         settings, opening = self.settings(), self.opening()
+        decoder.start_for(images)
         classifier = self._opened(model, opening, settings)
         classes = (classifier.signature.classes, classifier.card.names)
         dataset = Dataset.open(images, *classes)

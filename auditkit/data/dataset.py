@@ -173,12 +173,15 @@ class Dataset(Listing):
         """The first images in that order."""
         return self.select(self.order(seed)[:count])
 
-    def digest(self) -> str:
-        """SHA256 over the ids, labels, boxes and groups, and over the content of all images and masks."""
+    def digest(self, *, fresh: bool = False) -> str:
+        """SHA256 over the ids, labels, boxes and groups, and over the content of all images and masks.
+
+        If `fresh`, their files are read, whatever is remembered of them.
+        """
         digest = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogateescape"))
         for facts in (self.labels, self.boxes):
             digest.update(b"none" if facts is None else facts.astype(np.float64).tobytes())
-        for content in self._contents():
+        for content in self._contents(fresh):
             digest.update(content)
         for name, values in self.groups.items():
             digest.update("\0".join((name, *values)).encode("utf-8", "surrogateescape"))
@@ -198,17 +201,16 @@ class Dataset(Listing):
         """SHA256 of each image's file, or of its pixels."""
         if self.has_files:
             return file_digests([*self.images])
-        pictures = map(self.read, range(len(self)))
-        return [hashlib.sha256(np.asarray(picture).tobytes()).digest() for picture in pictures]
+        return [hashlib.sha256(np.asarray(image).tobytes()).digest() for image in self.images]
 
-    def _contents(self) -> Iterator[bytes]:
+    def _contents(self, fresh: bool) -> Iterator[bytes]:
         if self.file is not None:
-            yield from file_digests([self.file])
+            yield from file_digests([self.file], fresh=fresh)
         elif self.has_files:
             files = [*self.images]
             if self.masks is not None:  # an image without a mask is hashed in its place: each mask keeps its position
                 files += [mask or image for mask, image in zip(self.masks, self.images, strict=True)]
-            yield from file_digests(files)
+            yield from file_digests(files, fresh=fresh)
         else:
             for position in range(len(self)):
                 mask = self.mask(position)

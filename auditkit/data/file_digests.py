@@ -1,7 +1,9 @@
 """SHA256 of files, kept from one run to the next, so that resuming does not read every image again.
 
-A digest is used again only while the file's path, size, time of change and time of its last status change are the
-same. The cache is the user's own; if it cannot be used, files are read.
+A digest is used again only while the file's path, device, inode, size, time of change and time of its last status
+change are the same, and only where nobody but the kernel sets the last of these: on a local disk. A file system of
+another machine, a process or an image (a loop device, or what is mounted read-only) can show other content with the
+same times. The cache is the user's own; if it cannot be used, files are read.
 """
 
 import hashlib
@@ -21,7 +23,13 @@ _SETTLED_NS = 2 * 10**9  # a file that changed later than this may change again 
 _TABLE = "digests (path BLOB PRIMARY KEY, version TEXT, sha256 BLOB)"
 _FACTS = "facts (key TEXT PRIMARY KEY, fact TEXT)"
 
-FileVersion = tuple[str, int, int, int]  # path, size, time of change and of status change in nanoseconds
+_MOUNTS = Path("/proc/self/mountinfo")  # on Linux; elsewhere nothing is known of mounts, and nothing is remembered
+# Overlays are not among them: their lower layers may be images.
+_LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "tmpfs", "xfs", "zfs"})
+_LOOP_DEVICES = 7  # their major number
+
+# Path, device, inode, size, time of change and of status change in nanoseconds.
+FileVersion = tuple[str, int, int, int, int, int]
 _digests: dict[FileVersion, bytes] = {}  # that this process knows
 
 
@@ -31,13 +39,36 @@ def file_version(path: Path) -> FileVersion | None:
         status = path.stat()
     except OSError:
         return None
-    return str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return str(path.absolute()), status.st_dev, status.st_ino, status.st_size, *times
 
 
-def file_digests(paths: Sequence[Path]) -> list[bytes]:
-    """SHA256 of each file, or UNREADABLE."""
+def local_devices() -> frozenset[int]:
+    """The devices of mounted file systems on which a file cannot change without its times, as far as is known."""
+    try:
+        lines = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    local: dict[int, bool] = {}
+    for line in lines:
+        mount, _, file_system = line.partition(" - ")
+        major, minor = map(int, mount.split()[2].split(":"))
+        kind, *_, options = file_system.split()
+        trusted = kind in _LOCAL and major != _LOOP_DEVICES and "rw" in options.split(",")
+        device = os.makedev(major, minor)
+        local[device] = local.get(device, True) and trusted
+    return frozenset(device for device, trusted in local.items() if trusted)
+
+
+def file_digests(paths: Sequence[Path], *, fresh: bool = False) -> list[bytes]:
+    """SHA256 of each file, or UNREADABLE; if `fresh`, every file is read, whatever is remembered."""
     versions = [file_version(path) for path in paths]
-    _digests.update(_load([version for version in versions if version is not None and version not in _digests]))
+    known = [version for version in versions if version is not None]
+    if fresh:
+        for version in known:
+            _digests.pop(version, None)
+    else:
+        _digests.update(_load([version for version in known if version not in _digests]))
 
     def digest(path: Path, version: FileVersion | None) -> bytes:
         if version is not None and version in _digests:
@@ -57,16 +88,18 @@ def file_digests(paths: Sequence[Path]) -> list[bytes]:
     return digests
 
 
-def remembered(about: str, files: Sequence[Path], compute: Callable[[], str]) -> str:
-    """What `compute` finds out about files, which are not read again while none of them has changed."""
-    begin, versions = time.time_ns(), [file_version(path) for path in files]
+def remembered(about: str, files: Sequence[Path], compute: Callable[[], str], *, fresh: bool = False) -> str:
+    """What `compute` finds out about files, which are not read again while none has changed, unless `fresh`."""
+    begin, versions, devices = time.time_ns(), [file_version(path) for path in files], local_devices()
+    on_disk = all(version is not None and version[1] in devices for version in versions)
     key = hashlib.sha256(json.dumps([about, versions]).encode()).hexdigest()
-    with unusable(), opened_table(_FACTS) as database:
-        row = database.execute("SELECT fact FROM facts WHERE key = ?", (key,)).fetchone()
-        if row is not None:
-            return str(row[0])
+    if on_disk and not fresh:
+        with unusable(), opened_table(_FACTS) as database:
+            row = database.execute("SELECT fact FROM facts WHERE key = ?", (key,)).fetchone()
+            if row is not None:
+                return str(row[0])
     fact = compute()
-    if all(version is not None and max(version[2:]) < begin - _SETTLED_NS for version in versions):
+    if on_disk and all(version is not None and max(version[4:]) < begin - _SETTLED_NS for version in versions):
         with unusable(), opened_table(_FACTS) as database:
             database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, fact))
     return fact
@@ -74,6 +107,8 @@ def remembered(about: str, files: Sequence[Path], compute: Callable[[], str]) ->
 
 def _load(versions: Sequence[FileVersion]) -> dict[FileVersion, bytes]:
     known: dict[FileVersion, bytes] = {}
+    devices = local_devices()
+    versions = [version for version in versions if version[1] in devices]
     if not versions:
         return known
     with unusable(), opened_table(_TABLE) as database:
@@ -88,8 +123,11 @@ def _load(versions: Sequence[FileVersion]) -> dict[FileVersion, bytes]:
 def _save(digests: dict[FileVersion, bytes]) -> None:
     if not digests:
         return
-    settled = time.time_ns() - _SETTLED_NS
-    rows = [(os.fsencode(version[0]), str(version[1:]), digest) for version, digest in digests.items()
-            if max(version[2:]) < settled]  # fmt: skip
+    settled, devices = time.time_ns() - _SETTLED_NS, local_devices()
+    rows = [
+        (os.fsencode(version[0]), str(version[1:]), digest)
+        for version, digest in digests.items()
+        if version[1] in devices and max(version[4:]) < settled
+    ]
     with unusable(), opened_table(_TABLE) as database:
         database.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?, ?)", rows)

@@ -16,7 +16,7 @@ from auditkit.graph.dequantise import is_quantised
 from auditkit.graph.gradient import Missing, missing_rules
 from auditkit.metrics.statistics import share_interval
 from auditkit.model import card as cards
-from auditkit.model import passes
+from auditkit.model import decoder, passes
 from auditkit.model.card import Card, to_toml
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier, Opening, open_file
 from auditkit.model.device import CPU, sums_may_overflow
@@ -146,6 +146,8 @@ def inspect(
     path: Path, opening: Opening, settings: Settings, images: Path | None = None, progress: Progress = silent
 ) -> Inspection:
     """What a model file is; with labelled images, also how accurate it is and whether its card can be right."""
+    if images is not None:
+        decoder.start_for(images)
     model = open_file(path, opening, settings)
     warnings, accuracy, trial, notes = tuple[str, ...](), None, None, tuple[str, ...]()
     if images is not None:

@@ -16,6 +16,7 @@ from auditkit.errors import BadInput
 from auditkit.model.card import Card
 from auditkit.model.pictures import as_picture
 from auditkit.model.preprocessing import pixels
+from tests.support import mounts
 
 CARD = Card((3, 4), None, "center", "bicubic", "RGB", 1.0, (0.0,) * 3, (1.0,) * 3, (0.0,) * 3)
 
@@ -276,6 +277,7 @@ def test_another_process_hashes_again_only_what_has_changed(tmp_path: Path, monk
     _picture(files[0], 1)
     _picture(files[1], 2)
     monkeypatch.setattr(file_digests, "_SETTLED_NS", 0)
+    mounts.pretend(monkeypatch, tmp_path)
     expected = [*(hashlib.sha256(file.read_bytes()).digest() for file in files[:2]), file_digests.UNREADABLE]
     assert file_digests.file_digests(files) == expected
     monkeypatch.setattr(file_digests, "_digests", {})  # as in another process

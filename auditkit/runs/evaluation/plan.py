@@ -210,12 +210,14 @@ def unit_keys(
     return keys
 
 
-def bundle_digest(bundle: HeatmapSet) -> str:
-    """Digest of a bundle's header and maps; the order and the files they were written in do not matter."""
+def bundle_digest(bundle: HeatmapSet, *, fresh: bool = False) -> str:
+    """Digest of a bundle's header and maps; the order and the files they were written in do not matter.
+
+    If `fresh`, the maps are read, whatever is remembered of their files.
+    """
     header = json.dumps(to_json(bundle.header), sort_keys=True)
-    return remembered(
-        f"bundle digest {header} {bundle.entries_digest()}", bundle.files(), lambda: _digest(bundle, header)
-    )
+    about = f"bundle digest {header} {bundle.entries_digest()}"
+    return remembered(about, bundle.files(), lambda: _digest(bundle, header), fresh=fresh)
 
 
 def _digest(bundle: HeatmapSet, header: str) -> str:

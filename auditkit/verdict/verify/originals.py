@@ -217,11 +217,11 @@ def _images(
         return None
     taken = recorded.results.run.taken
     if taken is not None:
-        originals.compare(f"the set of images {path}", images.digest(), taken.digest)
+        originals.compare(f"the set of images {path}", images.digest(fresh=True), taken.digest)
         images = images.sample(about.count, recorded.settings.seed)
     elif recorded.results.policy is None and about.count < len(images):  # an evaluation of some of them
         images = images.sample(about.count)
-    originals.compare(f"the set of images {path}", images.digest(), about.digest)
+    originals.compare(f"the set of images {path}", images.digest(fresh=taken is None), about.digest)
     originals.compare_name("the images", path, about.source, "give --images under that name")
     if model is None:
         return None
@@ -268,7 +268,7 @@ def _pool(
     if pool is None or model is None:
         return None
     for digest in digests:
-        originals.compare(f"the pool {path}", pool.digest(), digest)
+        originals.compare(f"the pool {path}", pool.digest(fresh=True), digest)
     if results.run.pool_path is not None:
         originals.compare_name("the pool", path, results.run.pool_path, "give --pool under that name")
     return pool
@@ -286,7 +286,7 @@ def _bundle(originals: OpenedOriginals, recorded: RecordedRun, locations: Origin
     if bundle is None:
         return None
     if name in run.bundles:
-        digest = originals.attempt(lambda: bundle_digest(bundle))
+        digest = originals.attempt(lambda: bundle_digest(bundle, fresh=True))
         if digest is not None:
             originals.compare(f"the bundle {path}", digest, run.bundles[name])
     if name in run.bundle_paths:
