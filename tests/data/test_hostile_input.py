@@ -3,8 +3,10 @@
 import json
 import os
 import socket
+import struct
 import sys
 import time
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -146,6 +148,75 @@ def test_packed_zeros_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(np.lib.format, "read_array", lambda *_args, **_more: pytest.fail("data was read"))
     with pytest.raises(BadInput, match=r"arrays have 614,800 bytes, at most 600,000 are read; give a folder"):
         Dataset.open(tmp_path / "s.npz", 2)
+
+
+def _listing(path: Path, members: int, *, zip64: bool = True) -> Path:
+    """An .npz that lists one empty member so many times."""
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 3, 20, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0) + b"a.npy"
+    first = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 5, 0) + b"a.npy"
+    size, start = members * len(entry), len(first)
+    end_64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, members, members, size, start)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, start + size, 1)
+    counts = (0xFFFF, 0xFFFF) if zip64 else (members, members)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, *counts, size, start, 0)
+    with path.open("wb") as stream:
+        stream.write(first)
+        stream.write(entry * members)
+        stream.write((end_64 + locator if zip64 else b"") + end)
+    return path
+
+
+def test_two_million_members_are_counted_and_not_read(tmp_path: Path) -> None:
+    path = _listing(tmp_path / "s.npz", 2_000_000)
+    tracemalloc.start()
+    began = time.process_time()
+    with pytest.raises(BadInput, match=r"has 2,000,000 members, listed in 102,000,000 bytes; at most 1,000 are read"):
+        Dataset.open(path, 2)
+    assert time.process_time() - began < 1
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("zip64", [False, True])
+def test_the_list_of_members_is_short(tmp_path: Path, zip64: bool) -> None:
+    path = _listing(tmp_path / "s.npz", 1_000, zip64=zip64)
+    with pytest.raises(BadInput, match="has no array 'images'"):
+        Dataset.open(path, 2)
+    path = _listing(tmp_path / "s.npz", 1_001, zip64=zip64)
+    with pytest.raises(BadInput, match=r"it has 1,001 members, listed in 51,051 bytes; at most 1,000 are read"):
+        Dataset.open(path, 2)
+
+
+def test_the_end_of_an_npz_is_as_numpy_writes_it(tmp_path: Path) -> None:
+    """Readers of other ends disagree on where the list of members begins."""
+    np.savez(tmp_path / "s.npz", images=np.zeros((1, 4, 4, 3), np.uint8))
+    content = (tmp_path / "s.npz").read_bytes()
+    (tmp_path / "s.npz").write_bytes(content[:-2] + b"\1\0" + b"c")
+    with pytest.raises(BadInput, match="ends in a comment, which numpy does not write; save it again with numpy"):
+        Dataset.open(tmp_path / "s.npz", 2)
+    path = _listing(tmp_path / "s.npz", 10)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"PK\6\6", b"PK\6\5"))
+    with pytest.raises(BadInput, match="its end is damaged"):
+        Dataset.open(path, 2)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_npz_is_packed_as_numpy_packs(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "s.npz", "w", method) as archive, archive.open("images.npy", "w") as stream:
+        np.save(stream, np.zeros((1, 4, 4, 3), np.uint8))
+    with pytest.raises(BadInput, match="'images' is packed as numpy does not pack; save it again"):
+        Dataset.open(tmp_path / "s.npz", 2)
+
+
+def test_a_sparse_npz_is_refused(tmp_path: Path) -> None:
+    path = _listing(tmp_path / "s.npz", 1)
+    content = path.read_bytes()
+    with path.open("wb") as stream:
+        stream.seek(2**30)
+        stream.write(content)
+    with pytest.raises(BadInput, match="hardly any of its bytes are on the disk"):
+        Dataset.open(path, 2)
 
 
 @pytest.mark.parametrize("shape", [(2, 0, 4, 3), (2, 4, 0, 3)])
