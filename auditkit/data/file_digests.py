@@ -24,8 +24,8 @@ _TABLE = "digests (path BLOB PRIMARY KEY, version TEXT, sha256 BLOB)"
 _FACTS = "facts (key TEXT PRIMARY KEY, fact TEXT)"
 
 _MOUNTS = Path("/proc/self/mountinfo")  # on Linux; elsewhere nothing is known of mounts, and nothing is remembered
-# Overlays are not among them: their lower layers may be images.
-_LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "tmpfs", "xfs", "zfs"})
+# Overlays are not among them, since their lower layers may be images, and btrfs numbers its devices otherwise.
+_LOCAL = frozenset({"ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"})
 _LOOP_DEVICES = 7  # their major number
 
 # Path, device, inode, size, time of change and of status change in nanoseconds.
