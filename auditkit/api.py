@@ -27,7 +27,7 @@ from auditkit.runs.explain import Explanation
 from auditkit.runs.folder.examination import Examination
 from auditkit.runs.folder.figures import Taking
 from auditkit.runs.folder.results import Results
-from auditkit.runs.inspection import at_own_size
+from auditkit.runs.inspection import at_own_size, settle_preprocessing
 from auditkit.runs.summary.summarise import Summary
 from auditkit.verdict import audit as auditing
 from auditkit.verdict.policy_file import read_policy
@@ -143,6 +143,7 @@ def _open(
         opened = load(model, preset=preset, size=size)
         dataset = _open_images(opened, images)
         opened = at_own_size(opened, dataset, lambda own: load(model, preset=preset, size=own))
+        settle_preprocessing(opened, dataset)
         return opened, dataset, None if pool is None else _open_images(opened, pool)
     for name, value in (("size", size), ("preset", preset)):
         if value is not None:

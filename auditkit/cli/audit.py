@@ -112,7 +112,7 @@ def audit(
     Store(folder).require_usable()
     if baseline is not None:
         require_readable(baseline)
-    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool)
+    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, quiet=quiet)
     request, output = replace(request, pool=infill_pool), Output(dry_run, as_json, quiet)
     audits.require_startable(classifier, dataset, request, folder)
     units_of(classifier, dataset, request.evaluation, part)  # refuses too many shards before anything is written

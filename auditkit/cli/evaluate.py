@@ -77,7 +77,7 @@ def evaluate(
     part = None if shard is None else Shard.parse(shard)
     Store(out).require_usable()
     bundles = runs.open_bundles(heatmaps or [])
-    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
+    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit, quiet=quiet)
     count, schedule = sum(map(len, runs.units_of(classifier, dataset, settings, part))), None
     if dry_run or not out.exists():
         output = plans.Output(dry_run, as_json, quiet)

@@ -48,7 +48,7 @@ def examine(
     explanation = Explanation(method, "top1", options.method_options(option, None), seed)
     explanation.resolved()  # refuses unknown options before the model is opened
     Store(out).require_usable()
-    classifier, dataset, _ = model_options.open_with_images(model, images, None, limit)
+    classifier, dataset, _ = model_options.open_with_images(model, images, None, limit, quiet=quiet)
     schedule = None
     if dry_run or not out.exists():
         output = plans.Output(dry_run, as_json, quiet)

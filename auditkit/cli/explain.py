@@ -57,7 +57,7 @@ def explain(
         raise BadInput(f"--pictures {pictures} is a file; name a folder.")
     part = None if shard is None else Shard.parse(shard)
     require_resumable(out)
-    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit)
+    classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, limit, quiet=quiet)
     explanation = request.adapted_to(classifier)
     console.print_notes(explanation.notes, quiet)
     count, schedule = len(runs.share_of(classifier, dataset, explanation, part)), None

@@ -16,12 +16,14 @@ _INSTEAD = {"label_specificity": "relevance_gain"}  # where the first was not as
 def print_last_screen(results: "Results", out: Path, *, verbose: bool = False) -> None:
     """Print what an audit found; identifiers of checks only if `verbose`."""
     from auditkit.report import answers, sections
+    from auditkit.report.notices import notices
 
     shown = sections.with_tested_intervals(results)
     faithful, relying = answers.faithful(shown), answers.relies_on(shown)
     taken = [("images", sections.taken(results))] if results.run.taken else []
     console.print_fields([
         (faithful.word.word.upper(), f"{answers.FAITHFUL} {faithful.text}"), *taken,
+        *((notice.title.lower(), notice.text) for notice in notices(results)),
         *((reason.word.word.lower(), f"{reason.text} {reason.figures}") for reason in faithful.reasons
           if reason.word.tone != "pass"),
         ("how sure", faithful.sure),

@@ -210,13 +210,18 @@ class ModelOptions:
         return classifier
 
     def open_with_images(
-        self, model: Path, images: Path, pool: Path | None, limit: int | None = None
+        self, model: Path, images: Path, pool: Path | None, limit: int | None = None, *, quiet: bool = False
     ) -> "tuple[OnnxClassifier, Dataset, Dataset | None]":
-        """The classifier in an ONNX file, its images, at most `limit` of them, and the images to fill in with."""
+        """The classifier in an ONNX file, its images, at most `limit` of them, and the images to fill in with.
+
+        If nobody stated the preprocessing, it is assumed, and a warning says so.
+        """
+        from auditkit.cli.progress import shown
         from auditkit.data.dataset import Dataset
         from auditkit.engines.start import Workers
         from auditkit.model import decoder
-        from auditkit.runs.inspection import at_own_size
+        from auditkit.model.card import STATE_IT
+        from auditkit.runs.inspection import at_own_size, settle_preprocessing
 
         settings, opening = self.settings(), self.opening()
         decoder.start_for(images)
@@ -224,6 +229,10 @@ class ModelOptions:
         classes = (classifier.signature.classes, classifier.card.names)
         dataset = Dataset.open(images, *classes)
         classifier = at_own_size(classifier, dataset, lambda size: self._opened(model, opening.at(size), settings))
+        with shown("trying presets", quiet=quiet) as progress:
+            settle_preprocessing(classifier, dataset, progress)
+        if classifier.card.origin.assumed:
+            typer.echo(f"warning: {classifier.card.origin.assumption} {STATE_IT}", err=True)
         Workers(self.workers, self.engine).serve(classifier)
         if limit is not None and limit < len(dataset):
             dataset = dataset.sample(limit)

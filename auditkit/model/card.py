@@ -40,6 +40,20 @@ _MID_RANGE = 127.5  # of pixel values 0 to 255
 _MOST_SIDE = 65536  # pixels of a side that a card may ask for
 
 Numbers = tuple[float, ...]
+Assumed = Literal["assumed", "assumed, by accuracy"]  # why a preset was taken that nobody stated
+_REASONS: dict[Assumed, str] = {
+    "assumed": "nobody stated it",
+    "assumed, by accuracy": "nobody stated it, and the model predicts the given labels best with this preset",
+}
+STATE_IT = "State it with --preset NAME or --card FILE, or write a card with auditkit inspect MODEL --write-card."
+
+
+def assumption(source: str, assumed: Assumed | None) -> str:
+    """A sentence about preprocessing that was assumed; empty where somebody stated it."""
+    if assumed is None:
+        return ""
+    preset = source.removesuffix(f" ({assumed})")
+    return f"The preprocessing is assumed to be {preset}: {_REASONS[assumed]}. Every figure rests on this guess."
 
 
 @dataclass(frozen=True)
@@ -48,12 +62,17 @@ class Origin:
 
     file: Path | None = None
     preset: str | None = None
-    assumed: Literal["", "assumed", "assumed, by accuracy"] = ""  # empty where the user named the preset
+    assumed: Assumed | None = None  # None: the user stated the preset, or the model takes pixels as they are
 
     def __str__(self) -> str:
         if self.preset is None:
             return str(self.file or "")
         return f"preset {self.preset} ({self.assumed})" if self.assumed else f"preset {self.preset}"
+
+    @property
+    def assumption(self) -> str:
+        """A sentence about a preset that nobody stated; empty where somebody did."""
+        return assumption(str(self), self.assumed)
 
 
 @dataclass(frozen=True)

@@ -307,20 +307,20 @@ def _card(card_file: CardFile | None, opening: Opening, signature: Signature) ->
 
 
 def _stated_card(card_file: CardFile | None, opening: Opening, signature: Signature) -> Card:
-    """The card of the file or the preset; without either, the one that is usual."""
+    """The card of the file or the preset; without either, the one that is usual.
+
+    A model of whole pixels takes them as they are, so that nothing is assumed.
+    """
     if card_file is not None:
         return card_file.card(signature)
     if opening.preset is not None:
         card = cards.from_preset(opening.preset, signature)
         cards.check_fits(card, signature, f"preset {opening.preset}")
         return card
-    assumed = "imagenet" if signature.channels == 3 else "unit"
     if signature.dtype == "uint8":
-        assumed = "none"
-    warning = f"there is no card; preset '{assumed}' is assumed. Write one with: auditkit inspect MODEL --write-card"
-    card = cards.from_preset(assumed, signature)
-    origin = cards.Origin(preset=assumed, assumed="assumed")
-    return replace(card, origin=origin, warnings=(*card.warnings, warning))
+        return cards.from_preset("none", signature)
+    usual = "imagenet" if signature.channels == 3 else "unit"
+    return replace(cards.from_preset(usual, signature), origin=cards.Origin(preset=usual, assumed="assumed"))
 
 
 def _from_callable(function: Classify, opening: Opening, settings: Settings) -> CallableClassifier:

@@ -8,7 +8,7 @@ from auditkit.report import examination as relies
 from auditkit.report import groups, sections, wording
 from auditkit.report.formatting import count, name, prose, sentence
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, STATUSES
-from auditkit.runs.folder.results import CheckResult, Results
+from auditkit.runs.folder.results import PREPROCESSING, CheckResult, Results
 from auditkit.runs.summary.wording import remark, source_text
 
 FAITHFUL, RELIES_ON = "Are the heatmaps faithful?", "What does the model rely on?"
@@ -61,8 +61,15 @@ def faithful(results: Results) -> Answer:
     text = _VERDICTS.get(results.verdict or "", "This verdict is not known: {policy}.").format(policy=policy)
     if not results.verdict:
         text = "Not judged. No policy was applied, so the metrics have no verdict."
-    reasons = [_reason(check, results) for check in _deciding(results)]
+    elif _rests_on_a_guess(results):
+        text = f"Not settled. The preprocessing is a guess, so nothing decides about {policy}. This is not a pass."
+    reasons = [_reason(check, results) for check in _deciding(results) if check.id != PREPROCESSING]
     return Answer(wording.headline(results), text, reasons, _sure(results), _compared(results))
+
+
+def _rests_on_a_guess(results: Results) -> bool:
+    """Whether nothing is settled, and more images would not settle it."""
+    return results.verdict == "inconclusive" and results.subject.card_origin.assumed is not None
 
 
 def _deciding(results: Results) -> list[CheckResult]:
@@ -134,6 +141,8 @@ def _sure(results: Results) -> str:
         return f"{images}. {chance}"
     if results.verdict == "pass" and any(check.evidence for check in counted):
         return f"{images}. {_AT_MOST.format('do not meet the policy', 'pass')}"
+    if _rests_on_a_guess(results):
+        return f"{images}. As long as the preprocessing is a guess, more of them settle nothing."
     if any(check.id == "images" and check.status != "pass" for check in counted):
         return f"{images}, too few to decide."
     if results.verdict == "inconclusive":

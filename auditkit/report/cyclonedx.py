@@ -8,6 +8,7 @@ from auditkit.report import answers, groups, pipeline, sections, wording
 from auditkit.report.formatting import source
 from auditkit.report.identifiers import identifier, line
 from auditkit.report.load_run import Loaded
+from auditkit.report.notices import notices
 from auditkit.runs.folder.figures import MetricResult
 from auditkit.runs.folder.groups import GroupFigure
 from auditkit.runs.folder.results import ModelFile, Results
@@ -89,7 +90,8 @@ def _figure(figure: MetricResult | GroupFigure, group: str) -> _Object:
 def _considerations(results: Results) -> _Object:
     """What the figures may not be used to claim, what was not assessed, and gaps between groups."""
     missing = [f"Not assessed: {text}" for text in answers.not_assessed(results)]
-    limits: _Object = {"technicalLimitations": [line(text) for text in (*wording.limits(results), *missing)]}
+    texts = (*map(str, notices(results)), *wording.limits(results), *missing)
+    limits: _Object = {"technicalLimitations": [line(text) for text in texts]}
     gaps = [gap for gap in results.groups.gaps if gap.at_least] if results.groups else []
     if gaps:
         pairs = zip(gaps, groups.shown_gaps(results), strict=True)

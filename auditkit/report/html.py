@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from auditkit.metrics.table import METRICS, title
-from auditkit.report import answers, formatting, groups, norms, plots, sections, tables, wording
+from auditkit.report import answers, formatting, groups, norms, notices, plots, sections, tables, wording
 from auditkit.report import examination as relies
 from auditkit.report.chart_data import Rows, rows_of
 from auditkit.report.gallery_cards import cards
@@ -66,7 +66,8 @@ def _environment(folder: Path) -> Environment:
     environment.filters |= {"metric_title": title, "better": sections.better, "remark": remark,
                             "phrase": lambda metric: METRICS[metric].phrase}  # fmt: skip
     environment.globals |= {"interval": formatting.interval, "wording": wording, "sections": sections,
-                            "tables": tables, "headings": SECTIONS, "relies": relies, "answers": answers}  # fmt: skip
+                            "tables": tables, "headings": SECTIONS, "relies": relies, "answers": answers,
+                            "notices": notices}  # fmt: skip
     environment.tests["digest"] = tables.is_digest
     return environment
 

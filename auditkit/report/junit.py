@@ -9,6 +9,7 @@ from xml.etree import ElementTree as Xml
 from auditkit.report import pipeline, sections, wording
 from auditkit.report.formatting import name, visible
 from auditkit.report.load_run import Loaded
+from auditkit.report.notices import notices
 from auditkit.report.pipeline import Entry
 from auditkit.runs.folder.results import Results
 
@@ -29,7 +30,8 @@ def render_junit(loaded: Loaded) -> str:
         for what, value, _ in facts:
             Xml.SubElement(properties, "property", name=visible(f"{head}: {what}"), value=visible(value))
     suite.extend(cases)
-    lines = [f"Verdict: {wording.headline(results).word}", *map(_line, others), *results.limitations]
+    lines = [*map(str, notices(results)), f"Verdict: {wording.headline(results).word}", *map(_line, others)]
+    lines += results.limitations
     Xml.SubElement(suite, "system-out").text = visible("\n".join(lines))
     Xml.SubElement(suite, "system-err").text = visible("\n".join(sections.flags(results)))
     root = Xml.Element("testsuites")

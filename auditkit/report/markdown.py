@@ -7,6 +7,7 @@ from auditkit.metrics.table import title
 from auditkit.report import answers, groups, sections, tables, wording
 from auditkit.report.formatting import exact, interval, name, number, percent, signed, source, visible
 from auditkit.report.load_run import Loaded
+from auditkit.report.notices import notices
 from auditkit.report.tables import Cell
 from auditkit.runs.folder.results import CheckResult, Comparison, Results
 
@@ -44,6 +45,7 @@ def _head(results: Results) -> list[str]:
     faithful, relying = answers.faithful(results), answers.relies_on(results)
     return [
         f"# {'Audit' if results.policy else 'Evaluation'} of {plain(sections.subject_name(results))}",
+        *(f"> **{plain(notice.title)}.** {plain(notice.text)}" for notice in notices(results)),
         f"**{faithful.word.symbol} {plain(faithful.word.word)}.** {answers.FAITHFUL} {plain(faithful.text)}",
         _bullets(f"{reason.word.word}: {reason.text} {reason.figures}" for reason in faithful.reasons),
         plain(f"How sure: {faithful.sure}"), plain(f"Compared with: {faithful.compared}"),

@@ -13,6 +13,7 @@ from auditkit.report import answers, pipeline, sections, wording
 from auditkit.report.identifiers import identifier, line
 from auditkit.report.load_run import Loaded
 from auditkit.report.markdown import plain
+from auditkit.report.notices import notices
 from auditkit.report.pipeline import Entry
 from auditkit.runs.folder.names import RESULTS
 from auditkit.runs.folder.results import ModelFile
@@ -44,7 +45,8 @@ def render_oscal(loaded: Loaded) -> str:
 def _result(loaded: Loaded, title: str, started: str, ended: str) -> _Object:
     results, entries = loaded.results, pipeline.entries(loaded.results)
     decided = [entry for entry in entries if entry.status == "pass" or entry.outcome in pipeline.RED]
-    gaps = plain(" ".join(answers.not_assessed(results)))
+    gaps = " ".join(answers.not_assessed(results))
+    remarks = [*map(str, notices(results)), *([f"Not assessed: {gaps}"] if gaps else [])]
     component: _Object = {
         "uuid": identifier(loaded, "model"), "type": "software", "title": plain(sections.subject_name(results)),
         "description": "The audited model.", "status": {"state": "other", "remarks": "As it was given to the audit."},
@@ -64,7 +66,7 @@ def _result(loaded: Loaded, title: str, started: str, ended: str) -> _Object:
         },
         "observations": [_observation(loaded, entry, ended) for entry in entries],
         **({"findings": [_finding(loaded, entry) for entry in decided]} if decided else {}),
-        **({"remarks": f"Not assessed: {gaps}"} if gaps else {}),
+        **({"remarks": plain(" ".join(remarks))} if remarks else {}),
     }  # fmt: skip
 
 

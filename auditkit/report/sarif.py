@@ -15,6 +15,7 @@ from auditkit.report import pipeline, sections, wording
 from auditkit.report.formatting import visible
 from auditkit.report.load_run import Loaded
 from auditkit.report.markdown import plain
+from auditkit.report.notices import notices
 from auditkit.report.pipeline import VERDICT, Entry
 from auditkit.runs.folder.figures import Verdict
 from auditkit.runs.folder.names import RESULTS
@@ -128,7 +129,9 @@ def _invocation(results: Results, entries: Sequence[Entry]) -> _Object:
 
 
 def _notices(results: Results, entries: Sequence[Entry]) -> Iterator[_Object]:
-    """What a reader of the results must know: checks that broke down, images left out, flags."""
+    """What a reader of the results must know: notices, checks that broke down, images left out, flags."""
+    for notice in notices(results):
+        yield {"level": "warning", "message": _text(str(notice))}
     for entry in entries:
         if entry.status == "error":
             yield {"level": "error" if entry.outcome in pipeline.RED else "warning",

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.atomic_write import write_whole
 from auditkit.data.dataset import Dataset, Decoded, FailedImage
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.graph.dequantise import is_quantised
 from auditkit.graph.gradient import Missing, missing_rules
 from auditkit.metrics.statistics import share_interval
@@ -162,6 +163,9 @@ def inspect(
     missing = tuple(missing_rules(graph, model.signature.input, model.signature.output))
     if model.device is CPU and is_quantised(model.file.proto) and sums_may_overflow():
         warnings += (_OVERFLOW,)
+    origin = model.card.origin
+    if origin.assumed == "assumed":
+        warnings += (f"{origin.assumption} {cards.STATE_IT}",)
     warnings = (*model.signature.warnings, *warnings, *model.card.warnings)
     return Inspection(model, accuracy, trial, missing, model.signature.guesses + notes, warnings)
 
@@ -187,13 +191,14 @@ def _measure_accuracy(
     tick = progress(len(images) + min(SAMPLE, len(images)) * len(cards.PRESETS))
     trial, warnings = try_presets(model, images, tick), list[str]()
     accuracy = trial.accuracy
+    if not accuracy.n:
+        raise none_usable(len(trial.positions), accuracy.failed)
     if not trial.card_fits:
         name, *others = trial.presets
         better, alike = trial.presets[name], trial.alike(others)
         figures = f"{better.correct} of {better.n} right with preset '{name}', {accuracy.correct} with"
         if model.card.origin.assumed:
-            origin = cards.Origin(preset=name, assumed="assumed, by accuracy")
-            model.card, accuracy = replace(_preset(name, model), origin=origin), better
+            model.card, accuracy = _chosen_by_accuracy(name, model), better
             text = f"preset '{name}' was chosen by accuracy ({figures} the usual one); write a card to settle it"
         else:
             text = f"the card is probably wrong: {figures} {model.card.origin}"
@@ -207,12 +212,25 @@ def _measure_accuracy(
     return accuracy, trial, tuple(warnings)
 
 
+def settle_preprocessing(model: AnyClassifier, images: Dataset, progress: Progress = silent) -> None:
+    """Replace a preset that was assumed by one with which the model predicts more of the given labels."""
+    if not model.card.origin.assumed or images.labels is None:
+        return
+    with suppress(RuntimeFailure):  # the work itself says on which image the model fails
+        trial = try_presets(model, images, progress(min(SAMPLE, len(images)) * (1 + len(cards.PRESETS))))
+        if not trial.card_fits:
+            model.card = _chosen_by_accuracy(next(iter(trial.presets)), model)
+
+
+def _chosen_by_accuracy(name: str, model: AnyClassifier) -> Card:
+    origin = cards.Origin(preset=name, assumed="assumed, by accuracy")
+    return replace(_preset(name, model), origin=origin)
+
+
 def try_presets(model: AnyClassifier, images: Dataset, tick: Callable[[int], None]) -> PresetTrial:
     """The accuracy with the model's card and with the presets on some of the images."""
     positions = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     own = best = _accuracy_with_card(model, model.card, images, positions, tick)
-    if not own.n:
-        raise none_usable(len(positions), own.failed)
     candidates = dict[str, Accuracy]()
     for name in cards.PRESETS:
         card = replace(_preset(name, model), size=model.card.size)

@@ -15,7 +15,7 @@ from datetime import date
 from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import Severity, Verdict
-from auditkit.runs.folder.results import Results
+from auditkit.runs.folder.results import PREPROCESSING, Results
 from auditkit.runs.summary.samples import Samples
 from auditkit.runs.summary.wording import source_text
 from auditkit.verdict.checks import Finding, judge_check
@@ -148,7 +148,9 @@ def decide(findings: Sequence[Finding], of_policy: Sequence[Finding], level: Sev
     counted = [finding for finding in findings if _counts(finding, level)]
     failed = tuple(finding for finding in counted if finding.status == "fail")
     certain = any(finding.certain for finding in failed)
-    if certain or (failed and _mean_e_value(severe) >= DECISIVE):
+    # Maps may miss a limit because the model is shown inputs that it was not made for.
+    stated = all(finding.status == "pass" for finding in findings if finding.id == PREPROCESSING)
+    if certain or (failed and stated and _mean_e_value(severe) >= DECISIVE):
         return Decision("fail", failed, len(counted), tested=not certain)
     undecided = tuple(
         finding for finding in counted
@@ -206,7 +208,9 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
         return _because("No check of the policy could be judged", because)
     if any(finding.status == "fail" for finding in because):
         reason = _because(f"{len(because)} of {counted} checks failed or are undecided", because)
-        return f"{reason} With so many tests, a failure may still be chance; add images to settle it."
+        guess = next((finding.what_to_do for finding in because if finding.id == PREPROCESSING), "")
+        chance = "With so many tests, a failure may still be chance; add images to settle it."
+        return f"{reason} {guess or chance}"
     reason = _because(f"{len(because)} of {counted} checks {'is' if len(because) == 1 else 'are'} undecided", because)
     return " ".join(filter(None, (reason, _to_do(because))))
 

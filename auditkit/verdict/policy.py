@@ -12,7 +12,7 @@ from auditkit.metrics.betting import FEWEST_IMAGES
 from auditkit.metrics.table import title
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.figures import CONTROL, Severity
-from auditkit.runs.folder.results import SHIPPED, RecordedPolicy, RecordedSuppression
+from auditkit.runs.folder.results import PREPROCESSING, SHIPPED, RecordedPolicy, RecordedSuppression
 from auditkit.runs.summary.wording import source_text
 
 SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high", "critical")
@@ -22,7 +22,7 @@ CONTROLS = (*DRAWN, ONE_MAP_CONTROL)
 
 RULES = ("min", "max", "min_margin_over")
 NOT_REPRODUCED = "not-reproduced"  # the finding that supplied maps are not those of the method that they name
-BUILT_IN = ("record", "settings", "images", "labels", "controls", "identity", "maps-usable")
+BUILT_IN = ("record", "settings", PREPROCESSING, "images", "labels", "controls", "identity", "maps-usable")
 
 
 @dataclass(frozen=True)

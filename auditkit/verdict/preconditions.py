@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
+from auditkit.model.card import STATE_IT
 from auditkit.runs.evaluation.settings import resolved
 from auditkit.runs.folder.figures import CONTROL, Severity, Status
-from auditkit.runs.folder.results import ModelFile, Refusal, Settings
+from auditkit.runs.folder.results import PREPROCESSING, ModelFile, Refusal, Settings
 from auditkit.runs.summary.wording import source_text
 from auditkit.verdict.checks import NO_FIGURE, Finding
 from auditkit.verdict.measurements import Figure, Measurements
@@ -21,15 +22,16 @@ LEAST_DIFFERENT = 0.9  # share of the images; with more copies, intervals would 
 
 def preconditions(policy: Policy, measurements: Measurements) -> list[Finding]:
     """Findings about what the checks of the policy rest on."""
-    checks = [_record, _settings, _images, _labels, _controls, _identity]
+    checks = [_record, _settings, _preprocessing, _images, _labels, _controls, _identity]
     return [check(policy, measurements) for check in checks] + list(_refused(measurements))
 
 
 def _finding(
     name: str, title: str, status: Status, reason: str, figure: Figure = NO_FIGURE, *,
     severity: Severity = "critical", limit: float | None = None, rule: str = "", required: bool = True,
+    what_to_do: str = "",
 ) -> Finding:  # fmt: skip
-    return Finding(name, title, name, status, severity, (reason,), figure, limit, rule, required)
+    return Finding(name, title, name, status, severity, (reason,), figure, limit, rule, required, what_to_do=what_to_do)
 
 
 def _record(_policy: Policy, measurements: Measurements) -> Finding:
@@ -50,6 +52,14 @@ def _settings(policy: Policy, measurements: Measurements) -> Finding:
         reason = f"Measured with {', '.join(changes)}; the metrics are valid, but the policy cannot be passed."
         return _finding("settings", title, "error", reason)
     return _finding("settings", title, "pass", "Every setting is the policy's.")
+
+
+def _preprocessing(_policy: Policy, measurements: Measurements) -> Finding:
+    """Whether somebody stated the preprocessing; with a guess, figures may be about inputs of another kind."""
+    title, assumption = "the preprocessing was stated", measurements.results.subject.card_origin.assumption
+    if assumption:
+        return _finding(PREPROCESSING, title, "inconclusive", assumption, what_to_do=STATE_IT)
+    return _finding(PREPROCESSING, title, "pass", "The preprocessing is not a guess.")
 
 
 def changed_settings(policy: Policy, settings: Settings, classes: int) -> dict[str, tuple[object, object]]:

@@ -24,6 +24,7 @@ from auditkit.metrics.betting import Sample
 from auditkit.metrics.statistics import paired_difference
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import NotAssessed
+from auditkit.model.card import STATE_IT
 from auditkit.records import to_json
 from auditkit.runs.folder.figures import Flag, FlagKind, NotRandomised, Verdict
 from auditkit.runs.folder.results import CheckResult, RecordedSuppression, Results
@@ -47,7 +48,7 @@ from tests.support.judged_results import (
 
 TODAY = date(2026, 6, 1)
 OF_EVERY_LABEL = [name for name, metric in METRICS.items() if metric.of_every_label]
-EVIDENCE = ("record", "settings", "images", "labels", "controls", "identity")
+EVIDENCE = ("record", "settings", "preprocessing-stated", "images", "labels", "controls", "identity")
 _TEXT = (Path(__file__).parents[1] / "support" / "detailed_policy.toml").read_text()
 DETAILED = parse_policy(_TEXT, "detailed.toml")
 PLAIN = parse_policy(
@@ -123,10 +124,10 @@ def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "")
 def test_all_that_is_asked_holds(good: Plain) -> None:
     checks, said, reason = judged(DETAILED, good, TODAY)
     assert said == "pass"
-    assert reason == f"All 13 checks hold, 7 of the policy and 6 of the measurement itself. {AT_MOST}"
+    assert reason == f"All 14 checks hold, 7 of the policy and 7 of the measurement itself. {AT_MOST}"
     assert all(one.counts for one in checks)
     assert {one.status for one in checks} == {"pass"}
-    assert [one.id for one in checks][:6] == [*EVIDENCE]
+    assert [one.id for one in checks][: len(EVIDENCE)] == [*EVIDENCE]
     record = to_json(check(DETAILED, good, "completeness-above-controls"))
     evidence = record.pop("evidence")
     assert evidence["holds"] >= 20 > 1e-9 > evidence["fails"]
@@ -348,7 +349,7 @@ def test_a_check_that_cannot_fail_is_not_passed(good: Plain) -> None:
     assert (found.status, found.required, said) == ("not assessed", False, "pass")
     assert "The control itself is at 0.02, so nothing can be shown to lie 0.05 below it." in found.reason
     assert reason.startswith(
-        "12 checks hold, 6 of the policy and 6 of the measurement itself; 1 suppressed or not assessed: "
+        "13 checks hold, 6 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: "
         "soundness-near-random. Not assessed: “The maps do not make up evidence for labels that the model rejects”. "
     )
     # Why it is not known, not just the figure.
@@ -512,7 +513,7 @@ def test_a_failure_goes_before_what_is_open(good: Plain) -> None:
     good["runtime"]["alpha"] = 0.1
     assert judged(DETAILED, good, TODAY)[1:] == (
         "fail",
-        "1 of 13 checks failed. Failed: “The machine computes the same as strict float32 on a CPU”. The runtime: 0.1 "
+        "1 of 14 checks failed. Failed: “The machine computes the same as strict float32 on a CPU”. The runtime: 0.1 "
         "on 18 rows; at most 0.001 is allowed.",
     )
 
@@ -653,7 +654,7 @@ def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
     assert one.suppression == RecordedSuppression("Ticket 7.", "A. Person", "2026-06-01")
     assert said == "pass"
     assert reason.startswith(
-        "11 checks hold, 5 of the policy and 6 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
+        "12 checks hold, 5 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
     )
     suppression = "Check runtime-error would have failed, but is suppressed until 2026-06-01 by A. Person."
     assert reason.endswith(f"{suppression} {AT_MOST}")
@@ -672,7 +673,7 @@ def test_who_answers_for_what_would_have_failed_comes_first() -> None:
     _, said, reason = judged(allowed, found, TODAY)
     assert said == "pass"
     assert reason == (
-        "7 checks hold, 1 of the policy and 6 of the measurement itself; 4 suppressed or not assessed: device, honest, "
+        "8 checks hold, 1 of the policy and 7 of the measurement itself; 4 suppressed or not assessed: device, honest, "
         "other, open. Check device would have failed, but is suppressed until 2026-06-01 by Second. Check honest would "
         f"have failed, but is suppressed until 2026-06-01 by Third. {AT_MOST}"
     )
@@ -685,7 +686,7 @@ def test_what_was_open_and_is_suppressed_is_not_said_to_have_failed() -> None:
     found = results(allowed)
     found["metrics"] = [one for one in found["metrics"] if one["name"] != "iou"]
     assert judged(allowed, found, TODAY)[1:] == (
-        "pass", "7 checks hold, 1 of the policy and 6 of the measurement itself; 1 suppressed or not assessed: other. "
+        "pass", "8 checks hold, 1 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: other. "
         f"Check other is suppressed until 2026-06-01 by First. {AT_MOST}"
     )  # fmt: skip
 
@@ -1270,7 +1271,7 @@ def test_one_failure_among_many_tests_must_be_clear() -> None:
     assert 20 <= e_value < 20 * (len(names) + 1)  # one more test is that of `shown`
     assert found.verdict == "inconclusive"
     assert found.verdict_reason.startswith(
-        "1 of 7 checks failed or are undecided. Failed: “insertion above every control”. Insertion of maps minus that "
+        "1 of 8 checks failed or are undecided. Failed: “insertion above every control”. Insertion of maps minus that "
         "of edges on"
     )
     assert found.verdict_reason.endswith("With so many tests, a failure may still be chance; add images to settle it.")
@@ -1392,7 +1393,7 @@ def test_planted_cheats_are_named(name: str, planted: Callable[[Any], Measured])
     said = {result.id: result.status for result in found.checks}
     assert names <= set(said)
     assert found.verdict != "pass"
-    assert [said[one] for one in ("record", "settings", "images", "labels", "controls", "identity")] == ["pass"] * 6
+    assert [said[one] for one in EVIDENCE] == ["pass"] * len(EVIDENCE)
 
 
 @pytest.mark.parametrize(("make", "control"), [(outlines, "edges"), (gaussian, "centred-gaussian")])
@@ -1442,3 +1443,37 @@ def test_a_failed_check_says_what_to_do_and_a_passed_one_does_not() -> None:
         figure |= {"value": 0.3, "low": 0.2, "high": 0.35}
     assert check(asked, found, "complete").reason.endswith("What to do: Make better maps.")
     assert judged(asked, found, TODAY)[2].endswith("What to do: Make better maps.")
+
+
+# Preprocessing that nobody stated -------------------------------------------------------------------------------------
+
+
+GUESS = "The preprocessing is assumed to be preset imagenet: nobody stated it."
+
+
+def assumed(found: Plain) -> Plain:
+    """The same results with a preset that was assumed."""
+    origin = {"source": "preset imagenet (assumed)", "sha256": None, "assumed": "assumed"}
+    return found | {"subject": found["subject"] | {"card_origin": origin}}
+
+
+@pytest.mark.parametrize("rules", [DETAILED, read_policy("standard"), read_policy("strict")], ids=lambda p: p.name)
+def test_no_policy_passes_on_assumed_preprocessing(rules: Policy) -> None:
+    assert rules is not DETAILED or verdict(rules, results(rules)) == "pass"
+    checks, said, reason = judged(rules, assumed(results(rules)))
+    assert said == "inconclusive"
+    assert f"“the preprocessing was stated”. {GUESS}" in reason
+    assert reason.endswith(STATE_IT)
+    (finding,) = (entry for entry in checks if entry.id == "preprocessing-stated")
+    assert (finding.status, finding.counts, finding.what_to_do) == ("inconclusive", True, STATE_IT)
+
+
+def test_maps_do_not_fail_because_the_preprocessing_may_be_wrong(good: Plain) -> None:
+    """A fact about the run, such as a machine that computes otherwise, fails all the same."""
+    for one in pick(good, "metrics", name="best_effort"):
+        one.update(value=0.33, low=0.31, high=0.35)
+    _, said, reason = judged(DETAILED, assumed(good))
+    assert (verdict(DETAILED, good), said) == ("fail", "inconclusive")
+    assert reason.endswith(STATE_IT)
+    good["runtime"]["alpha"] = 0.1
+    assert verdict(DETAILED, assumed(good)) == "fail"

@@ -37,7 +37,13 @@ from auditkit.runs.folder.figures import CONTROL, Batch
 from auditkit.runs.folder.results import CardOrigin, CardValue, Images, ModelFile, Results, Settings, Subject
 from auditkit.runs.folder.store import Store
 
-PATHS = (("model", "path"), ("card_origin", "source"), ("images", "source"))  # entries of a subject
+# Entries of a subject that change no figure.
+BESIDE_CONTENT = (
+    ("model", "path"),
+    ("card_origin", "source"),
+    ("card_origin", "assumed"),
+    ("images", "source"),
+)
 
 
 @dataclass(frozen=True)
@@ -172,10 +178,11 @@ def subject(model: AnyClassifier, images: Dataset, *, full_paths: bool = False) 
         card_source = path_name(card.origin.file, full=full_paths)
         if card.origin.file.is_file():
             card_digest = hashlib.sha256(card.origin.file.read_bytes()).hexdigest()
+    origin = CardOrigin(card_source, card_digest, card.origin.assumed)
     values = {name: value for name, value in card.to_json().items() if name != "source"}
     return Subject(
         file, signature.input, signature.output, signature.kind, signature.classes, signature.layout, signature.dtype,
-        CardOrigin(card_source, card_digest), from_json(dict[str, CardValue], values, "card"), tuple(card.names),
+        origin, from_json(dict[str, CardValue], values, "card"), tuple(card.names),
         Images(path_name(images.source, full=full_paths), len(images), images.digest()), images.members(),
     )  # fmt: skip
 
@@ -189,11 +196,14 @@ def environment(model: AnyClassifier) -> dict[str, str]:
 
 
 def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is about without paths of files and without groups: digests identify them, so a copy is as good."""
+    """What a run is about without paths of files, without groups, and without who stated the preprocessing.
+
+    Digests identify files and groups, so a copy is as good. Whoever states an assumed preset resumes the same run.
+    """
     about = {name: value for name, value in record["subject"].items() if name != "groups"}
-    for name, path in PATHS:
+    for name, entry in BESIDE_CONTENT:
         if isinstance(about[name], Mapping):  # a callable has no path
-            about[name] = {key: value for key, value in about[name].items() if key != path}
+            about[name] = {key: value for key, value in about[name].items() if key != entry}
     return {name: value for name, value in record.items() if name != "bundle_paths"} | {"subject": about}
 
 

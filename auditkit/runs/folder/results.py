@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from auditkit.data.dataset import FailedImage
 from auditkit.errors import BadInput, OtherVersion
@@ -11,6 +11,7 @@ from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.statistics import Method
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import Note
+from auditkit.model.card import Assumed, assumption
 from auditkit.records import Json, from_json, optional, to_object
 from auditkit.runs.folder import figures
 from auditkit.runs.folder.examination import Examination
@@ -18,6 +19,7 @@ from auditkit.runs.folder.figures import Evidence, MetricResult, Severity, Statu
 from auditkit.runs.folder.groups import Gap, GroupFigure, Groups
 
 SCHEMA_VERSION = 2
+PREPROCESSING = "preprocessing-stated"  # the check that it is not a guess
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,17 @@ class CardOrigin:
 
     source: str
     sha256: str | None
+    assumed: Assumed | None = optional()  # None: somebody stated it, or the model takes pixels as they are
+
+    def __post_init__(self) -> None:
+        says_so = next((why for why in get_args(Assumed) if self.source.endswith(f" ({why})")), None)
+        if self.sha256 is None and says_so != self.assumed:
+            raise ValueError(f"has the source '{self.source:.60}', but is {self.assumed or 'not assumed'}.")
+
+    @property
+    def assumption(self) -> str:
+        """A sentence about preprocessing that was assumed; empty where somebody stated it."""
+        return assumption(self.source, self.assumed)
 
 
 @dataclass(frozen=True)
