@@ -7,6 +7,7 @@ from auditkit.metrics.table import METRICS, title
 from auditkit.report import examination as relies
 from auditkit.report import groups, sections, wording
 from auditkit.report.formatting import count, name, prose, sentence
+from auditkit.report.notices import FINISH_IT
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, STATUSES
 from auditkit.runs.folder.results import PREPROCESSING, CheckResult, Results
 from auditkit.runs.summary.wording import remark, source_text
@@ -59,6 +60,8 @@ def faithful(results: Results) -> Answer:
     """Whether the heatmaps show what the model uses."""
     policy = f"the policy “{name(results.policy.name)}”" if results.policy else ""
     text = _VERDICTS.get(results.verdict or "", "This verdict is not known: {policy}.").format(policy=policy)
+    if results.run.preliminary is not None:
+        return Answer(wording.headline(results), "Not known yet.", [], results.run.preliminary.text, _compared(results))
     if not results.verdict:
         text = "Not judged. No policy was applied, so the metrics have no verdict."
     elif _rests_on_a_guess(results):
@@ -207,6 +210,8 @@ def _gaps(results: Results) -> Iterator[str]:
 
 def next_steps(results: Results) -> list[str]:
     """What to do now, the most urgent first."""
+    if results.run.preliminary is not None:
+        return [FINISH_IT]
     failed = results.verdict == "fail"  # which no image more undoes
     settled = ("pass", "suppressed", *(("inconclusive", "not assessed") if failed else ()))
     open_checks = [check for check in _deciding(results) if check.status not in settled]

@@ -26,8 +26,8 @@ def render_cyclonedx(loaded: Loaded) -> str:
         "tools": {"components": [{"type": "application", "name": "auditkit", "version": results.tool.version}]},
         "properties": [_property("results.json:sha256", loaded.digest), *_statuses(results)],
     }  # fmt: skip
-    if results.run.ended:
-        metadata["timestamp"] = results.run.ended
+    if results.run.written:
+        metadata["timestamp"] = results.run.written
     bom: _Object = {
         "$schema": SCHEMA, "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
         "serialNumber": f"urn:uuid:{identifier(loaded, 'cyclonedx')}", "metadata": metadata,

@@ -49,7 +49,8 @@ def _head(results: Results, cases: list[Xml.Element]) -> dict[str, str]:
     started, ended = _time(results.run.started), _time(results.run.ended)
     seconds = (ended - started).total_seconds() if started and ended else 0.0
     policy = name(results.policy.name) if results.policy else "without a policy"
-    head = {"name": f"auditkit {policy}", "package": "auditkit", "id": "0", "hostname": "localhost",
+    state = "" if results.run.preliminary is None else ", preliminary"
+    head = {"name": f"auditkit {policy}{state}", "package": "auditkit", "id": "0", "hostname": "localhost",
             "tests": str(len(cases)), **counts, "time": f"{max(seconds, 0.0):.3f}"}  # fmt: skip
     return head | ({"timestamp": started.strftime("%Y-%m-%dT%H:%M:%S")} if started else {})
 

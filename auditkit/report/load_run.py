@@ -30,7 +30,7 @@ _PICTURES = {".jpg": ("image/jpeg", b"\xff\xd8\xff"), ".png": ("image/png", b"\x
 
 @dataclass(frozen=True)
 class Loaded:
-    """A finished run."""
+    """A run with results, which may be preliminary."""
 
     folder: Path
     results: Results
@@ -39,16 +39,19 @@ class Loaded:
     @cached_property
     def table(self) -> RowTable | None:
         """The rows as columns, read when first asked for; None where they were not kept."""
-        if not Store(self.folder).keys():
+        if not self._keys:
             return None
         table = RowTable(self.tables, named=self.results.settings.targets_listed_labels)
         if len(table) != self.results.run.rows:
             rows = f"{self.folder / 'items'} holds {len(table)} rows, and the results are of {self.results.run.rows}"
-            remedy = "`auditkit verify` says which are missing"
-            if len(table) > self.results.run.rows:
-                remedy = "if the audit is not finished, run the same command again"
-            raise IntegrityFailure(f"{rows}; {remedy}.")
+            raise IntegrityFailure(f"{rows}; `auditkit verify` says which are missing.")
         return table
+
+    @property
+    def _keys(self) -> Sequence[str]:
+        """The units that the results follow from."""
+        preliminary = self.results.run.preliminary
+        return Store(self.folder).keys() if preliminary is None else preliminary.units
 
     @cached_property
     def digest(self) -> str:
@@ -57,8 +60,7 @@ class Loaded:
 
     def tables(self, columns: Sequence[str] | None = None) -> "Iterator[pyarrow.Table]":
         """The rows, one unit's pyarrow.Table at a time, with some of the columns or with all."""
-        store = Store(self.folder)
-        return store.tables(store.keys(), columns)
+        return Store(self.folder).tables(self._keys, columns)
 
     def picture(self, name: str) -> str:
         """A picture of the gallery as a data URI."""

@@ -44,7 +44,7 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], draw: Callab
 def _head(results: Results) -> list[str]:
     faithful, relying = answers.faithful(results), answers.relies_on(results)
     return [
-        f"# {'Audit' if results.policy else 'Evaluation'} of {plain(sections.subject_name(results))}",
+        f"# {wording.report_title(results)} {plain(sections.subject_name(results))}",
         *(f"> **{plain(notice.title)}.** {plain(notice.text)}" for notice in notices(results)),
         f"**{faithful.word.symbol} {plain(faithful.word.word)}.** {answers.FAITHFUL} {plain(faithful.text)}",
         _bullets(f"{reason.word.word}: {reason.text} {reason.figures}" for reason in faithful.reasons),

@@ -5,6 +5,8 @@ from typing import NamedTuple
 from auditkit.model.card import STATE_IT
 from auditkit.runs.folder.results import CardOrigin, Results
 
+FINISH_IT = "If it was stopped, run its command again to finish it."
+
 
 class Notice(NamedTuple):
     """A heading of a few words, and a sentence or two with the way out."""
@@ -18,7 +20,12 @@ class Notice(NamedTuple):
 
 def notices(results: Results) -> list[Notice]:
     """The notices about a run."""
-    return about_preprocessing(results.subject.card_origin)
+    return [*_unfinished(results), *about_preprocessing(results.subject.card_origin)]
+
+
+def _unfinished(results: Results) -> list[Notice]:
+    preliminary = results.run.preliminary
+    return [] if preliminary is None else [Notice("Preliminary", f"{preliminary.text} {FINISH_IT}")]
 
 
 def about_preprocessing(origin: CardOrigin) -> list[Notice]:

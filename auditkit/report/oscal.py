@@ -28,21 +28,22 @@ _Object = dict[str, object]  # of JSON
 
 def render_oscal(loaded: Loaded) -> str:
     """The assessment results."""
-    run, title = loaded.results.run, f"Audit of {plain(sections.subject_name(loaded.results))}"
-    if run.started is None or run.ended is None:
+    run, name = loaded.results.run, plain(sections.subject_name(loaded.results))
+    title = f"{wording.report_title(loaded.results)} {name}"
+    if run.started is None or run.written is None:
         raise BadInput(f"{loaded.folder} has no times, which OSCAL needs; give a run of audit, not of evaluate.")
     results: _Object = {
         "uuid": identifier(loaded, "assessment-results"),
-        "metadata": {"title": title, "last-modified": run.ended, "version": loaded.results.tool.version,
+        "metadata": {"title": title, "last-modified": run.written, "version": loaded.results.tool.version,
                      "oscal-version": VERSION},
         "import-ap": {"href": f"#{identifier(loaded, 'policy')}"},
-        "results": [_result(loaded, title, run.started, run.ended)],
+        "results": [_result(loaded, title, run.started, run.written)],
         "back-matter": {"resources": _resources(loaded)},
     }  # fmt: skip
     return json.dumps({"assessment-results": results}, indent=2, allow_nan=False) + "\n"
 
 
-def _result(loaded: Loaded, title: str, started: str, ended: str) -> _Object:
+def _result(loaded: Loaded, title: str, started: str, written: str) -> _Object:
     results, entries = loaded.results, pipeline.entries(loaded.results)
     decided = [entry for entry in entries if entry.status == "pass" or entry.outcome in pipeline.RED]
     gaps = " ".join(answers.not_assessed(results))
@@ -56,15 +57,16 @@ def _result(loaded: Loaded, title: str, started: str, ended: str) -> _Object:
         component["props"] = [_property("sha256", model.sha256)]
     controls = [{"control-id": _token(entry.id)} for entry in {_token(entry.id): entry for entry in entries}.values()]
     return {
-        "uuid": identifier(loaded, "result"), "title": title, "start": started, "end": ended,
+        "uuid": identifier(loaded, "result"), "title": title, "start": started,
+        **({"end": written} if results.run.preliminary is None else {}),
         "description": plain(f"{wording.headline(results).word}: {results.verdict_reason or 'no policy was applied.'}"),
-        "props": [_property("verdict", results.verdict or "none")],
+        "props": [_property("verdict", entries[0].status)],
         "local-definitions": {"components": [component]},
         "reviewed-controls": {
             "description": "Controls are the checks of the policy, the preconditions of a verdict and the examination.",
             "control-selections": [{"include-controls": controls}],
         },
-        "observations": [_observation(loaded, entry, ended) for entry in entries],
+        "observations": [_observation(loaded, entry, written) for entry in entries],
         **({"findings": [_finding(loaded, entry) for entry in decided]} if decided else {}),
         **({"remarks": plain(" ".join(remarks))} if remarks else {}),
     }  # fmt: skip

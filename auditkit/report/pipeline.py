@@ -74,8 +74,12 @@ def _verdict(results: Results) -> Entry:
     outcome = outcomes.get(results.verdict, "open") if _sets_limits(results) else "skipped"
     return Entry(VERDICT, VERDICT, "auditkit", "The policy's verdict is a pass",
                  "Every check that the policy counts must be shown to hold.", _PAGES[VERDICT],
-                 results.verdict or "none", outcome, "critical", f"{headline.word}: {reason}", {"reason": reason}, {}
+                 _verdict_status(results), outcome, "critical", f"{headline.word}: {reason}", {"reason": reason}, {}
                  )  # fmt: skip
+
+
+def _verdict_status(results: Results) -> str:
+    return results.verdict or ("none" if results.run.preliminary is None else "preliminary")
 
 
 def _check(check: CheckResult, results: Results) -> Entry:

@@ -118,8 +118,10 @@ def _invocation(results: Results, entries: Sequence[Entry]) -> _Object:
     run = results.run
     command = [visible(word) for word in run.command or ()]
     passes = "--exit-zero" in command or results.policy is None
+    finished = run.preliminary is None
+    code = {"exitCode": 0 if passes else EXIT_CODES[results.verdict]} if finished else {}
     invocation = {
-        "executionSuccessful": True, "exitCode": 0 if passes else EXIT_CODES[results.verdict],
+        "executionSuccessful": finished, **code,
         "exitCodeDescription": wording.headline(results).word, "commandLine": shlex.join(command),
         "arguments": command[1:], "startTimeUtc": (run.started or "").replace("+00:00", "Z"),
         "endTimeUtc": (run.ended or "").replace("+00:00", "Z"),

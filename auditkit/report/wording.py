@@ -23,6 +23,7 @@ VERDICTS = {
     ),
     "measured": Word("Measured", "●", "none", "The policy sets no limits, so there is no verdict."),
 }
+PRELIMINARY = Word("Preliminary", "…", "open", "The run is not finished, and nothing is decided.")
 NO_VERDICT = Word("No verdict", "–", "none", "No policy was applied: this run has metrics and no verdict.")
 STATUSES = {
     "pass": Word("Pass", "✓", "pass"), "fail": Word("Fail", "✕", "fail"),
@@ -38,12 +39,20 @@ def verdict(name: str | None) -> Word:
 
 def headline(results: Results) -> Word:
     """The looks of a run's verdict; findings that were suppressed and could have changed it are counted in its name."""
+    if results.run.preliminary is not None:
+        return PRELIMINARY
     word = verdict(results.verdict)
     suppressed = [check.id for check in results.checks if check.status == "suppressed"]
     count = sum(check.id in suppressed and check.part_of not in suppressed for check in results.checks)
     if not count or results.verdict not in ("pass", "inconclusive"):
         return word
     return word._replace(word=f"{word.word}, with {count} finding{'' if count == 1 else 's'} suppressed")
+
+
+def report_title(results: Results) -> str:
+    """What the report is about, before the name of the model."""
+    title = "Audit of" if results.policy else "Evaluation of"
+    return title if results.run.preliminary is None else f"{PRELIMINARY.word} {title.lower()}"
 
 
 def status(name: str | None) -> Word:

@@ -23,15 +23,15 @@ from auditkit.runs.comparison.comparability import common_infills
 from auditkit.runs.comparison.compare import compare
 from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.evaluate import evaluate
-from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, without_paths
+from auditkit.runs.evaluation.plan import bundle_digest, environment, subject, unit_keys, without_paths
 from auditkit.runs.evaluation.settings import Evaluation, resolved
 from auditkit.runs.executor import Phase, silent_phase
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder import checksums, provenance
-from auditkit.runs.folder.figures import Batch, Explained, NotRandomised, Randomisation, Taking
+from auditkit.runs.folder.figures import Batch, Explained, NotRandomised, Randomisation, Taken, Taking
 from auditkit.runs.folder.names import MAPS, POLICY, RANDOMISED, REPORT
-from auditkit.runs.folder.results import Comparison, PolicyName, Refusal, Results
+from auditkit.runs.folder.results import Comparison, PolicyName, Preliminary, Refusal, Results
 from auditkit.runs.folder.sittings import logged
 from auditkit.runs.folder.store import Store
 from auditkit.runs.pictures.gallery import showcase
@@ -172,20 +172,26 @@ class _Sitting:
     def judged(self, results: Results, samples: Samples | None) -> Results:
         """The results with the facts of the run and the verdict."""
         request = self.request
+        ended = provenance.now() if results.run.preliminary is None else None
         run = replace(
-            results.run, started=self.started, ended=provenance.now(), command=request.command,
+            results.run, started=self.started, ended=ended, command=request.command,
             git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on, salt=request.salt,
         )  # fmt: skip
         results = replace(results, run=run, software=provenance.facts(self.model), policy=request.policy.to_record())
         return judge(request.policy, results, samples, datetime.now(UTC).date(), request.fail_on)
 
-    def first_look(self, measured: "_Measured", images: Dataset, total: int) -> None:
-        """A report before the other images are measured; the last one replaces it."""
-        if measured.summary is None:
+    def first_look(self, measured: "_Measured", images: Dataset, taken: Taken, total: int) -> None:
+        """A preliminary report before the other images are measured; the last one replaces it."""
+        summary = measured.summary
+        if summary is None or summary.record is None:
             return
-        showcase(self.model, images, measured.usable, measured.summary, self.store.folder / GALLERY)
-        so_far = f"A first look at {len(images)} of {total} images: the audit continues, and nothing is decided yet."
-        self.report(replace(self.judged(measured.results, measured.samples), verdict_reason=so_far))
+        showcase(self.model, images, measured.usable, summary, self.store.folder / GALLERY)
+        signature = self.model.signature
+        pixels, batches = signature.height * signature.width, summary.record.batches(taken.earlier)
+        units = unit_keys(batches, pixels, self.model.device, summary.settings)
+        preliminary = Preliminary(len(images), total, provenance.now(), tuple(units.values()))
+        run = replace(measured.results.run, taken=taken, preliminary=preliminary)
+        self.report(self.judged(replace(measured.results, run=run), measured.samples))
         self.announce(
             f"first report: {self.store.folder / REPORT} ({len(images)} of {total} images; the audit continues)"
         )
@@ -266,9 +272,9 @@ def _measure(sitting: _Sitting, images: Dataset, phase: Phase) -> tuple[Dataset,
                                  "new folder.")  # fmt: skip
         if len(taken) == last:
             break
-        if len(taken) == taking.first_look:
+        if len(taken) == taking.first_look and isinstance(batches, Batches):
             if not (store.folder / REPORT).exists():
-                sitting.first_look(measured, taken, last)
+                sitting.first_look(measured, taken, batches.taken(tuple(earlier)), last)
         elif not is_open(request.policy, results, samples, sitting.day, request.fail_on):
             break
         earlier.append(Batch(len(taken), results.subject.images.digest, results.run.bundles))

@@ -45,7 +45,12 @@ class Decision:
 def judge(
     policy: Policy, results: Results, samples: Samples | None, today: date, fail_on: str | None = None
 ) -> Results:
-    """The results with checks, verdict and reason; `samples` are the values of each image, `fail_on` overrides."""
+    """The results with checks, verdict and reason; `samples` are the values of each image, `fail_on` overrides.
+
+    Preliminary results have neither checks nor a verdict, which a reader could take for those of the finished run.
+    """
+    if results.run.preliminary is not None:
+        return replace(results, checks=(), verdict=None, verdict_reason=results.run.preliminary.text)
     level = deciding(fail_on or policy.fail_on)
     measurements = Measurements(results, samples)
     active = {suppression.check: suppression for suppression in policy.suppressions if today <= suppression.expires}

@@ -52,6 +52,8 @@ def read_run(folder: Path) -> FinishedRun:
     require_readable(folder)
     store = Store(folder)
     results, keys = store.results(), store.keys()
+    if results.run.preliminary is not None:
+        raise BadInput(f"{folder} is not finished; run its command again, then compare.")
     if not keys:
         raise BadInput(f"{folder} has no rows to compare; its folder 'items' is missing or empty.")
     table = RowTable(partial(store.tables, keys), named=results.settings.targets_listed_labels)

@@ -90,6 +90,21 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Preliminary:
+    """A run that is not finished: its results are those of its first images."""
+
+    images: int
+    total: int  # that it takes
+    written: str  # when
+    units: tuple[str, ...]  # whose rows the results follow from; others may have been measured since
+
+    @property
+    def text(self) -> str:
+        """How far the run is, in a sentence."""
+        return f"{self.images} of {self.total} images were measured; the run is not finished, and nothing is decided."
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """How the run went, and what it was made from."""
 
@@ -110,6 +125,12 @@ class RunFacts:
     fail_on: str | None = optional()
     salt: str | None = optional()  # of an audit, whose seed follows from it
     taken: Taken | None = optional()  # None: all images were given at once
+    preliminary: Preliminary | None = optional()  # None: the run is finished
+
+    @property
+    def written(self) -> str | None:
+        """When the results were written; None for an evaluation."""
+        return self.ended if self.preliminary is None else self.preliminary.written
 
 
 SHIPPED = ("explore", "standard", "strict")  # policies that come with auditkit

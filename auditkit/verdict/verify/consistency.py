@@ -22,7 +22,7 @@ from auditkit.runs.folder import provenance, sittings
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
 from auditkit.runs.folder.names import MAPS, POLICY, RANDOMISED, REPORT, RESULTS, RUN
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
-from auditkit.runs.folder.results import SHIPPED, RunFacts
+from auditkit.runs.folder.results import SHIPPED, Results, RunFacts
 from auditkit.runs.folder.store import digest
 from auditkit.runs.pictures.gallery import encoded_index, gallery_index
 from auditkit.runs.pictures.gallery_index import FOLDER as GALLERY
@@ -151,11 +151,13 @@ def _provenance(recorded: RecordedRun) -> Iterator[str]:
     first = min((str(entry["started"]) for entry in starts), default=None)
     command = starts[-1]["command"] if starts else None
     yield from differences([run.started, list(run.command or ())], [first, command], "run")
-    for name, text in (("started", run.started), ("ended", run.ended)):
+    if run.preliminary is not None and run.ended is not None:
+        yield "the run ended, and is preliminary"
+    for name, text in (("started", run.started), ("written" if run.preliminary else "ended", run.written)):
         if text is None or datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) > datetime.now(UTC):
             yield f"run.{name} is {text}, which is not a time in the past"
-    if (run.started or "") > (run.ended or ""):
-        yield f"the run started at {run.started} and ended before, at {run.ended}"
+    if (run.started or "") > (run.written or ""):
+        yield f"the run started at {run.started} and ended before, at {run.written}"
     environment, software = recorded.run["environment"], results.software or {}
     facts = {
         name: environment[name] for name in ("auditkit", "onnxruntime", "device", "precision") if name in environment
@@ -266,6 +268,9 @@ def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     others = changed_settings(policy, results.settings, results.subject.classes).keys() - set(CHANGEABLE)
     problems += [f"the policy asks for another setting '{name}'" for name in sorted(others)]
     problems += _taken_otherwise(recorded, policy)
+    if results.run.preliminary is not None:
+        judged = judge(policy, results, None, date.today(), results.run.fail_on)
+        return Outcome("there is none yet", [*problems, *_judged_otherwise(recorded, judged)])
     problems += _randomisation_facts(recorded, asked=policy.randomisation is not None)
     bundles = sorted(results.run.bundles) if reproduce.should_reproduce(policy, results) else []
     if sorted(entry.bundle for entry in results.reproductions) != bundles:
@@ -276,11 +281,16 @@ def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
                   f"the recorded time; run the audit again" for entry in policy.suppressions
                   if day <= entry.expires < datetime.now(UTC).date()]  # fmt: skip
     samples = None if summary is None else summary.samples
-    judged = judge(policy, results, samples, day, results.run.fail_on).to_json()
-    names = ("checks", "verdict", "verdict_reason")
-    wrong = differences({name: recorded.plain.get(name) for name in names}, {name: judged[name] for name in names})
+    judged = judge(policy, results, samples, day, results.run.fail_on)
     about = f"follows from results and policy, {len(results.checks)} checks"
-    return Outcome(about, [*problems, *(f"{RESULTS}: {text}" for text in wrong)], unchecked)
+    return Outcome(about, [*problems, *_judged_otherwise(recorded, judged)], unchecked)
+
+
+def _judged_otherwise(recorded: RecordedRun, judged: Results) -> list[str]:
+    """Differences between the recorded checks and verdict and those of results that were judged again."""
+    names, plain = ("checks", "verdict", "verdict_reason"), judged.to_json()
+    wrong = differences({name: recorded.plain.get(name) for name in names}, {name: plain[name] for name in names})
+    return [f"{RESULTS}: {text}" for text in wrong]
 
 
 def _taken_otherwise(recorded: RecordedRun, policy: Policy) -> Iterator[str]:

@@ -30,7 +30,10 @@ BATCH = 1024  # rows that are looked at together: as Python objects they take mu
 def check_units(recorded: RecordedRun) -> Outcome:
     """Units that are missing, damaged, superfluous or of another run."""
     stored_keys, expected = recorded.store.keys(), set(recorded.units.values())
-    problems = [f"items/{key}.parquet belongs to no unit of the run" for key in stored_keys if key not in expected]
+    others = [key for key in stored_keys if key not in expected]
+    if recorded.results.run.preliminary is not None:
+        others = []  # measured since
+    problems = [f"items/{key}.parquet belongs to no unit of the run" for key in others]
     for unit, key in recorded.units.items():
         if key not in stored_keys:
             problems.append(f"the unit of images {unit.start} to {unit.stop - 1} is missing (items/{key}.parquet)")

@@ -158,15 +158,20 @@ def verify(
             return Verification(str(run), [Check("archive", "", (str(error),))])
     if not any((run / name).is_file() for name in (RUN, RESULTS, checksums.SUMS)):
         raise BadInput(f"{run} is not a run: it has no {RUN}.")
-    if not any((run / name).exists() for name in (RESULTS, checksums.SUMS)):
-        raise BadInput(f"{run} is not finished; run its command again, then verify.")
     result = Verification(str(run))
+    if not any((run / name).exists() for name in (RESULTS, checksums.SUMS)):
+        result.checks.append(_not_finished("it has no results yet"))
+        return result
     try:
         foreign = contents.scan(run)
     except (contents.Unfit, OSError) as error:
         result.checks.append(Check("files", "", (str(error),)))
         return result
     with run_files.memory_limit(run), np.errstate(all="ignore"):
+        unfinished = _preliminary_run(run)
+        if unfinished is not None:
+            _check_preliminary(result, unfinished)
+            return result
         result.check("files", lambda: run_files.check_files(run, foreign))
         for name, step in evidence.checks_of(run, trust).items():
             result.check(name, step)
@@ -177,6 +182,35 @@ def verify(
     if recorded is not None:
         _check_originals(result, recorded, originals, sampling, progress, rows_hold=rows_hold)
     return result
+
+
+def _not_finished(how_far: str) -> Check:
+    return Check("end", "", (), (f"the run is not finished: {how_far}. Run its command again to finish it.",))
+
+
+def _preliminary_run(run: Path) -> RecordedRun | None:
+    """A run that says that it is not finished, and is not sealed; None for any other, also if it cannot be read."""
+    if (run / checksums.SUMS).exists():
+        return None
+    try:
+        recorded = RecordedRun.of(run)
+    except Exception:  # a stranger's file may raise anything, and `_recorded` notes what
+        return None
+    return recorded if recorded.results.run.preliminary is not None else None
+
+
+def _check_preliminary(result: Verification, recorded: RecordedRun) -> None:
+    """Check what there is of a run that is not finished: its settings, rows, preliminary results and report."""
+    preliminary = recorded.results.run.preliminary
+    if preliminary is None:
+        raise ValueError("the run is finished")
+    result.check("settings", lambda: consistency.check_settings(recorded))
+    if result.check("parts", lambda: stored_rows.check_units(recorded)):
+        result.check("rows", lambda: stored_rows.check_rows(recorded))
+        result.check("results", lambda: consistency.check_summary(recorded, consistency.summed_up(recorded)))
+        result.check("verdict", lambda: consistency.check_verdict(recorded, None))
+        result.check("report", lambda: consistency.check_report(recorded, load(recorded.store.folder)))
+    result.checks.append(_not_finished(f"its results are of {preliminary.images} of {preliminary.total} images"))
 
 
 def _recorded(result: Verification, run: Path) -> RecordedRun | None:
