@@ -111,6 +111,7 @@ def audit(
         record_machine=record_machine,
     )  # fmt: skip
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
+    request.require_enough(len(dataset))
     return auditing.audit(classifier, dataset, replace(request, pool=infill_pool), Path(out))
 
 

@@ -114,6 +114,7 @@ def audit(
         require_readable(baseline)
     classifier, dataset, infill_pool = model_options.open_with_images(model, images, pool, quiet=quiet)
     request, output = replace(request, pool=infill_pool), Output(dry_run, as_json, quiet)
+    request.require_enough(len(dataset))
     audits.require_startable(classifier, dataset, request, folder)
     units_of(classifier, dataset, request.evaluation, part)  # refuses too many shards before anything is written
     if commit_to is not None and not dry_run:

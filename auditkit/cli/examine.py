@@ -39,11 +39,12 @@ def examine(
     from auditkit.report import examination as words
     from auditkit.report.examination_page import render_page
     from auditkit.runs.examination import run
-    from auditkit.runs.examination.examine import MOST_IMAGES
+    from auditkit.runs.examination.examine import FEWEST_IMAGES, MOST_IMAGES
     from auditkit.runs.explain import Explanation
     from auditkit.runs.folder.names import REPORT
     from auditkit.runs.folder.store import Store
     from auditkit.verdict import estimate
+    from auditkit.verdict.plan import CHEAP_METHOD
 
     explanation = Explanation(method, "top1", options.method_options(option, None), seed)
     explanation.resolved()  # refuses unknown options before the model is opened
@@ -59,8 +60,13 @@ def examine(
             if heatmaps is None:
                 maker = run.few_passes(explanation, classifier)
                 costs.insert(0, estimate.explaining(classifier, dataset, maker, None, rate))
+
+            def cheap() -> estimate.Cost:
+                return estimate.explaining(classifier, dataset, Explanation(CHEAP_METHOD, "top1"), None, rate)
+
+            ways = plans.shorter_examination(costs, number, FEWEST_IMAGES, cheap)
             what = f"{number} images, maps of their predictions {'by ' + method if heatmaps is None else 'as supplied'}"
-            schedule = plans.announce(output, what, costs, number)
+            schedule = plans.announce(output, what, costs, number, ways)
     if dry_run:
         return
     examined = run.examine(

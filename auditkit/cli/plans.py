@@ -1,19 +1,20 @@
 """What a verb says before it begins: rows to run, the time they take, and how it can be shorter."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from auditkit.cli import console
 from auditkit.cli.progress import Schedule, duration
-from auditkit.errors import RuntimeFailure
+from auditkit.errors import BadInput, RuntimeFailure
 
 if TYPE_CHECKING:
     from auditkit.runs.explain import Explanation
     from auditkit.verdict.estimate import Cost
     from auditkit.verdict.plan import Plan
 
+_MAKING_MAPS = ("explaining", "randomising")
 _LONG = 600.0  # seconds of work, from which on the plan says how it can be shorter
 _WORK = {"explaining": "make maps", "evaluating": "measure", "randomising": "randomise", "examining": "examine"}
 
@@ -64,8 +65,10 @@ def taken(count: int, of: int) -> str:
 
 
 def announce_audit(output: Output, plan: "Plan", budget: float | None) -> Schedule:
-    """The same for an audit, with what decides and what the budget chose."""
+    """The same for an audit, with what decides and what the budget chose; refused where it cannot decide."""
     request = plan.request
+    if budget is not None:
+        _require_enough(plan, budget)
     method = request.explanation.method if request.explanation else ""
     maps = f"maps of the labels {plan.labels} by {method}" if method else "supplied maps"
     further = [("decides", plan.decision)]
@@ -74,11 +77,25 @@ def announce_audit(output: Output, plan: "Plan", budget: float | None) -> Schedu
     if request.taking.first_look is not None:
         look = request.taking.first_look
         further.insert(0, ("first report", f"after {look} images, about {duration(plan.seconds_for(look))}"))
-    if plan.chosen and budget is not None:
-        further.append(("budget", f"to keep within {duration(budget)}: {' '.join(plan.chosen)}; for everything: "
-                                  "--budget none"))  # fmt: skip
+    if request.shortened is not None:
+        further.append(("shortened", request.shortened.text))
     what = f"{taken(plan.most_images, plan.images)}, {maps}, policy {request.policy.name}"
     return announce(output, what, plan.costs, plan.most_images, shorter_audit(plan), further)
+
+
+def _require_enough(plan: "Plan", budget: float) -> None:
+    """Refuse an audit that would take fewer images within the budget than its policy needs."""
+    policy, images = plan.request.policy, plan.most_images
+    if not plan.request.can_decide or images >= policy.images_needed:
+        return
+    needed, explanation = policy.images_needed, plan.request.explanation
+    fits = f"within {duration(budget)}, this machine measures about {images} of {plan.images} images"
+    ways = [f"Give --budget none --limit {needed} (about {duration(plan.seconds_for(needed))})"]
+    maps = sum(cost.seconds(needed) for cost in plan.costs if cost.phase in _MAKING_MAPS)
+    if explanation is not None and maps > plan.seconds_for(needed) / 2:
+        ways.append(f"a --method that costs less than {explanation.method}")
+    ways.append("or --policy explore for figures without a verdict")
+    raise BadInput(f"{fits}, and a verdict by the policy {policy.name} needs {needed}. {', '.join(ways)}.")
 
 
 def shorter_maps(cost: "Cost", images: int, explanation: "Explanation") -> Iterator[str]:
@@ -101,6 +118,32 @@ def shorter_figures(cost: "Cost", images: int) -> Iterator[str]:
         yield "--labels top2"
 
 
+def shorter_examination(
+    costs: Sequence["Cost"], images: int, fewest: int, cheap: Callable[[], "Cost"]
+) -> Iterator[str]:  # fmt: skip
+    """Options that make an examination shorter; a method of little cost where the maps take most of the time."""
+    from auditkit.verdict.plan import CHEAP_METHOD
+
+    total = _seconds(costs, images)
+    maps = _seconds([cost for cost in costs if cost.phase == "explaining"], images)
+    if total <= _LONG:
+        return
+    few, cheaper = max(images // 4, fewest), list["Cost"]()
+    if maps > total / 2:
+        with suppress(BadInput):  # a model that the method cannot explain
+            cheaper = [cheap(), *(cost for cost in costs if cost.phase != "explaining")]
+    if 0 < _seconds(cheaper, images) < total / 2:
+        time = f"about {duration(_seconds(cheaper, images))}; the maps take {duration(maps)} of the above"
+        yield f"--method {CHEAP_METHOD} ({time})"
+        yield f"--method {CHEAP_METHOD} --limit {few} (about {duration(_seconds(cheaper, few))})"
+    else:
+        yield f"--limit {few} (about {duration(_seconds(costs, few))})"
+
+
+def _seconds(costs: Sequence["Cost"], images: int) -> float:
+    return sum(cost.seconds(images) for cost in costs)
+
+
 def shorter_audit(plan: "Plan") -> Iterator[str]:
     """Options that make long work shorter, with the time that they leave."""
     from auditkit.verdict.plan import QUICK_METHOD
@@ -112,7 +155,7 @@ def shorter_audit(plan: "Plan") -> Iterator[str]:
         yield f"--until-decided (about {duration(plan.seconds_for(needed))})"
     half = max(plan.most_images // 2, 1)
     yield f"--limit {half} (about {duration(plan.seconds_for(half))})"
-    maps = sum(cost.seconds(plan.most_images) for cost in plan.costs if cost.phase in ("explaining", "randomising"))
+    maps = sum(cost.seconds(plan.most_images) for cost in plan.costs if cost.phase in _MAKING_MAPS)
     if request.explanation is not None and maps > plan.seconds / 2:
         yield f"--method {QUICK_METHOD} (about {duration(plan.seconds - maps)}, and a few minutes for the maps)"
     if request.policy.name != "explore":

@@ -20,7 +20,10 @@ class Notice(NamedTuple):
 
 def notices(results: Results) -> list[Notice]:
     """The notices about a run."""
-    return [*_unfinished(results), *about_preprocessing(results.subject.card_origin)]
+    about_input = about_preprocessing(results.subject.card_origin)
+    shortened = results.run.shortened
+    left_out = [] if shortened is None else [Notice("Shortened", shortened.text)]
+    return [*_unfinished(results), *about_input, *left_out]
 
 
 def _unfinished(results: Results) -> list[Notice]:

@@ -17,6 +17,7 @@ from auditkit.metrics.curves import Steps
 from auditkit.model.classifier import AnyClassifier, OnnxClassifier
 from auditkit.recorded_names import path_name, with_path_name
 from auditkit.records import to_object
+from auditkit.report.formatting import count
 from auditkit.report.html import render_html
 from auditkit.report.load_run import load
 from auditkit.runs.comparison.comparability import common_infills
@@ -29,7 +30,7 @@ from auditkit.runs.executor import Phase, silent_phase
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation.record import Record
 from auditkit.runs.folder import checksums, provenance
-from auditkit.runs.folder.figures import Batch, Explained, NotRandomised, Randomisation, Taken, Taking
+from auditkit.runs.folder.figures import Batch, Explained, NotRandomised, Randomisation, Shortened, Taken, Taking
 from auditkit.runs.folder.names import MAPS, POLICY, RANDOMISED, REPORT
 from auditkit.runs.folder.results import Comparison, PolicyName, Preliminary, Refusal, Results
 from auditkit.runs.folder.sittings import logged
@@ -70,6 +71,7 @@ class AuditRequest:
     salt: str | None = None  # None: that of the run in the folder, or a new one
     commitment: Mapping[str, bytes] = field(default_factory=dict)  # its files, which the run carries
     record_machine: bool = False  # whether to record full paths and the names of machines and processes
+    shortened: Shortened | None = None  # how the taking and the method keep within a time; None: they were given
 
     def __post_init__(self) -> None:
         deciding(self.fail_on or self.policy.fail_on)  # refuses a bad value before the work
@@ -84,6 +86,18 @@ class AuditRequest:
         """Whether a check counts, so that there can be a verdict."""
         level = deciding(self.fail_on or self.policy.fail_on)
         return any(at_least(check.severity, level) for check in self.policy.checks)
+
+    def require_enough(self, images: int) -> None:
+        """Refuse, before the work, an audit of so few images that its policy cannot decide."""
+        needed, limit = self.policy.images_needed, self.taking.limit
+        most = min(limit or images, images)
+        if not self.can_decide or most >= needed:
+            return
+        few, remedy = f"{count(images, 'image')} cannot decide", "Add images"
+        if limit is not None and limit < images:
+            few, remedy = f"--limit {limit} leaves too few images", f"Give --limit {needed} or more"
+        need = f"a verdict by the policy {self.policy.name} needs {needed}"
+        raise BadInput(f"{few}: {need}. {remedy}, or give --policy explore for figures without a verdict.")
 
     @property
     def evaluation(self) -> Evaluation:
@@ -176,6 +190,7 @@ class _Sitting:
         run = replace(
             results.run, started=self.started, ended=ended, command=request.command,
             git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on, salt=request.salt,
+            shortened=request.shortened,
         )  # fmt: skip
         results = replace(results, run=run, software=provenance.facts(self.model), policy=request.policy.to_record())
         return judge(request.policy, results, samples, datetime.now(UTC).date(), request.fail_on)
@@ -222,6 +237,7 @@ def about_run(model: AnyClassifier, images: Dataset, request: AuditRequest) -> d
     changed = {name: used for name, (used, _asked) in changed_settings(request.policy, settings, classes).items()}
     return {
         **({"taking": to_object(request.taking)} if request.taking.in_batches else {}),
+        **({"shortened": to_object(request.shortened)} if request.shortened else {}),
         **({"settings": changed} if changed else {}),
         "subject": to_object(subject(model, images)),
         "policy": request.policy.sha256,

@@ -7,10 +7,11 @@ from pathlib import Path
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.faithfulness import default_labels, parse_labels
+from auditkit.metrics.statistics import FEWEST_VALUES
 from auditkit.model.classifier import AnyClassifier
 from auditkit.records import from_json
 from auditkit.runs.explain import Explanation
-from auditkit.runs.folder.figures import Taking
+from auditkit.runs.folder.figures import Shortened, Taking
 from auditkit.runs.folder.store import Store
 from auditkit.verdict.audit import AuditRequest
 from auditkit.verdict.estimate import Cost, evaluating, examining, explaining
@@ -21,6 +22,7 @@ CPU_BUDGETS = {True: 20 * MINUTE, False: 3 * MINUTE}  # of an audit that can dec
 FIRST_REPORT = 3 * MINUTE  # after which there is a first report of a longer audit
 SAFETY = 0.85  # of a budget may be planned: curves can need more points than the first ones did
 QUICK_METHOD = "occlusion"  # black-box and cheap, and its maps pass `standard` (docs/policies.md)
+CHEAP_METHOD = "grad-cam"  # one gradient a label, where the model has a gradient and a tensor with a grid
 _BACKWARD = 3  # forward passes that a gradient takes, at least
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*([smh])")
 
@@ -33,7 +35,11 @@ class Plan:
     images: int  # at hand
     labels: str  # whose maps are made
     costs: tuple[Cost, ...]
-    chosen: tuple[str, ...] = ()  # options that the budget added, as they are written on the command line
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Options that the budget added, as they are written on the command line."""
+        return () if self.request.shortened is None else self.request.shortened.options
 
     @property
     def most_images(self) -> int:
@@ -61,8 +67,6 @@ class Plan:
         policy, needed = self.request.policy, self.images_to_decide
         if not self.request.can_decide:
             return f"The policy {policy.name} sets no limits: there will be metrics but no verdict."
-        if self.most_images < policy.images_needed:
-            return f"{self.most_images} images are too few: the policy {policy.name} needs {policy.images_needed}."
         if needed is None:
             return "It is not known how many images are needed; after 20, the report gives an estimate."
         enough = "so these should be enough" if self.most_images >= needed else "so some checks may stay undecided"
@@ -94,7 +98,7 @@ def plan_audit(
     plans = [_plan(model, images, replace(request, explanation=each), rule, measuring) for each in candidates]
     if budget is None:
         return _with_first_look(plans[0])
-    return _with_first_look(_named(_within(plans, SAFETY * budget), request))
+    return _with_first_look(_recorded(_within(plans, SAFETY * budget), request, budget))
 
 
 def _plan(model: AnyClassifier, images: Dataset, request: AuditRequest, rule: str, measuring: Cost) -> Plan:
@@ -141,28 +145,31 @@ def _within(plans: list[Plan], budget: float) -> Plan:
 
 
 def _fewer(plan: Plan, budget: float) -> Plan:
-    """The same with no more images than the budget allows, and no more than are needed."""
+    """The same with no more images than the budget allows, and no more than are needed.
+
+    Without limits to decide about, there are at least as many as intervals take.
+    """
     fitting = next((count for count in range(plan.most_images, 1, -1) if plan.seconds_for(count) <= budget), 1)
+    if not plan.request.can_decide:
+        fitting = min(max(fitting, FEWEST_VALUES), plan.most_images)
     limit = fitting if fitting < plan.most_images else plan.request.taking.limit
     decides = plan.request.can_decide and fitting > plan.request.policy.images_needed
     taking = replace(plan.request.taking, limit=limit, until_decided=plan.request.taking.until_decided or decides)
     return replace(plan, request=replace(plan.request, taking=taking))
 
 
-def _named(plan: Plan, asked: AuditRequest) -> Plan:
-    """The plan with what differs from what was asked, as options."""
-    request, options = plan.request, list[str]()
-    if (
-        request.explanation
-        and asked.explanation
-        and request.explanation.method == QUICK_METHOD != asked.explanation.method
-    ):
-        options.append(f"--method {QUICK_METHOD}")
-    if request.taking.until_decided and not asked.taking.until_decided:
-        options.append("--until-decided")
+def _recorded(plan: Plan, asked: AuditRequest, budget: float) -> Plan:
+    """The plan with a record of what differs from what was asked."""
+    request, shortened = plan.request, Shortened(budget, total=plan.images)
+    method = request.explanation.method if request.explanation else None
+    before = asked.explanation.method if asked.explanation else None
+    if method != before:
+        shortened = replace(shortened, method=method, instead_of=before)
     if request.taking.limit != asked.taking.limit:
-        options.append(f"--limit {request.taking.limit}")
-    return replace(plan, chosen=tuple(options))
+        shortened = replace(shortened, images=request.taking.limit)
+    if request.taking.until_decided and not asked.taking.until_decided:
+        shortened = replace(shortened, until_decided=True)
+    return replace(plan, request=replace(request, shortened=shortened)) if shortened.options else plan
 
 
 def _with_first_look(plan: Plan) -> Plan:
@@ -179,6 +186,9 @@ def resumed(request: AuditRequest, out: Path, *, any_method: bool) -> AuditReque
     try:
         settings = Store(out).settings()
         taking = from_json(Taking, settings.get("taking", {}), str(out))
+        shortened = settings.get("shortened")
+        if shortened is not None:
+            request = replace(request, shortened=from_json(Shortened, shortened, str(out)))
         maps = settings.get("maps")
         if any_method and request.explanation is not None and maps is not None:
             explanation = replace(Explanation.parse(maps["method"]), gradient=request.explanation.gradient)

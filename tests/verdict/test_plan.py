@@ -10,25 +10,31 @@ import numpy as np
 import pytest
 
 import auditkit
-from auditkit.cli.plans import Output, announce, shorter_audit
+from auditkit.cli.plans import Output, announce, announce_audit, shorter_audit, shorter_examination
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
+from auditkit.metrics.statistics import FEWEST_VALUES
+from auditkit.model.classifier import Opening
+from auditkit.report.formats import render
+from auditkit.report.load_run import load
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation
 from auditkit.runs.explanation.record import Record
-from auditkit.runs.folder.figures import Taking
+from auditkit.runs.folder.figures import Shortened, Taking
 from auditkit.verdict import estimate
 from auditkit.verdict import plan as plans
 from auditkit.verdict.audit import AuditRequest, audit
 from auditkit.verdict.estimate import Cost
 from auditkit.verdict.policy_file import read_policy
+from auditkit.verdict.verify import Originals, verify
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
 
 IMAGES = 100
 STANDARD = read_policy("standard")
+QUIET = Output(dry_run=False, as_json=False, quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +163,121 @@ def test_a_budget_takes_fewer_images_next(model: Any, images: Dataset, monkeypat
     assert "so some checks may stay undecided" in plan.decision
     few = _plan(model, images, monkeypatch, maps=20, figures=380, budget=1200)
     assert few.chosen == ("--method occlusion", "--limit 2")
-    assert few.decision == "2 images are too few: the policy standard needs 20."
+    with pytest.raises(BadInput) as error:
+        announce_audit(QUIET, few, 1200)
+    assert str(error.value) == (
+        "within 20 min, this machine measures about 2 of 100 images, and a verdict by the policy standard needs 20. "
+        "Give --budget none --limit 20 (about 2.1 h), or --policy explore for figures without a verdict."
+    )
+
+
+def test_an_audit_that_cannot_be_decided_says_when_maps_cost_most(
+    model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = _plan(model, images, monkeypatch, maps=200, figures=2, budget=1200, any_method=False)
+    with pytest.raises(BadInput, match="a --method that costs less than mask, or --policy explore"):
+        announce_audit(QUIET, plan, 1200)
+
+
+def test_a_first_look_takes_as_many_images_as_intervals_need(
+    model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = _plan(model, images, monkeypatch, maps=20, figures=380, budget=180, policy="explore")
+    assert plan.chosen == ("--method occlusion", f"--limit {FEWEST_VALUES}")
+    announce_audit(QUIET, plan, 180)
+
+
+def test_what_the_time_left_out_is_a_value_and_a_sentence(
+    model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = _plan(model, images, monkeypatch, maps=20, figures=38, budget=1200)
+    shortened = plan.request.shortened
+    assert shortened == Shortened(1200, "occlusion", "mask", images=25, total=100, until_decided=True)
+    assert shortened.text == (
+        "To keep within 20 min at the speed that this machine had at the start, occlusion makes the maps instead of "
+        "mask and at most 25 of 100 images are taken, until every check is decided; a faster or less busy machine "
+        "would leave out less. For the same on any machine, give --method occlusion --until-decided --limit 25; for "
+        "everything, --budget none."
+    )
+    announce_audit(Output(dry_run=True, as_json=False, quiet=False), plan, 1200)
+    assert shortened.text in " ".join(capsys.readouterr().out.split())
+    assert _plan(model, images, monkeypatch, maps=1, figures=1, budget=1200).request.shortened is None
+    with pytest.raises(ValueError, match="a method without the one that it replaces"):
+        Shortened(1200, "occlusion")
+
+
+def test_what_the_time_left_out_is_in_the_report_and_survives_a_resumption(
+    model: Any, images: Dataset, tmp_path: Path
+) -> None:
+    shortened = Shortened(180, "occlusion", "mask", images=5, total=IMAGES)
+    explore, taking = read_policy("explore"), Taking(limit=5)
+    short = AuditRequest(explore, Explanation("occlusion"), taking=taking, steps=parse_steps("4"), shortened=shortened)
+    results = audit(model, images, short, tmp_path / "run")
+    assert results.run.shortened == shortened
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert shortened.text in page[: page.index("Are the heatmaps faithful?")]
+    for form in ("md", "junit", "sarif", "oscal", "cyclonedx"):
+        assert "a faster or less busy machine would leave out less" in render(load(tmp_path / "run"), form)
+    again = plans.resumed(
+        AuditRequest(explore, Explanation("mask"), steps=short.steps), tmp_path / "run", any_method=True
+    )
+    assert again is not None
+    assert (again.shortened, again.taking) == (shortened, taking)
+    originals = Originals(Path(model.file.path), images.source, opening=Opening(preset="unit"))
+    assert verify(tmp_path / "run", originals).problems == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("--limit", "12"),
+            "--limit 12 leaves too few images: a verdict by the policy standard needs 20. Give --limit 20 or more, or "
+            "give --policy explore for figures without a verdict.",
+        ),
+        (("--policy", "strict", "--limit", "99"), "Give --limit 100 or more"),
+    ],
+)
+def test_an_audit_that_cannot_be_decided_does_not_start(
+    folder: Path, tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    audit_words = ("audit", folder / "model.onnx", folder / "images.npz", "-o", tmp_path / "run", "--preset", "unit")
+    refused(command(*audit_words, *words), sentence)
+    refused(command(*audit_words, *words, "--dry-run"), sentence)
+    assert not (tmp_path / "run").exists()
+
+
+def test_so_few_images_are_refused_in_python_too(folder: Path, tmp_path: Path) -> None:
+    few = np.zeros((18, 8, 8, 3), np.uint8)
+    sentence = (
+        "^18 images cannot decide: a verdict by the policy standard needs 20. Add images, or give --policy explore"
+    )
+    with pytest.raises(BadInput, match=sentence):
+        auditkit.audit(folder / "model.onnx", few, tmp_path / "run", preset="unit", method="occlusion")
+
+
+def test_the_plan_of_an_examination_names_a_cheaper_method() -> None:
+    maps, examining = Cost("explaining", 1000, 100), Cost("examining", 100, 100)
+    ways = list(shorter_examination([maps, examining], 150, 20, lambda: Cost("explaining", 40, 100)))
+    assert ways == [
+        "--method grad-cam (about 4 min; the maps take 25 min of the above)",
+        "--method grad-cam --limit 37 (about 52 s)",
+    ]
+    assert list(shorter_examination([maps, examining], 150, 20, lambda: maps)) == ["--limit 37 (about 7 min)"]
+
+    def refuses() -> Cost:
+        raise BadInput("no tensor of the graph has a height and a width")
+
+    assert list(shorter_examination([maps, examining], 150, 20, refuses)) == ["--limit 37 (about 7 min)"]
+    assert list(shorter_examination([maps, examining], 20, 20, refuses)) == []
+
+
+def test_examine_prints_the_cheaper_method(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "forward_rate", lambda *_: 100.0)
+    done = command("examine", folder / "model.onnx", folder / "images.npz", "-o", tmp_path / "run", "--preset", "unit",
+                   "--device", "cpu", "--dry-run", "--option", "most_passes=5000")  # fmt: skip
+    assert "shorter" in done.stdout
+    assert "--method grad-cam" in done.stdout
 
 
 def test_long_work_names_ways_to_shorten_it(model: Any, images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,6 +309,43 @@ class Taking:
 
 
 @dataclass(frozen=True)
+class Shortened:
+    """What a plan left out to keep within a time, by how fast the machine was when it was planned."""
+
+    seconds: float  # to keep within
+    method: str | None = None  # that makes the maps
+    instead_of: str | None = None  # the method that was asked for
+    images: int | None = None  # that are taken at most; None: all
+    total: int = 0  # images at hand
+    until_decided: bool = False  # images are taken until every check that counts is decided
+
+    def __post_init__(self) -> None:
+        if (self.method is None) != (self.instead_of is None):
+            raise ValueError("has a method without the one that it replaces, or the other way round.")
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The same as options of the command line."""
+        method = f"--method {self.method}" if self.method else ""
+        until_decided = "--until-decided" if self.until_decided else ""
+        limit = "" if self.images is None else f"--limit {self.images}"
+        return tuple(filter(None, (method, until_decided, limit)))
+
+    @property
+    def text(self) -> str:
+        """What was left out, and how to choose otherwise, in two sentences."""
+        changes = [f"{self.method} makes the maps instead of {self.instead_of}"] if self.method else []
+        if self.images is not None or self.until_decided:
+            number = f"the {self.total}" if self.images is None else f"at most {self.images} of {self.total}"
+            changes.append(f"{number} images are taken{', until every check is decided' * self.until_decided}")
+        return (
+            f"To keep within {self.seconds / 60:.3g} min at the speed that this machine had at the start, "
+            f"{' and '.join(changes)}; a faster or less busy machine would leave out less. "
+            f"For the same on any machine, give {' '.join(self.options)}; for everything, --budget none."
+        )
+
+
+@dataclass(frozen=True)
 class Taken:
     """The images that a run had to take from; it took them by the SHA256 of the seed and their content."""
 

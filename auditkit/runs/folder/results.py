@@ -15,7 +15,7 @@ from auditkit.model.card import Assumed, assumption
 from auditkit.records import Json, from_json, optional, to_object
 from auditkit.runs.folder import figures
 from auditkit.runs.folder.examination import Examination
-from auditkit.runs.folder.figures import Evidence, MetricResult, Severity, Status, Taken, Verdict
+from auditkit.runs.folder.figures import Evidence, MetricResult, Severity, Shortened, Status, Taken, Verdict
 from auditkit.runs.folder.groups import Gap, GroupFigure, Groups
 
 SCHEMA_VERSION = 2
@@ -126,6 +126,7 @@ class RunFacts:
     salt: str | None = optional()  # of an audit, whose seed follows from it
     taken: Taken | None = optional()  # None: all images were given at once
     preliminary: Preliminary | None = optional()  # None: the run is finished
+    shortened: Shortened | None = optional()  # None: nothing was left out to keep within a time
 
     @property
     def written(self) -> str | None:

@@ -103,7 +103,7 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
     subject, taken, classes = about["subject"], results.run.taken, results.subject.classes
     others = changed_settings(policy, results.settings, classes) if policy else {}
     changed = {name: used for name, (used, _asked) in others.items()}
-    maps, pool = None, run["pool"]
+    maps, pool, shortened = None, run["pool"], results.run.shortened
     if explained is not None:
         measured = str(changed.get("labels") or (policy and policy.evaluation.labels) or "")
         default = same_rule(explained.request.labels, measured, classes)
@@ -112,6 +112,7 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
     if taken is not None:
         subject = {**subject, "images": {"count": taken.count, "digest": taken.digest}}
     return {
+        **({} if shortened is None else {"shortened": to_object(shortened)}),
         **({} if taken is None else {"taking": to_object(taken.taking)}), **({"settings": changed} if changed else {}),
         "subject": subject, "policy": policy and policy.sha256, "fail_on": results.run.fail_on, "maps": maps,
         "bundles": {**bundles, **(about["bundles"] if explained is None else {})},
