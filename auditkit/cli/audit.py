@@ -129,7 +129,7 @@ def audit(
     else:
         with trial(output):
             plan = plans.plan_audit(classifier, dataset, request, seconds, any_method=any_method)
-            schedule = announce_audit(output, plan, seconds)
+            schedule = announce_audit(output, plan)
             request = plan.request
     if dry_run:
         return

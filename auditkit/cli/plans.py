@@ -64,11 +64,11 @@ def taken(count: int, of: int) -> str:
     return f"{count} of {of} images" if count < of else f"{of} images"
 
 
-def announce_audit(output: Output, plan: "Plan", budget: float | None) -> Schedule:
+def announce_audit(output: Output, plan: "Plan") -> Schedule:
     """The same for an audit, with what decides and what the budget chose; refused where it cannot decide."""
     request = plan.request
-    if budget is not None:
-        _require_enough(plan, budget)
+    if request.shortened is not None:
+        _require_enough(plan, request.shortened.seconds)
     method = request.explanation.method if request.explanation else ""
     maps = f"maps of the labels {plan.labels} by {method}" if method else "supplied maps"
     further = [("decides", plan.decision)]

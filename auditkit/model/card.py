@@ -41,11 +41,10 @@ _MOST_SIDE = 65536  # pixels of a side that a card may ask for
 
 Numbers = tuple[float, ...]
 Assumed = Literal["assumed", "assumed, by accuracy"]  # why a preset was taken that nobody stated
-_REASONS: dict[Assumed, str] = {
-    "assumed": "nobody stated it",
-    "assumed, by accuracy": "nobody stated it, and the model predicts the given labels best with this preset",
-}
-STATE_IT = "State it with --preset NAME or --card FILE, or write a card with auditkit inspect MODEL --write-card."
+STATE_IT = (
+    "State the preprocessing with --preset NAME or --card FILE, or write a card with auditkit inspect MODEL "
+    "--write-card."
+)
 
 
 def assumption(source: str, assumed: Assumed | None) -> str:
@@ -53,7 +52,8 @@ def assumption(source: str, assumed: Assumed | None) -> str:
     if assumed is None:
         return ""
     preset = source.removesuffix(f" ({assumed})")
-    return f"The preprocessing is assumed to be {preset}: {_REASONS[assumed]}. Every figure rests on this guess."
+    why = ", with which the model predicts the given labels best" if assumed == "assumed, by accuracy" else ""
+    return f"Nobody stated the preprocessing: {preset} is assumed{why}. Every figure rests on this guess."
 
 
 @dataclass(frozen=True)

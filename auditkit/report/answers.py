@@ -166,6 +166,8 @@ def _compared(results: Results) -> str:
 def relies_on(results: Results) -> Answer:
     """What the model was found to rely on."""
     examination, names = results.examination, results.subject.class_names
+    if results.run.preliminary is not None:
+        return Answer(_NOT_EXAMINED, "Not known yet.", [], "")
     if examination is None:
         reason = f": {results.not_examined.removesuffix('.')}" if results.not_examined else ""
         return Answer(_NOT_EXAMINED, f"Not known: the model was not examined{reason}.", [], "")
@@ -211,7 +213,7 @@ def _gaps(results: Results) -> Iterator[str]:
 def next_steps(results: Results) -> list[str]:
     """What to do now, the most urgent first."""
     if results.run.preliminary is not None:
-        return [FINISH_IT]
+        return [f"Let the audit finish. {FINISH_IT}"]
     failed = results.verdict == "fail"  # which no image more undoes
     settled = ("pass", "suppressed", *(("inconclusive", "not assessed") if failed else ()))
     open_checks = [check for check in _deciding(results) if check.status not in settled]

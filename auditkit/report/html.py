@@ -106,6 +106,7 @@ def _with_content(context: Mapping[str, object], results: Results) -> list[str]:
         "checks": results.checks or results.verdict_reason, "examination": results.examination,
         "randomisation": context["series"], "flags": results.flags, "failed": results.failed_images,
         "baseline": results.baseline, "gallery": context["cards"],
+        **dict.fromkeys(("checks", "regulation", "sign-off") if results.run.preliminary else (), False),
     }  # fmt: skip
     return [section for section in SECTIONS if content.get(section, True)]
 

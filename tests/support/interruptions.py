@@ -84,7 +84,7 @@ def _evaluate(folder: Path, out: Path) -> tuple[object, ...]:
 
 def _audit(folder: Path, out: Path) -> tuple[object, ...]:
     return ("audit", bundled_model("honest"), folder / "drawn.npz", "--method", "gradient-input", "--policy",
-            folder / "policy.toml", "--salt", SALT, "-o", out, "--device", "cpu", "--exit-zero")  # fmt: skip
+            folder / "policy.toml", "--salt", SALT, "--fail-on", "critical", "-o", out, "--device", "cpu")  # fmt: skip
 
 
 VERBS = {

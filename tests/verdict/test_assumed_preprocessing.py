@@ -73,7 +73,7 @@ def test_every_command_warns_once_and_takes_the_preset_that_labels_speak_for(
     done = _run(verb, folder, images, tmp_path / "out", "--quiet", "--dry-run")
     assert done.returncode == 0, done
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"warning: The preprocessing is assumed to be preset {preset}: nobody stated it")
+    assert line.startswith(f"warning: Nobody stated the preprocessing: preset {preset} is assumed")
     assert line.endswith(STATE_IT)
     assert _run(verb, folder, images, tmp_path / "out", "--dry-run", "--preset", preset).stderr == ""
 
@@ -130,10 +130,10 @@ def test_a_model_that_fails_on_an_image_leaves_the_preset_as_it_is(
 @pytest.mark.parametrize("form", [form for form in FORMATS if form != "json"])
 def test_every_form_says_so(audited: Path, form: str) -> None:
     loaded = load(audited)
-    assert "is assumed to be preset caffe: nobody stated it" in render(loaded, form)
+    assert "preset caffe is assumed, with which the model predicts the given labels best" in render(loaded, form)
     origin = replace(loaded.results.subject.card_origin, source="preset caffe", assumed=None)
     stated = replace(loaded.results, subject=replace(loaded.results.subject, card_origin=origin), checks=())
-    assert "is assumed to be" not in render(Loaded(audited, stated, loaded.gallery), form)
+    assert "is assumed" not in render(Loaded(audited, stated, loaded.gallery), form)
 
 
 def test_it_is_on_the_first_screens(audited: Path, folder: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_it_is_on_the_first_screens(audited: Path, folder: Path, tmp_path: Path)
     assert "assumed preprocessing" in _run("audit", folder, "labelled.npz", audited).stdout
     _run("examine", folder, "labelled.npz", tmp_path / "examined")
     page = (tmp_path / "examined" / "report.html").read_text()
-    assert page.count("is assumed to be preset caffe") == 1
+    assert page.count("preset caffe is assumed") == 1
     record = json.loads((tmp_path / "examined" / "examination.json").read_text())
     assert record["subject"]["card_origin"]["assumed"] == "assumed, by accuracy"
 

@@ -1448,7 +1448,7 @@ def test_a_failed_check_says_what_to_do_and_a_passed_one_does_not() -> None:
 # Preprocessing that nobody stated -------------------------------------------------------------------------------------
 
 
-GUESS = "The preprocessing is assumed to be preset imagenet: nobody stated it."
+GUESS = "Nobody stated the preprocessing: preset imagenet is assumed."
 
 
 def assumed(found: Plain) -> Plain:

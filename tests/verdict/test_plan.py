@@ -164,7 +164,7 @@ def test_a_budget_takes_fewer_images_next(model: Any, images: Dataset, monkeypat
     few = _plan(model, images, monkeypatch, maps=20, figures=380, budget=1200)
     assert few.chosen == ("--method occlusion", "--limit 2")
     with pytest.raises(BadInput) as error:
-        announce_audit(QUIET, few, 1200)
+        announce_audit(QUIET, few)
     assert str(error.value) == (
         "within 20 min, this machine measures about 2 of 100 images, and a verdict by the policy standard needs 20. "
         "Give --budget none --limit 20 (about 2.1 h), or --policy explore for figures without a verdict."
@@ -176,7 +176,7 @@ def test_an_audit_that_cannot_be_decided_says_when_maps_cost_most(
 ) -> None:
     plan = _plan(model, images, monkeypatch, maps=200, figures=2, budget=1200, any_method=False)
     with pytest.raises(BadInput, match="a --method that costs less than mask, or --policy explore"):
-        announce_audit(QUIET, plan, 1200)
+        announce_audit(QUIET, plan)
 
 
 def test_a_first_look_takes_as_many_images_as_intervals_need(
@@ -184,7 +184,7 @@ def test_a_first_look_takes_as_many_images_as_intervals_need(
 ) -> None:
     plan = _plan(model, images, monkeypatch, maps=20, figures=380, budget=180, policy="explore")
     assert plan.chosen == ("--method occlusion", f"--limit {FEWEST_VALUES}")
-    announce_audit(QUIET, plan, 180)
+    announce_audit(QUIET, plan)
 
 
 def test_what_the_time_left_out_is_a_value_and_a_sentence(
@@ -199,7 +199,7 @@ def test_what_the_time_left_out_is_a_value_and_a_sentence(
         "would leave out less. For the same on any machine, give --method occlusion --until-decided --limit 25; for "
         "everything, --budget none."
     )
-    announce_audit(Output(dry_run=True, as_json=False, quiet=False), plan, 1200)
+    announce_audit(Output(dry_run=True, as_json=False, quiet=False), plan)
     assert shortened.text in " ".join(capsys.readouterr().out.split())
     assert _plan(model, images, monkeypatch, maps=1, figures=1, budget=1200).request.shortened is None
     with pytest.raises(ValueError, match="a method without the one that it replaces"):
