@@ -51,7 +51,7 @@ def init(
     check_command = f"auditkit policy check {shlex.quote(out.name if out.name.isprintable() else new_name)}"
     text = f"# Started from auditkit's policy {name}. To see what it asks, run: {check_command}\n\n{text}"
     parse_policy(text, out.name)
-    write_whole(out, text.encode())
+    write_whole(out, text.encode(), BadInput)
     console.print_fields([("policy", str(out)), ("next", f"auditkit policy check {shlex.quote(str(out))}")])
 
 

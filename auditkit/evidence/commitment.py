@@ -76,7 +76,7 @@ def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:
     """Write the commitment to a file, or read the one that agrees with it; the files that the run should carry."""
     if not path.exists():
         plain = to_object(replace(commitment, written=provenance.now()))
-        write_whole(path, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode())
+        write_whole(path, f"{json.dumps(plain, indent=2, sort_keys=True)}\n".encode(), BadInput)
     content = read_named(path, _MOST_BYTES)
     difference = commitment.difference(parse(content, path))
     if difference:
