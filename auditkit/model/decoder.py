@@ -7,10 +7,12 @@ it was busy with cannot be read; pictures that were decoded at the same time are
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from auditkit import elsewhere
 from auditkit.arrays import Array
 from auditkit.cores import usable_cores
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.messages import Value
 from auditkit.model.pictures import Geometry
 from auditkit.model.worker import Worker, WorkerLost
@@ -39,8 +41,11 @@ def start_for(images: Path) -> None:
 def prepared(path: Path, geometry: Geometry) -> tuple[tuple[int, int], Array]:
     """Height and width of a picture, upright, and what the network sees of it."""
     result = _read(path, "prepared", to_json(geometry))
+    pixels = result["pixels"]
+    if pixels.dtype != np.uint8 or pixels.shape != (*geometry.size, geometry.channels):
+        raise RuntimeFailure(f"the image decoder gave {pixels.dtype}{list(pixels.shape)} for a picture.")
     height, width = result["size"]
-    return (height, width), result["pixels"]
+    return (height, width), pixels
 
 
 def size(path: Path, exif_orientation: bool) -> tuple[int, int]:

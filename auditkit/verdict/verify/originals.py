@@ -215,13 +215,13 @@ def _images(
     images = originals.attempt(lambda: Dataset.open(path, classes, recorded.results.subject.class_names))
     if images is None:
         return None
-    taken = recorded.results.run.taken
+    taken, digest = recorded.results.run.taken, images.digest(fresh=True)  # by which images are also drawn
     if taken is not None:
-        originals.compare(f"the set of images {path}", images.digest(fresh=True), taken.digest)
+        originals.compare(f"the set of images {path}", digest, taken.digest)
         images = images.sample(about.count, recorded.settings.seed)
     elif recorded.results.policy is None and about.count < len(images):  # an evaluation of some of them
         images = images.sample(about.count)
-    originals.compare(f"the set of images {path}", images.digest(fresh=taken is None), about.digest)
+    originals.compare(f"the set of images {path}", images.digest(), about.digest)
     originals.compare_name("the images", path, about.source, "give --images under that name")
     if model is None:
         return None
