@@ -30,9 +30,12 @@ def main() -> None:
 
 
 def _end_soon(_number: int, _frame: "FrameType | None") -> "NoReturn":
-    """Interrupt the command, and exit if it takes longer than the grace to end."""
+    """Interrupt the command, and exit if it takes longer than the grace to end, or at the next signal."""
+    import signal
     import threading
 
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _exit)
     timer = threading.Timer(_GRACE_SECONDS, _exit)
     timer.daemon = True
     timer.start()

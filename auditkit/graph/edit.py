@@ -149,10 +149,9 @@ def ancestors(graph: onnx.GraphProto, names: Iterable[str]) -> set[str]:
         if name in visited:
             continue
         visited.add(name)
-        position = producer.get(name)
-        if position is not None and position not in walked:
-            walked.add(position)
-            pending.extend(names_read(graph.node[position]))
+        if name in producer and producer[name] not in walked:
+            walked.add(producer[name])
+            pending.extend(names_read(graph.node[producer[name]]))
     return visited
 
 

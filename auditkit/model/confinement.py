@@ -11,6 +11,7 @@ import signal
 import struct
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 LARGEST_FILE = 2**31  # bytes; the largest that is written here is a serialised graph
 
@@ -46,13 +47,18 @@ def confine() -> None:
     control = ctypes.CDLL(None, use_errno=True).prctl
     control(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     program = _filter(platform.machine())
-    if program:
+    if program and not _needs_device_files():
         buffer = ctypes.create_string_buffer(program, len(program))
         description = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
         zero = ctypes.c_ulong(0)
         control(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), zero, zero, zero)
         # Where the system does not filter (an old kernel, some containers), the rest still holds.
         control(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.c_char_p(description))
+
+
+def _needs_device_files() -> bool:
+    """Whether NVIDIA's driver has files of its device left to make, for which CUDA starts a program of the driver's."""
+    return Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidia-uvm").exists()
 
 
 def _filter(machine: str) -> bytes:

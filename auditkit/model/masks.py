@@ -148,7 +148,7 @@ class OnnxOverBanks:
     def _scored(self, feeds: AnyFeeds, count: int, at_once: int | None) -> Array:
         rows = count + (self._batch or 0) + (self.signature.fixed_batch or 0)  # that they may have been filled up to
         most = rows * self.signature.classes * np.dtype(np.float32).itemsize
-        probabilities = self.session.run(feeds, [PROBABILITIES], at_once, most)[0][:count]
+        probabilities = self.session.run(feeds, [PROBABILITIES], at_once, most=most)[0][:count]
         probabilities = checked_scores(probabilities, count, self.signature.classes, self._name)
         return checked_probabilities(probabilities, self._name)
 

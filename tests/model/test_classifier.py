@@ -75,11 +75,11 @@ def test_memory_running_out_halves_the_batch_and_loses_nothing(tmp_path: Path, m
     run = model.session.run
 
     def cramped(
-        feeds: dict[str, np.ndarray], wanted: list[str] | None = None, at_once: int | None = None
+        feeds: dict[str, np.ndarray], wanted: list[str] | None = None, at_once: int | None = None, **limits: int
     ) -> list[np.ndarray]:  # fmt: skip
         if len(feeds["image"]) > 5:
             raise OutOfMemory("full")
-        return run(feeds, wanted, at_once)
+        return run(feeds, wanted, at_once, **limits)
 
     monkeypatch.setattr(model.session, "run", cramped)
     assert np.array_equal(model.predict(_images(40)), expected)

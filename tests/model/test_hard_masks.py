@@ -561,14 +561,14 @@ def _cramped(over: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]
     run, asked = over.session.run, list[int]()
 
     def cramped(
-        feeds: dict[str, Any], wanted: list[str] | None = None, at_once: int | None = None
+        feeds: dict[str, Any], wanted: list[str] | None = None, at_once: int | None = None, **limits: int
     ) -> list[np.ndarray]:  # fmt: skip
         first = next(iter(feeds.values()))  # on the host a composer with its rows
         count = len(feeds[COLUMNS[KEEP]] if COLUMNS[KEEP] in feeds else first[1])
         asked.append(count)
         if count > most:
             raise OutOfMemory("full")
-        return list(run(feeds, wanted, at_once))
+        return list(run(feeds, wanted, at_once, **limits))
 
     monkeypatch.setattr(over.session, "run", cramped)
     return asked
@@ -631,13 +631,15 @@ def test_two_in_flight_overlap_and_keep_their_order(tmp_path: Path, monkeypatch:
     over, pictures, ranks = _filled(model)
     run, lock, running, peak, calls = over.session.run, threading.Lock(), 0, 0, 0
 
-    def slow(feeds: dict[str, Any], wanted: list[str] | None = None, at_once: int | None = None) -> list[np.ndarray]:
+    def slow(
+        feeds: dict[str, Any], wanted: list[str] | None = None, at_once: int | None = None, **limits: int
+    ) -> list[np.ndarray]:
         nonlocal running, peak, calls
         with lock:
             running, calls = running + 1, calls + 1
             peak, late = max(peak, running), calls % 2
         time.sleep(0.02 * late)
-        found = list(run(feeds, wanted, at_once))
+        found = list(run(feeds, wanted, at_once, **limits))
         with lock:
             running -= 1
         return found
@@ -655,7 +657,9 @@ def test_a_reader_that_stops_early_leaves_nothing_running(tmp_path: Path, monkey
     over, _, _ = _filled(model)
     run, asked = over.session.run, list[int]()
     monkeypatch.setattr(
-        over.session, "run", lambda feeds, wanted, at_once: asked.append(1) or run(feeds, wanted, at_once)
+        over.session,
+        "run",
+        lambda feeds, wanted, at_once, **limits: asked.append(1) or run(feeds, wanted, at_once, **limits),
     )
     parts = over.run(_rows(40))
     part, _ = next(parts)

@@ -245,8 +245,8 @@ def _is_running(pid: int) -> bool:
 
 @pytest.mark.workers
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
-@pytest.mark.parametrize("moments", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_an_interrupt_ends_the_opening_of_a_hostile_model(moments: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("moments", "times"), [(1, 1), (1, 2), pytest.param(10, 1, marks=pytest.mark.slow)])
+def test_an_interrupt_ends_the_opening_of_a_hostile_model(moments: int, times: int, tmp_path: Path) -> None:
     onnx_models.save(hostile_models.many_nodes(19_900, live=True), tmp_path)
     numbers = [signal.SIGINT, signal.SIGTERM]
     for index, moment in enumerate(np.random.default_rng(20261119).uniform(0.3, 4.0, moments)):
@@ -254,7 +254,9 @@ def test_an_interrupt_ends_the_opening_of_a_hostile_model(moments: int, tmp_path
         time.sleep(moment)
         started = list(_descendants(command.pid))
         assert command.poll() is None
-        command.send_signal(numbers[index % 2])
+        for _ in range(times):
+            command.send_signal(numbers[index % 2])
+            time.sleep(0.05)
         begin = time.monotonic()
         _, errors = command.communicate(timeout=30)
         while any(map(_is_running, started)):

@@ -249,8 +249,10 @@ def test_a_worker_outlives_the_thread_that_first_called_it(fake: Fake) -> None:
     worker = fake(program)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(worker.call, "examine").result()
-    time.sleep(0.1)
+        process = worker.process
+    time.sleep(0.5)
     worker.call("examine")
+    assert worker.process is process
 
 
 def test_a_machine_without_room_is_told_as_such(tmp_path: Path) -> None:

@@ -162,10 +162,10 @@ def test_memory_running_out_loses_no_row(tmp_path: Path, monkeypatch: pytest.Mon
     expected, run = _all(over, rows, loaded), over.session.run
     over._batch = 16
 
-    def cramped(feeds: Any, wanted: Any = None, at_once: int | None = None) -> Any:
+    def cramped(feeds: Any, wanted: Any = None, at_once: int | None = None, **limits: int) -> Any:
         if len(feeds[ROWS]) > 5:
             raise OutOfMemory("too much")
-        return run(feeds, wanted, at_once)
+        return run(feeds, wanted, at_once, **limits)
 
     monkeypatch.setattr(over.session, "run", cramped)
     np.testing.assert_allclose(_all(over, rows, loaded), expected, atol=1e-6)
