@@ -64,7 +64,7 @@ def test_predictions_are_the_runtimes_bit_for_bit(assets: Path, name: str) -> No
     plain = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     shape = plain.get_inputs()[0].shape
     for count in (1, 7, 64):
-        array = model.preprocess([pictures.read(index) for index in range(count)])
+        array = model.preprocess([pictures.images[index] for index in range(count)])
         step = count if isinstance(shape[0], str) else shape[0]
         parts = [plain.run(None, {model.signature.input: array[i : i + step]})[0] for i in range(0, count, step)]
         expected, found = np.concatenate(parts), model.predict(array)
@@ -98,7 +98,7 @@ def test_cuda_agrees_with_the_cpu(assets: Path, name: str, precision: str) -> No
     exact = auditkit.load(path, preset=preset, settings=Settings(device="cpu"))
     found = auditkit.load(path, preset=preset, settings=Settings(device="cuda", precision=precision))  # type: ignore[arg-type]
     pictures = Dataset.open(assets / images, exact.signature.classes)
-    array = exact.preprocess([pictures.read(index) for index in range(32)])
+    array = exact.preprocess([pictures.images[index] for index in range(32)])
     expected = exact.probabilities(array)
     # A half-precision or eight-bit graph rounds at every node, at other places on another device.
     exactly = 5e-3 if "fp16" in name else 1e-3

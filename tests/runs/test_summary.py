@@ -254,7 +254,7 @@ def test_figures_of_each_class(found: Summary) -> None:
 
 
 def test_accuracy_has_wilsons_interval(found: Summary, model: Any) -> None:
-    pictures = [image_set().read(index) for index in range(COUNT)]
+    pictures = [image_set().images[index] for index in range(COUNT)]
     hits = int((model.probabilities(pictures).argmax(axis=1) == TRUTH).sum())
     (metric,) = (metric for metric in found.metrics if metric.name == "accuracy")
     low, high = stats.binomtest(hits, COUNT).proportion_ci(found.settings.confidence, method="wilson")
@@ -355,7 +355,7 @@ def test_without_given_labels_classes_are_the_predicted_ones(model: Any, folder:
     for labels in ("all", "0,1"):  # also where the predicted label is not among those measured
         out = tmp_path / labels
         found = auditkit.evaluate(model, image_set(None), folder / "a", steps=2, controls=False, labels=labels, out=out)
-        pictures = [image_set().read(index) for index in range(COUNT)]
+        pictures = [image_set().images[index] for index in range(COUNT)]
         predicted = model.probabilities(pictures).argmax(axis=1)
         groups = {metric.class_index: metric.n for metric in found.classes if metric.name == "worst_soundness"}
         assert groups == {int(label): int((predicted == label).sum()) for label in set(predicted)}
@@ -366,14 +366,14 @@ def test_without_given_labels_classes_are_the_predicted_ones(model: Any, folder:
 @pytest.mark.parametrize("labels", ["all", "top1", "0,1", "f>=0.9"])
 def test_accuracy_does_not_depend_on_the_labels_that_are_measured(model: Any, folder: Path, labels: str) -> None:
     found = auditkit.evaluate(model, image_set(), folder / "a", steps=1, controls=False, labels=labels)
-    pictures = [image_set().read(index) for index in range(COUNT)]
+    pictures = [image_set().images[index] for index in range(COUNT)]
     hits = (model.probabilities(pictures).argmax(axis=1) == TRUTH).mean()
     assert found.value("accuracy") == pytest.approx(hits)
 
 
 def test_accuracy_among_the_labels_that_are_renormalised_over(model: Any, folder: Path) -> None:
     found = auditkit.evaluate(model, image_set(), folder / "a", steps=1, controls=False, labels="0,1", renormalise=True)
-    pictures = [image_set().read(index) for index in range(COUNT)]
+    pictures = [image_set().images[index] for index in range(COUNT)]
     hits = (model.probabilities(pictures)[:, :2].argmax(axis=1) == TRUTH).mean()
     assert found.value("accuracy") == pytest.approx(hits)
 
