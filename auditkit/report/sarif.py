@@ -119,9 +119,9 @@ def _invocation(results: Results, entries: Sequence[Entry]) -> _Object:
     command = [visible(word) for word in run.command or ()]
     passes = "--exit-zero" in command or results.policy is None
     finished = run.preliminary is None
-    code = {"exitCode": 0 if passes else EXIT_CODES[results.verdict]} if finished else {}
+    code = 0 if passes else EXIT_CODES[results.verdict]
     invocation = {
-        "executionSuccessful": finished, **code,
+        "executionSuccessful": finished, **({"exitCode": code} if finished else {}),
         "exitCodeDescription": wording.headline(results).word, "commandLine": shlex.join(command),
         "arguments": command[1:], "startTimeUtc": (run.started or "").replace("+00:00", "Z"),
         "endTimeUtc": (run.ended or "").replace("+00:00", "Z"),

@@ -71,8 +71,8 @@ def _audit(given: Path, out: Path) -> Results:
 def cut_short(given: Path) -> Path:
     """The run of an audit that was stopped when all images were measured, before it could report them."""
 
-    def stopping(model: Any, images: Dataset, *rest: Any) -> Any:
-        summary = evaluate(model, images, *rest)
+    def stopping(model: Any, images: Dataset, *rest: Any, **options: Any) -> Any:
+        summary = evaluate(model, images, *rest, **options)
         if len(images) > FIRST:
             raise KeyboardInterrupt
         return summary

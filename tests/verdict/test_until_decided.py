@@ -113,10 +113,10 @@ def test_a_first_look_has_a_report_and_changes_nothing(
     """Seen when the other images are about to be measured."""
     pages = list[str]()
 
-    def watched(model: Any, images: Dataset, *rest: Any) -> Any:
+    def watched(model: Any, images: Dataset, *rest: Any, **options: Any) -> Any:
         page = tmp_path / "run" / "report.html"
         pages.append(page.read_text() if page.exists() else "")
-        return evaluate(model, images, *rest)
+        return evaluate(model, images, *rest, **options)
 
     monkeypatch.setattr(auditing, "evaluate", watched)
     rules = read_policy(folder / "unclear.toml")
@@ -137,8 +137,8 @@ def test_a_first_look_has_a_report_and_changes_nothing(
 def test_an_audit_that_is_cut_short_after_its_first_look_resumes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut_short(model: Any, images: Dataset, *rest: Any) -> Any:
-        results = evaluate(model, images, *rest)
+    def cut_short(model: Any, images: Dataset, *rest: Any, **options: Any) -> Any:
+        results = evaluate(model, images, *rest, **options)
         if len(images) > 5:
             raise KeyboardInterrupt
         return results
@@ -194,11 +194,11 @@ def test_a_killed_run_is_resumed(folder: Path, tmp_path: Path, monkeypatch: pyte
     _audit(folder, tmp_path / "undisturbed", "unclear", **options)
     calls, run = list[int](), tmp_path / "killed"
 
-    def killed(model: Any, images: Dataset, *rest: Any) -> Any:
+    def killed(model: Any, images: Dataset, *rest: Any, **options: Any) -> Any:
         calls.append(len(images))
         if len(images) == 30 and calls.count(30) == 1:  # its maps are made, its rows are not
             raise KeyboardInterrupt
-        return evaluate(model, images, *rest)
+        return evaluate(model, images, *rest, **options)
 
     monkeypatch.setattr(auditing, "evaluate", killed)
     with pytest.raises(KeyboardInterrupt):
