@@ -76,6 +76,19 @@ def test_only_one_module_imports_the_runtime() -> None:
     assert users == {"runtime.py"}
 
 
+def test_files_are_written_by_one_module() -> None:
+    """Others write into a temporary folder that is theirs alone: a page to print, and an archive that is unpacked."""
+    writers = set()
+    for path in PACKAGE.rglob("*.py"):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            modes = [argument.value for argument in call.args[:2] if isinstance(argument, ast.Constant)]
+            opens = name == "open" and any(re.fullmatch(r"[wax]b?\+?", str(mode)) for mode in modes)
+            if opens or name in ("write_text", "write_bytes"):
+                writers.add(str(path.relative_to(PACKAGE)))
+    assert writers == {"evidence/archive.py", "report/pdf.py"}
+
+
 def test_graph_never_sees_a_session() -> None:
     for path in (PACKAGE / "graph").rglob("*.py"):
         assert not any(name.startswith("auditkit.model") for name in _imports(path)), path
