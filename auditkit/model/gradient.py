@@ -332,18 +332,19 @@ def _score_type(model: onnx.ModelProto, output: str) -> str | None:
 
 def encoded(derived: Differentiated, name: str) -> dict[str, Iterable[bytes]]:
     """The content of a file of this name that any onnxruntime runs, and of the one beside it with large weights."""
-    model, beside, end = edit.copy(derived.model), f"{name}.data", 0
-    model.metadata_props.extend(derived.model.metadata_props)
+    model, beside, stored, end = onnx.ModelProto(), f"{name}.data", list[Array](), 0
+    model.CopyFrom(derived.model)
     for tensor in model.graph.initializer:
-        if tensor.name in derived.weights:
-            values = derived.weights[tensor.name]
-            kind = helper.np_dtype_to_tensor_dtype(values.dtype)
-            tensor.CopyFrom(TensorProto(name=tensor.name, dims=values.shape, data_type=kind, raw_data=b""))
-            external_data_helper.set_external_data(tensor, beside, end, values.nbytes)
-            tensor.ClearField("raw_data")
-            end += values.nbytes
+        values = derived.weights.get(tensor.name)
+        if values is None:
+            continue
+        kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+        tensor.CopyFrom(TensorProto(name=tensor.name, dims=values.shape, data_type=kind, raw_data=b""))
+        external_data_helper.set_external_data(tensor, beside, end, values.nbytes)
+        tensor.ClearField("raw_data")
+        stored.append(values)
+        end += values.nbytes
     files: dict[str, Iterable[bytes]] = {}
-    if end:
-        stored = [tensor.name for tensor in model.graph.initializer if tensor.name in derived.weights]
-        files[beside] = (derived.weights[tensor].tobytes() for tensor in stored)
+    if stored:
+        files[beside] = (values.tobytes() for values in stored)
     return files | {name: [model.SerializeToString()]}

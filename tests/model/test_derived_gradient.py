@@ -63,6 +63,24 @@ def linear(**kwargs: Any) -> tuple[onnx.ModelProto, Array]:
     return onnx_models.model(nodes, [IMAGE], [LOGITS], {"m": matrix}, **kwargs), matrix
 
 
+def test_large_weights_are_written_beside_the_file(tmp_path: Path) -> None:
+    """As those of a model of several gigabytes, which no single file can hold."""
+    proto, _ = linear()
+    found, feeds = gradient.differentiate(opened(proto, tmp_path)), {"image": normal(2, 3, 8, 8), "seed": normal(2, 5)}
+    expected = ran(found, tmp_path, **feeds)
+    large = {
+        tensor.name: numpy_helper.to_array(tensor) for tensor in found.model.graph.initializer if len(tensor.dims) > 1
+    }
+    for tensor in found.model.graph.initializer:
+        if tensor.name in large:
+            tensor.ClearField("raw_data")
+    apart = ran(replace(found, weights=large), tmp_path, **feeds)
+    assert (tmp_path / "out.onnx.data").stat().st_size == sum(values.nbytes for values in large.values())
+    assert all((apart[name] == expected[name]).all() for name in expected)
+    done = command("differentiate", tmp_path / "model.onnx", "-o", tmp_path / "out.onnx")
+    assert (done.returncode, "out.onnx already exists" in done.stderr) == (2, True)
+
+
 # The walk
 
 
