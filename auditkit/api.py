@@ -86,17 +86,20 @@ def explain(
 def audit(
     model: Model, images: Images, out: PathLike, heatmaps: Heatmaps = (), *, method: str | None = None,
     policy: PathLike = "standard", pool: Images | None = None, baseline: PathLike | None = None,
-    fail_on: str | None = None, until_decided: bool = False, limit: int | None = None, salt: str | None = None,
-    size: Size | float | None = None, preset: str | None = None, record_machine: bool = False, **options: Any,
+    fail_on: str | None = None, fail_on_finding: str | None = None, until_decided: bool = False,
+    limit: int | None = None, salt: str | None = None, size: Size | float | None = None, preset: str | None = None,
+    record_machine: bool = False, **options: Any,
 ) -> Results:  # fmt: skip
     """The results with checks and verdict; the report and all evidence are in the folder `out`.
 
     `model`, `size` and `preset` are as in `explain`. Without `heatmaps`, maps are made by `method` (mask by default)
     with its `options`. `policy` is the name of one that comes with auditkit (explore, standard, strict) or a TOML file.
-    With `until_decided`, images are taken batch by batch until every check that counts is decided; `limit` is how many
-    are taken at most. Which images come first, and all else that is left to chance, follows from a salt that is drawn
-    for the audit; give the `salt` of an earlier one (`results.run.salt`) to repeat it. Only with `record_machine` are
-    full paths and the names of machines and processes recorded.
+    `fail_on` is the lowest severity of a check that fails the verdict. `fail_on_finding` is the lowest severity of a
+    finding about the model for which `Results.exit_code` is 1; both override the policy. With `until_decided`, images
+    are taken batch by batch until every check that counts is decided; `limit` is how many are taken at most. Which
+    images come first, and all else that is left to chance, follows from a salt that is drawn for the audit; give the
+    `salt` of an earlier one (`results.run.salt`) to repeat it. Only with `record_machine` are full paths and the names
+    of machines and processes recorded.
     """
     rules, bundles = read_policy(policy), _open_bundles(heatmaps)
     image_size, method_options = _split_size(model, size, options)
@@ -109,6 +112,7 @@ def audit(
         rules, explanation, fail_on, earlier, bundles=bundles, taking=Taking(until_decided, limit),
         salt=None if salt is None else parse_salt(salt),
         record_machine=record_machine,
+        fail_on_finding=fail_on_finding,
     )  # fmt: skip
     classifier, dataset, infill_pool = _open(model, images, pool, image_size, preset)
     request.require_enough(len(dataset))

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from auditkit.cli.main import app
 from auditkit.report.formats import FORMATS
-from auditkit.verdict.audit import EXIT_CODES
+from auditkit.runs.folder.results import EXIT_CODES
 from auditkit.verdict.policy_file import read_policy
 
 PAGE = (Path(__file__).parents[1] / "docs" / "ci.md").read_text()

@@ -39,6 +39,9 @@ def audit(
     baseline: Annotated[Path | None, typer.Option(help="An earlier run, to show what has changed since.")] = None,
     fail_on: Annotated[str | None, typer.Option(
         help="Lowest severity that fails: low, medium, high or critical; overrides the policy.")] = None,
+    fail_on_finding: Annotated[str | None, typer.Option(metavar="SEVERITY", help=(
+        "Lowest severity of a finding about the model that ends with exit code 1: low, medium, high or critical; "
+        "overrides the policy. Without it, and with the shipped policies, none does."))] = None,
     until_decided: Annotated[bool, typer.Option("--until-decided", help=(
         "Take images batch by batch, in an order that nobody can choose, until every check is decided."))] = False,
     budget: Annotated[str | None, typer.Option(help=(
@@ -66,8 +69,8 @@ def audit(
     """Judge a model's heatmaps, supplied or made here, by a policy, and write a report that can be filed.
 
     It first prints a plan with the time that it will take. With labels or steps other than the policy's, it cannot
-    pass. Exit code 0: passed, 1: failed, 2: bad input, 3: undecided, 4: the machine failed.
-    Run the same command again to resume a run that was cut short.
+    pass. Exit code 0: passed, 1: the maps failed, or the model with --fail-on-finding, 2: bad input, 3: undecided,
+    4: the machine failed. Run the same command again to resume a run that was cut short.
 
     Example: auditkit audit vendor.onnx images/ --heatmaps maps --policy standard -o run
     """
@@ -96,7 +99,7 @@ def audit(
     request = audits.AuditRequest(
         rules, None, fail_on, baseline, options.command_line(record_machine=record_machine),
         open_bundles(heatmaps or []), None, Taking(until_decided, limit), labels, parse_steps(steps) if steps else None,
-        None if salt is None else parse_salt(salt), record_machine=record_machine,
+        None if salt is None else parse_salt(salt), record_machine=record_machine, fail_on_finding=fail_on_finding,
     )  # fmt: skip
     if not heatmaps:
         chosen = options.method_options(option, quality)
@@ -151,7 +154,7 @@ def audit(
         print_last_screen(results, folder, verbose=verbose)
         console.print_fields(console.identifiers(classifier, dataset) if verbose else [])
     if not exit_zero:
-        raise typer.Exit(audits.EXIT_CODES[results.verdict or "inconclusive"])
+        raise typer.Exit(results.exit_code)
 
 
 def _audit_shard(

@@ -28,6 +28,7 @@ def print_last_screen(results: "Results", out: Path, *, verbose: bool = False) -
           if reason.word.tone != "pass"),
         ("how sure", faithful.sure),
         ("relies on", f"{relying.text} {relying.sure}".strip()),
+        *(("exit code", text) for text in answers.gate(shown)),
     ])  # fmt: skip
     rows = [_row(metric, shown) for metric in _chosen(shown)]
     if rows:

@@ -156,6 +156,7 @@ def _print(policy: "Policy") -> None:
         ("controls", ", ".join(policy.controls) or "none"),
         ("randomised", stages),
         ("fails on", f"{policy.fail_on} and above"),
+        ("findings", _findings(policy)),
     ])  # fmt: skip
     if policy.checks:
         rows = [[check.id, check.requirement, check.severity, "yes" if check.required else "no"]
@@ -166,6 +167,14 @@ def _print(policy: "Policy") -> None:
         notes.insert(0, ("note", "no check can fail: the verdict will be 'measured'"))
     if notes:
         console.print_fields(notes)
+
+
+def _findings(policy: "Policy") -> str:
+    if policy.examination is None:
+        return "the model is not examined"
+    if policy.fail_on_finding is None:
+        return "about the model, none fails"
+    return f"about the model, of severity {policy.fail_on_finding} and above, fail"
 
 
 def _measured(settings: "Evaluation") -> str:

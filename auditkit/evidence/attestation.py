@@ -124,11 +124,11 @@ def _predicate(results: Results) -> dict[str, Json]:
     tests: dict[str, list[Json]] = {"PASSED": [], "WARNED": [], "FAILED": []}
     for entry in entries:
         tests[_RESULTS[entry.outcome]].append(entry.id)
-    policy = results.policy
+    policy, gate = results.policy, results.finding_gate
     figures = [{"metric": metric.name, "bundle": metric.bundle, "infill": metric.infill, "value": metric.value,
                 "low": metric.low, "high": metric.high, "n": metric.n} for metric in results.metrics]  # fmt: skip
     return {
-        "result": _RESULTS[verdict.outcome],
+        "result": "FAILED" if gate is not None and gate.status != "pass" else _RESULTS[verdict.outcome],
         "configuration": [_descriptor(_POLICY, policy.sha256)] if policy else [],
         "passedTests": tests["PASSED"], "warnedTests": tests["WARNED"], "failedTests": tests["FAILED"],
         "auditkit": {"version": results.tool.version, "verdict": results.verdict, "figures": to_json(figures)},

@@ -182,6 +182,21 @@ def relies_on(results: Results) -> Answer:
     return Answer(word, relies.summary(examination, names), [], relies.seen(counted[0], names))
 
 
+def gate(results: Results) -> list[str]:
+    """Whether findings about the model fail the audit, in a sentence; none where nobody asked for that."""
+    if results.finding_gate is None:
+        return []
+    policy = name(results.policy.name) if results.policy else ""
+    asked_by = "--fail-on-finding" if results.run.fail_on_finding else f"fail_on_finding of the policy “{policy}”"
+    texts = {
+        "pass": "No finding of severity {} or above about the model, so none fails the audit ({}).",
+        "fail": "A finding of severity {} or above about the model fails the audit, whatever the maps ({}).",
+        "not assessed": "The model was not examined, so it is not known whether it has a finding of severity {} or "
+                        "above, which would fail the audit ({}).",
+    }  # fmt: skip
+    return [texts[results.finding_gate.status].format(results.finding_gate.fail_on, asked_by)]
+
+
 def not_assessed(results: Results) -> list[str]:
     """What this run does not say, a line each."""
     return list(dict.fromkeys(map(sentence, _gaps(results))))

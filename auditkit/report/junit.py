@@ -6,7 +6,7 @@ A failed or open verdict has a case of its own only where no check accounts for 
 from datetime import UTC, datetime
 from xml.etree import ElementTree as Xml
 
-from auditkit.report import pipeline, sections, wording
+from auditkit.report import answers, pipeline, sections, wording
 from auditkit.report.formatting import name, visible
 from auditkit.report.load_run import Loaded
 from auditkit.report.notices import notices
@@ -30,8 +30,8 @@ def render_junit(loaded: Loaded) -> str:
         for what, value, _ in facts:
             Xml.SubElement(properties, "property", name=visible(f"{head}: {what}"), value=visible(value))
     suite.extend(cases)
-    lines = [*map(str, notices(results)), f"Verdict: {wording.headline(results).word}", *map(_line, others)]
-    lines += results.limitations
+    verdicts = [f"Verdict: {wording.headline(results).word}", *answers.gate(results)]
+    lines = [*map(str, notices(results)), *verdicts, *map(_line, others), *results.limitations]
     Xml.SubElement(suite, "system-out").text = visible("\n".join(lines))
     Xml.SubElement(suite, "system-err").text = visible("\n".join(sections.flags(results)))
     root = Xml.Element("testsuites")

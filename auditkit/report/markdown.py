@@ -50,6 +50,7 @@ def _head(results: Results) -> list[str]:
         _bullets(f"{reason.word.word}: {reason.text} {reason.figures}" for reason in faithful.reasons),
         plain(f"How sure: {faithful.sure}"), plain(f"Compared with: {faithful.compared}"),
         plain(f"{answers.RELIES_ON} {relying.text} {relying.sure}"),
+        *map(plain, answers.gate(results)),
         _earlier_run(results.baseline) if results.baseline else "",
         table(("Of", "Which"), sections.subject_line(results)),
         "## What to do next", _bullets(answers.next_steps(results)),

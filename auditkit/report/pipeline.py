@@ -19,6 +19,7 @@ from auditkit.runs.folder.results import CheckResult, Results
 Outcome = Literal["passed", "failed", "open", "skipped"]
 RED: tuple[Outcome, ...] = ("failed", "open")
 _SKIPPED: Outcome = "skipped"
+FOUND = "found"  # the status of a finding that the policy does not allow
 VERDICT = "auditkit:verdict"  # a policy's own checks have no colon in their names
 _EXAMINED, _EXAMINATION = "auditkit:examination", "examination"
 _EXCHANGED = ("Parts are exchanged between images with different predicted labels. If the model relies on a part, its "
@@ -143,7 +144,8 @@ def _examination(results: Results) -> list[Entry]:
         return [_finding(finding, results) for finding in examination.findings]
     if examination is None and not results.not_examined:
         return []
-    status, outcome, message = "not assessed", _SKIPPED, f"The model was not examined: {results.not_examined}."
+    outcome: Outcome = "open" if results.finding_gate else _SKIPPED
+    status, message = "not assessed", f"The model was not examined: {results.not_examined}."
     if examination is not None:
         status, outcome, message = "pass", "passed", relies.summary(examination, results.subject.class_names)
     return [Entry(_EXAMINED, _EXAMINED, f"auditkit.{_EXAMINATION}", "The model relies on no shortcut", _EXCHANGED,
@@ -160,16 +162,17 @@ def _finding(finding: Finding, results: Results) -> Entry:
              "what to do": "" if finding.allowed else relies.to_do(finding)}  # fmt: skip
     return Entry(
         f"{rule}{where}", rule, f"auditkit.{_EXAMINATION}", f"The model relies on a shortcut: {finding.kind}",
-        f"{_EXCHANGED} {relies.to_do(finding)}", _PAGES[_EXAMINATION], "allowed" if finding.allowed else "found",
-        "failed" if _counts(finding, results) else "passed", finding.severity, f"{relies.title(finding, names)}.",
+        f"{_EXCHANGED} {relies.to_do(finding)}", _PAGES[_EXAMINATION], "allowed" if finding.allowed else FOUND,
+        _finding_outcome(finding, results), finding.severity, f"{relies.title(finding, names)}.",
         {what: value for what, value in facts.items() if value}, {"reason": finding.allowed} if finding.allowed else {},
     )  # fmt: skip
 
 
-def _counts(finding: Finding, results: Results) -> bool:
-    """Whether the policy neither allows a finding nor calls it too mild to fail on."""
-    if finding.allowed or results.policy is None or not _sets_limits(results):
-        return False
-    severities, fail_on = get_args(Severity), results.run.fail_on or results.policy.fail_on
-    too_mild = severities[: severities.index(fail_on)] if fail_on in severities else ()
-    return finding.severity not in too_mild
+def _finding_outcome(finding: Finding, results: Results) -> Outcome:
+    """A finding fails where the run or its policy asks for that; an allowed one passes."""
+    if finding.allowed:
+        return "passed"
+    gate, severities = results.finding_gate, get_args(Severity)
+    if gate is None or severities.index(finding.severity) < severities.index(gate.fail_on):
+        return _SKIPPED
+    return "failed"

@@ -11,20 +11,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 from urllib.parse import quote
 
-from auditkit.report import pipeline, sections, wording
+from auditkit.report import answers, pipeline, sections, wording
 from auditkit.report.formatting import visible
 from auditkit.report.load_run import Loaded
 from auditkit.report.markdown import plain
 from auditkit.report.notices import notices
 from auditkit.report.pipeline import VERDICT, Entry
-from auditkit.runs.folder.figures import Verdict
 from auditkit.runs.folder.names import RESULTS
 from auditkit.runs.folder.results import ModelFile, Results
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS = {"critical": "error", "high": "error", "medium": "warning", "low": "note", "info": "note"}
 KINDS = {"inconclusive": "open", "not assessed": "review", "error": "open"}
-EXIT_CODES: dict[Verdict | None, int] = {"pass": 0, "measured": 0, None: 3, "fail": 1, "inconclusive": 3}
 ROOT = "%SRCROOT%"
 
 _Object = dict[str, object]  # of JSON
@@ -72,13 +70,14 @@ def _rule(entry: Entry) -> _Object:
 def _is_problem(entry: Entry, results: Results) -> bool:
     if entry.rule == VERDICT:
         return entry.outcome in pipeline.RED and not pipeline.accounts_for(results, "failed")
-    return entry.outcome in pipeline.RED or bool(entry.accepted) or entry.status == "found"
+    return entry.outcome in pipeline.RED or bool(entry.accepted) or entry.status == pipeline.FOUND
 
 
 def _result(entry: Entry, location: _Object) -> _Object:
     # The verdict's rule asks for a pass: an inconclusive one fails it, for a reader that looks for failures alone.
     kind = "fail" if entry.rule == VERDICT else KINDS.get(entry.status, "fail")
-    level = LEVELS[entry.severity] if entry.outcome in pipeline.RED else "note"
+    alert = entry.outcome in pipeline.RED or entry.status == pipeline.FOUND
+    level = LEVELS[entry.severity] if alert else "note"
     accepted = dict(entry.accepted)
     suppressions = [{"kind": "external", "status": "accepted", "justification": visible(accepted.pop("reason")),
                      "properties": accepted}] if accepted else []  # fmt: skip
@@ -119,10 +118,11 @@ def _invocation(results: Results, entries: Sequence[Entry]) -> _Object:
     command = [visible(word) for word in run.command or ()]
     passes = "--exit-zero" in command or results.policy is None
     finished = run.preliminary is None
-    code = 0 if passes else EXIT_CODES[results.verdict]
+    code = 0 if passes else results.exit_code
     invocation = {
         "executionSuccessful": finished, **({"exitCode": code} if finished else {}),
-        "exitCodeDescription": wording.headline(results).word, "commandLine": shlex.join(command),
+        "exitCodeDescription": ". ".join([wording.headline(results).word, *answers.gate(results)]),
+        "commandLine": shlex.join(command),
         "arguments": command[1:], "startTimeUtc": (run.started or "").replace("+00:00", "Z"),
         "endTimeUtc": (run.ended or "").replace("+00:00", "Z"),
         "toolExecutionNotifications": [*_notices(results, entries)],

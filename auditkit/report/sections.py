@@ -253,7 +253,8 @@ def identity(results: Results, digest: str) -> list[tuple[str, list[Fact]]]:
         ("Heatmaps", _maps(results)),
         ("Policy", [("name", policy.name, False), ("about", policy.description, False), ("sha256", policy.sha256, True),
                     ("least images", policy.minimum_images, False), ("as shipped", policy.shipped, False),
-                    ("fails on", run.fail_on or policy.fail_on, False)]
+                    ("fails on", run.fail_on or policy.fail_on, False),
+                    ("fails on findings", run.fail_on_finding or policy.fail_on_finding, False)]
          if policy else [("name", "none was applied", False)]),
         ("Settings", _facts(vars(results.settings))),
         ("Software and device", _facts({**results.environment, **(results.software or {})})),

@@ -51,7 +51,6 @@ from auditkit.verdict.policy import Policy, at_least, deciding
 from auditkit.verdict.preconditions import changed_settings
 
 CHANGEABLE = ("labels", "steps")  # settings of a policy that a request can replace
-EXIT_CODES = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3}
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,17 @@ class AuditRequest:
     commitment: Mapping[str, bytes] = field(default_factory=dict)  # its files, which the run carries
     record_machine: bool = False  # whether to record full paths and the names of machines and processes
     shortened: Shortened | None = None  # how the taking and the method keep within a time; None: they were given
+    fail_on_finding: str | None = None  # overrides the policy's
 
     def __post_init__(self) -> None:
         deciding(self.fail_on or self.policy.fail_on)  # refuses a bad value before the work
+        if self.fail_on_finding is not None:
+            deciding(self.fail_on_finding)
+            if self.policy.examination is None:
+                raise BadInput(
+                    f"the policy {self.policy.name} does not examine the model, so no finding can fail the audit; "
+                    "give a policy with a table [examination], such as standard, or leave --fail-on-finding out."
+                )
         if self.taking.limit is not None and self.taking.limit < 1:
             raise BadInput(f"--limit {self.taking.limit} leaves no image; give 1 or more.")
         if self.taking.until_decided and not self.can_decide:
@@ -190,7 +197,7 @@ class _Sitting:
         run = replace(
             results.run, started=self.started, ended=ended, command=request.command,
             git_commit=provenance.commit(Path.cwd()), fail_on=request.fail_on, salt=request.salt,
-            shortened=request.shortened,
+            shortened=request.shortened, fail_on_finding=request.fail_on_finding,
         )  # fmt: skip
         results = replace(results, run=run, software=provenance.facts(self.model), policy=request.policy.to_record())
         return judge(request.policy, results, samples, datetime.now(UTC).date(), request.fail_on)
@@ -242,6 +249,7 @@ def about_run(model: AnyClassifier, images: Dataset, request: AuditRequest) -> d
         "subject": to_object(subject(model, images)),
         "policy": request.policy.sha256,
         "fail_on": request.fail_on,
+        "fail_on_finding": request.fail_on_finding,
         "maps": None if explanation is None else {"method": explanation.name(), "labels": explanation.labels},
         "bundles": {name: _bundle_digest(bundle) for name, bundle in request.bundles.items()},
         "pool": None if request.pool is None else request.pool.digest(),

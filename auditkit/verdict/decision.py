@@ -19,6 +19,7 @@ from auditkit.runs.folder.results import PREPROCESSING, Results
 from auditkit.runs.summary.samples import Samples
 from auditkit.runs.summary.wording import source_text
 from auditkit.verdict.checks import Finding, judge_check
+from auditkit.verdict.examination import finding_gate
 from auditkit.verdict.flags import flag_findings
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import NOT_REPRODUCED, Check, Policy, Suppression, at_least, deciding
@@ -63,7 +64,13 @@ def judge(
     decision = decide(findings, of_policy, level)
     checks = tuple(finding.to_record(counts=_counts(finding, level)) for finding in findings)
     reason = explain(decision, policy, of_policy, level)
-    return replace(results, checks=checks, verdict=decision.verdict, verdict_reason=reason)
+    return replace(
+        results,
+        checks=checks,
+        verdict=decision.verdict,
+        verdict_reason=reason,
+        finding_gate=finding_gate(policy, results),
+    )
 
 
 def _counts(finding: Finding, level: Severity) -> bool:

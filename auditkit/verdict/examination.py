@@ -11,8 +11,8 @@ from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.examination.examine import examine
 from auditkit.runs.executor import Progress
 from auditkit.runs.folder.examination import FOLDER, Examination
-from auditkit.runs.folder.results import Results
-from auditkit.verdict.policy import Policy
+from auditkit.runs.folder.results import FindingGate, Results
+from auditkit.verdict.policy import Policy, at_least, deciding
 
 
 def examined(
@@ -40,3 +40,16 @@ def judged(examination: Examination, policy: Policy) -> Examination:
         for finding in examination.findings
     )
     return replace(examination, findings=findings)
+
+
+def finding_gate(policy: Policy, results: Results) -> FindingGate | None:
+    """Whether findings about the model fail the audit; None where neither the run nor the policy asks for it."""
+    severity = results.run.fail_on_finding or policy.fail_on_finding
+    if severity is None:
+        return None
+    level = deciding(severity)
+    if results.examination is None:
+        return FindingGate(level, "not assessed")
+    counted = [finding.severity for finding in results.examination.findings if not finding.allowed]
+    failed = any(at_least(found, level) for found in counted)
+    return FindingGate(level, "fail" if failed else "pass")

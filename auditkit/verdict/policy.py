@@ -115,6 +115,7 @@ class Policy:
     hints: bool = False  # whether to look for a mistake where supplied maps do not pass
     examination: ExaminationRules | None = None  # None: the model is not examined
     reproduce: bool = False  # whether to recompute some of the supplied maps, by the method that they name
+    fail_on_finding: Severity | None = None  # the least severity of a finding about the model that fails an audit
 
     @property
     def images_needed(self) -> int:
@@ -134,7 +135,7 @@ class Policy:
     def to_record(self) -> RecordedPolicy:
         """The entry of results.json."""
         return RecordedPolicy(self.name, self.description, self.sha256, self.shipped, self.text, self.minimum_images,
-                              self.fail_on, self.cannot_tell)  # fmt: skip
+                              self.fail_on, self.cannot_tell, self.fail_on_finding)  # fmt: skip
 
 
 def deciding(severity: str) -> Severity:

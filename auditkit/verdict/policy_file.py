@@ -16,6 +16,7 @@ from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.table import METRICS
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.folder.examination import CueKind
+from auditkit.runs.folder.figures import Severity
 from auditkit.runs.folder.results import SHIPPED
 from auditkit.toml_tables import Table, is_number, parse_toml, read_text, shown
 from auditkit.verdict.flags import CHEATS
@@ -64,8 +65,11 @@ def parse_policy(text: str, where: str) -> Policy:
     if type(data.get("schema_version")) is not int or data["schema_version"] != SCHEMA_VERSION:
         version = f"is {shown(data['schema_version'])}" if "schema_version" in data else "is missing"
         raise BadInput(f"{where}: schema_version {version}, expected {SCHEMA_VERSION}.")
-    keys = ("schema_version", "name", "description", "pass_means", "cannot_tell", "hints", "reproduce",
-            "fail_on", "evaluation", "randomisation", "examination", "allowed", "check", "suppression")  # fmt: skip
+    keys = (
+        *("schema_version", "name", "description", "pass_means", "cannot_tell", "hints", "reproduce"),
+        *("fail_on", "fail_on_finding", "evaluation", "randomisation", "examination", "allowed"),
+        *("check", "suppression"),
+    )
     top = Table(data, where, keys)
     settings_keys = ("labels", "infill", "eps1", "eps2", "steps", "range", "confidence", "seed", "controls",
                      "minimum_images", "max_failed_images")  # fmt: skip
@@ -85,7 +89,7 @@ def parse_policy(text: str, where: str) -> Policy:
         evaluation.whole("minimum_images", 1, 1), failed, controls, randomisation,
         top.choice("fail_on", FAIL_ON, "low"), checks, _suppressions(top, checks), text, top.text("pass_means", ""),
         _cannot_tell(top), top.truth("hints", default=False), _examination(top),
-        top.truth("reproduce", default=False),
+        top.truth("reproduce", default=False), _fail_on_finding(top),
     )  # fmt: skip
 
 
@@ -175,6 +179,16 @@ def _examination(top: Table) -> ExaminationRules | None:
         return None
     table = Table(top.data["examination"], f"{top.where} [examination]", ("severity",))
     return ExaminationRules(table.choice("severity", SEVERITIES) if "severity" in table else None, allowed)
+
+
+def _fail_on_finding(top: Table) -> Severity | None:
+    """The least severity of a finding about the model that fails an audit; None: no finding does."""
+    if "fail_on_finding" not in top:
+        return None
+    if "examination" not in top:
+        remedy = "add a table [examination], or leave fail_on_finding out"
+        raise BadInput(f"{top.where}: fail_on_finding is set, but the model is not examined; {remedy}.")
+    return top.choice("fail_on_finding", FAIL_ON)
 
 
 def _tables(top: Table, key: str, keys: Sequence[str]) -> list[Table]:

@@ -132,7 +132,7 @@ def test_the_choices_of_a_policy_are_those_of_the_code() -> None:
     check = keys["check"]["items"]["properties"]
     assert check["metric"]["enum"] == [name for name, metric in METRICS.items() if metric.in_policies]
     assert check["severity"]["enum"] == list(policy.SEVERITIES)
-    assert keys["fail_on"]["enum"] == list(policy.FAIL_ON)
+    assert keys["fail_on"]["enum"] == keys["fail_on_finding"]["enum"] == list(policy.FAIL_ON)
     assert keys["examination"]["properties"]["severity"]["enum"] == list(policy.SEVERITIES)
     assert keys["allowed"]["items"]["properties"]["kind"]["enum"] == list(get_args(CueKind))
     assert keys["evaluation"]["properties"]["controls"]["anyOf"][1]["items"]["enum"] == list(policy.CONTROLS)
@@ -188,6 +188,7 @@ def test_the_runs_have_all_parts_between_them(runs: dict[str, Any]) -> None:
     assert {name for name in names if not any(run.get(name) for run in runs.values())} == {
         # Of bad images, of maps that fail, of several bundles, of maps that were supplied, and of policies that ask.
         "failed_images", "hints", "reliability", "reproductions", "examination", "randomisation",
+        "finding_gate",  # of --fail-on-finding: tests/verdict/test_examination.py
         "groups",  # of a CSV with a further column: tests/verdict/test_groups.py
     }  # fmt: skip
 

@@ -11,7 +11,6 @@ import pytest
 from auditkit.report import wording
 from auditkit.report.formats import render
 from auditkit.report.load_run import Loaded, load
-from auditkit.verdict.audit import EXIT_CODES
 from tests.report.test_formats import AUDIT, check, examination, finding, junit, made, outcome, page, sarif
 
 __all__ = ["made"]  # a fixture
@@ -30,15 +29,24 @@ RUNS: dict[str, dict[str, Any]] = {
     "allowed": {"verdict": "pass", "checks": [HELD], "examination": examination(finding(allowed=ALLOWED))},
     "mild": {"verdict": "pass", "checks": [HELD], "examination": examination(finding(severity="info"))},
     "explored shortcut": {"verdict": "measured", "checks": [HELD], "examination": examination(finding())},
+    "failing shortcut": {"verdict": "pass", "checks": [HELD], "examination": examination(finding()),
+                         "finding_gate": {"fail_on": "high", "status": "fail"}},
+    "shortcut too mild to fail": {"verdict": "pass", "checks": [HELD], "examination": examination(finding()),
+                                  "finding_gate": {"fail_on": "critical", "status": "pass"}},
+    "not examined, though a finding would fail": {
+        "verdict": "pass", "checks": [HELD], "not_examined": "there are too few images",
+        "finding_gate": {"fail_on": "high", "status": "not assessed"},
+    },
     "no shortcut": {"verdict": "pass", "checks": [HELD], "examination": examination()},
     "not examined": {"verdict": "pass", "checks": [HELD], "not_examined": "there are too few images"},
 }  # fmt: skip
 # Failures and errors in JUnit; levels of SARIF's results.
 RED: dict[str, tuple[int, int, list[str]]] = {
     "pass": (0, 0, ["note"]), "fail": (1, 1, ["error", "none"]), "inconclusive": (0, 1, ["error", "none"]),
-    "explore": (0, 0, []), "shortcut": (2, 0, ["error", "error"]), "allowed": (0, 0, ["note"]),
-    "mild": (0, 0, ["note"]), "explored shortcut": (0, 0, ["note"]), "no shortcut": (0, 0, []),
-    "not examined": (0, 0, []),
+    "explore": (0, 0, []), "shortcut": (0, 0, ["error", "error"]), "allowed": (0, 0, ["note"]),
+    "mild": (0, 0, ["note"]), "explored shortcut": (0, 0, ["error"]), "no shortcut": (0, 0, []),
+    "failing shortcut": (1, 0, ["error"]), "shortcut too mild to fail": (0, 0, ["error"]),
+    "not examined": (0, 0, []), "not examined, though a finding would fail": (0, 1, ["none"]),
 }  # fmt: skip
 
 
@@ -98,24 +106,47 @@ def test_findings_are_the_same_in_every_form(loaded: tuple[str, Loaded]) -> None
         text = f"{case[0].get('message')}{case[0].text}"
         assert (ALLOWED in text) is (ALLOWED in html) is bool(found.allowed)
         assert ("what to do: " in text) is not bool(found.allowed)
-        assert (case[0].tag == "system-out") is (loaded[0] != "shortcut")
+        fails = loaded[0] == "failing shortcut"
+        assert case[0].tag == ("system-out" if found.allowed else "failure" if fails else "skipped")
 
 
 def test_each_problem_is_counted_once_and_a_code_of_0_is_not_red(loaded: tuple[str, Loaded]) -> None:
-    """Except for shortcuts, which the verdict about the maps does not count."""
+    """Except for the alerts of SARIF, which show every shortcut."""
     kind, folder, results = loaded[0], loaded[1].folder, loaded[1].results
     suite, run = junit(folder), sarif(folder)
     failures, errors, levels = RED[kind]
     assert (suite.get("failures"), suite.get("errors")) == (str(failures), str(errors))
     assert [one["level"] for one in run["results"]] == levels
     code = run["invocations"][0]["exitCode"]
-    assert code == EXIT_CODES[str(results.verdict)]
+    assert code == results.exit_code
     notices = [one["level"] for one in run["invocations"][0]["toolExecutionNotifications"]]
-    assert kind == "shortcut" or (code == 0) is (failures + errors == 0 and "error" not in levels + notices)
+    alerts = [one["level"] for one in run["results"] if not one["ruleId"].startswith("examination:")]
+    assert (code == 0) is (failures + errors == 0 and "error" not in alerts + notices)
 
 
-def test_findings_count_from_the_severity_that_fails(made: Callable[..., Path]) -> None:
-    said = AUDIT | RUNS["shortcut"]
-    for fail_on, expected in (("high", "failure"), ("critical", "system-out")):
-        folder = made(**said | {"run": {**AUDIT["run"], "fail_on": fail_on}})
-        assert outcome(junit(folder), "examination:corner") == expected
+@pytest.mark.parametrize(("kind", "code", "sentence"), [
+    ("failing shortcut", 1, "A finding of severity high or above about the model fails the audit"),
+    ("shortcut too mild to fail", 0, "No finding of severity critical or above about the model"),
+    ("not examined, though a finding would fail", 3, "it is not known whether it has a finding of severity high"),
+])  # fmt: skip
+def test_every_form_says_whether_a_finding_fails_the_audit_beside_the_verdict(
+    made: Callable[..., Path], kind: str, code: int, sentence: str
+) -> None:
+    folder = made(**AUDIT | RUNS[kind])
+    loaded = load(folder)
+    assert (loaded.results.verdict, loaded.results.exit_code) == ("pass", code)
+    invocation = sarif(folder)["invocations"][0]
+    assert invocation["exitCode"] == code
+    texts = [
+        render(loaded, "html"),
+        render(loaded, "md"),
+        str(junit(folder).findtext("system-out")),
+        invocation["exitCodeDescription"],
+    ]
+    assert all(sentence in text and "Pass" in text for text in texts)
+
+
+def test_nobody_reads_of_an_exit_code_where_no_finding_can_fail(made: Callable[..., Path]) -> None:
+    loaded = load(made(**AUDIT | RUNS["shortcut"]))
+    assert loaded.results.exit_code == 0
+    assert "Exit code:" not in render(loaded, "html")

@@ -413,6 +413,9 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "severity that fails": lambda forger: forger.results(lambda plain: plain["run"].update(fail_on="low")).follow(
         settings=lambda run: run.update(fail_on=None)
     ),
+    "a finding that fails": lambda forger: forger.results(
+        lambda plain: plain["run"].update(fail_on_finding="critical")
+    ),
     "duplicate keys": lambda forger: forger.text("results.json", _duplicate_key),
     # Figures
     "a mean": _set("metrics", 1, "value", to=0.99),

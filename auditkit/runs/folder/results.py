@@ -20,6 +20,8 @@ from auditkit.runs.folder.groups import Gap, GroupFigure, Groups
 
 SCHEMA_VERSION = 2
 PREPROCESSING = "preprocessing-stated"  # the check that it is not a guess
+EXIT_CODES: dict[Verdict | None, int] = {"pass": 0, "measured": 0, "fail": 1, "inconclusive": 3, None: 3}
+GATE_EXIT_CODES = {"pass": 0, "fail": 1, "not assessed": 3}
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class RunFacts:
     git_commit: str | None = optional()
     fail_on: str | None = optional()
     salt: str | None = optional()  # of an audit, whose seed follows from it
+    fail_on_finding: str | None = optional()  # in place of the policy's
     taken: Taken | None = optional()  # None: all images were given at once
     preliminary: Preliminary | None = optional()  # None: the run is finished
     shortened: Shortened | None = optional()  # None: nothing was left out to keep within a time
@@ -149,6 +152,7 @@ class RecordedPolicy:
     minimum_images: int
     fail_on: str
     cannot_tell: tuple[str, ...] = ()  # sentences about maps that it cannot tell from good ones
+    fail_on_finding: Severity | None = optional()  # None: no finding about the model fails an audit
 
     @property
     def origin(self) -> str:
@@ -192,6 +196,14 @@ class CheckResult:
     suppression: RecordedSuppression | None = optional()
     would_be: Status | None = optional()
     group: str | None = optional()  # that decides a check of every group
+
+
+@dataclass(frozen=True)
+class FindingGate:
+    """Whether findings about the model fail an audit; the verdict about the maps does not count them."""
+
+    fail_on: Severity  # the least severity of a finding that fails
+    status: Literal["pass", "fail", "not assessed"]
 
 
 @dataclass(frozen=True)
@@ -330,6 +342,7 @@ class Results:
     examination: Examination | None = None
     not_examined: str = ""  # why the model was not examined, where the policy asks for it
     groups: Groups | None = optional()  # None: the images have none
+    finding_gate: FindingGate | None = optional()  # None: no finding about the model fails the audit
     schema_version: int = SCHEMA_VERSION
 
     @classmethod
@@ -352,6 +365,14 @@ class Results:
     def to_json(self) -> dict[str, Json]:
         """The object of results.json."""
         return to_object(self)
+
+    @property
+    def exit_code(self) -> int:
+        """What an audit ends with: 1 if the maps or the model fail, else 3 if either is undecided, else 0."""
+        codes = {EXIT_CODES[self.verdict]}
+        if self.finding_gate is not None:
+            codes.add(GATE_EXIT_CODES[self.finding_gate.status])
+        return 1 if 1 in codes else max(codes)
 
     @property
     def bundles(self) -> tuple[str, ...]:

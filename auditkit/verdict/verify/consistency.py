@@ -46,7 +46,7 @@ OTHERWISE = "is not written as auditkit writes it"
 _DIGEST = re.compile("[0-9a-f]{32}")
 NOT_SUMMED_UP = (
     "tool", "runtime", "checks", "verdict", "verdict_reason", "policy", "software", "explained", "randomisation",
-    "baseline", "hints", "reproductions", "examination", "not_examined",
+    "baseline", "hints", "reproductions", "examination", "not_examined", "finding_gate",
 )  # entries of results.json that do not follow from rows  # fmt: skip
 SUMMED_UP = tuple(field.name for field in fields(RunFacts) if field.name in
                   ("rows", "bundles", "pool", "infill_images", "copies"))  # entries of its `run` that do  # fmt: skip
@@ -114,7 +114,8 @@ def _expected_settings(recorded: RecordedRun) -> PlainRecord:
     return {
         **({} if shortened is None else {"shortened": to_object(shortened)}),
         **({} if taken is None else {"taking": to_object(taken.taking)}), **({"settings": changed} if changed else {}),
-        "subject": subject, "policy": policy and policy.sha256, "fail_on": results.run.fail_on, "maps": maps,
+        "subject": subject, "policy": policy and policy.sha256, "fail_on": results.run.fail_on,
+        "fail_on_finding": results.run.fail_on_finding, "maps": maps,
         "bundles": {**bundles, **(about["bundles"] if explained is None else {})},
         "pool": pool, "environment": environment, "salt": results.run.salt,
     }  # fmt: skip
@@ -244,7 +245,7 @@ def check_summary(recorded: RecordedRun, summary: Summary | None) -> Outcome:
     plain["run"], expected["run"] = runs
     for name in left_out:
         plain.pop(name, None)
-        expected.pop(name)
+        expected.pop(name, None)
     figures = sum(map(len, (expected_results.metrics, expected_results.controls, expected_results.comparisons,
                             expected_results.classes)))  # fmt: skip
     problems = [f"{RESULTS}: {text}" for text in differences(plain, expected)]
@@ -289,8 +290,9 @@ def check_verdict(recorded: RecordedRun, summary: Summary | None) -> Outcome:
 
 def _judged_otherwise(recorded: RecordedRun, judged: Results) -> list[str]:
     """Differences between the recorded checks and verdict and those of results that were judged again."""
-    names, plain = ("checks", "verdict", "verdict_reason"), judged.to_json()
-    wrong = differences({name: recorded.plain.get(name) for name in names}, {name: plain[name] for name in names})
+    names, plain = ("checks", "verdict", "verdict_reason", "finding_gate"), judged.to_json()
+    stored = {name: recorded.plain.get(name) for name in names}
+    wrong = differences(stored, {name: plain.get(name) for name in names})
     return [f"{RESULTS}: {text}" for text in wrong]
 
 

@@ -36,9 +36,8 @@ def check_figures(recorded: RecordedRun, runtime: Runtime, tables: Tables, graph
     then, rows = recorded.results, [tables[key] for key in recorded.units.values()]
     with np.errstate(all="ignore"):
         summary = summarise(lambda _=None: rows, recorded.settings, runtime, RunRecord.of(then))
-    now = replace(
-        results_of(summary, then.explained), **{name: getattr(then, name) for name in NOT_SUMMED_UP}, run=then.run
-    )
+    unchanged = {name: getattr(then, name) for name in NOT_SUMMED_UP}
+    now = replace(results_of(summary, then.explained), **unchanged, run=then.run)
     moved, count = _moved(then, now), sum(len(getattr(then, group)) for group in _GROUPS)
     about = f"{count:,} figures from all rows, computed anew{_others(recorded, graphs)}: {_described(moved)}"
     if then.policy is None:
