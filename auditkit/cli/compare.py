@@ -20,7 +20,10 @@ def compare(
         Path | None, typer.Option("--out", "-o", help="Also write the JSON object to a file, or replace it.")
     ] = None,
 ) -> None:
-    """Show what changed from one run to another: paired differences, B minus A, on the images that both have.
+    """Show what changed from one run to another: findings about the model, and paired differences, B minus A.
+
+    Differences are taken on the images that both runs have. They are called better or worse only if both runs are of
+    the same model; of two models, the higher figure is not the better one.
 
     Runs whose figures are not comparable are refused, with the list of what differs. The exit code is 0 even if the
     runs differ.
@@ -43,6 +46,7 @@ def compare(
 
 
 def _print(comparison: "Comparison") -> None:
+    from auditkit.report import examination as relies
     from auditkit.verdict.flags import is_named
 
     by_infill = len({difference.infill for difference in comparison.differences if difference.infill}) > 1
@@ -50,6 +54,7 @@ def _print(comparison: "Comparison") -> None:
     console.print_fields([
         ("A", _run(comparison.a)), ("B", _run(comparison.b)),
         ("images", ", ".join([f"{comparison.shared_images} in both", *only])),
+        *(("model", text) for text in relies.changes(comparison, ("A", "B"))),
     ])  # fmt: skip
     head = ["metric", "maps", *(["infill"] if by_infill else []), "A", "B", "B - A", "images", "reading"]
     rows = [_row(difference, by_infill) for difference in comparison.differences]
@@ -69,6 +74,13 @@ def _run(identity: "RunIdentity") -> str:
     return f"{identity.run}: {file}" + (f", verdict {identity.verdict}{suppressed}" if identity.verdict else "")
 
 
+def _change(difference: "DifferenceResult") -> str:
+    """What became of a figure: better or worse, or of another model higher or lower."""
+    if difference.better is None:
+        return str(difference.change)
+    return "better" if difference.better else "worse"
+
+
 def _row(difference: "DifferenceResult", by_infill: bool) -> list[str]:
     from auditkit.metrics.table import title
 
@@ -79,8 +91,8 @@ def _row(difference: "DifferenceResult", by_infill: bool) -> list[str]:
     if difference.low is not None and difference.high is not None:
         reading = "no difference shown"  # the interval includes 0
         ends = f" ({difference.low:+.4f} to {difference.high:+.4f})"
-    if difference.better is not None:
-        reading = f"{'↑' if difference.value > 0 else '↓'} {'better' if difference.better else 'worse'}"
+    if difference.change is not None:
+        reading = f"{'↑' if difference.value > 0 else '↓'} {_change(difference)}"
     figures = [f"{difference.value_a:.4f}", f"{difference.value_b:.4f}", f"{difference.value:+.4f}{ends}"]
     names = [title(difference.name), maps or "", *([difference.infill] if by_infill else [])]
     return [*names, *figures, str(difference.n), reading]

@@ -1,15 +1,18 @@
 """What an examination found, in sentences: what the model relies on, how it was seen, how sure, and what to do next."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from auditkit.report.formatting import count, name
 from auditkit.runs.folder.examination import Examination, Example, Finding, ProbeRate, Zone
+from auditkit.runs.folder.results import Comparison, FindingChange
 
+Names = Sequence[str] | Mapping[int, str]  # of the labels, as far as they are known
 HEADING = "What the model relies on"
+BASELINE_SIDES = ("the baseline", "this run")  # what the two runs of a comparison are called in a report
 _EVERYWHERE = 0.8  # of the predictions stay when small patches are shuffled: the evidence has no place
 _SHUFFLED = "patches shuffled, 8 x 8"
 
@@ -44,7 +47,7 @@ _PARTS = {
 }  # fmt: skip
 
 
-def title(finding: Finding, names: Sequence[str]) -> str:
+def title(finding: Finding, names: Names) -> str:
     """The finding in a short sentence."""
     text = _TITLES[finding.kind].format(place=finding.place)
     if finding.kind == "mark" and not finding.place.startswith("varying"):
@@ -88,6 +91,33 @@ def by_group(finding: Finding) -> list[str]:
 def to_do(finding: Finding) -> str:
     """What to do next."""
     return _TO_DO[finding.kind]
+
+
+def changes(comparison: Comparison, sides: tuple[str, str]) -> list[str]:
+    """What became of the findings about the model between two runs, a sentence or two each; `sides` name the runs."""
+    examined = {side: run.examined for side, run in zip(sides, (comparison.a, comparison.b), strict=True)}
+    missing = [f"The model of {side} was not examined." for side, images in examined.items() if images is None]
+    if len(missing) == len(sides):
+        return ["The model was examined in neither run."]
+    texts = [_finding_change(change, sides) for change in comparison.findings]
+    if not texts and not missing:
+        counts = ", ".join(f"{side}: {count(images or 0, 'image')}" for side, images in examined.items())
+        texts = [f"No shortcut was found in either run ({counts}). This does not show that there is none."]
+    return [*texts, *missing]
+
+
+def _finding_change(change: FindingChange, sides: tuple[str, str]) -> str:
+    """A finding that one of two runs has, or both."""
+    found = {side: finding for side, finding in zip(sides, (change.before, change.after), strict=True) if finding}
+    where = f"In {' and in '.join(found)}" if len(found) == len(sides) else f"Only in {next(iter(found))}"
+    last_found = list(found.values())[-1]
+    names = {} if change.label_name is None or last_found.label is None else {last_found.label: change.label_name}
+    facts = [f"severity {finding.severity}, followed in {_percent(finding.follows)} of the exchanges"
+             f"{f', allowed by the policy: {finding.allowed}' if finding.allowed else ''}"
+             for finding in found.values()]  # fmt: skip
+    if len(found) == len(sides):
+        facts = [f"{side}: {fact}" for side, fact in zip(found, facts, strict=True)]
+    return f"{where}: {title(last_found, names)} ({'; '.join(facts)})."
 
 
 def summary(examination: Examination, names: Sequence[str]) -> str:
@@ -167,9 +197,10 @@ def exchanged(example: Example, names: Sequence[str]) -> str:
     return f"{before} with the part of {after}: predicted as {after}"
 
 
-def label(index: int, names: Sequence[str]) -> str:
+def label(index: int, names: Names) -> str:
     """A label by its name, or by its number."""
-    return f"“{name(names[index])}”" if index < len(names) else f"label {index}"
+    known = index in names if isinstance(names, Mapping) else index < len(names)
+    return f"“{name(names[index])}”" if known else f"label {index}"
 
 
 def _percent(share: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from auditkit.metrics.table import title
 from auditkit.report import answers, groups, sections, tables, wording
+from auditkit.report import examination as relies
 from auditkit.report.formatting import exact, interval, name, number, percent, signed, source, visible
 from auditkit.report.load_run import Loaded
 from auditkit.report.notices import notices
@@ -169,6 +170,7 @@ def _changes(comparison: Comparison) -> list[str]:
     facts = [(what, before, after, "changed" if changed else "") for what, before, after, changed in compared]
     once = "; what is the same under each infill is listed once" if len(rows) < len(comparison.differences) else ""
     return ["## Changes since the baseline",
+            _bullets(relies.changes(comparison, relies.BASELINE_SIDES)),
             f"What was compared\n\n{table(('What', 'Baseline', 'This run', 'Changed'), facts, _fact)}" if facts else "",
             f"Paired differences{once}", table(head, rows), _bullets([*checks, *comparison.notes])]  # fmt: skip
 

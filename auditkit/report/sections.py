@@ -112,13 +112,14 @@ def is_share(metric: MetricResult) -> bool:
 def change(pair: MetricResult | DifferenceResult, *, toned: bool = True) -> wording.Word:
     """What a paired difference shows; without a tone where nothing says what is good."""
     low, high = pair.low, pair.high
-    from_runtimes = isinstance(pair, DifferenceResult) and pair.better is None  # they may have caused it
+    from_runtimes = isinstance(pair, DifferenceResult) and pair.change is None  # they may have caused it
     if low is None or high is None:
         return wording.Word("too few images", "?", "open")
     if low <= 0 <= high or from_runtimes:
         return wording.Word("no clear difference", "≈", "open")
     tone = "pass" if (low > 0) != METRICS[pair.name].lower_is_better else "fail"
-    tone = tone if toned else "none"
+    other_model = isinstance(pair, DifferenceResult) and pair.better is None  # nothing is better then
+    tone = tone if toned and not other_model else "none"
     return wording.Word("higher", "▲", tone) if low > 0 else wording.Word("lower", "▼", tone)
 
 

@@ -474,6 +474,15 @@ def test_markdown_tells_what_changed_since_the_baseline(made: Callable[..., Path
     assert "margin: Pass → Fail" in text
 
 
+@pytest.mark.parametrize("form", ["md", "html"])
+def test_a_finding_of_this_run_alone_is_among_the_changes(made: Callable[..., Path], form: str) -> None:
+    before, after = (made(examination=examination(*findings)) for findings in ((), (finding(kind="border"),)))
+    folder = made(**AUDIT, baseline=to_json(compare(before, after)), examination=examination(finding(kind="border")))
+    text = render(load(folder), form)
+    sentence = "Only in this run: The model relies on the border of the image, such as a frame"
+    assert text.count(sentence) == {"md": 1, "html": 2}[form]  # the first screen of the page says so, too
+
+
 def test_markdown_tells_what_was_compared(made: Callable[..., Path]) -> None:
     """Names out of both runs stay names, digests stand in code, and what differs is marked."""
     sides = [{"run": HOSTILE, "verdict": verdict, "suppressed": [], "bundles": {HOSTILE: "`x`"}, "environment": {},

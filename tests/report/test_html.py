@@ -168,7 +168,7 @@ AUDIT: dict[str, Any] = {
                  "checks": [{"id": "pass", "before": "fail", "after": "pass"}],
                  "differences": [{"name": "insertion", "bundle_a": "old", "bundle_b": "maps", "infill": "gray",
                                   "value_a": 0.7, "value_b": 0.5, "value": -0.2, "low": -0.3, "high": -0.1,
-                                  "confidence": 0.95, "n": 11, "better": False}]},
+                                  "confidence": 0.95, "n": 11, "change": "lower", "better": False}]},
 }  # fmt: skip
 
 
@@ -473,7 +473,7 @@ def test_what_no_infill_changes_stands_once(audited: Path) -> None:
     assert not set(map(title, without_infill)) & set(shown["Means over images, infill blur"])
     assert "lower is better, the same under each infill" in render_html(loaded)
     changes = [
-        DifferenceResult(metric, "old", bundle, infill, 0.0, 0.625, 0.625, 0.5, 0.75, 0.95, 12, better=True)
+        DifferenceResult(metric, "old", bundle, infill, 0.0, 0.625, 0.625, 0.5, 0.75, 0.95, 12, "higher", better=True)
         for infill in ("gray", "blur") for bundle in ("maps", "more") for metric in ("insertion", "iou")
     ]  # fmt: skip
     comparison = replace(from_json(Comparison, AUDIT["baseline"], "baseline"), differences=tuple(changes))
@@ -558,7 +558,7 @@ def test_hostile_names_stay_names(tmp_path: Path) -> None:
 def _planted(value: Any) -> Any:
     """The value with every text in it hostile, but for those that the code looks up."""
     looked_up = ("status", "would_be", "name", "rule", "metric", "infill", "before", "after", "severity", "kind",
-                 "verdict")  # fmt: skip
+                 "verdict", "change")  # fmt: skip
     if isinstance(value, dict):
         return {key: held if key in looked_up else _planted(held) for key, held in value.items()}
     if isinstance(value, list):

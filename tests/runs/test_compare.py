@@ -189,6 +189,95 @@ def test_accuracy_is_compared_where_truth_is_known(made: Callable[..., Path]) ->
     assert "accuracy" not in {one.name for one in compare(a, untold).differences}
 
 
+# Findings about the model, and other models ---------------------------------------------------------------------------
+
+
+def finding(severity: str = "high", **values: Any) -> dict[str, Any]:
+    """A finding of an examination."""
+    return {"kind": "corner", "exchange": "corners", "place": "the corners", "label": None, "follows": 0.9,
+            "low": 0.8, "high": 1.0, "chance": 0.1, "limit": 0.4, "n": 60, "images": 12, "severity": severity,
+            "examples": [], "allowed": "", **values}  # fmt: skip
+
+
+def examination(*findings: dict[str, Any]) -> dict[str, Any]:
+    return {"method": "known", "images": 30, "proposing": 15, "passes": 900, "proposals": len(findings), "rates": [],
+            "probes": [], "zones": [], "findings": list(findings)}  # fmt: skip
+
+
+OTHER_MODEL = {"model": {"sha256": digest("other"), "identity": digest("other")}}
+
+
+def test_a_shortcut_of_the_second_model_comes_first(made: Callable[..., Path], command: Command) -> None:
+    honest = made(rows(range(COUNT), plus(0.0)), examination=examination())
+    relying = made(rows(range(COUNT), plus(0.1)), examination=examination(finding()), subject=OTHER_MODEL)
+    comparison = compare(honest, relying)
+    (change,) = comparison.findings
+    assert change.before is None
+    assert change.after is not None
+    assert (change.after.kind, change.after.severity) == ("corner", "high")
+    assert (comparison.a.examined, comparison.b.examined) == (30, 30)
+    screen = " ".join(command("compare", honest, relying).out.split())
+    sentence = ("Only in B: The model relies on something in the corners, such as a tag or a stamp (severity high, "
+                "followed in 90 % of the exchanges).")  # fmt: skip
+    assert sentence in screen
+    assert screen.index(sentence) < screen.index("insertion")
+    in_json = json.loads(command("compare", honest, relying, "--json").out)["findings"]
+    assert [(entry["before"], entry["after"]["kind"]) for entry in in_json] == [(None, "corner")]
+
+
+def test_another_model_is_higher_or_lower_and_never_better(made: Callable[..., Path], command: Command) -> None:
+    a = made(rows(range(COUNT), plus(0.0)))
+    b = made(rows(range(COUNT), plus(0.1)), subject=OTHER_MODEL)
+    comparison = compare(a, b)
+    changes = {entry.name: (entry.change, entry.better) for entry in comparison.differences}
+    assert changes["insertion"] == changes["deletion"] == ("higher", None)
+    assert any("no difference says which run is better" in note for note in comparison.notes)
+    screen = command("compare", a, b).out
+    assert "↑ higher" in screen
+    assert "↑ better" not in screen
+    assert "↑ worse" not in screen
+    assert "↑ better" in command("compare", a, made(rows(range(COUNT), plus(0.1)))).out
+
+
+def test_of_two_functions_nobody_knows_whether_they_are_the_same(made: Callable[..., Path]) -> None:
+    a, b = (made(rows(range(COUNT), plus(shift)), subject={"model": "callable"}) for shift in (0.0, 0.1))
+    comparison = compare(a, b)
+    assert {entry.better for entry in comparison.differences} == {None}
+    assert any(note.startswith("the models are functions, which may differ") for note in comparison.notes)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentences"),
+    [
+        (examination(), examination(), ["No shortcut was found in either run (A: 30 images, B: 30 images)."]),
+        (examination(finding("medium")), examination(finding()), ["In A and in B: ", "A: severity medium, ",
+                                                                  "B: severity high, "]),
+        (examination(finding()), examination(), ["Only in A: The model relies on something in the corners"]),
+        (examination(finding(allowed="It is part of it.")), examination(finding()), [
+            "A: severity high, followed in 90 % of the exchanges, allowed by the policy: It is part of it.",
+        ]),
+        (examination(finding(label=1)), examination(finding()), ["Only in A: ", "Only in B: ", "predicts “dog”"]),
+        (None, examination(finding()), ["Only in B: ", "The model of A was not examined."]),
+        (None, None, ["The model was examined in neither run."]),
+    ],
+)  # fmt: skip
+def test_findings_of_both_runs_are_told_apart(
+    made: Callable[..., Path], command: Command, before: Any, after: Any, sentences: list[str]
+) -> None:
+    names = {"class_names": ["cat", "dog", "eel"]}
+    a, b = (made(rows(range(COUNT), plus(0.0)), examination=entry, subject=names) for entry in (before, after))
+    screen = " ".join(command("compare", a, b).out.split())
+    for sentence in sentences:
+        assert sentence in screen
+
+
+def test_no_finding_of_a_kind_hides_another(made: Callable[..., Path]) -> None:
+    both = examination(finding("low", place="the upper left corner"), finding(place="the lower right corner"))
+    a, b = made(rows(range(COUNT), plus(0.0))), made(rows(range(COUNT), plus(0.0)), examination=both)
+    places = [change.after.place for change in compare(a, b).findings if change.after]
+    assert places == ["the lower right corner", "the upper left corner"]  # the more severe one first
+
+
 # What does not compare ------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +425,7 @@ def test_the_command_prints_a_table_and_keeps_the_object(
         "differences",
         "checks",
         "notes",
+        "findings",
     }
     assert {"name", "bundle_a", "bundle_b", "infill", "value", "low", "high", "confidence", "n"} <= set(
         held["differences"][0]

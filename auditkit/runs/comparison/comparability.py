@@ -82,9 +82,13 @@ def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
     """What a reader of the differences must know."""
     first, second = a.results, b.results
     notes = _other_predictions(a, b, images)
-    if _model(first) != _model(second):
+    if not same_model(first, second):
+        unknown = first.subject.model == second.subject.model == "callable"
+        why = "the models are functions, which may differ" if unknown else "the models differ"
         notes.append(
-            "the models differ: a difference is that of model and maps together, and says nothing of the maps alone"
+            f"{why}, so no difference says which run is better: each is one of model and maps together. Maps of a "
+            "model that relies on little, such as a shortcut, often have higher figures, since little evidence is "
+            "enough for it"
         )
     before, after = vars(first.settings), vars(second.settings)
     card_keys = ("gray",) if "gray" in first.settings.infill else ()
@@ -110,9 +114,12 @@ def _other_predictions(a: FinishedRun, b: FinishedRun, images: list[str]) -> lis
     return [f"the predicted label differs on {moved} of {len(images)} images; {about}"]
 
 
-def _model(results: Results) -> str:
-    model = results.subject.model
-    return model.identity if isinstance(model, ModelFile) else model
+def same_model(a: Results, b: Results) -> bool:
+    """Whether two runs are known to be of the same model; of two functions nobody knows."""
+    first, second = a.subject.model, b.subject.model
+    if not isinstance(first, ModelFile) or not isinstance(second, ModelFile):
+        return False
+    return first.identity == second.identity
 
 
 def _apart(first: Mapping[str, _Value], second: Mapping[str, _Value], names: Iterable[str]) -> list[str]:

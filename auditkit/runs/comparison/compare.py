@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -12,12 +13,15 @@ from auditkit.metrics.protocols import infill_of
 from auditkit.metrics.statistics import Interval, paired_difference
 from auditkit.metrics.table import METRICS, title
 from auditkit.metrics.values import LABELS_PER_IMAGE, NotAssessed, Values, paired
-from auditkit.runs.comparison.comparability import caveats, common_infills, shared_images
+from auditkit.runs.comparison.comparability import caveats, common_infills, same_model, shared_images
 from auditkit.runs.comparison.finished_run import FinishedRun, read_run
-from auditkit.runs.folder.results import CheckChange, Comparison, DifferenceResult
+from auditkit.runs.folder.examination import CueKind, Finding
+from auditkit.runs.folder.figures import Severity
+from auditkit.runs.folder.results import CheckChange, Comparison, DifferenceResult, FindingChange, Results
 from auditkit.runs.summary.wording import why_not_assessed
 
 SIDES = ("the first run", "the second run")
+_Cue = tuple[CueKind, int | None, int]  # kind, label, number
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,46 @@ def compare(run_a: Path, run_b: Path) -> Comparison:
     if not differences:
         raise BadInput(f"the runs have no metric in common: {'; '.join(notes)}.")
     notes += caveats(a, b, images)
-    if any(entry.better is not None for entry in differences):
+    if any(entry.change is not None for entry in differences):
         what = "differences are shown, each with its own interval; some may exclude 0 by chance"
         notes.append(f"{len(differences)} {what}")
     only_a, only_b = (len(run.table.images) - len(images) for run in (a, b))
     before, after = ({check.id: check.status for check in run.results.checks} for run in (a, b))
     checks = tuple(CheckChange(name, before.get(name), after.get(name)) for name in before | after)
-    return Comparison(a.identity(), b.identity(), len(images), only_a, only_b, tuple(differences), checks, tuple(notes))
+    return Comparison(
+        a.identity(),
+        b.identity(),
+        len(images),
+        only_a,
+        only_b,
+        tuple(differences),
+        checks,
+        tuple(notes),
+        _finding_changes(a.results, b.results),
+    )
+
+
+def _finding_changes(a: Results, b: Results) -> tuple[FindingChange, ...]:
+    """What became of each finding about the model, the most severe first."""
+    before, after = _by_cue(a), _by_cue(b)
+    names, changes = b.subject.class_names or a.subject.class_names, list[FindingChange]()
+    for cue in before | after:
+        label = cue[1]
+        label_name = None if label is None or label >= len(names) else names[label]
+        changes.append(FindingChange(before.get(cue), after.get(cue), label_name))
+    severities = get_args(Severity)
+    return tuple(sorted(changes, key=lambda change: -max(
+        severities.index(finding.severity) for finding in (change.before, change.after) if finding
+    )))  # fmt: skip
+
+
+def _by_cue(results: Results) -> dict[_Cue, Finding]:
+    """The findings by kind, label and number among those of this kind and label."""
+    by_cue = dict[_Cue, Finding]()
+    for finding in results.examination.findings if results.examination else ():
+        number = sum(cue[:2] == (finding.kind, finding.label) for cue in by_cue)
+        by_cue[finding.kind, finding.label, number] = replace(finding, examples=(), groups=None)
+    return by_cue
 
 
 def _common_bundles(a: FinishedRun, b: FinishedRun, notes: list[str]) -> list[tuple[str, str]]:
@@ -140,16 +177,19 @@ def _difference(
     if result is None:
         return None
     value_a, value_b, interval = result
-    better = _better(before.name, interval, _noise(pair, before.name))
+    change = _change(interval, _noise(pair, before.name))
+    better = None
+    if change is not None and same_model(pair.a.results, pair.b.results):
+        better = (change == "lower") == METRICS[before.name].lower_is_better
     return DifferenceResult(before.name, *bundles, infill, value_a, value_b, interval.value, interval.low,
-                            interval.high, interval.confidence, interval.n, better, interval.note)  # fmt: skip
+                            interval.high, interval.confidence, interval.n, change, better, interval.note)  # fmt: skip
 
 
-def _better(name: str, interval: Interval, noise: float) -> bool | None:
-    """Whether the second run is the better one; None unless the interval excludes 0 and what runtimes may cause."""
+def _change(interval: Interval, noise: float) -> Literal["higher", "lower"] | None:
+    """How the second run differs; None unless the interval excludes 0 and what runtimes may cause."""
     if interval.low is None or interval.high is None or not (interval.low > noise or interval.high < -noise):
         return None
-    return (interval.value < 0) == METRICS[name].lower_is_better
+    return "lower" if interval.value < 0 else "higher"
 
 
 def _by_image(values: Values, images: int) -> Values:

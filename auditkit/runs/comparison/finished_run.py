@@ -40,6 +40,7 @@ class FinishedRun:
             self.name, model, images, results.run.bundles,
             PolicyName(None, None) if policy is None else PolicyName(policy.name, policy.sha256), results.environment,
             results.verdict, tuple(check.id for check in results.checks if check.status == "suppressed"), self.digest,
+            None if results.examination is None else results.examination.images,
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from auditkit.metrics.values import Note
 from auditkit.model.card import Assumed, assumption
 from auditkit.records import Json, from_json, optional, to_object
 from auditkit.runs.folder import figures
-from auditkit.runs.folder.examination import Examination
+from auditkit.runs.folder.examination import Examination, Finding
 from auditkit.runs.folder.figures import Evidence, MetricResult, Severity, Shortened, Status, Taken, Verdict
 from auditkit.runs.folder.groups import Gap, GroupFigure, Groups
 
@@ -264,6 +264,7 @@ class RunIdentity:
     verdict: Verdict | None
     suppressed: tuple[str, ...]
     results: str | None = optional()  # digest of results.json
+    examined: int | None = optional()  # images of the examination; None: the model was not examined
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,8 @@ class DifferenceResult:
     high: float | None
     confidence: float
     n: int
-    better: bool | None
+    change: Literal["higher", "lower"] | None  # None: the interval includes 0, or the runtimes may be the cause
+    better: bool | None  # of the second run; None also where the models differ, since it says nothing then
     note: Note | None = None
 
 
@@ -292,6 +294,15 @@ class CheckChange:
     id: str
     before: Status | None
     after: Status | None
+
+
+@dataclass(frozen=True)
+class FindingChange:
+    """A finding about the model, without its examples; None where a run does not have it."""
+
+    before: Finding | None
+    after: Finding | None
+    label_name: str | None = optional()
 
 
 @dataclass(frozen=True)
@@ -306,6 +317,7 @@ class Comparison:
     differences: tuple[DifferenceResult, ...]
     checks: tuple[CheckChange, ...]
     notes: tuple[str, ...]
+    findings: tuple[FindingChange, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
 
