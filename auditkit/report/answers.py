@@ -1,6 +1,6 @@
 """The first screen in words: are the heatmaps faithful, what does the model rely on, what is open, what to do next."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from auditkit.metrics.table import METRICS, title
@@ -10,7 +10,7 @@ from auditkit.report.formatting import count, name, prose, sentence
 from auditkit.report.notices import FINISH_IT
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, STATUSES
 from auditkit.runs.folder.results import PREPROCESSING, CheckResult, Results
-from auditkit.runs.summary.wording import remark, source_text
+from auditkit.runs.summary.wording import images_to_add, more_images_text, remark, source_text
 
 FAITHFUL, RELIES_ON = "Are the heatmaps faithful?", "What does the model rely on?"
 _VERDICTS = {
@@ -103,7 +103,8 @@ def _reason(check: CheckResult, results: Results) -> Reason:
 def _without_advice(check: CheckResult) -> str:
     """The reason of a check without what to do, which has a place of its own."""
     reason = check.reason
-    for advice in filter(None, (f"What to do: {check.what_to_do}", check.what_to_do)):
+    outlook = None if check.more_images is None else more_images_text(check.more_images)
+    for advice in filter(None, (f"What to do: {check.what_to_do}", check.what_to_do, outlook)):
         reason = reason.replace(advice, "").strip()
     return reason
 
@@ -232,11 +233,14 @@ def next_steps(results: Results) -> list[str]:
     failed = results.verdict == "fail"  # which no image more undoes
     settled = ("pass", "suppressed", *(("inconclusive", "not assessed") if failed else ()))
     open_checks = [check for check in _deciding(results) if check.status not in settled]
-    advice = [check.what_to_do for check in open_checks if check.what_to_do]
     findings = results.examination.findings if results.examination else ()
     steps = [f"About the model: {relies.to_do(finding)}" for finding in findings if not finding.allowed]
     more_images = _more_images(results)
-    steps += [f"{more_images} {text}" if text.startswith("About ") else text for text in advice]
+    steps += _advice(open_checks, results)
+    outlooks = [(_name_of(check, results), check.more_images) for check in open_checks if check.more_images]
+    if outlooks:
+        helps = any(more.total is not None for _, more in outlooks)
+        steps.append(f"{more_images if helps else ''} {images_to_add(outlooks)}".strip())
     steps += [f"Find out why. {gap}" for gap in groups.shown_gaps(results)]
     steps += [f"Hint: {hint.text}" for hint in results.hints]
     steps += [f"{more_images} {check.reason}" for check in open_checks if check.id == "images"]
@@ -252,6 +256,21 @@ def next_steps(results: Results) -> list[str]:
         advice = [more_images] if results.verdict == "inconclusive" else []
         steps.append(" ".join([*advice, "The checks below say what is undecided and why."]))
     return list(dict.fromkeys(map(prose, steps)))
+
+
+def _advice(checks: Sequence[CheckResult], results: Results) -> list[str]:
+    """What the policy says to do about checks, each piece of advice once, with the checks that it is about."""
+    by_advice: dict[str, list[str]] = {}
+    for check in checks:
+        if check.what_to_do:
+            by_advice.setdefault(check.what_to_do, []).append(f"“{_name_of(check, results)}”")
+    return [f"About {' and '.join(names)}: {advice}" for advice, names in by_advice.items()]
+
+
+def _name_of(check: CheckResult, results: Results) -> str:
+    """A check by its title, and by its heatmaps where there are several sets."""
+    name_of = check.title or check.id
+    return f"{name_of}, of {check.of}" if check.of and len(results.bundles) > 1 else name_of
 
 
 def _more_images(results: Results) -> str:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, MOST_TIMES, Sample, images_to_decide
+from auditkit.metrics.betting import DECISIVE, FEWEST_IMAGES, Sample, images_to_decide
 from auditkit.metrics.faithfulness import ROUNDING  # of probabilities in float32: a smaller margin is none
 from auditkit.metrics.statistics import Bounds
 from auditkit.metrics.table import METRICS, title
-from auditkit.runs.folder.figures import STATUSES, Evidence, Severity, Status
+from auditkit.runs.folder.figures import STATUSES, Evidence, MoreImages, Severity, Status
 from auditkit.runs.folder.results import CheckResult
-from auditkit.runs.summary.wording import source_text, why_not_randomised
+from auditkit.runs.summary.wording import more_images_text, source_text, why_not_randomised
 from auditkit.verdict.flags import flag_findings
 from auditkit.verdict.measurements import Figure, Measurements
 from auditkit.verdict.policy import Check, Policy, Suppression
@@ -59,6 +59,7 @@ class Finding:
     suppression: Suppression | None = None
     would_be: Status | None = None
     what_to_do: str = ""  # in a sentence
+    more_images: MoreImages | None = None  # that would decide it
 
     @property
     def reason(self) -> str:
@@ -79,6 +80,7 @@ class Finding:
             self.rule, self.severity, self.required, self.reason, counts, self.evidence, self.part_of or None,
             self.figure.against or None, self.what_to_do.removeprefix("What to do: ") or None,
             None if suppression is None else suppression.to_record(), self.would_be, figure.group or None,
+            figure.of or None, self.more_images,
         )  # fmt: skip
 
 
@@ -107,14 +109,19 @@ def judge_check(check: Check, policy: Policy, measurements: Measurements, allowe
         evidence = Evidence(least, fmean(outcome.e_fails for _, outcome in outcomes), len(outcomes))
     notes = (f"Left out: {source_text(control)}, because {reason}." for control, reason in left_out.items())
     finding, to_do = _finding(check, *worst), ""
+    more_images: MoreImages | None = None
     if finding.status == "fail" and check.what_to_do:
         to_do = f"What to do: {check.what_to_do}"
     elif finding.status == "inconclusive" and check.metric != "randomisation":  # whose images the policy counts
         untold = [figure for figure, outcome in judged
                   if outcome.status == "inconclusive" and outcome.e_fails and not outcome.few_points]  # fmt: skip
-        to_do = _images_to_decide(check, untold) or _MORE_POINTS * any(outcome.few_points for _, outcome in judged)
-    sentences = tuple(filter(None, (*finding.sentences, to_do, *notes)))
-    return replace(finding, sentences=sentences, evidence=evidence, left_out=tuple(left_out), what_to_do=to_do)
+        more_images = _images_to_decide(check, untold)
+        if more_images is None:
+            to_do = _MORE_POINTS * any(outcome.few_points for _, outcome in judged)
+    outlook = "" if more_images is None else more_images_text(more_images)
+    sentences = tuple(filter(None, (*finding.sentences, to_do, outlook, *notes)))
+    return replace(finding, sentences=sentences, evidence=evidence, left_out=tuple(left_out), what_to_do=to_do,
+                   more_images=more_images)  # fmt: skip
 
 
 def _figures(check: Check, policy: Policy, measurements: Measurements, allowed: Collection[str]) -> list[Figure]:
@@ -259,8 +266,8 @@ def _limits(check: Check, error: float) -> Bounds:
     return check.limit - error, check.limit + (ROUNDING if check.over else 0.0) + error
 
 
-def _images_to_decide(check: Check, figures: Sequence[Figure]) -> str:
-    """How many images would decide a check with these open figures, in a sentence; empty if there are none.
+def _images_to_decide(check: Check, figures: Sequence[Figure]) -> MoreImages | None:
+    """How many images would decide a check with these open figures; None if there are none.
 
     One figure that misses the limit decides it, or all that keep it.
     """
@@ -271,13 +278,12 @@ def _images_to_decide(check: Check, figures: Sequence[Figure]) -> str:
             keeps = (figure.value or 0.0) <= check.limit if check.rule == "max" else (figure.value or 0.0) > check.limit
             (kept if keeps else missed).append(number)
     if not missed and not kept:
-        return ""
+        return None
     number = min(missed, default=math.inf) if missed else max(kept)
     if math.isinf(number):
-        return f"Even {MOST_TIMES} times as many images like these would hardly decide it."
+        return MoreImages(None, check.every_group)
     step = 10 ** max(1, len(str(int(number))) - 2)  # two digits tell enough
-    which = "of each group" if check.every_group else "like these in total"
-    return f"About {-(-int(number) // step) * step:,} images {which} would decide it, one way or the other."
+    return MoreImages(-(-int(number) // step) * step, check.every_group)
 
 
 def _no_room(check: Check, figure: Figure) -> str:

@@ -17,7 +17,7 @@ from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import Severity, Verdict
 from auditkit.runs.folder.results import PREPROCESSING, Results
 from auditkit.runs.summary.samples import Samples
-from auditkit.runs.summary.wording import source_text
+from auditkit.runs.summary.wording import images_to_add, source_text
 from auditkit.verdict.checks import Finding, judge_check
 from auditkit.verdict.examination import finding_gate
 from auditkit.verdict.flags import flag_findings
@@ -256,8 +256,9 @@ def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Sever
 
 
 def _to_do(findings: Sequence[Finding]) -> str:
-    """What to do about the first of them that says so."""
-    return next((finding.what_to_do for finding in findings if finding.what_to_do), "")
+    """What to do about the first of them that says so; else how many images would decide them."""
+    open_checks = [(finding.title, finding.more_images) for finding in findings if finding.more_images is not None]
+    return next((finding.what_to_do for finding in findings if finding.what_to_do), images_to_add(open_checks))
 
 
 def _because(what: str, findings: Sequence[Finding]) -> str:

@@ -23,7 +23,7 @@ def test_it_answers_both_questions_and_says_what_to_do(run: Path, capsys: pytest
     text = _screen(run, capsys, checks=[one_check("fail")], examination=examined())
     for said in ("FAIL Are the heatmaps faithful? No.", "worse than blurred edges, a map that ignores the model.",
                  "relies on The model relies on something in the corners",
-                 "next About the model: Look at the corners", "next Ask.",
+                 "next About the model: Look at the corners", "next About “T”: Ask.",
                  f"report {run / 'report.html'}"):  # fmt: skip
         assert text.count(said) == 1, said
     assert text.count("Look at the corners") == 1

@@ -134,7 +134,7 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
     assert evidence["tests"] == 2 * len(CONTROLS)  # under two infills
     assert record == {
         "id": "completeness-above-controls", "metric": "worst_completeness", "status": "pass", "observed": 0.2,
-        "against": "control:random",
+        "against": "control:random", "of": "maps (gray)",
         "title": "The maps show clearly more evidence than maps that ignore the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True, "counts": True,

@@ -205,6 +205,14 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class MoreImages:
+    """How many images would decide an open check, if all are like those that were measured."""
+
+    total: int | None  # None: more than can be estimated, metrics.betting.MOST_TIMES times as many
+    each_group: bool = False  # of each group
+
+
+@dataclass(frozen=True)
 class Hint:
     """A change to the maps of a bundle after which they fit the model clearly better."""
 

@@ -196,6 +196,8 @@ class CheckResult:
     suppression: RecordedSuppression | None = optional()
     would_be: Status | None = optional()
     group: str | None = optional()  # that decides a check of every group
+    of: str | None = optional()  # whose figure it is, in words
+    more_images: figures.MoreImages | None = optional()  # that would decide it
 
 
 @dataclass(frozen=True)

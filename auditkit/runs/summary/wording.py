@@ -6,11 +6,21 @@ The tables are templates: `{0}` is the fact, whose fields are named.
 from collections.abc import Iterable, Sequence
 
 from auditkit.data.dataset import FailedImage
+from auditkit.metrics.betting import MOST_TIMES
 from auditkit.metrics.curves import Steps
 from auditkit.metrics.table import title
 from auditkit.metrics.values import Cause, NotAssessed, Note, NoteKind
 from auditkit.runs.evaluation.settings import Evaluation
-from auditkit.runs.folder.figures import CONTROL, Flag, FlagKind, MetricResult, NotRandomised, Runtime, SamplingError
+from auditkit.runs.folder.figures import (
+    CONTROL,
+    Flag,
+    FlagKind,
+    MetricResult,
+    MoreImages,
+    NotRandomised,
+    Runtime,
+    SamplingError,
+)
 from auditkit.runs.summary.sampling_error import MOST_SAMPLING_ERROR
 
 CONTROLS = {"random": "random map", "centred-gaussian": "centred Gaussian", "constant": "constant map",
@@ -110,6 +120,36 @@ def flag_text(flag: Flag, failed: Sequence[FailedImage] = (), runtime: Runtime |
     if flag.kind == "strict-precision-used" and runtime is not None:
         return runtime.note or text
     return text
+
+
+def more_images_text(more: MoreImages) -> str:
+    """How many images would decide one check, beside its result."""
+    if more.total is None:
+        return f"Even {MOST_TIMES} times as many images like these would hardly decide it."
+    return f"{_about(more.total, each_group=more.each_group)} would decide it, one way or the other."
+
+
+def images_to_add(open_checks: Sequence[tuple[str, MoreImages]]) -> str:
+    """How many images would decide open checks, each of which is named, in a sentence or two."""
+    parts = [[entry for entry in open_checks if entry[1].each_group is each_group] for each_group in (False, True)]
+    return " ".join(_images_to_add(part) for part in parts if part)
+
+
+def _images_to_add(open_checks: Sequence[tuple[str, MoreImages]]) -> str:
+    totals = [more.total for _, more in open_checks if more.total is not None]
+    decidable = " and ".join(f"“{name}”" for name, more in open_checks if more.total is not None)
+    hopeless = " and ".join(f"“{name}”" for name, more in open_checks if more.total is None)
+    about = _about(max(totals, default=0), each_group=open_checks[0][1].each_group)
+    even = f"even {MOST_TIMES} times as many would hardly decide {hopeless}"
+    if not hopeless:
+        return f"{about} would decide {decidable}, one way or the other."
+    if not totals:
+        return f"More images would hardly help: {even}."
+    return f"{about} would decide {decidable}, but {even}: more images may lead to a fail, and hardly to a pass."
+
+
+def _about(images: int, *, each_group: bool) -> str:
+    return f"About {images:,} images {'of each group' if each_group else 'like these in total'}"
 
 
 def remarks(metrics: Iterable[MetricResult]) -> list[tuple[str, str]]:
